@@ -1,0 +1,257 @@
+"""Where the SQL runs: DuckDB on this machine, Spark on a cluster. The text is one; what the dialects do not share is here.
+
+Everything else in the data layer writes standard SQL with a few of Spark's function names; DuckDB gets those names as macros.
+"""
+
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from unskew.errors import BadInput, UnskewError
+
+FILE = "unskew_file"  # the column that says which file a row came from
+BATCH_ROWS = 1_000_000
+
+DUCKDB_MACROS = """
+CREATE MACRO regexp_like(x, pattern) AS regexp_matches(x, pattern);
+CREATE MACRO unix_micros(moment) AS epoch_us(moment);
+CREATE MACRO split(x, separator) AS string_split(x, separator);
+CREATE MACRO explode(list) AS unnest(list);
+CREATE MACRO sequence(first, last) AS generate_series(first, last);
+CREATE MACRO american_time(x) AS try_strptime(x, '%m/%d/%Y %I:%M:%S %p');
+"""
+SPARK_FUNCTIONS = """
+CREATE TEMPORARY FUNCTION american_time(x STRING) RETURNS TIMESTAMP RETURN try_to_timestamp(x, 'M/d/yyyy h:mm:ss a')
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Scan:
+    """What to read: files of one kind with one set of columns, or an Arrow table."""
+
+    kind: Literal["text", "json", "parquet", "table"]
+    schema: pa.Schema  # of text, all strings
+    files: tuple[str, ...] = ()
+    delimiter: str = ","
+    quote: str = '"'
+    header: bool = True
+    table: pa.Table | None = None
+    tolerant: bool = False  # skip lines that cannot be parsed, and remember them
+
+
+class Engine(Protocol):
+    def scan(self, scan: Scan) -> str:
+        """The FROM clause that reads it; files also have the column FILE."""
+
+    def table(self, name: str, query: str) -> int:
+        """Keep the result of a query under a name; say how many rows it has."""
+
+    def arrow(self, query: str) -> pa.Table:
+        """A result that is known to be small, or is wanted in memory."""
+
+    def batches(self, query: str) -> Iterator[pa.RecordBatch]:
+        """A result of any size, in its order."""
+
+    def unparsed(self) -> list[dict[str, Any]]:
+        """Lines that a tolerant scan could not parse."""
+
+    def close(self) -> None: ...
+
+
+class DuckDB:
+    def __init__(self, memory: str = "2GB") -> None:
+        self._spill = tempfile.TemporaryDirectory(prefix="unskew-duckdb-", ignore_cleanup_errors=True)
+        try:
+            self.connection = duckdb.connect(config={"memory_limit": memory, "temp_directory": self._spill.name, "autoinstall_known_extensions": False})
+        except duckdb.Error as error:
+            raise BadInput(f"memory {memory!r}: {_first_line(error)}") from None
+        self.connection.execute(DUCKDB_MACROS)
+
+    def scan(self, scan: Scan) -> str:
+        if scan.table is not None:
+            self.connection.register("source_table", scan.table)
+            return "source_table"
+        files = "[" + ", ".join(literal(file) for file in scan.files) + "]"
+        if scan.kind == "parquet":
+            return f"read_parquet({files}, filename = '{FILE}')"
+        types = ", ".join(f"{literal(field.name)}: '{_duckdb_type(field.type)}'" for field in scan.schema)
+        tolerance = "ignore_errors = true, store_rejects = true" if scan.tolerant and scan.kind == "text" else f"ignore_errors = {scan.tolerant}"
+        if scan.kind == "json":
+            return f"read_json({files}, format = 'newline_delimited', columns = {{{types}}}, filename = '{FILE}', {tolerance})"
+        return (
+            f"read_csv({files}, auto_detect = false, columns = {{{types}}}, header = {scan.header}, delim = {literal(scan.delimiter)}, "
+            f"quote = {literal(scan.quote)}, escape = {literal(scan.quote)}, filename = '{FILE}', {tolerance})"
+        )
+
+    def table(self, name: str, query: str) -> int:
+        with _plain_errors():
+            self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
+            (count,) = self.connection.execute(f"SELECT count(*) FROM {name}").fetchall()[0]
+        return int(count)
+
+    def arrow(self, query: str) -> pa.Table:
+        with _plain_errors():
+            return self.connection.sql(query).to_arrow_table()
+
+    def batches(self, query: str) -> Iterator[pa.RecordBatch]:
+        with _plain_errors():
+            yield from self.connection.sql(query).to_arrow_reader(BATCH_ROWS)
+
+    def numbered(self, scan: Scan, file: str | None) -> str:
+        """The same scan of one file with the column `row`, counted from 1 in the order of the file."""
+        self.connection.execute("SET threads = 1")
+        one = scan if file is None else replace(scan, files=(file,))
+        return f"(SELECT *, row_number() OVER () AS row FROM {self.scan(one)})"
+
+    def unparsed(self) -> list[dict[str, Any]]:
+        known = self.connection.execute("SELECT count(*) FROM duckdb_tables() WHERE table_name = 'reject_errors'").fetchall()
+        if known == [(0,)]:
+            return []
+        rows = self.connection.execute(
+            "SELECT DISTINCT file_path, line, error_message, csv_line FROM reject_errors JOIN reject_scans USING (scan_id, file_id) ORDER BY ALL"
+        ).fetchall()
+        return [{"file": file, "row": line, "reason": _first_line(message), "value": text} for file, line, message, text in rows]
+
+    def close(self) -> None:
+        self.connection.close()
+        self._spill.cleanup()
+
+
+class Spark:
+    """The same SQL on Spark 4. `master` is `local[*]` or a cluster's address; `scratch` is a folder that driver and workers share."""
+
+    def __init__(self, master: str, memory: str, scratch: Path) -> None:
+        try:
+            from pyspark.sql import SparkSession
+        except ImportError:
+            raise BadInput("engine spark needs the extra: pip install 'unskew[spark]' (and Java 17)") from None
+        settings = {
+            "spark.driver.memory": memory.lower().rstrip("b"),
+            "spark.sql.ansi.enabled": "true",
+            "spark.sql.ansi.doubleQuotedIdentifiers": "true",  # "name" is a column in both dialects
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.shuffle.partitions": "8" if master.startswith("local") else "200",
+            "spark.local.dir": str(scratch),
+            "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.log.level": "ERROR",
+        }
+        if master.startswith("local"):
+            settings |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+        builder = SparkSession.builder.master(master).appName("unskew")
+        for name, value in settings.items():
+            builder = builder.config(name, value)
+        try:
+            self.session = builder.getOrCreate()
+        except Exception as error:
+            raise UnskewError(f"Spark did not start at {master}: {_first_line(error)}; is Java 17 installed?") from error
+        self.session.sql(SPARK_FUNCTIONS.strip())
+        self._scratch = scratch
+        self._written = 0
+
+    def scan(self, scan: Scan) -> str:
+        from pyspark.sql import functions as sql
+
+        if scan.table is not None:
+            frame = self.session.createDataFrame(scan.table)
+        elif scan.kind == "parquet":
+            frame = self.session.read.parquet(*scan.files).withColumn(FILE, sql.input_file_name())
+        else:
+            columns = ", ".join(f'`{field.name}` {_spark_type(field.type)}' for field in scan.schema)
+            mode = "DROPMALFORMED" if scan.tolerant else "FAILFAST"
+            reader = self.session.read.schema(columns).option("mode", mode)
+            if scan.kind == "json":
+                frame = reader.json(list(scan.files))
+            else:
+                reader = reader.options(header=scan.header, sep=scan.delimiter, quote=scan.quote, escape=scan.quote, enforceSchema=False)
+                frame = reader.csv(list(scan.files))
+            frame = frame.withColumn(FILE, sql.input_file_name())
+        frame.createOrReplaceTempView("source_table")
+        return "source_table"
+
+    def table(self, name: str, query: str) -> int:
+        # Every round of the k-core replaces its own input: cut the lineage, or the plan doubles with each round.
+        with _spark_errors():
+            frame = self.session.sql(query).localCheckpoint()
+            frame.createOrReplaceTempView(name)
+            return int(frame.count())
+
+    def arrow(self, query: str) -> pa.Table:
+        with _spark_errors():
+            return self.session.sql(query).toArrow()
+
+    def batches(self, query: str) -> Iterator[pa.RecordBatch]:
+        # Sorted parts go to disk, and come back one by one: the driver never holds the whole result.
+        self._written += 1
+        folder = self._scratch / f"result-{self._written}"
+        with _spark_errors():
+            self.session.sql(query).write.parquet(str(folder))
+        for part in sorted(folder.glob("part-*.parquet")):
+            yield from pq.ParquetFile(part).iter_batches(BATCH_ROWS)
+
+    def unparsed(self) -> list[dict[str, Any]]:
+        return []  # Spark drops malformed lines without saying which
+
+    def close(self) -> None:
+        self.session.stop()
+
+
+def literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+class _plain_errors:  # noqa: N801 (a context manager, read as a word)
+    """DuckDB's complaint, shortened to one line that names the file and the line."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, duckdb.Error):
+            return
+        text = str(error)
+        line, file = re.search(r"on Line: (\d+)", text), re.search(r"\bfile = (.*)", text)
+        if line and file:
+            found = re.search(r"Expected Number of Columns.*|Value with unterminated quote.*|Invalid unicode", text)
+            said = found.group(0) if found else _first_line(error)
+            reason = {"Invalid unicode": "bytes that are not UTF-8"}.get(said, said[0].lower() + said[1:].rstrip("."))
+            raise BadInput(f"{file.group(1)}, line {line.group(1)}: {reason}") from None
+        if cut := re.search(r"GZIP stream: (.*)", text):
+            raise BadInput(f"{cut.group(1)}: the gzip file is cut off; fetch it again") from None
+        if isinstance(error, duckdb.InvalidInputException | duckdb.ConversionException):
+            raise BadInput(_first_line(error)) from None
+        raise UnskewError(f"DuckDB: {_first_line(error)}") from error
+
+
+class _spark_errors:  # noqa: N801
+    """Spark's complaint, without its Java stack."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, UnskewError):
+            wrong_input = any(sign in str(error) for sign in ("MALFORMED_RECORD", "EOFException", "FAILED_READ_FILE", "CAST_INVALID_INPUT"))
+            raise (BadInput if wrong_input else UnskewError)(f"Spark: {_first_line(error)}") from error
+
+
+def _first_line(error: object) -> str:
+    return str(error).strip().split("\n")[0]
+
+
+def _duckdb_type(kind: pa.DataType) -> str:
+    return {"string": "VARCHAR", "int64": "BIGINT", "double": "DOUBLE", "bool": "BOOLEAN"}[str(kind)]
+
+
+def _spark_type(kind: pa.DataType) -> str:
+    return {"string": "STRING", "int64": "BIGINT", "double": "DOUBLE", "bool": "BOOLEAN"}[str(kind)]

@@ -1,0 +1,199 @@
+"""A log: who met what, when, and whether it was a positive. In memory or memory-mapped from a prepared folder."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from unskew.data.views import PAD, Codes, Ints, Sequences
+from unskew.errors import BadInput, UnskewError
+
+FORMAT = 1  # of the prepared folder; raised when an older reader would misread it
+
+COLUMNS = {"user": np.int32, "item": np.int32, "time": np.int64, "label": np.int8}
+EXTRAS = {"propensity": np.float64, "exposed": np.int8, "position": np.int32}
+AUDIENCE = {"audience_user": np.int32, "audience_time": np.int64}
+OFFSETS = ("history_offsets", "audience_offsets")
+
+NewArray = Callable[[str, type, int], NDArray[Any]]  # (name, dtype, length) -> an array to fill
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """The caller's ids in the order of their codes, which is the order in which they first appear in time.
+
+    So the ids known at any moment are a prefix: `code < n`. No set of known ids is ever stored.
+    """
+
+    ids: pa.Array
+    titles: pa.Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def of(self, codes: NDArray[np.integer]) -> pa.Array:
+        """The caller's ids of some codes, in the type they came in."""
+        return self.ids.take(pa.array(codes))
+
+    def codes(self, ids: Sequence[Any] | pa.Array) -> Codes:
+        """The codes of some ids; PAD where an id is unknown."""
+        try:
+            asked = ids if isinstance(ids, pa.Array) else pa.array(list(ids))
+            found = pc.index_in(asked.cast(self.ids.type), value_set=self.ids)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            raise BadInput(f"ids of type {self.ids.type} expected, as in the log: {error}") from None
+        return np.asarray(pc.fill_null(found, PAD).to_numpy(zero_copy_only=False), np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class Log:
+    """Interactions as columns, indexed: row r says that `user[r]` met `item[r]` at `time[r]` with `label[r]`.
+
+    Positives come first, sorted by user and time, then the shown-and-not-clicked, sorted likewise. So the histories
+    are the first columns themselves and cost nothing.
+    """
+
+    user: Codes
+    item: Codes
+    time: Ints
+    label: NDArray[np.int8]
+    users: Vocabulary
+    items: Vocabulary
+    histories: Sequences
+    audiences: Sequences
+    propensity: NDArray[np.float64] | None = None  # logged P(o = 1)
+    exposed: NDArray[np.int8] | None = None  # 1 = exposed at random
+    position: Codes | None = None  # place on the page
+    facts: dict[str, Any] = field(default_factory=dict)  # how it was made, what was removed
+
+    def __len__(self) -> int:
+        return len(self.user)
+
+    @property
+    def positives(self) -> int:
+        return len(self.histories.ids)
+
+    @cached_property
+    def births(self) -> tuple[Ints, Ints]:
+        """First time of every user and of every item, in order of their codes; both increase."""
+        return _first_times(self.user, self.time, len(self.users)), _first_times(self.item, self.time, len(self.items))
+
+    def table(self) -> pa.Table:
+        """The rows with the caller's ids, as an Arrow table."""
+        columns: dict[str, Any] = {"user": self.users.of(self.user), "item": self.items.of(self.item), "time": self.time, "label": self.label}
+        columns |= {name: getattr(self, name) for name in EXTRAS if getattr(self, name) is not None}
+        if self.items.titles is not None:
+            columns["title"] = self.items.titles.take(pa.array(self.item))
+        return pa.table(columns)
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> "Log":
+        """Open a prepared folder; its columns stay on disk and are mapped into memory."""
+        folder = Path(folder)
+        facts = _facts(folder)
+
+        def column(name: str) -> NDArray[Any]:
+            return np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+
+        try:
+            columns = {name: column(name) for name in (*COLUMNS, *AUDIENCE, *OFFSETS, *facts["extras"])}
+            vocabularies = [pq.read_table(folder / name) for name in ("users.parquet", "items.parquet")]
+        except (OSError, ValueError) as error:
+            raise BadInput(f"{folder}: the prepared folder is damaged ({error}); prepare it again") from None
+        return assemble(columns, *vocabularies, facts)
+
+
+def assemble(columns: dict[str, NDArray[Any]], users: pa.Table, items: pa.Table, facts: dict[str, Any]) -> Log:
+    """A log from its columns, however they are held."""
+    positives = int(columns["history_offsets"][-1])
+    titles = items["title"].combine_chunks() if "title" in items.column_names else None
+    return Log(
+        **{name: columns[name] for name in COLUMNS},
+        **{name: columns[name] for name in EXTRAS if name in columns},
+        users=Vocabulary(users["id"].combine_chunks()),
+        items=Vocabulary(items["id"].combine_chunks(), titles),
+        histories=Sequences(columns["item"][:positives], columns["time"][:positives], columns["history_offsets"]),
+        audiences=Sequences(columns["audience_user"], columns["audience_time"], columns["audience_offsets"]),
+        facts=facts,
+    )
+
+
+def in_memory(name: str, dtype: type, length: int) -> NDArray[Any]:
+    return np.empty(length, dtype)
+
+
+def on_disk(folder: Path) -> NewArray:
+    """Arrays that are .npy files. The space is claimed first: a full disk is an error here, not a crash while writing."""
+
+    def new(name: str, dtype: type, length: int) -> NDArray[Any]:
+        path = folder / f"{name}.npy"
+        if length == 0:
+            np.save(path, np.empty(0, dtype))
+            return np.load(path)  # type: ignore[no-any-return]
+        with path.open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (length,)})
+            file.flush()
+            os.posix_fallocate(file.fileno(), file.tell(), length * np.dtype(dtype).itemsize)
+        return np.load(path, mmap_mode="r+")  # type: ignore[no-any-return]
+
+    return new
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """A scratch folder that becomes `target` if all goes well and vanishes if not. What was at `target` stays until then."""
+    if target.exists() and not (target / "data.json").is_file() and (not target.is_dir() or any(target.iterdir())):
+        raise BadInput(f"{target}: exists and is not a prepared folder; nothing was written")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        scratch.chmod(0o755)
+    except OSError as error:
+        raise BadInput(f"{target}: cannot write there ({error.strerror})") from None
+    try:
+        yield scratch
+        if target.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
+            target.rename(old / target.name)
+            scratch.rename(target)
+            shutil.rmtree(old)
+        else:
+            scratch.rename(target)
+    except OSError as error:
+        raise UnskewError(f"{target}: writing failed ({error.strerror or error}); nothing was written") from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def save_facts(folder: Path, facts: dict[str, Any]) -> None:
+    (folder / "data.json").write_text(json.dumps({"format": FORMAT, **facts}, indent=1, default=str) + "\n", encoding="utf-8")
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    try:
+        facts: dict[str, Any] = json.loads((folder / "data.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadInput(f"{folder}: not a prepared folder (no data.json); make one with `unskew prepare SOURCE --out {folder}`") from None
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{folder / 'data.json'}: cannot be read ({error})") from None
+    if facts.get("format") != FORMAT:
+        raise BadInput(f"{folder}: prepared folder of format {facts.get('format')}, this version reads {FORMAT}; prepare it again")
+    return facts
+
+
+def _first_times(code: Codes, time: Ints, size: int) -> Ints:
+    first = np.full(size, np.iinfo(np.int64).max)
+    np.minimum.at(first, code, time)
+    return first

@@ -1,0 +1,17 @@
+"""What can go wrong, in two kinds: the caller's input, and the job itself."""
+
+
+class UnskewError(Exception):
+    """The job failed. The command line prints the message alone and exits with `exit_code`."""
+
+    exit_code = 1
+
+
+class BadInput(UnskewError):  # noqa: N818 (callers catch what it is, not what it is called)
+    """The caller's data or settings are wrong; the message names what, where, and what was expected."""
+
+    exit_code = 2
+
+
+class Leak(UnskewError):  # noqa: N818
+    """The leak audit found something that a model could read and must not."""

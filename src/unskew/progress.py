@@ -1,0 +1,64 @@
+"""Progress on standard error: a bar on a terminal, plain lines every two seconds elsewhere, nothing where nobody asked."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+PATIENCE = 2.0  # seconds between plain lines; shorter jobs say nothing
+
+_console: ContextVar[Console | None] = ContextVar("console", default=None)
+
+
+@contextmanager
+def shown_on(console: Console) -> Iterator[None]:
+    """Show the progress of everything inside; without it the library is silent."""
+    token = _console.set(console)
+    try:
+        yield
+    finally:
+        _console.reset(token)
+
+
+class Steps:
+    """A job of known or unknown length. `advance` is called as the work goes on."""
+
+    def __init__(self, title: str, total: float | None) -> None:
+        self.title, self.total, self.done, self.note = title, total, 0.0, ""
+        self._console = _console.get()
+        self._started = self._last = time.monotonic()
+        self._bar: Progress | None = None
+        if self._console is not None and self._console.is_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=self._console, transient=True)
+            self._bar.add_task(title, total=total)
+            self._bar.start()
+
+    def advance(self, amount: float = 1, note: str = "") -> None:
+        self.done, self.note = self.done + amount, note
+        now = time.monotonic()
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=self.done, description=f"{self.title} {note}".rstrip())
+        elif self._console is not None and now - self._last >= PATIENCE:
+            self._last = now
+            of = f" of {self.total:g}" if self.total is not None else ""
+            self._console.print(f"{self.title}: {self.done:g}{of} {note}".rstrip(), highlight=False)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        elapsed = time.monotonic() - self._started
+        if self._console is not None and elapsed >= PATIENCE:
+            self._console.print(f"{self.title}: done in {elapsed:.1f} s", highlight=False)
+
+
+@contextmanager
+def steps(title: str, total: float | None = None) -> Iterator[Steps]:
+    job = Steps(title, total)
+    try:
+        yield job
+    finally:
+        job.close()
