@@ -1,13 +1,13 @@
 """Every value is looked at before anything is written; a complaint names the file, the line, the column and what was expected."""
 
 import csv
-import gzip
-from dataclasses import dataclass, replace
-from pathlib import Path
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from unskew.data.engines import FILE, DuckDB, Engine, literal
-from unskew.data.formats import Column, Reading, Source
+from unskew.data.formats import Column, Reading, Source, opened
 from unskew.errors import BadInput
 
 TIMES = "'^ *[0-9]+([.][0-9]*)?([eE][+]?[0-9]+)? *$'"
@@ -50,37 +50,40 @@ class Checked:
 def check(engine: Engine, source: Source, reading: Reading) -> Checked:
     """Look at every value once. Stop at the first bad row, or set the bad ones aside if the caller says so."""
     relation = source.derive(engine.scan(source.scan), "")
-    clock = source.roles["time"]
-    time, is_time, expected_time, fractional = _time(engine, relation, clock)
+    column = source.roles["time"]
+    clock = _clock(engine, relation, column)
+    time = clock.ticks(1)
     checks = [
         *(Check(source.roles[role], _is_id(source.roles[role]), "an id") for role in ("user", "item")),
-        Check(clock, is_time, expected_time),
+        Check(column, clock.good, clock.expected),
         *_number_checks(source),
     ]
-    counted = ", ".join(f"SUM(CASE WHEN {test} THEN 1 ELSE 0 END)" for test in [*(c.bad for c in checks), fractional, *_units(time)])
-    rows, *numbers = (column[0].as_py() or 0 for column in engine.arrow(f"SELECT count(*) AS n, {counted} FROM {relation} AS source").itercolumns())
+    counted = ", ".join(f"SUM(CASE WHEN {test} THEN 1 ELSE 0 END)" for test in [*(c.bad for c in checks), clock.fractional, *_units(time)])
+    totals = engine.arrow(f"SELECT count(*) AS n, {counted} FROM {relation} AS source")
+    rows, *numbers = (int(column[0].as_py() or 0) for column in totals.itercolumns())
     unparsed = engine.unparsed()
     if not rows and not unparsed:
         raise BadInput(f"{source.name}: a header and no rows")
     bad_counts, (fractions, *per_unit) = numbers[: len(checks)], numbers[len(checks) :]
-    scale, unit = 1, "as given"
-    if clock.kind == "moment" or expected_time.startswith("a date"):
-        unit = "microseconds"
-    elif fractions:
+    scale, unit = 1, clock.unit
+    if fractions:
         scale, unit = MICROSECONDS, "microseconds"  # seconds with a fraction: microseconds keep it, in whole numbers
     elif sum(bool(count) for count in per_unit) > 1:
         usual = list(UNITS)[per_unit.index(max(per_unit))]
         low, high = UNITS[usual]
-        checks.append(Check(clock, f"({time} < {UNITS['seconds'][0]} OR ({time} >= {low} AND {time} < {high}))", f"{usual} since 1970, as in most rows"))
+        usual_time = f"({time} < {UNITS['seconds'][0]} OR ({time} >= {low} AND {time} < {high}))"
+        checks.append(Check(column, usual_time, f"{usual} since 1970, as in most rows"))
         bad_counts.append(1)
     bad = " OR ".join(c.bad for c in checks)
-    bad_rows = [{"file": row["file"], "line": row["row"], "column": "", "expected": row["reason"], "value": row["value"]} for row in unparsed]
+    bad_rows = [
+        {"file": row["file"], "line": row["row"], "column": "", "expected": row["reason"], "value": row["value"]} for row in unparsed
+    ]
     if any(bad_counts):
         found = _locate(engine, source, checks, bad, None if reading.skip_bad_rows else 1)
         if not reading.skip_bad_rows:
             raise BadInput(_complaint(found[0], source))
         bad_rows += found
-    values = {"u": source.roles["user"].sql, "i": source.roles["item"].sql, "t": f"{time} * {scale}" if scale != 1 else time, "y": _label(source)}
+    values = {"u": source.roles["user"].sql, "i": source.roles["item"].sql, "t": clock.ticks(scale), "y": _label(source)}
     extras = tuple(role for role in ("propensity", "exposed", "position") if role in source.roles)
     types = {"propensity": "DOUBLE", "exposed": "TINYINT", "position": "INT"}
     values |= {role: f"CAST({_number(source.roles[role])} AS {types[role]})" for role in extras}
@@ -94,24 +97,46 @@ def check(engine: Engine, source: Source, reading: Reading) -> Checked:
     return Checked(f"SELECT {select} FROM {relation} AS source{where}", extras, "title" in source.roles, good, unit, bad_rows)
 
 
-def _time(engine: Engine, relation: str, clock: Column) -> tuple[str, str, str, str]:
-    """SQL for the time as a whole number; what makes it valid; in words; and what makes it a fraction."""
-    x = clock.sql
-    if clock.kind == "int":
-        return f"CAST({x} AS BIGINT)", f"{x} >= 0 AND {x} < 9223372036854775807", "a whole number of at least 0", "FALSE"
-    if clock.kind == "float":
-        return f"TRY_CAST(ROUND({x}) AS BIGINT)", f"{x} >= 0 AND {x} < 9.2e18", "a finite number of at least 0", f"{x} <> floor({x})"
-    if clock.kind == "moment":
+@dataclass(frozen=True)
+class Clock:
+    """How the time column is read."""
+
+    ticks: Callable[[int], str]  # SQL for the time as a whole number, in units of 1 / scale
+    good: str
+    expected: str
+    fractional: str = "FALSE"  # SQL: is it a fraction?
+    unit: str = "as given"
+
+
+def _clock(engine: Engine, relation: str, column: Column) -> Clock:
+    x = column.sql
+    if column.kind == "int":
+        return Clock(
+            lambda scale: f"CAST({x} AS BIGINT) * {scale}", f"{x} >= 0 AND {x} < 9223372036854775807", "a whole number of at least 0"
+        )
+    if column.kind == "float":
+        finite = "a finite number of at least 0"
+        return Clock(lambda scale: f"TRY_CAST(ROUND({x} * {scale}) AS BIGINT)", f"{x} >= 0 AND {x} < 9.2e18", finite, f"{x} <> floor({x})")
+    if column.kind == "moment":
         moment = f"unix_micros(CAST({x} AS TIMESTAMP))"
-        return moment, f"{moment} >= 0", "a moment since 1970", "FALSE"
-    if clock.kind != "text":
-        raise BadInput(f"column {clock.name!r}: expected times (numbers or dates), found {clock.kind} values")
+        return Clock(lambda _: moment, f"{moment} >= 0", "a moment since 1970", unit="microseconds")
+    if column.kind != "text":
+        raise BadInput(f"column {column.name!r}: expected times (numbers or dates), found {column.kind} values")
     first = engine.arrow(f"SELECT {x} AS x FROM {relation} AS source WHERE {x} IS NOT NULL LIMIT 1")
-    date = f"unix_micros(TRY_CAST({x} AS TIMESTAMP))"
-    if first.num_rows and engine.arrow(f"SELECT TRY_CAST({literal(first['x'][0].as_py())} AS TIMESTAMP) IS NOT NULL AS is_date")["is_date"][0].as_py():
-        return date, f"{date} >= 0", "a date such as 2026-01-31 23:59:59, since 1970", "FALSE"
-    whole = f"CASE WHEN regexp_like({x}, {INTEGERS}) THEN TRY_CAST(trim({x}) AS BIGINT) ELSE TRY_CAST(ROUND(TRY_CAST({x} AS DOUBLE)) AS BIGINT) END"
-    return whole, f"regexp_like({x}, {TIMES}) AND {whole} >= 0", "a finite number of at least 0", f"regexp_like({x}, {FRACTIONS})"
+    text = first["x"][0].as_py() if first.num_rows else ""
+    if (
+        engine.arrow(f"SELECT TRY_CAST({literal(text)} AS TIMESTAMP) IS NOT NULL AS is_date")["is_date"][0].as_py()
+        and not text.strip().isdigit()
+    ):
+        date = f"unix_micros(TRY_CAST({x} AS TIMESTAMP))"
+        return Clock(lambda _: date, f"{date} >= 0", "a date such as 2026-01-31 23:59:59, since 1970", unit="microseconds")
+
+    def ticks(scale: int) -> str:
+        rounded = f"TRY_CAST(ROUND(TRY_CAST({x} AS DOUBLE) * {scale}) AS BIGINT)"
+        return f"CASE WHEN regexp_like({x}, {INTEGERS}) THEN TRY_CAST(trim({x}) AS BIGINT) * {scale} ELSE {rounded} END"
+
+    good = f"regexp_like({x}, {TIMES}) AND {ticks(1)} >= 0"
+    return Clock(ticks, good, "a finite number of at least 0", f"regexp_like({x}, {FRACTIONS})")
 
 
 def _units(time: str) -> list[str]:
@@ -143,7 +168,11 @@ def _number_checks(source: Source) -> list[Check]:
         elif role == "label" and source.positive is not None:
             checks.append(Check(column, f"{_number(column)} BETWEEN -1e300 AND 1e300", "a finite number"))
         elif role == "label":
-            checks.append(Check(column, f"{_number(column)} IN (0, 1)", "the label 0 or 1 (or say with --positive X from where on a label is positive)"))
+            checks.append(
+                Check(
+                    column, f"{_number(column)} IN (0, 1)", "the label 0 or 1 (or say with --positive X from where on a label is positive)"
+                )
+            )
         elif role == "propensity":
             checks.append(Check(column, f"{_number(column)} > 0 AND {_number(column)} <= 1", "a probability above 0 and at most 1"))
         elif role == "exposed":
@@ -193,16 +222,16 @@ def _lines(source: Source, file: str | None, rows: list[int], unparsed: set[int]
     """Line numbers of some rows of a text file: blank lines and line breaks inside quotes make them differ."""
     if file is None or source.scan.kind == "parquet" or not rows:
         return rows
-    opened = gzip.open(file, "rt", encoding="utf-8", errors="replace", newline="") if file.endswith(".gz") else None
-    stream = opened or Path(file).open(encoding="utf-8", errors="replace", newline="")
     wanted, found, row = set(rows), {}, 0
-    with stream:
+    with io.TextIOWrapper(opened(file), encoding="utf-8", errors="replace", newline="") as stream:
         if source.scan.kind == "json":
             ends = ((number, line.strip()) for number, line in enumerate(stream, 1))
         else:
-            quoting = csv.QUOTE_MINIMAL if source.scan.quote else csv.QUOTE_NONE
-            reader = csv.reader(stream, delimiter=source.scan.delimiter[0], quoting=quoting)
-            ends = ((reader.line_num, fields) for fields in reader)  # type: ignore[misc]
+            quote = source.scan.quote or None
+            reader = csv.reader(
+                stream, delimiter=source.scan.delimiter[0], quotechar=quote, quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE
+            )
+            ends = ((reader.line_num, "".join(fields)) for fields in reader)
         skip_header = source.scan.header and source.scan.kind == "text"
         for number, content in ends:
             if not content or number in unparsed:
@@ -223,7 +252,3 @@ def _complaint(row: dict[str, Any], source: Source) -> str:
     where = row["file"] if row["line"] is None else f"{row['file']}, {unit} {row['line']}"
     found = "nothing" if row["value"] is None else repr(row["value"][:60])
     return f"{where}, column {row['column']!r}: expected {row['expected']}, found {found}"
-
-
-def tolerant(source: Source) -> Source:
-    return replace(source, scan=replace(source.scan, tolerant=True))

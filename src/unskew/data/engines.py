@@ -69,7 +69,9 @@ class DuckDB:
     def __init__(self, memory: str = "2GB") -> None:
         self._spill = tempfile.TemporaryDirectory(prefix="unskew-duckdb-", ignore_cleanup_errors=True)
         try:
-            self.connection = duckdb.connect(config={"memory_limit": memory, "temp_directory": self._spill.name, "autoinstall_known_extensions": False})
+            self.connection = duckdb.connect(
+                config={"memory_limit": memory, "temp_directory": self._spill.name, "autoinstall_known_extensions": False}
+            )
         except duckdb.Error as error:
             raise BadInput(f"memory {memory!r}: {_first_line(error)}") from None
         self.connection.execute(DUCKDB_MACROS)
@@ -82,7 +84,9 @@ class DuckDB:
         if scan.kind == "parquet":
             return f"read_parquet({files}, filename = '{FILE}')"
         types = ", ".join(f"{literal(field.name)}: '{_duckdb_type(field.type)}'" for field in scan.schema)
-        tolerance = "ignore_errors = true, store_rejects = true" if scan.tolerant and scan.kind == "text" else f"ignore_errors = {scan.tolerant}"
+        tolerance = (
+            "ignore_errors = true, store_rejects = true" if scan.tolerant and scan.kind == "text" else f"ignore_errors = {scan.tolerant}"
+        )
         if scan.kind == "json":
             return f"read_json({files}, format = 'newline_delimited', columns = {{{types}}}, filename = '{FILE}', {tolerance})"
         return (
@@ -115,7 +119,8 @@ class DuckDB:
         if known == [(0,)]:
             return []
         rows = self.connection.execute(
-            "SELECT DISTINCT file_path, line, error_message, csv_line FROM reject_errors JOIN reject_scans USING (scan_id, file_id) ORDER BY ALL"
+            "SELECT DISTINCT file_path, line, error_message, csv_line "
+            "FROM reject_errors JOIN reject_scans USING (scan_id, file_id) ORDER BY ALL"
         ).fetchall()
         return [{"file": file, "row": line, "reason": _first_line(message), "value": text} for file, line, message, text in rows]
 
@@ -165,7 +170,7 @@ class Spark:
         elif scan.kind == "parquet":
             frame = self.session.read.parquet(*scan.files).withColumn(FILE, sql.input_file_name())
         else:
-            columns = ", ".join(f'`{field.name}` {_spark_type(field.type)}' for field in scan.schema)
+            columns = ", ".join(f"`{field.name}` {_spark_type(field.type)}" for field in scan.schema)
             mode = "DROPMALFORMED" if scan.tolerant else "FAILFAST"
             reader = self.session.read.schema(columns).option("mode", mode)
             if scan.kind == "json":

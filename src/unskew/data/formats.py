@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -142,11 +142,13 @@ def _mind(name: str, files: list[str], reading: Reading) -> Source:
     _check_width(files[0], len(columns), "\t")
 
     def derive(relation: str, keep: str) -> str:
-        shown = f"""(SELECT "user", history, impressions{keep}, CAST(unix_micros(american_time("time")) / 1000000 AS BIGINT) AS t FROM {relation})"""
+        seconds = 'CAST(unix_micros(american_time("time")) / 1000000 AS BIGINT)'
+        shown = f'(SELECT "user", history, impressions{keep}, {seconds} AS t FROM {relation})'
         pair = "'^(.*)-([01])$'"
         # The history of a user is dated one second per click, ending just before the first impression of the whole log.
         return f"""(
-            SELECT "user", regexp_extract(shown, {pair}, 1) AS item, t, TRY_CAST(regexp_extract(shown, {pair}, 2) AS DOUBLE) AS clicked{keep}
+            SELECT "user", regexp_extract(shown, {pair}, 1) AS item, t,
+                TRY_CAST(regexp_extract(shown, {pair}, 2) AS DOUBLE) AS clicked{keep}
             FROM (SELECT "user", t{keep}, explode(split(impressions, ' ')) AS shown FROM {shown} AS impression) AS pairs
             UNION ALL
             SELECT "user", split_part(history, ' ', k) AS item, first - words + k - 1 AS t, 1.0 AS clicked{keep.replace("row", "0 AS row")}
@@ -191,7 +193,7 @@ def _files(name: str) -> list[str]:
         if not found:
             raise BadInput(f"{name}: no csv, tsv, parquet, json or inter file in this folder")
         return found
-    found = [name] if path.is_file() else sorted(glob.glob(name, recursive=True))
+    found = [name] if path.is_file() else sorted(glob.glob(name, recursive=True))  # noqa: PTH207 (absolute patterns)
     if not found:
         raise BadInput(f"{name}: no such file, folder or pattern")
     return found
@@ -228,7 +230,11 @@ def _of_format(files: list[str], form: Format) -> list[str]:
 
 
 def _file_scan(files: list[str], form: Format, reading: Reading) -> Scan:
-    kind = KINDS.get(_suffix(files[0]), "text") if form in ("auto", "amazon", "kuairand") else {"parquet": "parquet", "json": "json"}.get(form, "text")
+    kind = (
+        KINDS.get(_suffix(files[0]), "text")
+        if form in ("auto", "amazon", "kuairand")
+        else {"parquet": "parquet", "json": "json"}.get(form, "text")
+    )
     if kind == "parquet":
         schemas = [_parquet_schema(file) for file in files]
         _same([schema.names for schema in schemas], files)
@@ -239,10 +245,13 @@ def _file_scan(files: list[str], form: Format, reading: Reading) -> Scan:
     first = _first_lines(files[0], 1)[0]
     delimiter = reading.delimiter or max(("\t", ",", ";", "|"), key=first.count)
     if form == "amazon" and _is_amazon_rating(first.split(delimiter)):
-        return Scan("text", _strings(_amazon_columns(first.split(delimiter))), tuple(files), delimiter, header=False, tolerant=reading.skip_bad_rows)
+        return Scan(
+            "text", _strings(_amazon_columns(first.split(delimiter))), tuple(files), delimiter, header=False, tolerant=reading.skip_bad_rows
+        )
     names = _header(first, delimiter)
     if len(names) < 2:
-        raise BadInput(f"{files[0]}, line 1: one single column, {first[:80]!r}; expected fields between commas, tabs, semicolons or bars, or --delimiter")
+        separators = "expected fields between commas, tabs, semicolons or bars, or what --delimiter says"
+        raise BadInput(f"{files[0]}, line 1: one single column, {first[:80]!r}; {separators}")
     _same([_header(_first_lines(file, 1)[0], delimiter) for file in files], files)
     if not any(_first_lines(file, 2)[1:] for file in files):
         raise BadInput(f"{files[0]}: a header and no rows")
@@ -254,20 +263,25 @@ def _header(line: str, delimiter: str) -> list[str]:
     return [name or f"column_{place}" for place, name in enumerate(names)]
 
 
+def opened(file: str) -> BinaryIO:
+    """The bytes of a file, decompressed where its name says so."""
+    return cast(BinaryIO, gzip.open(file)) if file.endswith(".gz") else Path(file).open("rb")
+
+
 def _first_lines(file: str, count: int) -> list[str]:
     """The first lines that are not blank, as text."""
-    opened = gzip.open(file) if file.endswith(".gz") else Path(file).open("rb")
     lines: list[str] = []
-    number = 0
     try:
-        with opened as stream:
+        with opened(file) as stream:
             for number, raw in enumerate(stream, 1):
-                if raw.strip():
-                    lines.append(raw.decode("utf-8-sig").rstrip("\r\n"))
+                try:
+                    line = raw.decode("utf-8-sig").rstrip("\r\n")
+                except UnicodeDecodeError:
+                    raise BadInput(f"{file}, line {number}: bytes that are not UTF-8") from None
+                if line.strip():
+                    lines.append(line)
                 if len(lines) == count:
                     return lines
-    except UnicodeDecodeError:
-        raise BadInput(f"{file}, line {number}: bytes that are not UTF-8") from None
     except (EOFError, zlib.error):
         raise BadInput(f"{file}: the gzip file is cut off; fetch it again") from None
     except OSError as error:
@@ -280,13 +294,17 @@ def _first_lines(file: str, count: int) -> list[str]:
 def _check_width(file: str, expected: int, delimiter: str) -> None:
     fields = _first_lines(file, 1)[0].split(delimiter)
     if len(fields) != expected:
-        raise BadInput(f"{file}, line 1: expected {expected} fields between tabs (impression, user, time, history, impressions), found {len(fields)}")
+        raise BadInput(
+            f"{file}, line 1: expected {expected} fields between tabs (impression, user, time, history, impressions), found {len(fields)}"
+        )
 
 
 def _same(names: Iterable[list[str]], files: list[str]) -> None:
     for file, other in zip(files, names := list(names), strict=False):
         if other != names[0]:
-            raise BadInput(f"{file}: its columns are not those of {files[0]}; read one kind of file at a time, with a pattern such as 'log_*.csv'")
+            raise BadInput(
+                f"{file}: its columns are not those of {files[0]}; read one kind of file at a time, with a pattern such as 'log_*.csv'"
+            )
 
 
 def _is_amazon_rating(fields: list[str]) -> bool:

@@ -92,7 +92,12 @@ class Log:
 
     def table(self) -> pa.Table:
         """The rows with the caller's ids, as an Arrow table."""
-        columns: dict[str, Any] = {"user": self.users.of(self.user), "item": self.items.of(self.item), "time": self.time, "label": self.label}
+        columns: dict[str, Any] = {
+            "user": self.users.of(self.user),
+            "item": self.items.of(self.item),
+            "time": self.time,
+            "label": self.label,
+        }
         columns |= {name: getattr(self, name) for name in EXTRAS if getattr(self, name) is not None}
         if self.items.titles is not None:
             columns["title"] = self.items.titles.take(pa.array(self.item))
@@ -105,14 +110,15 @@ class Log:
         facts = _facts(folder)
 
         def column(name: str) -> NDArray[Any]:
-            return np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+            array: NDArray[Any] = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+            return array
 
         try:
             columns = {name: column(name) for name in (*COLUMNS, *AUDIENCE, *OFFSETS, *facts["extras"])}
-            vocabularies = [pq.read_table(folder / name) for name in ("users.parquet", "items.parquet")]
+            users, items = (pq.read_table(folder / name) for name in ("users.parquet", "items.parquet"))
         except (OSError, ValueError) as error:
             raise BadInput(f"{folder}: the prepared folder is damaged ({error}); prepare it again") from None
-        return assemble(columns, *vocabularies, facts)
+        return assemble(columns, users, items, facts)
 
 
 def assemble(columns: dict[str, NDArray[Any]], users: pa.Table, items: pa.Table, facts: dict[str, Any]) -> Log:
@@ -143,7 +149,8 @@ def on_disk(folder: Path) -> NewArray:
             np.save(path, np.empty(0, dtype))
             return np.load(path)  # type: ignore[no-any-return]
         with path.open("wb") as file:
-            np.lib.format.write_array_header_1_0(file, {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (length,)})
+            header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (length,)}
+            np.lib.format.write_array_header_1_0(file, header)
             file.flush()
             os.posix_fallocate(file.fileno(), file.tell(), length * np.dtype(dtype).itemsize)
         return np.load(path, mmap_mode="r+")  # type: ignore[no-any-return]

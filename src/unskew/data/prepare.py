@@ -97,20 +97,20 @@ def _run(engine: Engine, checked: Checked, source: Source, settings: Preparation
     kept, removed["k_core"], removed["k_core_rounds"] = _core(engine, settings, columns, kept, job)
 
     job.advance(note="index")
-    # Codes follow the first appearance in time: what is known at any moment is then a prefix.
     for table, key in (("users", "u"), ("items", "i")):
-        title = ", MIN(title) AS title" if checked.titled and key == "i" else ""
-        first = f"SELECT {key} AS id, MIN(t) AS first{title} FROM core GROUP BY {key}"
-        named = ", title" if title else ""
-        engine.table(table, f"SELECT id, CAST(row_number() OVER (ORDER BY first, id) - 1 AS INT) AS code{named} FROM ({first}) AS firsts")
-    users, items = (engine.arrow(f"SELECT * FROM {table} ORDER BY code").drop_columns("code") for table in ("users", "items"))
-    users, items = (_original_type(table, source, role) for table, role in ((users, "user"), (items, "item")))
-    for vocabulary, role in ((users, "user"), (items, "item")):
-        if len(vocabulary) == 1:
-            only = vocabulary["id"][0].as_py()
-            raise BadInput(f"{source.name}: one single {role}, {only!r}, in {kept} rows; expected at least two: is {source.roles[role].name!r} the {role} column?")
-    indexed = f"SELECT users.code AS user_code, items.code AS item_code, t, y{extras} FROM core JOIN users ON u = users.id JOIN items ON i = items.id"
-    engine.table("indexed", indexed)
+        title = ", title" if checked.titled and key == "i" else ""
+        # Codes follow the first appearance in time: what is known at any moment is then a prefix.
+        engine.table(
+            table,
+            f"""SELECT id, CAST(row_number() OVER (ORDER BY first, id) - 1 AS INT) AS code{title}
+            FROM (SELECT {key} AS id, MIN(t) AS first{", MIN(title) AS title" if title else ""} FROM core GROUP BY {key}) AS firsts""",
+        )
+    users, items = (_vocabulary(engine, source, table, role) for table, role in (("users", "user"), ("items", "item")))
+    engine.table(
+        "indexed",
+        f"""SELECT users.code AS user_code, items.code AS item_code, t, y{extras}
+        FROM core JOIN users ON u = users.id JOIN items ON i = items.id""",
+    )
 
     job.advance(note="sort by user")
     by_user = f"SELECT user_code, item_code, t, y{extras} FROM indexed ORDER BY y DESC, user_code, t, item_code{extras}"
@@ -193,19 +193,24 @@ def _core(engine: Engine, settings: Preparation, columns: str, rows: int, job: S
             return rows, before - rows, rounds
         rounds += 1
         job.advance(note=f"k-core, round {rounds}: {rows:,} rows")
-        is_thin = {key: f"EXISTS (SELECT 1 FROM thin_{key} WHERE thin_{key}.id = core.{key})" for key in ("u", "i")}
-        engine.table("gone", f"SELECT u, i FROM core WHERE ({is_thin['u']} OR {is_thin['i']}){' AND y = 1' if counts else ''}")
-        rows = engine.table("core", f"SELECT {columns} FROM core WHERE NOT {is_thin['u']} AND NOT {is_thin['i']}")
+        thin_row = "EXISTS (SELECT 1 FROM thin_u WHERE thin_u.id = core.u) OR EXISTS (SELECT 1 FROM thin_i WHERE thin_i.id = core.i)"
+        engine.table("gone", f"SELECT u, i FROM core WHERE ({thin_row}){' AND y = 1' if counts else ''}")
+        rows = engine.table("core", f"SELECT {columns} FROM core WHERE NOT ({thin_row})")
         _complain_if_empty(rows, before, settings)
         for key in ("u", "i"):
-            lost = f"(SELECT {key} AS id, count(*) AS n FROM gone GROUP BY {key}) AS lost"
-            left = f"SELECT d.id, d.n - COALESCE(lost.n, 0) AS n FROM degree_{key} AS d LEFT JOIN {lost} ON lost.id = d.id WHERE d.n >= {least}"
-            engine.table(f"degree_{key}", left)
+            engine.table(
+                f"degree_{key}",
+                f"""SELECT d.id, d.n - COALESCE(lost.n, 0) AS n FROM degree_{key} AS d
+                LEFT JOIN (SELECT {key} AS id, count(*) AS n FROM gone GROUP BY {key}) AS lost ON lost.id = d.id
+                WHERE d.n >= {least}""",
+            )
 
 
 def _complain_if_empty(rows: int, before: int, settings: Preparation) -> None:
     if not rows:
-        raise BadInput(f"min_count {settings.min_count} removes all {before} rows: no users and items with so many {settings.count}; try a smaller one")
+        raise BadInput(
+            f"min_count {settings.min_count} removes all {before} rows: no users and items with so many {settings.count}; try a smaller one"
+        )
 
 
 def _fill(batches: Iterator[pa.RecordBatch], arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -224,11 +229,14 @@ def _counted(batches: Iterator[pa.RecordBatch], per_item: NDArray[np.int64]) -> 
         yield batch
 
 
-def _original_type(vocabulary: pa.Table, source: Source, role: str) -> pa.Table:
-    """Ids in the type they came in, where the engine has its own."""
-    name = source.roles[role].name
-    if source.scan.kind == "text" or name not in source.scan.schema.names:
+def _vocabulary(engine: Engine, source: Source, table: str, role: str) -> pa.Table:
+    """Ids in the order of their codes and in the type they came in, where the engine has types of its own."""
+    vocabulary = engine.arrow(f"SELECT * FROM {table} ORDER BY code").drop_columns("code")
+    column = source.roles[role].name
+    if len(vocabulary) == 1:
+        only = vocabulary["id"][0].as_py()
+        raise BadInput(f"{source.name}: one single {role}, {only!r}; expected at least two: is {column!r} the column of the {role}?")
+    if source.scan.kind == "text" or column not in source.scan.schema.names:
         return vocabulary
-    kind = source.scan.schema.field(name).type
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return vocabulary.set_column(0, "id", vocabulary["id"].cast(kind))
+    kind = source.scan.schema.field(column).type
+    return vocabulary.set_column(0, "id", vocabulary["id"].cast(kind.value_type if pa.types.is_dictionary(kind) else kind))

@@ -81,15 +81,17 @@ class Split:
 
     def summary(self) -> list[dict[str, Any]]:
         """Per part and test: rows, positives, and how many have a user or an item that training never saw."""
-        parts: list[tuple[Part, Test]] = [("train", "ordinary"), *(("valid", t) for t in self.tests()), *(("test", t) for t in self.tests())]  # type: ignore[list-item]
+        held_out: tuple[Part, ...] = ("valid", "test")
+        parts: list[tuple[Part, Test]] = [("train", "ordinary"), *((part, test) for part in held_out for test in self.tests())]
         found = []
         for part, test in parts:
             rows = self.rows(part, test)
             user, item = self.log.user[rows], self.log.item[rows]
             counts = {"rows": len(rows), "positives": int(self.log.label[rows].sum())}
             counts |= {"users": len(np.unique(user)), "items": len(np.unique(item))}
-            unknown = {"unknown_user_rows": int((user >= self.known_users).sum()), "unknown_item_rows": int((item >= self.known_items).sum())}
-            found.append({"part": part, "test": test, **counts, **unknown})
+            counts |= {"unknown_user_rows": int((user >= self.known_users).sum())}
+            counts |= {"unknown_item_rows": int((item >= self.known_items).sum())}
+            found.append({"part": part, "test": test, **counts})
         return found
 
 
@@ -124,8 +126,9 @@ def borders(time: Ints, shares: NDArray[np.float64]) -> tuple[int, int]:
             return int(ordered[-1]) + 1
         at = ordered[int(wanted)]
         first, last = np.searchsorted(ordered, at, "left"), np.searchsorted(ordered, at, "right")
-        # A border at 0 would leave nothing to train on.
-        return int(at) if 0 < first and wanted - first <= last - wanted else int(ordered[last]) if last < len(ordered) else int(at) + 1
+        if 0 < first and wanted - first <= last - wanted:  # a border before the first row would leave nothing to train on
+            return int(at)
+        return int(ordered[last]) if last < len(ordered) else int(at) + 1
 
     train_end = nearest(float(shares[0]))
     return train_end, max(train_end, nearest(float(shares[0] + shares[1])))
