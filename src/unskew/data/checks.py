@@ -11,7 +11,7 @@ from unskew.data.formats import Column, Reading, Source, opened
 from unskew.errors import BadInput
 
 TIMES = "'^ *[0-9]+([.][0-9]*)?([eE][+]?[0-9]+)? *$'"
-INTEGERS = "'^ *[0-9]{1,18} *$'"
+INTEGERS = "'^ *[0-9]{1,19} *$'"
 FRACTIONS = "'[.][0-9]*[1-9]'"
 NUMBERS = "'^ *[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)? *$'"
 MICROSECONDS = 1_000_000

@@ -73,6 +73,7 @@ class DuckDB:
                 config={"memory_limit": memory, "temp_directory": self._spill.name, "autoinstall_known_extensions": False}
             )
         except duckdb.Error as error:
+            self._spill.cleanup()
             raise BadInput(f"memory {memory!r}: {_first_line(error)}") from None
         self.connection.execute(DUCKDB_MACROS)
 
@@ -122,7 +123,7 @@ class DuckDB:
             "SELECT DISTINCT file_path, line, error_message, csv_line "
             "FROM reject_errors JOIN reject_scans USING (scan_id, file_id) ORDER BY ALL"
         ).fetchall()
-        return [{"file": file, "row": line, "reason": _first_line(message), "value": text} for file, line, message, text in rows]
+        return [{"file": file, "row": line, "reason": _why_unparsed(message), "value": text} for file, line, message, text in rows]
 
     def close(self) -> None:
         self.connection.close()
@@ -228,10 +229,7 @@ class _plain_errors:  # noqa: N801 (a context manager, read as a word)
         text = str(error)
         line, file = re.search(r"on Line: (\d+)", text), re.search(r"\bfile = (.*)", text)
         if line and file:
-            found = re.search(r"Expected Number of Columns.*|Value with unterminated quote.*|Invalid unicode", text)
-            said = found.group(0) if found else _first_line(error)
-            reason = {"Invalid unicode": "bytes that are not UTF-8"}.get(said, said[0].lower() + said[1:].rstrip("."))
-            raise BadInput(f"{file.group(1)}, line {line.group(1)}: {reason}") from None
+            raise BadInput(f"{file.group(1)}, line {line.group(1)}: {_why_unparsed(text)}") from None
         if cut := re.search(r"GZIP stream: (.*)", text):
             raise BadInput(f"{cut.group(1)}: the gzip file is cut off; fetch it again") from None
         if isinstance(error, duckdb.InvalidInputException | duckdb.ConversionException):
@@ -248,6 +246,15 @@ class _spark_errors:  # noqa: N801
         if isinstance(error, Exception) and not isinstance(error, UnskewError):
             wrong_input = any(sign in str(error) for sign in ("MALFORMED_RECORD", "EOFException", "FAILED_READ_FILE", "CAST_INVALID_INPUT"))
             raise (BadInput if wrong_input else UnskewError)(f"Spark: {_first_line(error)}") from error
+
+
+def _why_unparsed(text: str) -> str:
+    """DuckDB's reason for a line that it cannot parse, in our words where we have them."""
+    if width := re.search(r"Expected Number of Columns: (\d+) Found: (\d+)", text):
+        return f"expected {width.group(1)} fields, found {width.group(2)}"
+    if "nicode" in text or "utf-8" in text.lower():
+        return "bytes that are not UTF-8"
+    return "a quote that is not closed" if "unterminated quote" in text else _first_line(text)
 
 
 def _first_line(error: object) -> str:

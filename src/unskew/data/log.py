@@ -161,7 +161,7 @@ def on_disk(folder: Path) -> NewArray:
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
     """A scratch folder that becomes `target` if all goes well and vanishes if not. What was at `target` stays until then."""
-    if target.exists() and not (target / "data.json").is_file() and (not target.is_dir() or any(target.iterdir())):
+    if target.exists() and not is_prepared(target) and (not target.is_dir() or any(target.iterdir())):
         raise BadInput(f"{target}: exists and is not a prepared folder; nothing was written")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -182,6 +182,14 @@ def new_folder(target: Path) -> Iterator[Path]:
         raise UnskewError(f"{target}: writing failed ({error.strerror or error}); nothing was written") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def is_prepared(folder: Path) -> bool:
+    """Whether `prepare` made this folder."""
+    try:
+        return (folder / "data.json").is_file()
+    except PermissionError:
+        return False
 
 
 def save_facts(folder: Path, facts: dict[str, Any]) -> None:

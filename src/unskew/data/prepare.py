@@ -23,7 +23,7 @@ from unskew.config import configured
 from unskew.data.checks import SIDE_FILE, Checked, check
 from unskew.data.engines import DuckDB, Engine, Spark
 from unskew.data.formats import Reading, Source, recognise
-from unskew.data.log import AUDIENCE, COLUMNS, EXTRAS, Log, NewArray, assemble, in_memory, new_folder, on_disk, save_facts
+from unskew.data.log import AUDIENCE, COLUMNS, EXTRAS, Log, NewArray, assemble, in_memory, is_prepared, new_folder, on_disk, save_facts
 from unskew.data.views import offsets_of
 from unskew.errors import BadInput
 from unskew.progress import Steps, steps
@@ -59,7 +59,7 @@ def read(source: Any, reading: Reading) -> Log:
     `source` is a file, a folder, a pattern, or any table that Arrow understands (pandas, polars, Arrow itself);
     a folder that `prepare` made is opened as it is.
     """
-    if isinstance(source, str | os.PathLike) and (Path(source) / "data.json").is_file():
+    if isinstance(source, str | os.PathLike) and is_prepared(Path(source)):
         return Log.open(source)
     found = recognise(source, reading)
     with _engine(EVERYTHING, None) as engine, steps("read") as job:
@@ -239,4 +239,6 @@ def _vocabulary(engine: Engine, source: Source, table: str, role: str) -> pa.Tab
     if source.scan.kind == "text" or column not in source.scan.schema.names:
         return vocabulary
     kind = source.scan.schema.field(column).type
-    return vocabulary.set_column(0, "id", vocabulary["id"].cast(kind.value_type if pa.types.is_dictionary(kind) else kind))
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    kind = pa.string() if pa.types.is_string_view(kind) else kind  # the same values in a layout that Arrow can index
+    return vocabulary.set_column(0, "id", vocabulary["id"].cast(kind))

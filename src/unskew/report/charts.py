@@ -1,0 +1,198 @@
+"""Charts as data, drawn by matplotlib as SVG text that goes straight into a page.
+
+Ink is `currentColor`, so a chart follows the page into the dark; text stays text; ids carry the chart's name, so many
+charts live in one page; the same chart is the same bytes.
+"""
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from unskew.errors import BadInput
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Told apart by the colour-blind, and strong enough on white and on black.
+COLOURS = ("#2f80c8", "#dd7a26", "#1f9e89", "#8a8f99")
+INK = "#010203"  # stands for currentColor while matplotlib draws
+PANEL = (4.9, 3.0)  # inches; a chart of this size is readable at the width of a phone
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif"
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Series over a common x; nan and, on log scales, 0 leave gaps."""
+
+    x: Sequence[float]
+    series: Mapping[str, Sequence[float]]
+    x_label: str
+    y_label: str
+    title: str = ""
+    logarithmic: bool = False
+    x_ticks: Sequence[float] | None = None
+    y_range: tuple[float, float] | None = None
+    filled: bool = False
+    marked: bool = False
+
+    def draw(self, axes: "Axes") -> None:
+        for (name, y), colour in zip(self.series.items(), COLOURS, strict=False):
+            axes.plot(self.x, y, color=colour, label=name, linewidth=1.8, marker="o" if self.marked else "", markersize=3.5)
+            if self.filled:
+                axes.fill_between(self.x, y, min(y, default=0), color=colour, alpha=0.15, linewidth=0)
+        if self.logarithmic:
+            axes.set_xscale("log")
+            axes.set_yscale("log")
+            axes.xaxis.set_major_formatter(_thousands)
+            axes.yaxis.set_major_formatter(_thousands)
+            axes.minorticks_off()
+        if self.x_ticks is not None:
+            axes.set_xticks(self.x_ticks)
+        if self.y_range is not None:
+            axes.set_ylim(*self.y_range)
+        _finish(axes, self.x_label, self.y_label, self.title, len(self.series) > 1)
+
+
+@dataclass(frozen=True)
+class Bars:
+    """One group of bars per label, one bar per series in it; heights are shares."""
+
+    labels: Sequence[str]
+    series: Mapping[str, Sequence[float]]
+    x_label: str
+    y_label: str
+    title: str = ""
+
+    def draw(self, axes: "Axes") -> None:
+        width = 0.8 / max(len(self.series), 1)
+        for place, ((name, heights), colour) in enumerate(zip(self.series.items(), COLOURS, strict=False)):
+            left = [at - 0.4 + place * width for at in range(len(self.labels))]
+            axes.bar(left, [100 * height for height in heights], width * 0.94, align="edge", color=colour, label=name)
+        axes.set_xticks(range(len(self.labels)), self.labels)
+        if sum(len(label) for label in self.labels) > 26:  # they would touch
+            axes.tick_params("x", labelrotation=40)
+            for text in axes.get_xticklabels():
+                text.set(horizontalalignment="right", rotation_mode="anchor")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
+        _finish(axes, self.x_label, self.y_label, self.title, len(self.series) > 1)
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A histogram of what chance gives, and a line where the observed value is."""
+
+    values: Sequence[float]
+    values_name: str
+    mark: float
+    mark_name: str
+    x_label: str
+    y_label: str
+    title: str = ""
+
+    def draw(self, axes: "Axes") -> None:
+        low, high = min(*self.values, self.mark), max(*self.values, self.mark)
+        width = high - low or 1
+        # Bins as wide as a fiftieth of what is shown: a far-off mark must not press the histogram into invisible bars.
+        least, most = min(self.values), max(self.values)
+        bins = max(1, min(10, round(50 * (most - least) / width)))
+        missing = max(0.0, width / 50 - (most - least)) / 2
+        axes.hist(self.values, bins, range=(least - missing, most + missing), color=COLOURS[0], label=self.values_name)
+        axes.axvline(self.mark, color=COLOURS[1], linewidth=2.2, label=self.mark_name)
+        axes.xaxis.set_major_formatter(_thousands)
+        axes.locator_params(axis="x", nbins=5)
+        axes.locator_params(axis="y", integer=True)
+        axes.set_xlim(low - 0.08 * width, high + 0.08 * width)
+        _finish(axes, self.x_label, self.y_label, self.title, legend=True)
+
+
+Chart = Lines | Bars | Marked
+
+
+def svg(chart: Chart, name: str, alt: str) -> str:
+    """One chart for a page: no background, ink of the page. `name` must be unique in the page; `alt` says what is seen."""
+    return _svg([chart], name, alt).replace(INK, "currentColor")
+
+
+def picture(charts: Sequence[Chart], name: str, alt: str) -> str:
+    """Panels side by side as one file that stands alone: white ground, dark ink."""
+    return _svg(charts, name, alt, ground="#ffffff").replace(INK, "#1f2430")
+
+
+def _svg(charts: Sequence[Chart], name: str, alt: str, ground: str | None = None) -> str:
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
+    except ImportError:
+        raise BadInput("plots need matplotlib: pip install 'unskew[report]'") from None
+    settings: dict[Any, Any] = {
+        "text.parse_math": False,
+        "svg.fonttype": "none",
+        "svg.hashsalt": name,
+        "font.family": "DejaVu Sans",
+        "font.size": 9.5,
+        "axes.facecolor": "none",
+        "axes.edgecolor": INK,
+        "axes.labelcolor": INK,
+        "axes.titlesize": 10.5,
+        "axes.titleweight": "bold",
+        "text.color": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.linewidth": 0.7,
+        "axes.formatter.useoffset": False,
+        "legend.frameon": False,
+        "legend.handlelength": 1.2,
+    }
+    # The user's own matplotlibrc must not change a report.
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        for key, value in settings.items():
+            mpl.rcParams[key] = value
+        layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06)
+        figure = Figure(figsize=(PANEL[0] * len(charts), PANEL[1]), layout=layout)
+        for at, chart in enumerate(charts):
+            chart.draw(figure.add_subplot(1, len(charts), at + 1))
+        return _clean(_written(figure, ground), name, alt)
+
+
+def _written(figure: "Figure", ground: str | None) -> str:
+    file = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(file, format="svg", facecolor=ground or "none", metadata=nothing)
+    return file.getvalue()
+
+
+def _clean(text: str, name: str, alt: str) -> str:
+    """Keep the drawing: no prolog, no comments, no rule for the whole page; only the ids that something points to, named."""
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<!--.*?-->\s*|<style.*?</style>\s*", "", text, flags=re.DOTALL)
+    used = set(re.findall(r'(?:url\(|href=")#([^")]+)', text))
+    text = re.sub(r' id="([^"]+)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", text)
+    text = re.sub(r'(url\(|href=")#', rf"\g<1>#{name}-", text)
+    text = text.replace("'DejaVu Sans'", FONT)
+    root = f'<svg role="img" aria-label="{escape(alt)}" stroke-linejoin="round"'
+    return re.sub(r"\s*\n\s*", "\n", text).replace("<svg", root, 1).strip()
+
+
+def _finish(axes: "Axes", x_label: str, y_label: str, title: str, legend: bool) -> None:
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.7)
+    axes.set_axisbelow(True)
+    if title:
+        axes.set_title(title, loc="left", pad=22 if legend else 8)
+    if legend:
+        # Above the axes, in one line: it can never cover the data.
+        handles, _ = axes.get_legend_handles_labels()
+        axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 0.99), ncols=len(handles), columnspacing=1.2, borderaxespad=0.2)
+
+
+def _thousands(value: float, _: float) -> str:
+    return f"{value:,.0f}" if value == round(value) else f"{value:g}"

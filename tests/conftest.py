@@ -1,0 +1,58 @@
+"""Shared by all tests: one thread, small logs, and a random log that has everything (ties, negatives, unknown users and items)."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import settings
+
+import unskew
+
+torch.set_num_threads(1)  # the default number made a suite ten times slower on a shared machine
+settings.register_profile("ci", derandomize=True, deadline=None)
+settings.load_profile("ci")
+
+
+def random_table(rows: int = 2000, users: int = 60, items: int = 40, times: int = 500, seed: int = 0, negatives: float = 0.3) -> pa.Table:
+    random = np.random.default_rng(seed)
+    skewed = np.minimum((items * random.random(rows) ** 2).astype(int), items - 1)
+    return pa.table(
+        {
+            "user": [f"u{code}" for code in random.integers(0, users, rows)],
+            "item": [f"i{code}" for code in skewed],
+            "time": random.integers(0, times, rows),
+            "label": (random.random(rows) >= negatives).astype(np.int8),
+        }
+    )
+
+
+@pytest.fixture(scope="session")
+def log() -> unskew.Log:
+    return unskew.read(random_table())
+
+
+@pytest.fixture(scope="session")
+def positive_log() -> unskew.Log:
+    return unskew.read(random_table(seed=1, negatives=0.0))
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Write a file and give its path."""
+
+    def file(name: str, content: str | bytes) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return file
+
+
+def columns(log: unskew.Log) -> dict[str, Any]:
+    """The rows of a log as plain lists with the caller's ids."""
+    return log.table().to_pydict()

@@ -1,0 +1,252 @@
+"""Bad input gets one clear message that names what and where, and nothing is written."""
+
+import errno
+import gzip
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import unskew
+from unskew.data import log as log_module
+
+HEAD = "user_id,item_id,timestamp\n"
+GOOD = "".join(f"u{n % 7},i{n % 5},{1_600_000_000 + n}\n" for n in range(70))
+
+CASES = {
+    "missing column": (
+        "user_id,thing,timestamp\n" + GOOD,
+        {},
+        r"bad.csv: no column for the item; expected one of 'user_id', 'thing', 'timestamp'",
+    ),
+    "missing named column": (HEAD + GOOD, {"user": "uid"}, r"no column 'uid'; expected one of 'user_id'"),
+    "empty file": ("", {}, r"bad.csv: empty"),
+    "blank file": ("\n \n", {}, r"bad.csv: empty"),
+    "header only": (HEAD, {}, r"bad.csv: a header and no rows"),
+    "wrong delimiter": ((HEAD + GOOD).replace(",", "::"), {}, r"line 1: one single column, 'user_id::item_id::timestamp'"),
+    "wrong delimiter named": (HEAD + GOOD, {"delimiter": ";"}, r"line 1: one single column"),
+    "ragged row": (HEAD + GOOD + "u1,i1\n", {}, r"bad.csv, line 72: expected 3 fields, found 2"),
+    "unterminated quote": (HEAD + 'u1,"i1,5\n', {}, r"bad.csv, line 2: a quote that is not closed"),
+    "non-numeric time": (
+        HEAD + GOOD + "u1,i1,yesterday\n",
+        {},
+        r"line 72, column 'timestamp': expected a finite number of at least 0, found 'yesterday'",
+    ),
+    "non-numeric first time": (HEAD + "u1,i1,yesterday\n" + GOOD, {}, r"line 2, column 'timestamp': .* found 'yesterday'"),
+    "negative time": (HEAD + GOOD + "u1,i1,-5\n", {}, r"line 72, column 'timestamp': .* found '-5'"),
+    "NaN time": (HEAD + GOOD + "u1,i1,NaN\n", {}, r"line 72, column 'timestamp': .* found 'NaN'"),
+    "infinite time": (HEAD + GOOD + "u1,i1,inf\n", {}, r"line 72, column 'timestamp': .* found 'inf'"),
+    "no time": (HEAD + GOOD + "u1,i1,\n", {}, r"line 72, column 'timestamp': .* found nothing"),
+    "time too large": (HEAD + GOOD + "u1,i1,99999999999999999999\n", {}, r"line 72, column 'timestamp': .* found '99999999999999999999'"),
+    "a number among dates": (HEAD + "u1,i1,2020-01-01\nu2,i2,5\n", {}, r"line 3, column 'timestamp': expected a date .* found '5'"),
+    "seconds and milliseconds": (
+        HEAD + GOOD + "u1,i1,1600000000000\n",
+        {},
+        r"line 72, .* expected seconds since 1970, as in most rows, found '1600000000000'",
+    ),
+    "null user": (HEAD + GOOD + ",i1,5\n", {}, r"line 72, column 'user_id': expected an id, found nothing"),
+    "blank item": (HEAD + GOOD + "u1,  ,5\n", {}, r"line 72, column 'item_id': expected an id, found '  '"),
+    "rating without a threshold": (
+        "user_id,item_id,rating,timestamp\nu1,i1,1,5\nu2,i2,4,6\n",
+        {},
+        r"line 3, column 'rating': .* found '4'",
+    ),
+    "label is text": ("user_id,item_id,label,timestamp\nu1,i1,yes,5\n", {}, r"line 2, column 'label': expected the label 0 or 1"),
+    "label is not finite": (
+        "user_id,item_id,rating,timestamp\nu1,i1,inf,5\n",
+        {"positive": 4},
+        r"line 2, column 'rating': expected a finite number",
+    ),
+    "propensity of zero": (
+        "user_id,item_id,timestamp,propensity\nu1,i1,5,0\n",
+        {},
+        r"line 2, column 'propensity': expected a probability above 0",
+    ),
+    "exposed is not a flag": ("user_id,item_id,timestamp,exposed\nu1,i1,5,2\n", {}, r"line 2, column 'exposed': expected 0 or 1"),
+    "one single user": (
+        HEAD + GOOD.replace("u0", "u1").replace("u2", "u1").replace("u3", "u1").replace("u4", "u1").replace("u5", "u1").replace("u6", "u1"),
+        {},
+        r"one single user, 'u1'; expected at least two",
+    ),
+    "one single item": (HEAD + "".join(f"u{n % 7},i,{n}\n" for n in range(70)), {}, r"one single item, 'i'"),
+    "k-core removes everything": (HEAD + GOOD, {"min_count": 50}, r"min_count 50 removes all 70 rows"),
+    "k-core removes everything, one pass": (HEAD + GOOD, {"min_count": 50, "core": "authors"}, r"min_count 50 removes all 70 rows"),
+    "min_count of zero": (HEAD + GOOD, {"min_count": 0}, r"min_count 0: expected at least 1"),
+    "no positives": (
+        "user_id,item_id,rating,timestamp\n" + GOOD.replace(",16", ",1,16"),
+        {"positive": 4},
+        r"not one positive among 70 rows",
+    ),
+    "not UTF-8": (HEAD.encode() + GOOD.encode() + b"u1,\xff\xfe,5\n", {}, r"bad.csv, line 72: bytes that are not UTF-8"),
+    "header not UTF-8": (b"user_id,item_\xff,timestamp\n" + GOOD.encode(), {}, r"bad.csv, line 1: bytes that are not UTF-8"),
+    "two columns of one name": ("user_id,item_id,item_id,timestamp\nu,i,i,5\n", {}, r"two columns are named 'item_id'"),
+    "MIND with too few fields": ("1\tU1\t11/12/2019 2:14:46 PM\n", {"format": "mind"}, r"line 1: expected 5 fields between tabs"),
+    "not Open Bandit": (HEAD + GOOD, {"format": "openbandit"}, r"no columns 'user_feature_\*'"),
+    "absurd memory": (HEAD + GOOD, {"memory": "much"}, r"memory 'much'"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_clear_message_and_nothing_written(case: str, write, tmp_path: Path) -> None:
+    content, settings, message = CASES[case]
+    path = write("bad.csv", content)
+    with pytest.raises(unskew.BadInput, match=message) as raised:
+        unskew.prepare(path, tmp_path / "out", **settings)
+    assert "\n" not in str(raised.value)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["bad.csv"]
+
+
+@pytest.mark.parametrize("case", ["non-numeric time", "k-core removes everything", "not UTF-8"])
+def test_what_was_there_before_stays(case: str, write, tmp_path: Path) -> None:
+    unskew.prepare(write("good.csv", HEAD + GOOD), tmp_path / "out")
+    before = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
+    content, settings, message = CASES[case]
+    with pytest.raises(unskew.BadInput, match=message):
+        unskew.prepare(write("bad.csv", content), tmp_path / "out", **settings)
+    assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == before
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["bad.csv", "good.csv", "out"]
+
+
+@pytest.mark.parametrize("cut", [4, 40, 200])
+def test_truncated_gzip(write, cut: int) -> None:
+    whole = gzip.compress((HEAD + GOOD * 50).encode())
+    with pytest.raises(unskew.BadInput, match="cut.csv.gz: the gzip file is cut off"):
+        unskew.read(write("cut.csv.gz", whole[:-cut]))
+
+
+def test_not_gzip_at_all(write) -> None:
+    with pytest.raises(unskew.BadInput, match=r"fake.csv.gz: cannot be read"):
+        unskew.read(write("fake.csv.gz", HEAD + GOOD))
+
+
+def test_not_parquet_and_not_json(write) -> None:
+    with pytest.raises(unskew.BadInput, match=r"fake.parquet: not a readable Parquet file"):
+        unskew.read(write("fake.parquet", HEAD + GOOD))
+    with pytest.raises(unskew.BadInput, match=r"fake.jsonl, line 1: not JSON"):
+        unskew.read(write("fake.jsonl", HEAD + GOOD))
+
+
+def test_the_second_of_two_files_is_named(write, tmp_path: Path) -> None:
+    write("logs/a.csv", HEAD + GOOD)
+    write("logs/b.csv", HEAD + GOOD + "\nu1,i1,soon\n")  # the blank line counts as a line
+    with pytest.raises(unskew.BadInput, match=r"logs/b.csv, line 73, column 'timestamp'"):
+        unskew.read(tmp_path / "logs")
+
+
+def test_lines_are_counted_through_quoted_line_breaks(write) -> None:
+    with pytest.raises(unskew.BadInput, match=r"line 4, column 'timestamp'"):
+        unskew.read(write("a.csv", HEAD + '"two\nlines",i1,5\nu2,i2,x\n'))
+
+
+def test_rows_of_tables_are_counted_from_one(tmp_path: Path) -> None:
+    table = pa.table({"user": ["a", None, "b"], "item": ["x", "y", "z"], "time": [1.0, 2.0, float("nan")]})
+    with pytest.raises(unskew.BadInput, match=r"the table, row 2, column 'user': expected an id, found nothing"):
+        unskew.read(table)
+    pq.write_table(table.slice(2).append_column("label", pa.array([1])), tmp_path / "t.parquet")
+    with pytest.raises(unskew.BadInput, match=r"t.parquet, row 1, column 'time': expected a finite number of at least 0, found 'nan'"):
+        unskew.read(tmp_path / "t.parquet")
+    with pytest.raises(unskew.BadInput, match="the table: no rows"):
+        unskew.read(table.slice(0, 0))
+    with pytest.raises(unskew.BadInput, match="expected plain values, found list"):
+        unskew.read({"user": [["a"]], "item": ["x"], "time": [1]})
+    with pytest.raises(unskew.BadInput, match="column 'time': expected times"):
+        unskew.read({"user": ["a"], "item": ["x"], "time": [True]})
+
+
+def test_duplicate_rows_are_removed_and_counted(write, tmp_path: Path) -> None:
+    log = unskew.prepare(write("a.csv", HEAD + GOOD + GOOD), tmp_path / "out")
+    assert (len(log), log.facts["removed"]["duplicates"]) == (70, 70)
+
+
+def test_an_id_of_300_characters_works(write, tmp_path: Path) -> None:
+    long = "é" * 300
+    log = unskew.prepare(write("a.csv", HEAD + GOOD.replace("u3", long)), tmp_path / "out")
+    assert long in log.users.ids.to_pylist()
+
+
+@pytest.mark.parametrize("bad", ["u1,i1,soon\n", "u1,i1\n", ",i1,5\n", b"u1,\xff,5\n"])
+def test_bad_rows_can_be_set_aside(write, tmp_path: Path, bad: str | bytes) -> None:
+    bad = bad.encode() if isinstance(bad, str) else bad
+    text = (HEAD + GOOD).encode() + bad + b"u1,i1,later\n" + GOOD.replace("16", "17").encode()
+    log = unskew.prepare(write("a.csv", text), tmp_path / "out", skip_bad_rows=True)
+    assert (len(log), log.facts["removed"]["bad_rows"]) == (140, 2)
+    aside = (tmp_path / "out" / "bad_rows.csv").read_text().splitlines()
+    assert aside[0] == "file,line,column,expected,value"
+    assert len(aside) == 3
+    assert all("a.csv" in line for line in aside[1:])
+    assert {line.split(",")[1] for line in aside[1:]} == {"72", "73"}
+
+
+def test_only_bad_rows(write) -> None:
+    with pytest.raises(unskew.BadInput, match=r"not one good row of 1; the first: .*line 2, column 'timestamp'"):
+        unskew.read(write("a.csv", HEAD + "u,i,x\n"), skip_bad_rows=True)
+
+
+@contextmanager
+def ordinary_user() -> Iterator[None]:
+    """Root may write anywhere: be nobody for a while."""
+    root = os.geteuid() == 0
+    os.seteuid(65534 if root else os.geteuid())
+    try:
+        yield
+    finally:
+        os.seteuid(0 if root else os.geteuid())
+
+
+def test_folders_without_permission(write, tmp_path: Path) -> None:
+    source = write("a.csv", HEAD + GOOD)
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o555)
+    secret = write("secret/a.csv", HEAD + GOOD).parent
+    secret.chmod(0o000)
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):  # pytest keeps them to their owner
+        folder.chmod(0o755)
+    with ordinary_user():
+        with pytest.raises(unskew.BadInput, match=r"closed/out: cannot write there \(Permission denied\)"):
+            unskew.prepare(source, closed / "out")
+        with pytest.raises(unskew.BadInput, match=r"secret.*(no permission|no csv|no such)"):
+            unskew.read(secret)
+    secret.chmod(0o755)
+
+
+def test_a_folder_that_is_not_ours_is_not_touched(write, tmp_path: Path) -> None:
+    mine = write("mine/thesis.txt", "years of work").parent
+    with pytest.raises(unskew.BadInput, match="exists and is not a prepared folder"):
+        unskew.prepare(write("a.csv", HEAD + GOOD), mine)
+    assert (mine / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("file", ["time.npy", "audience_user.npy", "history_offsets.npy"])
+def test_a_full_disk_while_writing(write, tmp_path: Path, monkeypatch, file: str) -> None:
+    before = unskew.prepare(write("a.csv", HEAD + GOOD), tmp_path / "out").facts
+    real = os.posix_fallocate
+
+    def full(descriptor: int, offset: int, length: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("/" + file):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(descriptor, offset, length)
+
+    monkeypatch.setattr(log_module.os, "posix_fallocate", full)
+    with pytest.raises(unskew.UnskewError, match="writing failed \\(No space left on device\\)") as raised:
+        unskew.prepare(write("b.csv", HEAD + GOOD), tmp_path / "out", min_count=2)
+    assert raised.value.exit_code == 1
+    assert unskew.Log.open(tmp_path / "out").facts == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "b.csv", "out"]
+
+
+def test_a_damaged_or_foreign_folder(write, tmp_path: Path) -> None:
+    with pytest.raises(unskew.BadInput, match="no such file"):
+        unskew.read(tmp_path / "nowhere")
+    with pytest.raises(unskew.BadInput, match="not a prepared folder"):
+        unskew.Log.open(tmp_path)
+    unskew.prepare(write("a.csv", HEAD + GOOD), tmp_path / "out")
+    (tmp_path / "out" / "item.npy").write_bytes((tmp_path / "out" / "item.npy").read_bytes()[:-50])
+    with pytest.raises(unskew.BadInput, match="damaged"):
+        unskew.Log.open(tmp_path / "out")
+    (tmp_path / "out" / "data.json").write_text('{"format": 99}')
+    with pytest.raises(unskew.BadInput, match="format 99"):
+        unskew.Log.open(tmp_path / "out")

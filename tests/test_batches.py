@@ -1,0 +1,162 @@
+"""One layout, trimmed and deduplicated; seeded and resumable; negatives that are negatives."""
+
+import numpy as np
+import pytest
+import torch
+
+import unskew
+from unskew.data.batches import AUDIENCE, HISTORY, Batch, Sampler, Sampling, batch, real
+from unskew.data.views import PAD
+
+
+def same(a: Batch, b: Batch) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def past(log: unskew.Log, column: np.ndarray, of: np.ndarray, code: int, time: int, newest: int) -> list[int]:
+    """Independent of the views: from the rows themselves."""
+    rows = [(log.time[row], of[row]) for row in np.flatnonzero((column == code) & (log.label == 1) & (log.time < time))]
+    return [other for _, other in sorted(rows)][-newest:]
+
+
+def test_a_batch_holds_what_was_before_and_nothing_else(log: unskew.Log) -> None:
+    rows = np.random.default_rng(0).choice(len(log), 64, replace=False)
+    candidates = np.stack([log.item[rows], log.item[rows[::-1]]], axis=1)
+    made = batch(log, log.user[rows], log.time[rows], candidates, history=5, audience=4)
+    for place, row in enumerate(rows):
+        history = made.history_BL[place]
+        assert history[real(history)].tolist() == past(log, log.user, log.item, log.user[row], log.time[row], 5)
+        for column in range(2):
+            audience = made.audience_AM[made.audience_of_BC[place, column]]
+            assert audience[real(audience)].tolist() == past(log, log.item, log.user, candidates[place, column], log.time[row], 4)
+
+
+def test_each_distinct_audience_once(log: unskew.Log) -> None:
+    made = batch(log, np.zeros(50), np.full(50, 400), np.tile(np.arange(10), (50, 1)))
+    assert made.audience_AM.shape[0] <= 10
+    assert len({tuple(row) for row in made.audience_AM.tolist()}) == made.audience_AM.shape[0]
+
+
+def test_trimmed_to_the_longest_member(log: unskew.Log) -> None:
+    early = batch(log, np.arange(8), np.full(8, 30), np.zeros((8, 1)))
+    longest = max(len(past(log, log.user, log.item, user, 30, HISTORY)) for user in range(8))
+    assert early.history_BL.shape == (8, longest)
+    assert longest < HISTORY
+    assert not (early.history_BL == PAD).all(dim=0).any()  # no column of padding alone
+
+
+def test_unknown_users_and_empty_pasts_are_empty_not_errors(log: unskew.Log) -> None:
+    made = batch(log, [PAD, 0], [100, 0], [[0, len(log.items) + 5], [0, 1]])
+    assert made.history_BL.shape == (2, 0)
+    assert made.audience_of_BC[1].tolist() == [int(made.audience_of_BC[1, 0])] * 2  # all empty audiences are one
+
+
+def test_an_epoch_meets_every_row_once(log: unskew.Log) -> None:
+    sampler = Sampler(unskew.split(log), Sampling(batch_size=64))
+    met = [
+        (int(u), int(t), int(i), int(y))
+        for b in sampler.epoch()
+        for u, t, i, y in zip(b.user_B, b.times_B, b.candidates_BC[:, 0], b.labels_BC[:, 0], strict=True)
+    ]
+    rows = sampler.rows
+    expected = zip(log.user[rows].tolist(), log.time[rows].tolist(), log.item[rows].tolist(), log.label[rows].tolist(), strict=True)
+    assert sorted(met) == sorted(expected)
+    assert len(sampler) == -(-len(rows) // 64)
+
+
+def test_a_log_with_its_own_negatives_gets_no_others(log: unskew.Log, positive_log: unskew.Log) -> None:
+    assert Sampler(unskew.split(log)).negatives == 0
+    assert Sampler(unskew.split(positive_log)).negatives == 1
+    made = next(Sampler(unskew.split(log), Sampling(batch_size=512)).epoch())
+    assert set(made.labels_BC.unique().tolist()) == {0.0, 1.0}
+
+
+def test_negatives_are_known_existing_and_not_the_users_own(positive_log: unskew.Log) -> None:
+    log, split = positive_log, unskew.split(positive_log)
+    train = split.rows("train")
+    own = set(zip(log.user[train].tolist(), log.item[train].tolist(), strict=True))
+    drawn = np.zeros(split.known_items, np.int64)
+    sampler = Sampler(split, Sampling(batch_size=128, negatives=5))
+    for made in [b for _ in range(3) for b in sampler.epoch()]:
+        assert made.labels_BC[:, 1:].sum() == 0
+        for user, time, items in zip(made.user_B.tolist(), made.times_B.tolist(), made.candidates_BC[:, 1:].tolist(), strict=True):
+            assert not {(user, item) for item in items} & own
+            born = (log.births[1][items] <= time).all()
+            assert born or time == log.births[1].min() or (log.births[1] <= time).sum() < 25  # only where hardly anything exists yet
+            np.add.at(drawn, items, 1)
+    assert (drawn > 0).all()
+
+
+def test_negatives_are_uniform_over_what_the_user_does_not_have() -> None:
+    users, items = 40, 10
+    log = unskew.read(
+        {
+            "user": [u for u in range(users) for _ in (0, 1)],
+            "item": [i for u in range(users) for i in (u % items, 9)],
+            "time": [5] * (2 * users),
+        }
+    )
+    split = unskew.split(log, shares=(1, 0, 0))
+    sampler = Sampler(split, Sampling(batch_size=16, negatives=4))
+    counts = np.zeros((users, len(log.items)))
+    for _ in range(150):
+        for made in sampler.epoch():
+            for user, drawn in zip(made.user_B.tolist(), made.candidates_BC[:, 1:].tolist(), strict=True):
+                np.add.at(counts[user], drawn, 1)
+    share = counts / counts.sum(1, keepdims=True)
+    own = counts == 0
+    assert set(own.sum(1).tolist()) <= {1, 2}
+    expected = 1 / (~own).sum(1, keepdims=True)
+    assert np.abs(np.where(own, expected, share) - expected).max() < 5 * np.sqrt(0.12 / counts.sum(1).min())
+
+
+def test_a_user_with_nearly_everything_and_one_with_everything() -> None:
+    table = {"user": ["a"] * 9 + ["b"], "item": [*"abcdefghi", "j"], "time": [1] * 10}
+    split = unskew.split(unskew.read(table), shares=(1, 0, 0))
+    (made,) = Sampler(split, Sampling(negatives=3)).epoch()
+    letters = split.log.items.of(made.candidates_BC[made.user_B == 0][:, 1:].ravel().numpy()).to_pylist()
+    assert set(letters) == {"j"}  # the only item that a does not have
+    full = unskew.split(unskew.read({"user": ["a", "a", "b"], "item": ["x", "y", "x"], "time": [1, 1, 1]}), shares=(1, 0, 0))
+    with pytest.raises(unskew.BadInput, match="'a' has all 2 items"):
+        list(Sampler(full, Sampling(negatives=1)).epoch())
+
+
+def test_seeded(positive_log: unskew.Log) -> None:
+    split = unskew.split(positive_log)
+    first, again, other = (list(Sampler(split, Sampling(seed=seed)).epoch()) for seed in (3, 3, 4))
+    assert all(same(a, b) for a, b in zip(first, again, strict=True))
+    assert not all(same(a, b) for a, b in zip(first, other, strict=True) if a.candidates_BC.shape == b.candidates_BC.shape)
+
+
+@pytest.mark.parametrize("stop", [0, 1, 5, 7])
+def test_a_restored_sampler_goes_on_exactly(positive_log: unskew.Log, stop: int) -> None:
+    split, settings = unskew.split(positive_log), Sampling(batch_size=128)
+    whole = Sampler(split, settings)
+    expected = [*whole.epoch(), *whole.epoch(), *whole.epoch()]
+    first = Sampler(split, settings)
+    walk = iter(first.epoch())
+    met = [next(walk) for _ in range(stop)]
+    second = Sampler(split, settings)
+    second.load_state_dict(first.state_dict())
+    met += [*second.epoch(), *second.epoch(), *second.epoch()]
+    assert len(met) == len(expected)
+    assert all(same(a, b) for a, b in zip(met, expected, strict=True))
+    with pytest.raises(unskew.BadInput, match="saved sampler had seed"):
+        Sampler(split, Sampling(seed=9)).load_state_dict(first.state_dict())
+
+
+def test_buckets_keep_padding_low_and_batches_random() -> None:
+    random = np.random.default_rng(0)
+    user = random.choice(200, 20_000, p=(w := 1 / np.arange(1, 201)) / w.sum())
+    log = unskew.read({"user": user, "item": random.integers(0, 5000, 20_000), "time": np.arange(20_000)})
+    split = unskew.split(log)
+    batches = list(Sampler(split, Sampling(batch_size=128)).epoch())
+    padding = sum(int((~real(b.history_BL)).sum()) for b in batches) / sum(b.history_BL.numel() for b in batches)
+    shuffled = random.permutation(split.rows("train"))[: 128 * 40].reshape(-1, 128)  # the same, without buckets
+    plain = [batch(log, log.user[rows], log.time[rows], log.item[rows]).history_BL for rows in shuffled]
+    unbucketed = sum(int((~real(rows)).sum()) for rows in plain) / sum(rows.numel() for rows in plain)
+    assert padding < unbucketed / 4
+    lengths = [b.history_BL.shape[1] for b in batches]
+    assert np.abs(np.diff(lengths)).mean() > 5  # short and long batches alternate
+    assert max(lengths) <= HISTORY
+    assert max(b.audience_AM.shape[1] for b in batches) <= AUDIENCE

@@ -1,0 +1,60 @@
+"""Look-ups against a naive loop, ties included."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unskew.data import views
+from unskew.data.views import PAD, Sequences, offsets_of
+
+events = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 12)), max_size=60)
+queries = st.lists(st.tuples(st.integers(-2, 8), st.integers(-3, 15)), min_size=1, max_size=40)
+
+
+def build(rows: list[tuple[int, int]], shift: int = 0, stretch: int = 1) -> Sequences:
+    rows = sorted(rows)
+    entity = np.array([row[0] for row in rows], np.int64)
+    times = np.array([row[1] * stretch + shift for row in rows], np.int64)
+    return Sequences(np.arange(len(rows), dtype=np.int32), times, offsets_of(entity, 6))
+
+
+def naive(rows: list[tuple[int, int]], entity: int, time: int, newest: int | None) -> list[int]:
+    past = [place for place, (who, when) in enumerate(sorted(rows)) if who == entity and when < time]
+    return past if newest is None else past[max(0, len(past) - newest) :]
+
+
+@given(events, queries, st.sampled_from([None, 1, 3, 50]), st.sampled_from([(0, 1), (10**9, 10**3), (10**17, 10**16)]))
+def test_before_is_the_naive_loop(rows: list, asked: list, newest: int | None, clock: tuple[int, int]) -> None:
+    shift, stretch = clock  # the last clock would overflow a composite key of raw times
+    view = build(rows, shift, stretch)
+    entity, time = np.array(asked, np.int64).T
+    start, end = view.before(entity, time * stretch + shift, newest)
+    for place, (who, when) in enumerate(asked):
+        assert view.ids[start[place] : end[place]].tolist() == naive(rows, who, when, newest)
+
+
+def test_sorted_and_unsorted_searches_agree(monkeypatch) -> None:
+    random = np.random.default_rng(0)
+    view = build([tuple(pair) for pair in random.integers(0, (6, 13), (300, 2)).tolist()])
+    entity, time = random.integers(-1, 7, 9000), random.integers(-2, 16, 9000)
+    fast = view.before(entity, time, 4)
+    monkeypatch.setattr(views, "_SORTING_PAYS", 10**9)
+    slow = view.before(entity, time, 4)
+    assert all((a == b).all() for a, b in zip(fast, slow, strict=True))
+
+
+@given(events, queries, st.integers(1, 4))
+def test_padded_rows_end_with_the_window(rows: list, asked: list, newest: int) -> None:
+    view = build(rows)
+    entity, time = np.array(asked, np.int64).T
+    padded = view.padded(*view.before(entity, time, newest))
+    windows = [naive(rows, who, when, newest) for who, when in asked]
+    assert padded.shape == (len(asked), max(map(len, windows)))  # as wide as the longest, no wider
+    for row, window in zip(padded.tolist(), windows, strict=True):
+        assert row == [PAD] * (len(row) - len(window)) + window
+
+
+def test_one_query_broadcasts_over_many_entities() -> None:
+    view = build([(0, 1), (1, 1), (1, 5), (2, 9)])
+    start, end = view.before(np.arange(4), 6)
+    assert (end - start).tolist() == [1, 2, 0, 0]
