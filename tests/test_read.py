@@ -44,7 +44,7 @@ def test_json_lines(write) -> None:
     assert events(unskew.read(write("a.json.gz", gzip.compress(lines.encode())))) == EXPECTED
     numbers = "".join(json.dumps({"user_id": u, "item_id": u, "timestamp": u}) + "\n" for u in (7, 8))
     assert columns(unskew.read(write("numbers.jsonl", numbers)))["user"] == [7, 8]  # not "7"
-    with pytest.raises(unskew.BadInput, match="numbers.jsonl"):
+    with pytest.raises(unskew.BadInput, match=r"numbers.jsonl"):
         unskew.read(write("numbers.jsonl", numbers + '{"user_id": "nine", "item_id": 1, "timestamp": 2}\n'))
 
 

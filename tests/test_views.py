@@ -54,6 +54,12 @@ def test_padded_rows_end_with_the_window(rows: list, asked: list, newest: int) -
         assert row == [PAD] * (len(row) - len(window)) + window
 
 
+def test_queries_of_any_shape() -> None:
+    view = build([(0, 1), (1, 1), (1, 5), (2, 9)])
+    start, end = view.before(np.tile(np.arange(4), (2000, 1)), 6)
+    assert ((end - start) == [1, 2, 0, 0]).all()
+
+
 def test_one_query_broadcasts_over_many_entities() -> None:
     view = build([(0, 1), (1, 1), (1, 5), (2, 9)])
     start, end = view.before(np.arange(4), 6)

@@ -2,8 +2,9 @@
 
 from unskew.data.log import Log
 from unskew.data.prepare import prepare, read
+from unskew.data.simulate import World, simulate
 from unskew.data.split import Split, split
 from unskew.errors import BadInput, Leak, UnskewError
 
 __version__ = "0.1.0"
-__all__ = ["BadInput", "Leak", "Log", "Split", "UnskewError", "prepare", "read", "split"]
+__all__ = ["BadInput", "Leak", "Log", "Split", "UnskewError", "World", "prepare", "read", "simulate", "split"]

@@ -24,7 +24,7 @@ TOP = 100  # "the most popular items", in a catalogue of at least ten times as m
 HEAD = 0.2  # the share of known items that is not the long tail
 DECILES = 10
 SHUFFLES, FEWEST_SHUFFLES = 20, 5
-SHUFFLED_ROWS = 40_000_000  # what all shuffles together may move; larger logs get fewer of them
+SHUFFLED_ROWS = 200_000_000  # what all shuffles together may move; larger logs get fewer of them
 CURVE_POINTS = 100
 FEWEST_IN_SLICE = 30
 CLEAR = 3.0  # standard deviations from which we call a difference one
@@ -187,12 +187,14 @@ class Inspection:
         """The same as a table for people."""
         size, clock, popularity, drift, shuffle = self.size, self.clock, self.popularity, self.drift, self.shuffle
         last = drift.slices[-1]
+        others = "the others are targets only" if size.positives < size.interactions else ""
+        recurring = "below 0: the same pairs again and again" if size.sparsity < 0 else ""
         rows = [
             Row("size", "users", _count(size.users)),
             Row("size", "items", _count(size.items)),
             Row("size", "interactions", _count(size.interactions)),
-            Row("size", "positives", _count(size.positives), "the others are targets only" if size.positives < size.interactions else ""),
-            Row("size", "sparsity", _share(size.sparsity, 2), "1 - interactions / (users x items)"),
+            Row("size", "positives", _count(size.positives), others),
+            Row("size", "sparsity", _share(size.sparsity, 2), recurring or "1 - interactions / (users x items)"),
             Row("time", "first", str(clock.first)),
             Row("time", "last", str(clock.last)),
             Row("time", "resolution", clock.resolution, f"{_count(clock.distinct)} distinct times"),
@@ -374,11 +376,11 @@ def popularity_of(counts: Ints, seed: int) -> Popularity:
     ordered = np.sort(counts)[::-1]
     sums = np.cumsum(ordered)
     total = int(sums[-1])
-    even = np.random.default_rng([seed, 2]).integers(len(counts), size=total)
+    even = np.random.default_rng([seed, 2]).multinomial(total, np.full(len(counts), 1 / len(counts)))
     on_curve = np.unique(np.geomspace(1, np.count_nonzero(ordered), CURVE_POINTS).round().astype(np.int64))
     return Popularity(
         gini=gini(counts),
-        gini_even=gini(np.bincount(even, minlength=len(counts))),
+        gini_even=gini(even),
         top_1_percent=float(sums[math.ceil(0.01 * len(counts)) - 1] / total),
         top_10_percent=float(sums[math.ceil(0.1 * len(counts)) - 1] / total),
         half=int(np.searchsorted(sums, total / 2)) + 1,

@@ -178,9 +178,8 @@ class Sampler:
             others = np.setdiff1d(np.arange(self.split.known_items), self._positive_pairs[own] - first)
             if not len(others):
                 name = self.log.users.of(user[[context]])[0].as_py()
-                raise BadInput(
-                    f"user {name!r} has all {self.split.known_items} items as positives, so none is left to sample as a negative; leave this user out"
-                )
+                everything = f"all {self.split.known_items} items as positives"
+                raise BadInput(f"user {name!r} has {everything}, so none is left to sample as a negative; leave this user out")
             drawn[context, place] = random.choice(others)
         return drawn
 

@@ -92,13 +92,15 @@ class Source:
     roles: dict[str, Column]
     positive: float | None = None
     labels: tuple[float, float] | None = None  # the range that labels of this format have
+    origin: dict[str, Any] = field(default_factory=dict)  # what an earlier log already knew of itself
     derive: Derive = field(default=_as_it_is)  # (relation, columns to keep) -> the relation that the roles are columns of
 
 
 def recognise(source: Any, reading: Reading) -> Source:
     """Find out what the source is and where its roles are; nothing but the first lines is read."""
     if isinstance(source, Log):
-        source = source.table()
+        found = _columns(_table_scan(source.table()), reading, source.facts.get("source", "the log"))
+        return replace(found, origin=source.facts)
     if not isinstance(source, str | os.PathLike):
         return _columns(_table_scan(source), reading, "the table")
     name = os.fspath(source)

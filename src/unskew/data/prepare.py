@@ -143,6 +143,7 @@ def _run(engine: Engine, checked: Checked, source: Source, settings: Preparation
         "columns": {role: column.name for role, column in source.roles.items()},
         "removed": removed,
         "settings": dataclasses.asdict(settings),
+        **({"origin": source.origin} if source.origin else {}),
     }
     if folder is not None:
         for array in arrays.values():

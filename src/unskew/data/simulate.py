@@ -42,7 +42,7 @@ while the plain mean of f over D is biased towards what the policy likes to show
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -238,10 +238,11 @@ def simulate(settings: Simulation) -> World:
     if not clicks[-1]:
         raise BadInput("this world has not one click: expected some; try more steps, visits, shown, or a higher offset")
     table = pa.table({name: np.concatenate([row[name] for row in rows]) for name in rows[0]})
+    log = read(table)
     times = START + STEP * np.arange(settings.steps)
     return World(
         settings=settings,
-        log=read(table),
+        log=replace(log, facts=log.facts | {"source": "simulated world", "world": asdict(settings)}),
         user_tastes=user_tastes,
         item_tastes=item_tastes,
         appeal=appeal,

@@ -57,10 +57,11 @@ class Sequences:
         wanted = entity * span + ticks
         if wanted.size < _SORTING_PAYS:
             return np.searchsorted(keys, wanted)
-        order = np.argsort(wanted)
-        position = np.empty(wanted.size, np.int64)
-        position[order] = np.searchsorted(keys, wanted[order])
-        return position
+        flat = wanted.ravel()
+        order = np.argsort(flat)
+        position = np.empty(flat.size, np.int64)
+        position[order] = np.searchsorted(keys, flat[order])
+        return position.reshape(wanted.shape)
 
     @cached_property
     def _index(self) -> tuple[Ints, Ints | None, int, int]:

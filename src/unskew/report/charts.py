@@ -45,11 +45,15 @@ class Lines:
             if self.filled:
                 axes.fill_between(self.x, y, min(y, default=0), color=colour, alpha=0.15, linewidth=0)
         if self.logarithmic:
+            values = [y for series in self.series.values() for y in series if y > 0]
+            # Powers of ten alone leave an axis of less than two decades without numbers.
+            short = max(values, default=1) < 100 * min(values, default=1)
             axes.set_xscale("log")
-            axes.set_yscale("log")
+            axes.set_yscale("log", subs=[2, 5] if short else [])
             axes.xaxis.set_major_formatter(_thousands)
             axes.yaxis.set_major_formatter(_thousands)
-            axes.minorticks_off()
+            axes.yaxis.set_minor_formatter(_thousands)
+            axes.tick_params(axis="x", which="minor", length=0)
         if self.x_ticks is not None:
             axes.set_xticks(self.x_ticks)
         if self.y_range is not None:
@@ -78,6 +82,8 @@ class Bars:
             for text in axes.get_xticklabels():
                 text.set(horizontalalignment="right", rotation_mode="anchor")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
+        tallest = max((height for heights in self.series.values() for height in heights), default=0)
+        axes.set_ylim(0, max(105 * tallest, 1))
         _finish(axes, self.x_label, self.y_label, self.title, len(self.series) > 1)
 
 
@@ -187,7 +193,7 @@ def _finish(axes: "Axes", x_label: str, y_label: str, title: str, legend: bool) 
     axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.7)
     axes.set_axisbelow(True)
     if title:
-        axes.set_title(title, loc="left", pad=22 if legend else 8)
+        axes.set_title(title, loc="left", pad=22)  # room for a legend, with or without one: titles of panels align
     if legend:
         # Above the axes, in one line: it can never cover the data.
         handles, _ = axes.get_legend_handles_labels()

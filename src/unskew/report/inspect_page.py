@@ -83,7 +83,7 @@ def _lengths(inspection: Inspection) -> Section:
     def part(name: str, lengths: Lengths, what: str) -> Markup:
         labels = [str(b.low) if b.low == b.high else f"{b.low}–{b.high}" for b in lengths.bins]
         chart = Bars(labels, {name: [b.share for b in lengths.bins]}, f"{what} strictly before", "of the positives")
-        rows = "; ".join(f"{row.name} {row.value}" for row in _rows(inspection, name))
+        rows = "; ".join(f"{row.name} = {row.value}" for row in _rows(inspection, name))
         return figure(svg(chart, f"{name}-lengths", f"Lengths of the {name} at each positive"), f"{name.capitalize()}: {rows}.")
 
     both = beside(part("history", inspection.history, "items"), part("audience", inspection.audience, "users"))
@@ -96,7 +96,7 @@ def _order(inspection: Inspection) -> Section:
         "If order means nothing, each user's items may change places without harm. Counted: pairs of equal steps from one item"
         " to the next, in the log and after shuffling. Trends count as order, too."
     )
-    if not shuffle.transitions:
+    if not shuffle.observed and not shuffle.mean:
         return Section("Does the order carry information?", (why, _facts(_rows(inspection, "order"))))
     chart = Marked(shuffle.shuffled, "shuffled", shuffle.observed, "this log", "repeated transitions", "shuffles")
     drawing = figure(svg(chart, "shuffle", "Repeated transitions in the log and in its shuffles"))

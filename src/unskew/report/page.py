@@ -47,7 +47,7 @@ td.soft { min-width: 9rem; }
 footer { margin-top: 1.6rem; }
 @media (max-width: 32rem) {
   main { padding: 1.2rem 0.7rem 2rem; } section { padding: 1rem 0.9rem; } h1 { font-size: 1.35rem; }
-  th, td { padding-right: 0.8rem; }
+  th, td { padding-right: 0.6rem; } td.soft { min-width: 5.5rem; } table { font-size: 0.88rem; }
 }
 @media print { section { break-inside: avoid; } }
 """
@@ -94,7 +94,8 @@ def points(texts: Sequence[str]) -> Markup:
         topic, colon, rest = text.partition(": ")
         return f"<li><strong>{escape(topic)}.</strong> {escape(rest[:1].upper() + rest[1:])}</li>" if colon else f"<li>{escape(text)}</li>"
 
-    return Markup(f"<ul>{''.join(point(text) for text in texts)}</ul>")
+    # A line must not break between a number and its sign.
+    return Markup(f"<ul>{''.join(point(text) for text in texts)}</ul>".replace(" %", "&nbsp;%"))
 
 
 def table(

@@ -1,0 +1,54 @@
+# Two commands do everything, from a clone and nothing but Python 3.11: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint requirements.lock
+
+.PHONY: demo test test-cluster check format setup lock bench clean
+
+demo: .venv/ready ## prepare the demo data, audit it, draw its bias
+	$(BIN)/unskew demo --out demo
+
+test: .venv/ready ## all tests but those of the cluster
+	$(BIN)/python -m pytest -n 2 -m "not cluster"
+
+test-cluster: .venv/ready-spark ## the same SQL on Spark gives the same files (needs Java 17)
+	$(BIN)/python -m pytest -m cluster
+
+check: .venv/ready ## format, lint, types, import contracts
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/ready
+	$(BIN)/ruff format src tests benchmarks
+	$(BIN)/ruff check --fix src tests benchmarks
+
+setup: .venv/ready ## .venv with the exact versions of requirements.lock
+
+bench: .venv/ready ## 20 M rows against the same job in plain DuckDB and in Polars; 10 M look-ups
+	$(BIN)/python benchmarks/prepare.py
+
+.venv/ready: pyproject.toml requirements.lock
+	@$(PYTHON) -c "import sys; sys.exit('unskew needs Python 3.11 or newer') if sys.version_info < (3, 11) else None"
+	@echo "setting up .venv (about two minutes)"
+	@$(PYTHON) -m venv .venv
+	@# torch first and by its exact version: anything else may pull gigabytes of other builds
+	@$(INSTALL) torch==2.13.0
+	@$(INSTALL) --editable ".[demo,report,test,check]"
+	@touch $@
+
+.venv/ready-spark: .venv/ready
+	@command -v java > /dev/null || { command -v apt-get > /dev/null && apt-get update -qq && apt-get install -y -qq openjdk-17-jre-headless; } \
+		|| { echo "Spark needs Java 17: install it and call make again"; exit 1; }
+	@$(INSTALL) --editable ".[spark]"
+	@touch $@
+
+lock: ## write requirements.lock anew, from the newest versions that pyproject.toml admits
+	rm -rf build/lock && $(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install -qq torch==2.13.0
+	build/lock/bin/python -m pip install -qq --editable ".[demo,report,test,check,spark]"
+	build/lock/bin/python -m pip freeze --exclude-editable | sed 's/^torch==.*/torch==2.13.0/' > requirements.lock
+
+clean:
+	rm -rf .venv build demo
