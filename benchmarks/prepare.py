@@ -74,7 +74,9 @@ def duckdb_job(source: Path, out: Path) -> None:
     for table, key in (("users", "u"), ("items", "i")):
         code = f"(row_number() OVER (ORDER BY min(t), {key}) - 1)::INT"
         connection.execute(f"CREATE TABLE {table} AS SELECT {key}, {code} AS code FROM core GROUP BY {key}")
-    connection.execute("CREATE TABLE indexed AS SELECT users.code AS u, items.code AS i, t FROM core JOIN users USING (u) JOIN items USING (i)")
+    connection.execute(
+        "CREATE TABLE indexed AS SELECT users.code AS u, items.code AS i, t FROM core JOIN users USING (u) JOIN items USING (i)"
+    )
     for name, order in (("user", "u, t, i"), ("item", "i, t, u")):
         reader = connection.sql(f"SELECT u, i, t FROM indexed ORDER BY {order}").to_arrow_reader(1_000_000)
         with (out / f"by_{name}.u").open("wb") as u, (out / f"by_{name}.i").open("wb") as i, (out / f"by_{name}.t").open("wb") as t:
@@ -127,7 +129,10 @@ def lookups(folder: Path, count: int) -> list[dict[str, Any]]:
     moment = random.integers(int(log.time.min()), int(log.time.max()) + 1, count)
     log.audiences.before(np.zeros(1, np.int64), moment[:1])  # builds the index once
     found = []
-    for name, item in (("uniform items", random.integers(0, len(log.items), count)), ("items of the log", log.item[random.integers(0, len(log), count)])):
+    for name, item in (
+        ("uniform items", random.integers(0, len(log.items), count)),
+        ("items of the log", log.item[random.integers(0, len(log), count)]),
+    ):
         codes = item.astype(np.int64)
         cpu = time.process_time()
         start, end = log.audiences.before(codes, moment, 30)
@@ -146,7 +151,11 @@ def main(settings: Benchmark) -> None:
         for name in JOBS:
             runs[name] = measured(name, source, Path(scratch) / name)
             print(f"{name:8s}", *(f"{key} {value:7.2f}" for key, value in runs[name].items()), flush=True)
-        ratios = {f"{key}_against_{other}": runs["unskew"][key] / runs[other][key] for other in ("duckdb", "polars") for key in ("wall_s", "cpu_s")}
+        ratios = {
+            f"{key}_against_{other}": runs["unskew"][key] / runs[other][key]
+            for other in ("duckdb", "polars")
+            for key in ("wall_s", "cpu_s")
+        }
         print(*(f"{name} {value:.2f}x" for name, value in ratios.items()), sep="\n")
         found = lookups(Path(scratch) / "unskew", settings.lookups)
         for row in found:

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import unskew
-from unskew.data.batches import AUDIENCE, HISTORY, Batch, Sampler, Sampling, batch, real
-from unskew.data.views import PAD
+from unskew.data.batches import Batch, Sampler, Sampling, batch, real
+from unskew.data.views import AUDIENCE, HISTORY, PAD
 
 
 def same(a: Batch, b: Batch) -> bool:

@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import unskew
-from unskew import inspection as look
+from unskew import statistics as look
 from unskew.data.split import Split, split
 from unskew.data.views import Sequences
-from unskew.inspection import Bin, Inspection, Row, inspect
+from unskew.inspection import Inspection, Row, inspect
 from unskew.report.charts import Bars, Lines, svg
 from unskew.report.inspect_page import inspect_page, picture
 from unskew.report.page import Section, figure, page, paragraph, points, table
+from unskew.statistics import Bin
 
 NOW = 1_600_000_000
 

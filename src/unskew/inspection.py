@@ -1,7 +1,6 @@
-"""What a log is like, and what is biased in it: size, time, ties, lengths, popularity, drift, order, and its tests.
+"""What a log is like, and what is biased in it, for people: as a table, as sentences, as JSON.
 
-The statistics are pure functions of arrays; `inspect` only puts them together. An undefined figure (the mean of nothing)
-is nan here and null in JSON.
+The figures are made in `statistics`; here they are put together and into words.
 """
 
 import dataclasses
@@ -10,30 +9,16 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from unskew.data.checks import UNITS
-from unskew.data.log import Log
-from unskew.data.split import Split, Test
-from unskew.data.views import Codes, Ints, Sequences
+from unskew import statistics
+from unskew.data.split import Split
+from unskew.data.views import AUDIENCE, HISTORY
 from unskew.progress import steps
+from unskew.statistics import HEAD, Clock, Drift, Lengths, Popularity, Shuffle, Size, Tested
 
-HISTORY, AUDIENCE = 50, 30  # the newest that a model reads (the paper's limits)
-SLICES = 10
-TOP = 100  # "the most popular items", in a catalogue of at least ten times as many
-HEAD = 0.2  # the share of known items that is not the long tail
-DECILES = 10
-SHUFFLES, FEWEST_SHUFFLES = 20, 5
-SHUFFLED_ROWS = 200_000_000  # what all shuffles together may move; larger logs get fewer of them
-CURVE_POINTS = 100
 FEWEST_IN_SLICE = 30
 CLEAR = 3.0  # standard deviations from which we call a difference one
-
-TICKS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
 DURATIONS = (("days", 1.0), ("hours", 1 / 24), ("minutes", 1 / 1440), ("seconds", 1 / 86400))
-RESOLUTIONS = (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
-
-Floats = NDArray[np.float64]
 
 
 class Row(NamedTuple):
@@ -43,115 +28,6 @@ class Row(NamedTuple):
     name: str
     value: str
     meaning: str = ""
-
-
-@dataclass(frozen=True)
-class Size:
-    """The paper's Table 1."""
-
-    users: int
-    items: int
-    interactions: int
-    positives: int
-    sparsity: float
-
-
-@dataclass(frozen=True)
-class Clock:
-    first: str | int  # a date, or the number itself where times are only an order
-    last: str | int
-    days: float  # nan where times are only an order
-    distinct: int
-    resolution: str
-    tied_rows: float  # share of rows that share their time with any other row
-    tied_positives: float  # share of positives whose user has another positive at the same time
-
-
-@dataclass(frozen=True)
-class Bin:
-    low: int
-    high: int  # inclusive
-    share: float
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """How many events lie strictly before each positive."""
-
-    mean: float
-    median: float
-    p90: float
-    empty: float
-    limit: int
-    cut: float  # share longer than the limit: a model sees only their newest part
-    bins: tuple[Bin, ...]
-
-
-@dataclass(frozen=True)
-class Popularity:
-    gini: float
-    gini_even: float  # of as many positives drawn over equally popular items: few positives alone look unequal
-    top_1_percent: float  # share of all positives
-    top_10_percent: float
-    half: int  # so many items have half of all positives
-    curve: tuple[tuple[int, int], ...]  # (rank, positives), at ranks evenly spaced on a log scale
-
-
-@dataclass(frozen=True)
-class Slice:
-    """A tenth of the positives, in time."""
-
-    start: str | int
-    positives: int
-    new: float  # share of positives on items that the log first shows in this slice
-    overlap_first: float  # Jaccard of the most popular items with those of the first slice
-    overlap_previous: float
-    correlation: float  # Spearman, of the counts of all items that exist by now, with the previous slice
-
-
-@dataclass(frozen=True)
-class Drift:
-    top: int  # how many items count as the most popular
-    slices: tuple[Slice, ...]
-    kept: float  # share of the first slice's most popular items that are so in the last
-    half_life: int | None  # slices until at most half of them are left; None: it never came to that
-    half_life_days: float
-
-
-@dataclass(frozen=True)
-class Shuffle:
-    """Does the order of events carry information?
-
-    The statistic is the number of coinciding pairs among the transitions a -> b, a != b, between consecutive positives
-    of a user at different times. Under the null hypothesis each user's items are exchangeable over the user's times.
-    Trends are order, too: what is popular together at one time also counts.
-    """
-
-    transitions: int
-    observed: int
-    mean: float
-    deviation: float
-    ratio: float
-    z: float
-    shuffled: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Tested:
-    """One of the tests of the held-out part, through the eyes of popularity in training."""
-
-    test: Test
-    rows: int
-    positives: int
-    gini: float  # over the items that the ordinary test asks for
-    gini_blind: float  # of as many positives drawn blindly from the ordinary test: fewer rows alone raise a Gini
-    gini_known: float  # the same two over known items only: no resampling by training counts can flatten the others
-    gini_known_blind: float
-    mean_log10_popularity: float  # training positives of the item, at least 1
-    head: float  # share of positives on the most popular fifth of the known items
-    long_tail: float  # on the other known items
-    unknown_items: float  # on items that training never saw
-    deciles: tuple[float, ...]  # share of positives per tenth of the known items, the most popular first
 
 
 @dataclass(frozen=True)
@@ -244,315 +120,32 @@ def inspect(split: Split, seed: int = 0) -> Inspection:
     counts = np.bincount(item, minlength=len(log.items))
     with steps("inspect", total=7) as job:
         job.advance(note="times")
-        ticks = ticks_per_second(int(log.time.min()), int(log.time.max()), log.facts.get("time_unit", "as given"))
-        clock = clock_of(np.asarray(log.time), ticks, tied_in_sequence(user, time))
+        ticks = statistics.ticks_per_second(int(log.time.min()), int(log.time.max()), log.facts.get("time_unit", "as given"))
+        clock = statistics.clock_of(np.asarray(log.time), ticks, statistics.tied_in_sequence(user, time))
         job.advance(note="histories")
-        history = lengths_of(events_before(log.histories, user, time), HISTORY)
+        history = statistics.lengths_of(statistics.events_before(log.histories, user, time), HISTORY)
         job.advance(note="audiences")
-        audience = lengths_of(events_before(log.audiences, item, time), AUDIENCE)
+        audience = statistics.lengths_of(statistics.events_before(log.audiences, item, time), AUDIENCE)
         job.advance(note="drift")
-        drift = drift_of(item, time, log.births[1], ticks)
+        drift = statistics.drift_of(item, time, log.births[1], ticks)
         job.advance(note="shuffle test")
-        shuffle = shuffle_test(positives, len(log.items), number_of_shuffles(len(item)), seed)
+        shuffle = statistics.shuffle_test(positives, len(log.items), statistics.number_of_shuffles(len(item)), seed)
         job.advance(note="tests")
-        tests = tests_of(split, seed)
+        tests = statistics.tests_of(split, seed)
         job.advance(note="split")
         summary = tuple(split.summary())
     return Inspection(
         source=str(log.facts.get("source", "the log")),
-        size=size_of(log),
+        size=statistics.size_of(log),
         clock=clock,
         history=history,
         audience=audience,
-        popularity=popularity_of(counts, seed),
+        popularity=statistics.popularity_of(counts, seed),
         drift=drift,
         shuffle=shuffle,
         tests=tests,
         split=summary,
     )
-
-
-# Size and time
-
-
-def size_of(log: Log) -> Size:
-    cells = len(log.users) * len(log.items)
-    return Size(len(log.users), len(log.items), len(log), log.positives, 1 - len(log) / cells)
-
-
-def ticks_per_second(first: int, last: int, unit: str) -> int | None:
-    """How many ticks of the times make a second; None where they are too small for dates and only give an order."""
-    if unit in TICKS:
-        return TICKS[unit]
-    return next((TICKS[name] for name, (low, high) in UNITS.items() if low <= first and last < high), None)
-
-
-def moment(time: int, ticks: int | None, clock: bool = True) -> str | int:
-    """A time as an ISO date, to the second; or as it is."""
-    if ticks is None:
-        return time
-    return str(np.datetime64(time // ticks, "s")).replace("T", " ")[: None if clock else -9]
-
-
-def resolution_of(distinct: Ints, ticks: int | None) -> str:
-    """The largest unit that all distances between times are multiples of: a day may begin at any hour."""
-    if ticks is None:
-        return "order only"
-    step = int(np.gcd.reduce(np.diff(distinct))) if len(distinct) > 1 else 0
-    if step == 0:
-        return "one single time"
-    finer = (("millisecond", ticks // 1000), ("microsecond", ticks // 10**6), ("nanosecond", ticks // 10**9))
-    named = [(name, seconds * ticks) for name, seconds in RESOLUTIONS] + [pair for pair in finer if pair[1]]
-    return next(name for name, unit in named if step % unit == 0)
-
-
-def clock_of(time: Ints, ticks: int | None, tied_positives: float) -> Clock:
-    distinct, counts = np.unique(time, return_counts=True)
-    first, last = int(distinct[0]), int(distinct[-1])
-    resolution = resolution_of(distinct, ticks)
-    return Clock(
-        first=moment(first, ticks, resolution != "day"),
-        last=moment(last, ticks, resolution != "day"),
-        days=_days(last - first, ticks),
-        distinct=len(distinct),
-        resolution=resolution,
-        tied_rows=float(counts[counts > 1].sum() / len(time)),
-        tied_positives=tied_positives,
-    )
-
-
-def tied_in_sequence(user: Codes, time: Ints) -> float:
-    """Share of events that have the same user and time as a neighbour; both columns sorted by user and time."""
-    same = (user[1:] == user[:-1]) & (time[1:] == time[:-1])
-    tied = np.zeros(len(user), np.bool_)
-    tied[1:] |= same
-    tied[:-1] |= same
-    return _mean(tied)
-
-
-# Lengths
-
-
-def events_before(sequences: Sequences, entity: ArrayLike, time: ArrayLike) -> Ints:
-    start, end = sequences.before(entity, time)
-    return end - start
-
-
-def lengths_of(lengths: Ints, limit: int) -> Lengths:
-    median, p90 = np.quantile(lengths, [0.5, 0.9]) if len(lengths) else (math.nan, math.nan)
-    return Lengths(
-        mean=_mean(lengths),
-        median=float(median),
-        p90=float(p90),
-        empty=_mean(lengths == 0),
-        limit=limit,
-        cut=_mean(lengths > limit),
-        bins=doubling_bins(lengths),
-    )
-
-
-def doubling_bins(lengths: Ints) -> tuple[Bin, ...]:
-    """Shares of 0, 1, 2, 3-4, 5-8, ...: long tails stay readable."""
-    longest = int(lengths.max(initial=1))
-    highs = [0, *(2**power for power in range((longest - 1).bit_length() + 1))]
-    lows = [0, 1, *(high + 1 for high in highs[1:-1])]
-    counts = np.bincount(np.searchsorted(highs, lengths), minlength=len(highs))
-    return tuple(Bin(low, high, _ratio(int(n), len(lengths))) for low, high, n in zip(lows, highs, counts, strict=True))
-
-
-# Popularity
-
-
-def gini(counts: ArrayLike) -> float:
-    """0 where all are equal, (n - 1) / n where one of n has everything."""
-    ordered = np.sort(np.asarray(counts, np.float64))
-    size, total = len(ordered), ordered.sum()
-    if not total:
-        return math.nan
-    return float(2 * (np.arange(1, size + 1) @ ordered) / (size * total) - (size + 1) / size)
-
-
-def popularity_of(counts: Ints, seed: int) -> Popularity:
-    ordered = np.sort(counts)[::-1]
-    sums = np.cumsum(ordered)
-    total = int(sums[-1])
-    even = np.random.default_rng([seed, 2]).multinomial(total, np.full(len(counts), 1 / len(counts)))
-    on_curve = np.unique(np.geomspace(1, np.count_nonzero(ordered), CURVE_POINTS).round().astype(np.int64))
-    return Popularity(
-        gini=gini(counts),
-        gini_even=gini(even),
-        top_1_percent=float(sums[math.ceil(0.01 * len(counts)) - 1] / total),
-        top_10_percent=float(sums[math.ceil(0.1 * len(counts)) - 1] / total),
-        half=int(np.searchsorted(sums, total / 2)) + 1,
-        curve=tuple((int(rank), int(ordered[rank - 1])) for rank in on_curve),
-    )
-
-
-# Drift
-
-
-def ranks(values: ArrayLike) -> Floats:
-    """Ranks from 1; equal values share their mean rank."""
-    _, place, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2)[place], np.float64)
-
-
-def spearman(one: ArrayLike, other: ArrayLike) -> float:
-    """Correlation of the ranks; nan where one side is constant."""
-    a, b = ranks(one), ranks(other)
-    a, b = a - a.mean(), b - b.mean()
-    norm = math.sqrt(float(a @ a) * float(b @ b))
-    return float(a @ b) / norm if norm else math.nan
-
-
-def most_popular(counts: Ints, size: int) -> Ints:
-    """The items with the highest counts, of those that occur at all; the older first where counts are equal."""
-    order = np.argsort(-counts, kind="stable")[:size]
-    return order[counts[order] > 0]
-
-
-def jaccard(one: Ints, other: Ints) -> float:
-    both = len(np.intersect1d(one, other))
-    return _ratio(both, len(one) + len(other) - both)
-
-
-def slice_edges(time: Ints, slices: int) -> Ints:
-    """Where each slice but the first begins. Equal times stay together, so there may be fewer slices; none is empty."""
-    ordered = np.sort(time)
-    edges = np.unique(ordered[len(ordered) * np.arange(1, slices) // slices])
-    return np.asarray(edges[edges > ordered[0]])
-
-
-def drift_of(item: Codes, time: Ints, born: Ints, ticks: int | None) -> Drift:
-    edges = slice_edges(time, SLICES)
-    starts = [int(time.min()), *(int(edge) for edge in edges)]
-    of = np.searchsorted(edges, time, "right")
-    born_in = np.searchsorted(edges, born, "right")
-    counts = np.bincount(of * len(born) + item, minlength=len(starts) * len(born)).reshape(len(starts), len(born))
-    top = min(TOP, max(1, len(born) // 10))
-    tops = [most_popular(row, top) for row in counts]
-    found = []
-    for place, (start, row) in enumerate(zip(starts, counts, strict=True)):
-        here = born_in <= place
-        found.append(
-            Slice(
-                start=moment(start, ticks),
-                positives=int(row.sum()),
-                new=_ratio(int(row[born_in == place].sum()), int(row.sum())) if place else math.nan,
-                overlap_first=jaccard(tops[0], tops[place]),
-                overlap_previous=jaccard(tops[place - 1], tops[place]) if place else math.nan,
-                correlation=spearman(counts[place - 1][here], row[here]) if place else math.nan,
-            )
-        )
-    kept = [_ratio(len(np.intersect1d(tops[0], now)), len(tops[0])) for now in tops]
-    half_life = next((place for place, share in enumerate(kept) if share <= 0.5), None)
-    days = math.nan if half_life is None else _days(starts[half_life] - starts[0], ticks)
-    return Drift(top, tuple(found), kept[-1], half_life, days)
-
-
-# Order
-
-
-def number_of_shuffles(positives: int) -> int:
-    return min(SHUFFLES, max(FEWEST_SHUFFLES, SHUFFLED_ROWS // max(positives, 1)))
-
-
-def coincidences(before: Codes, after: Codes, items: int) -> int:
-    """Pairs of equal transitions: n (n - 1) / 2, summed over the distinct ones. a -> a does not count."""
-    moved = before != after
-    keys = np.sort(before[moved].astype(np.int64) * items + after[moved])
-    borders = np.flatnonzero(np.diff(keys, prepend=-1, append=-1))
-    n = np.diff(borders)
-    return int((n * (n - 1) // 2).sum())
-
-
-def shuffle_test(sequences: Sequences, items: int, shuffles: int, seed: int) -> Shuffle:
-    """Compare the repeated transitions with those after shuffling each user's items over the same times."""
-    draw = np.random.default_rng([seed, 3])
-    ids, time = np.asarray(sequences.ids), np.asarray(sequences.times)
-    user = np.repeat(np.arange(len(sequences)), np.diff(sequences.offsets))
-    same_user = user[1:] == user[:-1]
-    step = np.flatnonzero(same_user & (time[1:] > time[:-1]))
-    # Events of equal time have no order, but stand sorted by code. A random order instead makes the log, under the null
-    # hypothesis, a draw like any of its shuffles: the test is exact with ties, too.
-    slot = np.concatenate([[0], np.cumsum(~(same_user & (time[1:] == time[:-1])))]) if len(ids) else user
-    ids = ids[_shuffled_within(slot, draw)]
-    observed = coincidences(ids[step], ids[step + 1], items)
-    found = []
-    for _ in range(shuffles):
-        order = _shuffled_within(user, draw)
-        found.append(coincidences(ids[order[step]], ids[order[step + 1]], items))
-    mean, deviation = float(np.mean(found)), float(np.std(found, ddof=1))
-    return Shuffle(
-        transitions=int(np.count_nonzero(ids[step] != ids[step + 1])),
-        observed=observed,
-        mean=mean,
-        deviation=deviation,
-        ratio=observed / mean if mean else math.nan,
-        z=(observed - mean) / deviation if deviation else math.nan,
-        shuffled=tuple(found),
-    )
-
-
-def _shuffled_within(group: Ints, draw: np.random.Generator) -> Ints:
-    """A random order of places that leaves each group where it is; `group` increases."""
-    return np.argsort(group + draw.random(len(group)))
-
-
-# Tests
-
-
-def tests_of(split: Split, seed: int) -> tuple[Tested, ...]:
-    """What each test asks for, in terms of training popularity."""
-    known = split.known_items
-    trained = np.asarray(split.item_counts)
-    place = np.empty(known, np.int64)
-    place[np.argsort(-trained[:known], kind="stable")] = np.arange(known)
-    draw = np.random.default_rng([seed, 5])
-
-    def asked(test: Test) -> tuple[int, Codes]:
-        rows = split.rows("test", test)
-        return len(rows), np.asarray(split.log.item[rows[split.log.label[rows] == 1]])
-
-    _, ordinary = asked("ordinary")
-    catalogue = np.unique(ordinary)
-
-    def ginis(items: Codes) -> tuple[float, float]:
-        counts = np.bincount(np.searchsorted(catalogue, items), minlength=len(catalogue))
-        return gini(counts), gini(counts[catalogue < known])
-
-    def blindly(items: Codes) -> tuple[float, float]:
-        """As many of the ordinary test, and as many known ones of its known ones."""
-        ordinary_known = ordinary[ordinary < known]
-        as_many, as_many_known = len(items), np.count_nonzero(items < known)
-        one = ginis(draw.choice(ordinary, as_many, replace=False))[0] if as_many else math.nan
-        return one, ginis(draw.choice(ordinary_known, as_many_known, replace=False))[1] if as_many_known else math.nan
-
-    found = []
-    for test in split.tests():
-        rows, items = asked(test)
-        places = place[items[items < known]]
-        in_head = int(np.count_nonzero(places < math.ceil(HEAD * known)))
-        (every, of_known), (every_blind, of_known_blind) = ginis(items), blindly(items)
-        deciles = np.bincount(places * DECILES // known, minlength=DECILES)
-        found.append(
-            Tested(
-                test=test,
-                rows=rows,
-                positives=len(items),
-                gini=every,
-                gini_blind=every_blind,
-                gini_known=of_known,
-                gini_known_blind=of_known_blind,
-                mean_log10_popularity=_mean(np.log10(np.maximum(trained[items], 1))),
-                head=_ratio(in_head, len(items)),
-                long_tail=_ratio(len(places) - in_head, len(items)),
-                unknown_items=_ratio(len(items) - len(places), len(items)),
-                deciles=tuple(_ratio(int(n), len(items)) for n in deciles),
-            )
-        )
-    return tuple(found)
 
 
 # Words
@@ -604,9 +197,7 @@ def _resampling(tests: tuple[Tested, ...]) -> str:
         return f"{kept}."
     head = f"from {_share(ordinary.head)} to {_share(resampled.head)}"
     unknown = f"from {_share(ordinary.unknown_items)} to {_share(resampled.unknown_items)}"
-    return (
-        f"{kept}. Their share on the most popular fifth of the items goes {head}, on items that training never saw {unknown}."
-    )
+    return f"{kept}. Their share on the most popular fifth of the items goes {head}, on items that training never saw {unknown}."
 
 
 def _ties(clock: Clock) -> str:
@@ -638,18 +229,6 @@ def _number(number: float) -> str:
     if abs(number) >= 100 or number == round(number):
         return f"{number:,.0f}"
     return f"{number:.{2 if abs(number) < 10 else 1}f}"
-
-
-def _mean(values: NDArray[Any]) -> float:
-    return float(values.mean()) if len(values) else math.nan
-
-
-def _ratio(part: int, whole: int) -> float:
-    return part / whole if whole else math.nan
-
-
-def _days(span: int, ticks: int | None) -> float:
-    return math.nan if ticks is None else span / ticks / 86400
 
 
 def _plain(value: Any) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unskew.data.split import Split, inverse_popularity
-from unskew.data.views import Ints, Sequences
+from unskew.data.views import AUDIENCE, HISTORY, Ints, Sequences
 from unskew.errors import Leak
 
 CHUNK = 1_000_000
@@ -27,7 +27,7 @@ class Finding:
         return self.offence is None
 
 
-def audit(split: Split, history: int = 50, audience: int = 30) -> list[Finding]:
+def audit(split: Split, history: int = HISTORY, audience: int = AUDIENCE) -> list[Finding]:
     """Check everything; see `require_no_leak` for the version that raises."""
     log = split.log
     return [
@@ -43,7 +43,7 @@ def audit(split: Split, history: int = 50, audience: int = 30) -> list[Finding]:
     ]
 
 
-def require_no_leak(split: Split, history: int = 50, audience: int = 30) -> list[Finding]:
+def require_no_leak(split: Split, history: int = HISTORY, audience: int = AUDIENCE) -> list[Finding]:
     """Raise `Leak`, naming the first offending row, unless every check passes."""
     findings = audit(split, history, audience)
     for finding in findings:

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from unskew.data.log import Log
 from unskew.data.split import Part, Split, Test
-from unskew.data.views import PAD, Ints
+from unskew.data.views import AUDIENCE, HISTORY, PAD, Ints
 from unskew.errors import BadInput
 
-HISTORY, AUDIENCE = 50, 30  # the newest events that a model reads, as in the paper
 POOL = 64  # batches whose rows are sorted by length together: enough to trim well, few enough to keep batches random
 ROUNDS = 16  # of redrawing negatives that turn out to be positives, before the user's complement is listed
 

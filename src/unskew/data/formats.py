@@ -64,6 +64,8 @@ class Reading:
     """Labels of at least this are positive. Without it, labels must be 0 or 1."""
     delimiter: str | None = None
     """What stands between the fields of a text file; guessed from its first line where not given."""
+    name: str | None = None
+    """What reports call the log; by default, where it came from."""
     skip_bad_rows: bool = False
     """Set rows that cannot be read aside, with their reasons, instead of stopping at the first."""
 
@@ -98,6 +100,11 @@ class Source:
 
 def recognise(source: Any, reading: Reading) -> Source:
     """Find out what the source is and where its roles are; nothing but the first lines is read."""
+    found = _recognise(source, reading)
+    return found if reading.name is None else replace(found, name=reading.name)
+
+
+def _recognise(source: Any, reading: Reading) -> Source:
     if isinstance(source, Log):
         found = _columns(_table_scan(source.table()), reading, source.facts.get("source", "the log"))
         return replace(found, origin=source.facts)

@@ -84,6 +84,7 @@ class Bars:
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
         tallest = max((height for heights in self.series.values() for height in heights), default=0)
         axes.set_ylim(0, max(105 * tallest, 1))
+        axes.locator_params("y", nbins=6, steps=[1, 2, 5, 10])
         _finish(axes, self.x_label, self.y_label, self.title, len(self.series) > 1)
 
 
@@ -165,6 +166,7 @@ def _svg(charts: Sequence[Chart], name: str, alt: str, ground: str | None = None
         figure = Figure(figsize=(PANEL[0] * len(charts), PANEL[1]), layout=layout)
         for at, chart in enumerate(charts):
             chart.draw(figure.add_subplot(1, len(charts), at + 1))
+        figure.draw_without_rendering()  # the ticks settle only when drawn; the layout must know their width
         return _clean(_written(figure, ground), name, alt)
 
 
@@ -192,12 +194,14 @@ def _finish(axes: "Axes", x_label: str, y_label: str, title: str, legend: bool) 
     axes.set_ylabel(y_label)
     axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.7)
     axes.set_axisbelow(True)
+    _, names = axes.get_legend_handles_labels()
+    columns = len(names) if sum(map(len, names)) < 46 else 2
     if title:
-        axes.set_title(title, loc="left", pad=22)  # room for a legend, with or without one: titles of panels align
+        # Room for a legend, with or without one: titles of panels align.
+        axes.set_title(title, loc="left", pad=22 if len(names) <= columns else 36)
     if legend:
-        # Above the axes, in one line: it can never cover the data.
-        handles, _ = axes.get_legend_handles_labels()
-        axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 0.99), ncols=len(handles), columnspacing=1.2, borderaxespad=0.2)
+        # Above the axes: it can never cover the data.
+        axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 0.99), ncols=columns, columnspacing=1.2, borderaxespad=0.2)
 
 
 def _thousands(value: float, _: float) -> str:

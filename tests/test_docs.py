@@ -1,0 +1,54 @@
+"""What the documents say is executed; what they link to exists; no tracked file is data."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from unskew.cli import VERBS
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+@pytest.fixture
+def clicks(tmp_path: Path, monkeypatch) -> Path:
+    """The click log that the examples speak of."""
+    rows = "".join(f"u{n * 7 % 31},i{(n * n) % 17},{1_700_000_000 + 60 * n}\n" for n in range(2000))
+    (tmp_path / "clicks.csv").write_text("user_id,item_id,timestamp\n" + rows)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_python_of_the_readme_runs(clicks: Path) -> None:
+    assert blocks("python")
+    for code in blocks("python"):
+        exec(compile(code, "README.md", "exec"), {})
+
+
+def test_the_commands_of_the_readme_run(clicks: Path) -> None:
+    from unskew.cli import main
+
+    commands = [line.split("#")[0].split()[1:] for block in blocks("bash") for line in block.splitlines() if line.startswith("unskew ")]
+    assert {command[0] for command in commands} <= set(VERBS)
+    for command in commands:
+        assert main(command) == 0, command
+
+
+@pytest.mark.parametrize("document", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]), ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text(encoding="utf-8")):
+        assert (document.parent / target).exists(), f"{document.name} -> {target}"
+
+
+def test_no_tracked_file_is_data_or_large() -> None:
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    files = [ROOT / name for name in tracked if name and (ROOT / name).is_file()]
+    assert files
+    assert not [path for path in files if path.suffix in {".parquet", ".npy", ".gz", ".safetensors", ".pt", ".pkl"}]
+    assert not [path for path in files if path.stat().st_size > 500_000]
