@@ -48,7 +48,7 @@ lock: ## write requirements.lock anew, from the newest versions that pyproject.t
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install -qq torch==2.13.0
 	build/lock/bin/python -m pip install -qq --editable ".[demo,report,test,check,spark]"
-	build/lock/bin/python -m pip freeze --exclude-editable | sed 's/^torch==.*/torch==2.13.0/' > requirements.lock
+	build/lock/bin/python -m pip freeze --all --exclude-editable | grep -v '^pip==' | sed 's/^torch==.*/torch==2.13.0/' > requirements.lock
 
 clean:
 	rm -rf .venv build demo

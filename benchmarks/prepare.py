@@ -4,8 +4,8 @@
 
 Each job runs in a process of its own: wall time, CPU-seconds of all its threads, peak resident memory. The job: read,
 remove duplicate events, 5-core, index users and items by first appearance, sort by user and by item, write flat columns.
-The direct versions check nothing and explain nothing. Then random (item, time) audience look-ups on one core. The
-figures go to results/prepare.jsonl.
+The direct versions check nothing and explain nothing. Then random (item, time) audience look-ups on one core, and a
+simulated world. The figures go to results/prepare.jsonl.
 """
 
 import json
@@ -141,6 +141,15 @@ def lookups(folder: Path, count: int) -> list[dict[str, Any]]:
     return found
 
 
+def simulated() -> dict[str, float]:
+    """About a million events of the simulated world."""
+    import unskew
+
+    cpu = time.process_time()
+    rows = len(unskew.simulate(users=10_000, items=5_000).log)
+    return {"rows": rows, "cpu_s": time.process_time() - cpu}
+
+
 def main(settings: Benchmark) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         source = (settings.keep or Path(scratch)) / f"zipf-{settings.rows}.parquet"
@@ -160,9 +169,11 @@ def main(settings: Benchmark) -> None:
         found = lookups(Path(scratch) / "unskew", settings.lookups)
         for row in found:
             print(f"{row['lookups']}: {row['million_per_cpu_s']:.1f} M look-ups per CPU-second")
+        world = simulated()
+        print(f"simulate: {world['rows']:,.0f} rows in {world['cpu_s']:.1f} CPU-seconds")
         RESULTS.parent.mkdir(exist_ok=True)
         with RESULTS.open("a") as file:
-            record = {"date": time.strftime("%Y-%m-%d"), "rows": settings.rows, "runs": runs, "ratios": ratios, "lookups": found}
+            record = {"date": time.strftime("%Y-%m-%d"), "rows": settings.rows, "runs": runs, "ratios": ratios, "lookups": found, "simulate": world}
             file.write(json.dumps(record) + "\n")
 
 

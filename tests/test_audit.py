@@ -110,3 +110,16 @@ def test_falsified_times_in_a_view(split: Split, name: str) -> None:
     view = getattr(split.log, name)
     earlier = Sequences(view.ids, view.times - 1, view.offsets)
     assert failed(replace(split, log=replace(split.log, **{name: earlier}))) == {"views"}
+
+
+@pytest.mark.parametrize("name", ["histories", "audiences"])
+def test_offsets_that_give_one_ones_events_to_another(split: Split, name: str) -> None:
+    view = getattr(split.log, name)
+    shifted = view.offsets.copy()
+    shifted[1:-1] += 1
+    assert "views" in failed(replace(split, log=replace(split.log, **{name: Sequences(view.ids, view.times, shifted)})))
+
+
+def test_an_audit_that_looks_at_nothing_is_refused(split: Split) -> None:
+    with pytest.raises(unskew.BadInput, match="there is nothing to look at"):
+        audit(split, history=0)

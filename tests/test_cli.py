@@ -1,8 +1,10 @@
 """The command line as a script sees it: names, exit codes, JSON on standard output and nothing else there."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import fields
 from pathlib import Path
 
@@ -134,6 +136,37 @@ def test_wrong_use_exits_with_2_and_says_why_on_standard_error(capsys, arguments
     code, out, err = run(capsys, *arguments)
     assert (code, out) == (2, "")
     assert said in err
+
+
+def test_square_brackets_are_only_brackets(capsys, source: Path, tmp_path: Path) -> None:
+    code, out, _ = run(capsys, "prepare", source, "--out", tmp_path / "[red]x", "--name", "[/b] log")
+    assert code == 0
+    assert "[/b] log" in out
+    code, _, err = run(capsys, "inspect", tmp_path / "[red]x", "--html", tmp_path / "[/b].html")
+    assert code == 0
+    assert "[/b].html" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_in_the_middle_nothing_is_left(tmp_path: Path, number: int) -> None:
+    pq.write_table(random_table(rows=600_000, users=50_000, items=9_000, times=10**6), tmp_path / "big.parquet")
+    command = [sys.executable, "-c", "import sys, unskew.cli as c; print('ready', flush=True); sys.exit(c.main())"]
+    started = subprocess.Popen(
+        [*command, "prepare", tmp_path / "big.parquet", "--out", tmp_path / "out"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    started.stdout.readline()
+    time.sleep(0.25)
+    started.send_signal(number)
+    _, err = started.communicate(timeout=60)
+    assert (started.returncode, err.decode()) == (130, "unskew: stopped\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["big.parquet"]
+
+
+@pytest.mark.parametrize("flags", [["--shares", "inf", "50", "50"], ["--seed", "-1"], ["--strength", "nan"], ["--strength", "-1"]])
+def test_settings_outside_their_range(capsys, data: Path, flags: list[str]) -> None:
+    code, out, err = run(capsys, "inspect", data, *flags)
+    assert (code, out) == (2, "")
+    assert err.startswith("unskew: ")
 
 
 def test_the_installed_command(data: Path) -> None:

@@ -92,6 +92,13 @@ def test_the_order_of_the_rows_does_not_matter(tmp_path: Path) -> None:
         assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes(), file.name
 
 
+def test_the_title_of_tied_duplicates_does_not_depend_on_their_order(tmp_path: Path) -> None:
+    rows = {"user": ["a", "a", "b"], "item": ["x", "x", "y"], "time": [1, 1, 2], "title": ["Zed", "Abe", "Y"]}
+    turned = {name: values[::-1] for name, values in rows.items()}
+    titles = [unskew.prepare(table, tmp_path / "out", min_count=1).items.titles.to_pylist() for table in (rows, turned)]
+    assert titles == [["Abe", "Y"]] * 2
+
+
 def test_columns_are_sorted_flat_and_small(tmp_path: Path) -> None:
     log = unskew.prepare(random_table(), tmp_path / "out")
     positives = log.positives

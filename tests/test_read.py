@@ -2,7 +2,10 @@
 
 import gzip
 import json
+import time
+import uuid
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -44,8 +47,20 @@ def test_json_lines(write) -> None:
     assert events(unskew.read(write("a.json.gz", gzip.compress(lines.encode())))) == EXPECTED
     numbers = "".join(json.dumps({"user_id": u, "item_id": u, "timestamp": u}) + "\n" for u in (7, 8))
     assert columns(unskew.read(write("numbers.jsonl", numbers)))["user"] == [7, 8]  # not "7"
-    with pytest.raises(unskew.BadInput, match=r"numbers.jsonl"):
+    with pytest.raises(unskew.BadInput, match=r"numbers.jsonl, column 'user_id': expected plain values of one kind"):
         unskew.read(write("numbers.jsonl", numbers + '{"user_id": "nine", "item_id": 1, "timestamp": 2}\n'))
+
+
+def test_the_first_record_does_not_decide_for_all(write) -> None:
+    records = [{"user": 1, "item": 1, "time": 1, "rating": None}, {"user": 2, "item": 2, "time": 2, "rating": 4}]
+    records += [{"user": 3, "item": 3, "time": 3, "rating": 3.5}]
+    lines = "".join(json.dumps(record) + "\n" for record in records[1:])
+    assert dict(zip(*(columns(unskew.read(write("r.jsonl", lines), positive=4))[key] for key in ("user", "label")), strict=True)) == {
+        2: 1,
+        3: 0,
+    }
+    with pytest.raises(unskew.BadInput, match=r"r.jsonl, line 1, column 'rating': .* found nothing"):
+        unskew.read(write("r.jsonl", json.dumps(records[0]) + "\n" + lines), positive=4)
 
 
 def test_parquet_one_file_a_folder_a_pattern(tmp_path: Path) -> None:
@@ -82,6 +97,10 @@ IDS = {
     "moment": pa.array([datetime(2020, 1, 1, 0, 0, 0, 123456), datetime(2021, 1, 1)] * 2, pa.timestamp("us")),
     "bytes": pa.array([b"\xff\x00", b"a", b"\xff\x00", b""]),
     "bool": pa.array([True, False, True, False]),
+    "uuid": pa.array([uuid.UUID(int=n).bytes for n in (5, 3, 5, 2**100)], pa.uuid()),
+    "decimal": pa.array([Decimal("1.10"), Decimal("2.2"), Decimal("1.10"), Decimal("-3")], pa.decimal128(10, 3)),
+    "duration": pa.array([timedelta(seconds=n) for n in (5, 3, 5, 1)]),
+    "fixed": pa.array([b"ab", b"cd", b"ab", b"ef"], pa.binary(2)),
 }
 
 
@@ -101,6 +120,9 @@ def test_vocabulary_says_what_it_does_not_know() -> None:
     assert log.users.codes([6, 99, 5]).tolist() == [1, -1, 0]
     with pytest.raises(unskew.BadInput, match="ids of type int64"):
         log.users.codes(["ann"])
+    with pytest.raises(unskew.BadInput, match="expected a list of ids, found '123'"):
+        log.users.codes("123")
+    assert log.users.of(np.array([1, -1])).to_pylist() == [6, None]
 
 
 def test_codes_follow_first_appearance(log: unskew.Log) -> None:
@@ -122,6 +144,13 @@ def test_mind(write) -> None:
     shown = {("U1", "N3", afternoon, 0), ("U1", "N4", afternoon, 1), ("U2", "N3", midnight, 1)}
     past = {("U1", "N1", midnight - 2, 1), ("U1", "N2", midnight - 1, 1)}  # in order, before anything was shown
     assert events(unskew.read(folder)) == shown | past
+    # A later history holds clicks of the log itself: only the one of the user's first impression lies before it.
+    later = "3\tU2\t11/13/2019 1:00:00 AM\tN3 N9\tN4-0"
+    assert ("U2", "N9", midnight - 1, 1) not in events(unskew.read(write("mind/behaviors.tsv", "\n".join([*lines, later]) + "\n")))
+    write("two/behaviors_1.tsv", lines[0] + "\n")
+    bad = write("two/behaviors_2.tsv", lines[1] + "\n" + lines[1].replace("N3-1", "N3") + "\n")
+    with pytest.raises(unskew.BadInput, match=r"behaviors_2.tsv, line 2, column 'impressions'"):
+        unskew.read(bad.parent, format="mind")
     with pytest.raises(unskew.BadInput, match=r"behaviors.tsv, line 2, column 'time'"):
         unskew.read(write("mind/behaviors.tsv", lines[0] + "\n" + lines[1].replace("11/12/2019", "13/12/2019") + "\n"))
     with pytest.raises(unskew.BadInput, match=r"behaviors.tsv, line 1, column 'impressions': expected an id"):
@@ -152,6 +181,18 @@ def test_kuairand(write) -> None:
     table = columns(log)
     assert dict(zip(table["item"], table["exposed"], strict=True)) == {"10": 0, "11": 0, "12": 1}
     assert dict(zip(table["item"], table["label"], strict=True)) == {"10": 1, "11": 0, "12": 0}
+
+
+def test_what_the_path_says_of_exposure(write, tmp_path: Path, monkeypatch) -> None:
+    header = ",timestamp,item_id,position,click,propensity_score,user_feature_0,user_feature_1\n"
+    rows = "0,2019-11-24 00:00:34,14,3,0,0.0125,f,g\n1,2019-11-24 00:00:53,15,1,1,0.25,f,h\n"
+    write("random/bts/all/all.csv", header + rows)
+    write("obd/random/all/all.csv", header + rows)
+    assert columns(unskew.read(tmp_path / "random/bts/all/all.csv"))["exposed"] == [0, 0]
+    monkeypatch.chdir(tmp_path / "obd")
+    assert columns(unskew.read("random/all/all.csv"))["exposed"] == [1, 1]
+    kuai = "user_id,video_id,time_ms,is_click\n1,10,1649376000000,1\n2,11,1649376000001,1\n"
+    assert columns(unskew.read(write("log_random_study/log_standard_1.csv", kuai)))["exposed"] == [0, 0]
 
 
 def test_open_bandit(write) -> None:
@@ -185,6 +226,52 @@ def test_times_of_many_kinds(write, times: list[str], expected: list[int]) -> No
     assert sorted(columns(log)["time"]) == expected
 
 
+OFFSETS = {"2024-01-01T00:00:00Z": 0, "2024-01-01 02:00:00+02:00": 0, "2023-12-31 19:00-05": 0, "2024-01-01T00:00:00.25 +0000": 250_000}
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_the_machines_own_zone_never_matters(write, tmp_path: Path, monkeypatch, zone: str) -> None:
+    midnight = 1_704_067_200_000_000
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        text = "user,item,time\n" + "".join(f"u{n},i{n},{moment}\n" for n, moment in enumerate(OFFSETS))
+        read = columns(unskew.read(write("offsets.csv", text)))
+        assert {user: moment - midnight for user, moment in zip(read["user"], read["time"], strict=True)} == {
+            f"u{n}": after for n, after in enumerate(OFFSETS.values())
+        }
+        moments = [datetime(2024, 11, 3, 5, 30, tzinfo=UTC), datetime(2024, 11, 3, 6, 30, tzinfo=UTC)]
+        for unit in ("s", "ms", "us", "ns"):
+            table = pa.table({"user": [1, 2], "item": [1, 2], "time": pa.array(moments, pa.timestamp(unit, "America/New_York"))})
+            pq.write_table(table, tmp_path / f"{unit}.parquet")
+            for source in (table, tmp_path / f"{unit}.parquet"):
+                assert columns(unskew.read(source))["time"] == [1730611800000000, 1730615400000000]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("times", "expected", "unit"),
+    [
+        ([1.7e9 + 0.5, 1.7e9], [1700000000000000, 1700000000500000], "microseconds"),
+        ([1.7e12 + 0.5, 1.7e12], [1700000000000000, 1700000000000500], "microseconds"),
+        ([1.7e15 + 0.5, 1.7e15], [1700000000000000, 1700000000000001], "microseconds"),  # finer than that is rounded
+        ([0.25, 1.0], [250000, 1000000], "microseconds"),
+        ([1.5e9, 1e9], [1000000000, 1500000000], "as given"),
+    ],
+)
+def test_fractions_of_any_unit(write, times: list[float], expected: list[int], unit: str) -> None:
+    for source in (
+        {"user": [1, 2], "item": [1, 2], "time": times},
+        write("f.csv", "user,item,time\n" + "".join(f"{n},{n},{t!r}\n" for n, t in enumerate(times))),
+    ):
+        log = unskew.read(source)
+        assert sorted(columns(log)["time"]) == expected
+        assert log.facts["time_unit"] == unit
+    assert unskew.read(log).facts["time_unit"] == unit  # also when it is read again
+
+
 def test_moments_in_tables() -> None:
     moments = [datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 1, 1, 0, 0, 1, tzinfo=UTC)]
     for array in (
@@ -207,6 +294,23 @@ def test_a_prepared_folder_is_opened_as_it_is(log: unskew.Log, tmp_path: Path) -
     again = unskew.read(tmp_path / "data")
     assert isinstance(again.time, np.memmap)
     assert columns(again) == columns(made) == columns(log)
+
+
+def test_a_file_without_a_header(write) -> None:
+    text = "".join(f"{u}::{i}::{t}\n" for u, i, t in ROWS)
+    assert events(unskew.read(write("ratings.dat", text), delimiter="::", columns="user,item,time")) == EXPECTED
+    with pytest.raises(unskew.BadInput, match="a file without a header"):
+        unskew.read(write("ratings.csv", text.replace("::", ",")))
+
+
+def test_labels_in_words(write) -> None:
+    log = unskew.read(write("w.csv", "user,item,time,label\na,x,1,true\nb,y,2,False\n"))
+    assert dict(zip(columns(log)["user"], columns(log)["label"], strict=True)) == {"a": 1, "b": 0}
+
+
+def test_help_explains_every_keyword() -> None:
+    assert "min_count: Users and items with fewer interactions are removed" in unskew.prepare.__doc__
+    assert "format: What the source is" in unskew.prepare.__doc__
 
 
 def test_titles_travel_with_the_items(tmp_path: Path) -> None:

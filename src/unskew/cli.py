@@ -1,6 +1,7 @@
 """The command line. A verb is a small dataclass; its flags are the fields of the settings that the Python functions take."""
 
 import json as json_library
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -10,8 +11,8 @@ from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 from tyro.conf import OmitArgPrefixes, Positional
 
 from unskew.data.audit import audit
@@ -27,8 +28,9 @@ from unskew.progress import shown_on
 Data = Annotated[Path, tyro.conf.arg(metavar="DATA", help="A folder that `unskew prepare` made.")]
 Out = Annotated[Path, tyro.conf.arg(metavar="DATA", help="The folder to write; on any error it is as it was before.")]
 
-output = Console(highlight=False)
-messages = Console(stderr=True, highlight=False)
+# No markup: a path or an id may hold square brackets.
+output = Console(highlight=False, markup=False)
+messages = Console(stderr=True, highlight=False, markup=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +127,7 @@ class Demo(Verb):
         self.show(done.inspection.as_dict() | {"page": str(done.page), "leak_free": True}, inspection_table(done.inspection))
         for sentence in done.inspection.sentences():
             messages.print(sentence, soft_wrap=True)
-        messages.print(f"{leak_free}\nThe picture: {done.page}")
+        messages.print(f"{leak_free}\nThe picture: {done.page}", soft_wrap=True)
 
 
 VERBS: dict[str, Callable[..., Any]] = {"prepare": Prepare, "inspect": Inspect, "audit": Audit, "simulate": Simulate, "demo": Demo}
@@ -136,6 +138,7 @@ def main(arguments: list[str] | None = None) -> int:
     if (sys.argv[1:] if arguments is None else arguments) == ["--version"]:
         print(f"unskew {version('unskew')}")
         return 0
+    signal.signal(signal.SIGTERM, _stopped)
     try:
         verb = tyro.extras.subcommand_cli_from_dict(
             VERBS,
@@ -147,7 +150,7 @@ def main(arguments: list[str] | None = None) -> int:
         with shown_on(messages):
             verb.run()
     except UnskewError as error:
-        messages.print(f"unskew: {error}", style="bold red" if messages.is_terminal else None, markup=False, soft_wrap=True)
+        messages.print(f"unskew: {error}", style="bold red" if messages.is_terminal else None, soft_wrap=True)
         return error.exit_code
     except KeyboardInterrupt:
         messages.print("unskew: stopped")
@@ -158,6 +161,11 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def _stopped(number: int, frame: object) -> None:
+    """Leave as on Ctrl-C, so that scratch folders are removed."""
+    raise KeyboardInterrupt
+
+
 def inspection_table(found: Inspection) -> Table:
     explained = output.width >= 110  # else the meanings would fold into narrow columns
     table = _table("", ("",) * (4 if explained else 3), ())
@@ -166,8 +174,8 @@ def inspection_table(found: Inspection) -> Table:
     for row in found.rows():
         if group not in (None, row.group):
             table.add_section()
-        meaning = [f"[dim]{escape(row.meaning)}[/]"] if explained else []
-        table.add_row("" if row.group == group else f"[bold]{row.group}[/]", row.name, row.value, *meaning)
+        meaning = [Text(row.meaning, "dim")] if explained else []
+        table.add_row(Text("" if row.group == group else row.group, "bold"), Text(row.name), Text(row.value), *meaning)
         group = row.group
     return table
 
@@ -185,7 +193,7 @@ def _write_page(file: Path, found: Inspection) -> None:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UnskewError(f"{file}: cannot be written ({error.strerror})") from None
-    messages.print(f"the page: {file}")
+    messages.print(f"the page: {file}", soft_wrap=True)
 
 
 def _flat(facts: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -201,11 +209,11 @@ def _pairs(title: str, facts: dict[str, Any]) -> Table:
 
 
 def _table(title: str, head: tuple[str, ...], rows: Any) -> Table:
-    table = Table(title=title or None, title_justify="left", show_header=any(head), box=None, pad_edge=False)
+    table = Table(title=Text(title) if title else None, title_justify="left", show_header=any(head), box=None, pad_edge=False)
     for name in head:
         table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     return table
 
 

@@ -1,5 +1,6 @@
 """The leak audit: proof, for one split, that nothing a model may read comes from the future. Every figure is counted again, another way."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,8 @@ from numpy.typing import NDArray
 
 from unskew.data.split import Split, inverse_popularity
 from unskew.data.views import AUDIENCE, HISTORY, Ints, Sequences
-from unskew.errors import Leak
+from unskew.errors import BadInput, Leak
+from unskew.progress import Steps, steps
 
 CHUNK = 1_000_000
 
@@ -29,18 +31,26 @@ class Finding:
 
 def audit(split: Split, history: int = HISTORY, audience: int = AUDIENCE) -> list[Finding]:
     """Check everything; see `require_no_leak` for the version that raises."""
+    if history < 1 or audience < 1:
+        raise BadInput(f"history {history}, audience {audience}: expected at least 1, or there is nothing to look at")
     log = split.log
-    return [
-        _borders(split),
-        _counts(split, "user counts", split.user_counts, log.user, log.users.of),
-        _counts(split, "item counts", split.item_counts, log.item, log.items.of),
-        _known(split, "known users", split.known_users, log.user, log.users.of),
-        _known(split, "known items", split.known_items, log.item, log.items.of),
-        _acceptance(split),
-        _windows(split, "histories", log.histories, log.user, log.items.of, history),
-        _windows(split, "audiences", log.audiences, log.item, log.users.of, audience),
-        _views_hold_the_log(split),
-    ]
+    with steps("audit", total=7 + 2 * math.ceil(len(log) / CHUNK)) as job:
+
+        def said(finding: Finding) -> Finding:
+            job.advance(note=finding.check)
+            return finding
+
+        return [
+            said(_borders(split)),
+            said(_counts(split, "user counts", split.user_counts, log.user, log.users.of)),
+            said(_counts(split, "item counts", split.item_counts, log.item, log.items.of)),
+            said(_known(split, "known users", split.known_users, log.user, log.users.of)),
+            said(_known(split, "known items", split.known_items, log.item, log.items.of)),
+            said(_acceptance(split)),
+            _windows(split, "histories", log.histories, log.user, log.items.of, history, job),
+            _windows(split, "audiences", log.audiences, log.item, log.users.of, audience, job),
+            said(_views_hold_the_log(split)),
+        ]
 
 
 def require_no_leak(split: Split, history: int = HISTORY, audience: int = AUDIENCE) -> list[Finding]:
@@ -116,10 +126,11 @@ def _first_difference(found: Any, expected: Any, of: Name, said: str) -> str | N
     return f"{of(wrong[:1])[0].as_py()!r} has {found[wrong[0]]:g}, {said} {expected[wrong[0]]:g}" if len(wrong) else None
 
 
-def _windows(split: Split, name: str, view: Sequences, column: Any, of: Name, newest: int) -> Finding:
+def _windows(split: Split, name: str, view: Sequences, column: Any, of: Name, newest: int, job: Steps) -> Finding:
     """Of every row, what the model would read: each single event of it belongs to the row's own entity and lies before the row."""
     log = split.log
     for first, last in _chunks(len(log)):
+        job.advance(note=name)
         entity, time = column[first:last], log.time[first:last]
         start, end = view.before(entity, time, newest)
         foreign = (end > start) & ((start < view.offsets[entity]) | (end > view.offsets[entity + 1]))
@@ -150,6 +161,11 @@ def _views_hold_the_log(split: Split) -> Finding:
     for name, view, order, ids in (("history", log.histories, by_user, log.item), ("audience", log.audiences, by_item, log.user)):
         if len(view.ids) != len(order):
             return Finding("views", len(rows), f"the {name} view has {len(view.ids)} events, the log {len(order)} positives")
+        owner = log.user if name == "history" else log.item
+        owned = np.searchsorted(owner[order], np.arange(len(view) + 1))
+        if not np.array_equal(view.offsets, owned):
+            wrong = np.flatnonzero(view.offsets != owned)
+            return Finding("views", len(rows), f"the {name} of number {max(wrong[0] - 1, 0)} holds another's events: wrong offsets")
         wrong = np.flatnonzero((view.ids != ids[order]) | (view.times != log.time[order]))
         if len(wrong):
             said = f"{_row(split, int(order[wrong[0]]))} stands in the {name} view with time {view.times[wrong[0]]}"

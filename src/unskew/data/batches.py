@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from unskew.data.views import AUDIENCE, HISTORY, PAD, Ints
 from unskew.errors import BadInput
 
 POOL = 64  # batches whose rows are sorted by length together: enough to trim well, few enough to keep batches random
+FIRST_ITEMS = 10
 ROUNDS = 16  # of redrawing negatives that turn out to be positives, before the user's complement is listed
 
 
@@ -30,6 +31,7 @@ class Batch(NamedTuple):
     audience_of_BC: Tensor  # ... and which one belongs to which candidate
     labels_BC: Tensor
     times_B: Tensor
+    logged_BC: Tensor | None = None  # the log's own propensities, where it has them and nothing is sampled
 
 
 def batch(
@@ -42,21 +44,36 @@ def batch(
     audience: int = AUDIENCE,
 ) -> Batch:
     """What a model may know of each context (user, time) and each of its candidates: events strictly before, no others."""
-    user_B, time_B = np.atleast_1d(np.asarray(user, np.int64)), np.atleast_1d(np.asarray(time, np.int64))
-    candidates_BC = np.asarray(candidates, np.int64).reshape(len(user_B), -1)
-    start, end = log.audiences.before(candidates_BC.ravel(), np.repeat(time_B, candidates_BC.shape[1]), audience)
-    # Two candidates have the same audience exactly if their windows end at the same event; all empty windows are one.
-    key = np.where(end > start, end, -1)
-    _, first, audience_of = np.unique(key, return_index=True, return_inverse=True)
-    labels_BC = np.zeros(candidates_BC.shape, np.float32) if labels is None else np.asarray(labels, np.float32).reshape(candidates_BC.shape)
+    return with_candidates(contexts(log, user, time, history), log, candidates, labels, audience)
+
+
+def contexts(log: Log, user: ArrayLike, time: ArrayLike, history: int = HISTORY) -> Batch:
+    """Contexts without candidates."""
+    user_B, time_B = (np.ascontiguousarray(part, np.int64) for part in np.broadcast_arrays(np.atleast_1d(user), np.atleast_1d(time)))
+    return bare_contexts(user_B, log.histories.padded(*log.histories.before(user_B, time_B, history)), time_B)
+
+
+def bare_contexts(user_B: Ints, history_BL: NDArray[np.int32], time_B: Ints) -> Batch:
+    """The same for histories from anywhere, padded on the left."""
+    nothing = torch.zeros(len(user_B), 0, dtype=torch.int64)
+    no_audience = torch.zeros(0, 0, dtype=torch.int64)
     return Batch(
-        user_B=torch.from_numpy(user_B),
-        history_BL=_tensor(log.histories.padded(*log.histories.before(user_B, time_B, history))),
+        torch.from_numpy(user_B), _tensor(history_BL), nothing, no_audience, nothing, torch.zeros(len(user_B), 0), torch.from_numpy(time_B)
+    )
+
+
+def with_candidates(context: Batch, log: Log, candidates: ArrayLike, labels: ArrayLike | None, audience: int = AUDIENCE) -> Batch:
+    """The same contexts with candidates, and each distinct audience of them once."""
+    candidates_BC = np.asarray(candidates, np.int64).reshape(len(context.user_B), -1)
+    start, end = log.audiences.before(candidates_BC.ravel(), np.repeat(context.times_B.numpy(), candidates_BC.shape[1]), audience)
+    # Two candidates have the same audience exactly if their windows end at the same event; all empty windows are one.
+    _, first, audience_of = np.unique(np.where(end > start, end, -1), return_index=True, return_inverse=True)
+    labels_BC = np.zeros(candidates_BC.shape, np.float32) if labels is None else np.asarray(labels, np.float32)
+    return context._replace(
         candidates_BC=torch.from_numpy(candidates_BC),
         audience_AM=_tensor(log.audiences.padded(start[first], end[first])),
         audience_of_BC=torch.from_numpy(audience_of.reshape(candidates_BC.shape)),
-        labels_BC=torch.from_numpy(labels_BC),
-        times_B=torch.from_numpy(time_B),
+        labels_BC=torch.from_numpy(labels_BC.reshape(candidates_BC.shape)),
     )
 
 
@@ -71,7 +88,7 @@ class Sampling:
     batch_size: int = 512
     """Contexts in a batch."""
     negatives: int | None = None
-    """Sampled negatives per context. By default one where the log has positives only, none where it has its own negatives."""
+    """Sampled negatives per context. By default one where the log has fewer negatives of its own than positives, else none."""
     history: int = HISTORY
     """Past items of a user, the newest."""
     audience: int = AUDIENCE
@@ -88,28 +105,30 @@ class Sampler:
     """
 
     def __init__(self, split: Split, settings: Sampling = Sampling(), part: Part = "train", test: Test = "ordinary") -> None:  # noqa: B008 (frozen)
-        if settings.batch_size < 1:
-            raise BadInput(f"batch_size {settings.batch_size}: expected at least 1")
-        self.split, self.log, self.settings = split, split.log, settings
+        if settings.batch_size < 1 or (settings.negatives or 0) < 0 or settings.seed < 0:
+            raise BadInput(f"{settings}: expected a batch size of at least 1, and no negative numbers")
+        self.split, self.log, self.settings, self.part = split, split.log, settings, (part, test)
         self.rows = split.rows(part, test)
         if not len(self.rows):
             raise BadInput(f"the {part} part ({test}) has no rows")
-        explicit = bool((self.log.label[self.rows] == 0).any())
-        self.negatives = settings.negatives if settings.negatives is not None else int(not explicit)
+        positives = int(self.log.label[self.rows].sum())
+        self.negatives = settings.negatives if settings.negatives is not None else int(2 * positives > len(self.rows))
         self.epoch_number, self.step = 0, 0
 
     def __len__(self) -> int:
         """Batches in an epoch."""
         return math.ceil(len(self.rows) / self.settings.batch_size)
 
-    def state_dict(self) -> dict[str, int]:
-        return {"epoch": self.epoch_number, "step": self.step, "seed": self.settings.seed, "rows": len(self.rows)}
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch_number, "step": self.step, **self._identity()}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        if (state["seed"], state["rows"]) != (self.settings.seed, len(self.rows)):
-            raise BadInput(
-                f"the saved sampler had seed {state['seed']} and {state['rows']} rows, this one {self.settings.seed} and {len(self.rows)}"
-            )
+    def _identity(self) -> dict[str, Any]:
+        return {**asdict(self.settings), "part": list(self.part), "rows": len(self.rows)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, mine in self._identity().items():
+            if state.get(name) != mine:
+                raise BadInput(f"the saved sampler had {name} {state.get(name)}, this one has {mine}")
         self.epoch_number, self.step = state["epoch"], state["step"]
 
     def epoch(self) -> Iterator[Batch]:
@@ -144,43 +163,51 @@ class Sampler:
         user, item, time = self.log.user[rows].astype(np.int64), self.log.item[rows].astype(np.int64), self.log.time[rows]
         candidates, labels = item[:, None], np.asarray(self.log.label[rows], np.float32)[:, None]
         if self.negatives:
-            drawn = self._draw_negatives(user, time)
+            drawn = self._draw_negatives(user, item, time)
             candidates = np.concatenate([candidates, drawn], axis=1)
             labels = np.concatenate([labels, np.zeros(drawn.shape, np.float32)], axis=1)
-        return batch(self.log, user, time, candidates, labels, self.settings.history, self.settings.audience)
+        made = batch(self.log, user, time, candidates, labels, self.settings.history, self.settings.audience)
+        if self.log.propensity is None or self.negatives:
+            return made
+        return made._replace(logged_BC=torch.from_numpy(self.log.propensity[rows].astype(np.float32))[:, None])
 
-    def _draw_negatives(self, user: Ints, time: Ints) -> Ints:
-        """Uniform over the known items that exist by then, without the user's own positives of the training part.
+    def _draw_negatives(self, user: Ints, item: Ints, time: Ints) -> Ints:
+        """Uniform over the known items that exist by then, without the logged one and the user's own positives in training.
 
         An item that is born later has an empty audience, which would tell the model that it is a negative.
         """
         random = self._random(self.step + 1)
-        # Codes follow first appearance, so "exists by then" is "has a code below".
+        # Codes follow first appearance, so "exists by then" is "has a code below". At the very beginning hardly anything
+        # exists, and all audiences are empty: there, the first few items have to do.
         existing = np.minimum(np.searchsorted(self.log.births[1], time, "right"), self.split.known_items)
-        existing = np.where(existing > 1, existing, self.split.known_items)
+        existing = np.maximum(existing, min(FIRST_ITEMS, self.split.known_items))[:, None]
         shape = (len(user), self.negatives)
-        drawn = (random.random(shape) * existing[:, None]).astype(np.int64)
+        drawn = (random.random(shape) * existing).astype(np.int64)
         for _ in range(ROUNDS):
-            clash = self._is_positive(np.repeat(user, self.negatives), drawn.ravel()).reshape(shape)
+            clash = self._clash(user, item, drawn)
             if not clash.any():
                 return drawn
-            again = np.nonzero(clash)
-            drawn[again] = (random.random(len(again[0])) * existing[again[0]]).astype(np.int64)
-        return self._from_complement(user, drawn, random)
-
-    def _from_complement(self, user: Ints, drawn: Ints, random: np.random.Generator) -> Ints:
-        """The few users who have nearly everything: list what they do not have, and draw from that."""
-        clash = self._is_positive(np.repeat(user, self.negatives), drawn.ravel()).reshape(drawn.shape)
-        for context, place in np.argwhere(clash):
-            first = user[context] * self._items
-            own = slice(*np.searchsorted(self._positive_pairs, [first, first + self._items]))
-            others = np.setdiff1d(np.arange(self.split.known_items), self._positive_pairs[own] - first)
-            if not len(others):
-                name = self.log.users.of(user[[context]])[0].as_py()
-                everything = f"all {self.split.known_items} items as positives"
-                raise BadInput(f"user {name!r} has {everything}, so none is left to sample as a negative; leave this user out")
-            drawn[context, place] = random.choice(others)
+            drawn = np.where(clash, (random.random(shape) * existing).astype(np.int64), drawn)
+        for context, place in np.argwhere(self._clash(user, item, drawn)):
+            drawn[context, place] = random.choice(self._complement(int(user[context]), int(item[context]), int(existing[context, 0])))
         return drawn
+
+    def _clash(self, user: Ints, item: Ints, drawn: Ints) -> NDArray[np.bool_]:
+        wanted = user[:, None] * self._items + drawn
+        place = np.minimum(np.searchsorted(self._positive_pairs, wanted), len(self._positive_pairs) - 1)
+        return np.asarray((self._positive_pairs[place] == wanted) | (drawn == item[:, None]))
+
+    def _complement(self, user: int, item: int, existing: int) -> Ints:
+        """What a user with nearly everything does not have: of what exists, or else of all known items."""
+        own = slice(*np.searchsorted(self._positive_pairs, [user * self._items, (user + 1) * self._items]))
+        has = np.append(self._positive_pairs[own] - user * self._items, item)
+        for size in (existing, self.split.known_items):
+            others = np.setdiff1d(np.arange(size), has)
+            if len(others):
+                return others
+        everything = f"all {self.split.known_items} items as positives"
+        name = self.log.users.of(np.array([user]))[0].as_py()
+        raise BadInput(f"user {name!r} has {everything}, so none is left to sample as a negative; leave this user out")
 
     @property
     def _items(self) -> int:
@@ -190,11 +217,6 @@ class Sampler:
     def _positive_pairs(self) -> Ints:
         train = self.split.mask("train") & (self.log.label == 1)
         return np.unique(self.log.user[train].astype(np.int64) * self._items + self.log.item[train])
-
-    def _is_positive(self, user: Ints, item: Ints) -> NDArray[np.bool_]:
-        wanted = user * self._items + item
-        place = np.minimum(np.searchsorted(self._positive_pairs, wanted), len(self._positive_pairs) - 1)
-        return np.asarray(self._positive_pairs[place] == wanted)
 
 
 def real(ids: Tensor) -> Tensor:

@@ -2,19 +2,20 @@
 
 import csv
 import io
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from unskew.data.engines import FILE, DuckDB, Engine, literal
+from unskew.data.engines import FILE, ROW, Engine, Unparsed, literal
 from unskew.data.formats import Column, Reading, Source, opened
 from unskew.errors import BadInput
 
 TIMES = "'^ *[0-9]+([.][0-9]*)?([eE][+]?[0-9]+)? *$'"
 INTEGERS = "'^ *[0-9]{1,19} *$'"
-FRACTIONS = "'[.][0-9]*[1-9]'"
+DATES = "^ *[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]+)?)?( ?(Z|[+-][0-9]{2}(:?[0-9]{2})?))?)? *$"
+OFFSETS = " *(?:Z|([+-])([0-9]{2}):?([0-9]{2})?)$"  # of what follows the day
 NUMBERS = "'^ *[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)? *$'"
-MICROSECONDS = 1_000_000
 
 # Powers of ten that tell seconds, milliseconds, microseconds and nanoseconds since 1970 apart, from 1973 to 5138.
 UNITS = {"seconds": (1e8, 1e11), "milliseconds": (1e11, 1e14), "microseconds": (1e14, 1e17), "nanoseconds": (1e17, 9.3e18)}
@@ -49,6 +50,13 @@ class Checked:
 
 def check(engine: Engine, source: Source, reading: Reading) -> Checked:
     """Look at every value once. Stop at the first bad row, or set the bad ones aside if the caller says so."""
+    try:
+        return _checked(engine, source, reading)
+    except Unparsed as error:
+        raise BadInput(f"{error.file}, line {_line_of_record(source, error.file, error.record)}: {error.reason}") from None
+
+
+def _checked(engine: Engine, source: Source, reading: Reading) -> Checked:
     relation = source.derive(engine.scan(source.scan), "")
     column = source.roles["time"]
     clock = _clock(engine, relation, column)
@@ -66,18 +74,17 @@ def check(engine: Engine, source: Source, reading: Reading) -> Checked:
         raise BadInput(f"{source.name}: a header and no rows")
     bad_counts, (fractions, *per_unit) = numbers[: len(checks)], numbers[len(checks) :]
     scale, unit = 1, clock.unit
-    if fractions:
-        scale, unit = MICROSECONDS, "microseconds"  # seconds with a fraction: microseconds keep it, in whole numbers
-    elif sum(bool(count) for count in per_unit) > 1:
-        usual = list(UNITS)[per_unit.index(max(per_unit))]
+    usual = list(UNITS)[per_unit.index(max(per_unit))] if any(per_unit) else "seconds"
+    if fractions and clock.unit == "as given":
+        # Fractions of seconds or milliseconds are kept as whole microseconds; finer ones are rounded.
+        scale, unit = {"seconds": 10**6, "milliseconds": 10**3}.get(usual, 1), "nanoseconds" if usual == "nanoseconds" else "microseconds"
+    if clock.unit == "as given" and sum(map(bool, per_unit)) > 1:
         low, high = UNITS[usual]
         usual_time = f"({time} < {UNITS['seconds'][0]} OR ({time} >= {low} AND {time} < {high}))"
         checks.append(Check(column, usual_time, f"{usual} since 1970, as in most rows"))
         bad_counts.append(1)
     bad = " OR ".join(c.bad for c in checks)
-    bad_rows = [
-        {"file": row["file"], "line": row["row"], "column": "", "expected": row["reason"], "value": row["value"]} for row in unparsed
-    ]
+    bad_rows = [_bad_row(gap.file, _line_of_record(source, gap.file, gap.record), "", gap.reason, gap.text) for gap in unparsed]
     if any(bad_counts):
         found = _locate(engine, source, checks, bad, None if reading.skip_bad_rows else 1)
         if not reading.skip_bad_rows:
@@ -117,26 +124,30 @@ def _clock(engine: Engine, relation: str, column: Column) -> Clock:
     if column.kind == "float":
         finite = "a finite number of at least 0"
         return Clock(lambda scale: f"TRY_CAST(ROUND({x} * {scale}) AS BIGINT)", f"{x} >= 0 AND {x} < 9.2e18", finite, f"{x} <> floor({x})")
-    if column.kind == "moment":
-        moment = f"unix_micros(CAST({x} AS TIMESTAMP))"
+    if column.kind in ("moment", "zoned"):
+        moment = f"zoned_micros({x})" if column.kind == "zoned" else f"unix_micros(CAST({x} AS TIMESTAMP))"
         return Clock(lambda _: moment, f"{moment} >= 0", "a moment since 1970", unit="microseconds")
     if column.kind != "text":
         raise BadInput(f"column {column.name!r}: expected times (numbers or dates), found {column.kind} values")
     first = engine.arrow(f"SELECT {x} AS x FROM {relation} AS source WHERE {x} IS NOT NULL LIMIT 1")
-    text = first["x"][0].as_py() if first.num_rows else ""
-    if (
-        engine.arrow(f"SELECT TRY_CAST({literal(text)} AS TIMESTAMP) IS NOT NULL AS is_date")["is_date"][0].as_py()
-        and not text.strip().isdigit()
-    ):
-        date = f"unix_micros(TRY_CAST({x} AS TIMESTAMP))"
-        return Clock(lambda _: date, f"{date} >= 0", "a date such as 2026-01-31 23:59:59, since 1970", unit="microseconds")
+    if first.num_rows and re.match(DATES, first["x"][0].as_py()):
+        # The offset is taken off by hand: engines differ in what they make of one, and of a machine's own zone.
+        day, rest = f"substr(trim({x}), 1, 10)", f"substr(trim({x}), 11)"
+        plain = f"TRY_CAST({day} || regexp_replace({rest}, {literal(OFFSETS)}, '') AS TIMESTAMP)"
+        sign, *parts = (f"regexp_extract({rest}, {literal(OFFSETS)}, {part})" for part in (1, 2, 3))
+        hours, minutes = (f"COALESCE(TRY_CAST(NULLIF({part}, '') AS BIGINT), 0)" for part in parts)
+        sign = f"CASE WHEN {sign} = '-' THEN -1 ELSE 1 END"
+        date = f"(unix_micros({plain}) - {sign} * ({hours} * 60 + {minutes}) * 60000000)"
+        good = f"regexp_like({x}, {literal(DATES)}) AND {date} >= 0"
+        return Clock(lambda _: date, good, "a date such as 2026-01-31 23:59:59, since 1970", unit="microseconds")
 
     def ticks(scale: int) -> str:
         rounded = f"TRY_CAST(ROUND(TRY_CAST({x} AS DOUBLE) * {scale}) AS BIGINT)"
         return f"CASE WHEN regexp_like({x}, {INTEGERS}) THEN TRY_CAST(trim({x}) AS BIGINT) * {scale} ELSE {rounded} END"
 
     good = f"regexp_like({x}, {TIMES}) AND {ticks(1)} >= 0"
-    return Clock(ticks, good, "a finite number of at least 0", f"regexp_like({x}, {FRACTIONS})")
+    fractional = f"NOT regexp_like({x}, {INTEGERS}) AND TRY_CAST({x} AS DOUBLE) <> floor(TRY_CAST({x} AS DOUBLE))"
+    return Clock(ticks, good, "a finite number of at least 0 (or ISO dates in the whole column)", fractional)
 
 
 def _units(time: str) -> list[str]:
@@ -151,7 +162,8 @@ def _is_id(column: Column) -> str:
 def _number(column: Column) -> str:
     x = column.sql
     if column.kind == "text":
-        return f"CASE WHEN regexp_like({x}, {NUMBERS}) THEN TRY_CAST({x} AS DOUBLE) END"
+        flag = f"WHEN lower(trim({x})) = 'true' THEN 1.0 WHEN lower(trim({x})) = 'false' THEN 0.0"
+        return f"CASE WHEN regexp_like({x}, {NUMBERS}) THEN TRY_CAST({x} AS DOUBLE) {flag} END"
     if column.kind == "bool":
         return f"CASE WHEN {x} THEN 1.0 WHEN NOT {x} THEN 0.0 END"
     if column.kind in ("int", "float"):
@@ -178,7 +190,8 @@ def _number_checks(source: Source) -> list[Check]:
         elif role == "exposed":
             checks.append(Check(column, f"{_number(column)} IN (0, 1)", "0 or 1"))
         elif role == "position":
-            checks.append(Check(column, f"{_number(column)} BETWEEN 0 AND 2147483647", "a place of at least 0"))
+            whole = f"{_number(column)} BETWEEN 0 AND 2147483647 AND {_number(column)} = floor({_number(column)})"
+            checks.append(Check(column, whole, "a whole number of at least 0"))
     return checks
 
 
@@ -191,64 +204,72 @@ def _label(source: Source) -> str:
 
 def _locate(engine: Engine, source: Source, checks: list[Check], bad: str, most: int | None) -> list[dict[str, Any]]:
     """The bad rows in the order of their files, with the first reason of each. Only asked when there are some."""
-    in_files = source.scan.table is None
     reason = "CASE " + " ".join(f"WHEN {check.bad} THEN {place}" for place, check in enumerate(checks)) + " END"
     value = "CASE " + " ".join(f"WHEN {check.bad} THEN CAST({check.column.sql} AS STRING)" for check in checks) + " END"
     limit = "" if most is None else f" LIMIT {most}"
-    if not isinstance(engine, DuckDB):  # rows of a distributed read have no numbers
-        relation = source.derive(engine.scan(source.scan), "")
-        rows = engine.arrow(f"SELECT {reason} AS reason, {value} AS value FROM {relation} AS source WHERE {bad}{limit}").to_pylist()
-        return [_bad_row(source.name, None, checks[row["reason"]], row["value"]) for row in rows]
-    located = []
     files: list[str | None] = [None]
-    if in_files:
-        affected = source.derive(engine.scan(source.scan), f", {FILE}") if len(source.scan.files) > 1 else ""
-        query = f"SELECT DISTINCT {FILE} AS file FROM {affected} AS source WHERE {bad} ORDER BY file{limit}"
-        files = engine.arrow(query)["file"].to_pylist() if affected else [source.scan.files[0]]
+    if source.scan.table is None and engine.numbered(source.scan, None) is not None:
+        relation = source.derive(engine.scan(source.scan), f", {FILE}")
+        query = f"SELECT DISTINCT {FILE} AS file FROM {relation} AS source WHERE {bad} ORDER BY file{limit}"
+        files = engine.arrow(query)["file"].to_pylist()
+    located = []
     for file in files:
-        relation = source.derive(engine.numbered(source.scan, file), ", row")
-        query = f"SELECT row, {reason} AS reason, {value} AS value FROM {relation} AS source WHERE {bad} ORDER BY row{limit}"
+        numbered = engine.numbered(source.scan, file)
+        relation = source.derive(engine.scan(source.scan), "") if numbered is None else source.derive(numbered, f", {ROW}")
+        place = "NULL" if numbered is None else ROW
+        query = f"SELECT {place} AS place, {reason} AS reason, {value} AS value FROM {relation} AS source WHERE {bad} ORDER BY place{limit}"
         rows = engine.arrow(query).to_pylist()
-        lines = _lines(source, file, [row["row"] for row in rows], {row["row"] for row in engine.unparsed()})
-        located += [_bad_row(file or source.name, line, checks[row["reason"]], row["value"]) for row, line in zip(rows, lines, strict=True)]
+        lines = _lines(source, file, [row["place"] for row in rows], {gap.record for gap in engine.unparsed() if gap.file == file})
+        for row, line in zip(rows, lines, strict=True):
+            check = checks[row["reason"]]
+            located.append(_bad_row(file or source.name, line, check.column.name, check.expected, row["value"]))
     return located
 
 
-def _bad_row(file: str, line: int | None, check: Check, value: str | None) -> dict[str, Any]:
-    return {"file": file, "line": line, "column": check.column.name, "expected": check.expected, "value": value}
+def _bad_row(file: str, line: int | None, column: str, expected: str, value: str | None) -> dict[str, Any]:
+    return {"file": file, "line": line, "column": column, "expected": expected, "value": value}
+
+
+def _records(source: Source, file: str) -> Iterator[tuple[int, bool]]:
+    """Of each record of a text file, the line it begins at and whether it is blank: a quoted line break makes the two differ."""
+    scan = source.scan
+    with io.TextIOWrapper(opened(file), encoding="utf-8", errors="replace", newline="") as stream:
+        if scan.kind == "json":
+            yield from ((number, not line.strip()) for number, line in enumerate(stream, 1))
+            return
+        quote = scan.quote or None
+        reader = csv.reader(stream, delimiter=scan.delimiter[0], quotechar=quote, quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE)
+        begins = 1
+        for fields in reader:
+            yield begins, not fields
+            begins = reader.line_num + 1
+
+
+def _line_of_record(source: Source, file: str, record: int) -> int:
+    """Records are counted from 1, blank ones and the header included."""
+    return next((line for number, (line, _) in enumerate(_records(source, file), 1) if number == record), record)
 
 
 def _lines(source: Source, file: str | None, rows: list[int], unparsed: set[int]) -> list[int]:
-    """Line numbers of some rows of a text file: blank lines and line breaks inside quotes make them differ."""
-    if file is None or source.scan.kind == "parquet" or not rows:
+    """The lines of some rows, counted from 1 without the header, blank records, and those that could not be parsed."""
+    if file is None or source.scan.kind in ("parquet", "table"):
         return rows
-    wanted, found, row = set(rows), {}, 0
-    with io.TextIOWrapper(opened(file), encoding="utf-8", errors="replace", newline="") as stream:
-        if source.scan.kind == "json":
-            ends = ((number, line.strip()) for number, line in enumerate(stream, 1))
-        else:
-            quote = source.scan.quote or None
-            reader = csv.reader(
-                stream, delimiter=source.scan.delimiter[0], quotechar=quote, quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE
-            )
-            ends = ((reader.line_num, "".join(fields)) for fields in reader)
-        skip_header = source.scan.header and source.scan.kind == "text"
-        for number, content in ends:
-            if not content or number in unparsed:
-                continue
-            if skip_header:
-                skip_header = False
-                continue
-            row += 1
-            if row in wanted:
-                found[row] = number
-                if len(found) == len(wanted):
-                    break
+    wanted, found, row = set(rows), {}, -1 if source.scan.header and source.scan.kind == "text" else 0
+    for number, (line, blank) in enumerate(_records(source, file), 1):
+        if blank or number in unparsed:
+            continue
+        row += 1
+        if row in wanted:
+            found[row] = line
+            if len(found) == len(wanted):
+                break
     return [found.get(row, row) for row in rows]
 
 
 def _complaint(row: dict[str, Any], source: Source) -> str:
     unit = "row" if source.scan.kind in ("parquet", "table") else "line"
+    if not row["column"]:
+        return f"{row['file']}, line {row['line']}: {row['expected']}"
     where = row["file"] if row["line"] is None else f"{row['file']}, {unit} {row['line']}"
     found = "nothing" if row["value"] is None else repr(row["value"][:60])
     return f"{where}, column {row['column']!r}: expected {row['expected']}, found {found}"

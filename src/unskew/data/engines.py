@@ -4,11 +4,11 @@ Everything else in the data layer writes standard SQL with a few of Spark's func
 """
 
 import re
-import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import duckdb
 import pyarrow as pa
@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from unskew.errors import BadInput, UnskewError
 
 FILE = "unskew_file"  # the column that says which file a row came from
+ROW = "unskew_row"  # and which row of it
 BATCH_ROWS = 1_000_000
 
 DUCKDB_MACROS = """
@@ -25,11 +26,16 @@ CREATE MACRO unix_micros(moment) AS epoch_us(moment);
 CREATE MACRO split(x, separator) AS string_split(x, separator);
 CREATE MACRO explode(list) AS unnest(list);
 CREATE MACRO sequence(first, last) AS generate_series(first, last);
+CREATE MACRO zoned_micros(moment) AS epoch_us(CAST(moment AS TIMESTAMPTZ));
 CREATE MACRO american_time(x) AS try_strptime(x, '%m/%d/%Y %I:%M:%S %p');
 """
-SPARK_FUNCTIONS = """
-CREATE TEMPORARY FUNCTION american_time(x STRING) RETURNS TIMESTAMP RETURN try_to_timestamp(x, 'M/d/yyyy h:mm:ss a')
-"""
+SPARK_FUNCTIONS = (
+    "CREATE TEMPORARY FUNCTION zoned_micros(moment TIMESTAMP) RETURNS BIGINT RETURN unix_micros(moment)",
+    "CREATE TEMPORARY FUNCTION american_time(x STRING) RETURNS TIMESTAMP RETURN try_to_timestamp(x, 'M/d/yyyy h:mm:ss a')",
+)
+
+
+TYPES = {"string": ("VARCHAR", "STRING"), "int64": ("BIGINT", "BIGINT"), "double": ("DOUBLE", "DOUBLE"), "bool": ("BOOLEAN", "BOOLEAN")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,13 +43,22 @@ class Scan:
     """What to read: files of one kind with one set of columns, or an Arrow table."""
 
     kind: Literal["text", "json", "parquet", "table"]
-    schema: pa.Schema  # of text, all strings
+    schema: pa.Schema  # as SQL sees it; of text, all strings
+    names: list[str]  # as the caller sees it
     files: tuple[str, ...] = ()
     delimiter: str = ","
     quote: str = '"'
     header: bool = True
     table: pa.Table | None = None
     tolerant: bool = False  # skip lines that cannot be parsed, and remember them
+
+
+class Unparsed(BadInput):
+    """A record of a text file that is not one: records are counted from 1, the header included."""
+
+    def __init__(self, file: str, record: int, reason: str, text: str = "") -> None:
+        super().__init__(f"{file}, record {record}: {reason}")
+        self.file, self.record, self.reason, self.text = file, record, reason, text
 
 
 class Engine(Protocol):
@@ -59,21 +74,25 @@ class Engine(Protocol):
     def batches(self, query: str) -> Iterator[pa.RecordBatch]:
         """A result of any size, in its order."""
 
-    def unparsed(self) -> list[dict[str, Any]]:
-        """Lines that a tolerant scan could not parse."""
+    def numbered(self, scan: Scan, file: str | None) -> str | None:
+        """The same scan of one file with the column ROW, counted from 1; None where rows have no numbers."""
+
+    def unparsed(self) -> list["Unparsed"]:
+        """Records that a tolerant scan could not parse."""
 
     def close(self) -> None: ...
 
 
 class DuckDB:
-    def __init__(self, memory: str = "2GB") -> None:
-        self._spill = tempfile.TemporaryDirectory(prefix="unskew-duckdb-", ignore_cleanup_errors=True)
+    def __init__(self, memory: str, scratch: Path) -> None:
+        settings: dict[str, str | bool | int | float | list[str]] = {
+            "memory_limit": memory,
+            "temp_directory": str(scratch),
+            "autoinstall_known_extensions": False,
+        }
         try:
-            self.connection = duckdb.connect(
-                config={"memory_limit": memory, "temp_directory": self._spill.name, "autoinstall_known_extensions": False}
-            )
+            self.connection = duckdb.connect(config=settings)
         except duckdb.Error as error:
-            self._spill.cleanup()
             raise BadInput(f"memory {memory!r}: {_first_line(error)}") from None
         self.connection.execute(DUCKDB_MACROS)
 
@@ -81,18 +100,20 @@ class DuckDB:
         if scan.table is not None:
             self.connection.register("source_table", scan.table)
             return "source_table"
-        files = "[" + ", ".join(literal(file) for file in scan.files) + "]"
+        if patterned := next((file for file in scan.files if set(file) & set("*?[")), None):
+            raise BadInput(f"{patterned}: DuckDB would take this name for a pattern; rename the file")
+        files = "[" + ", ".join(map(literal, scan.files)) + "]"
+        reader = f"{files}, filename = '{FILE}', hive_partitioning = false"
         if scan.kind == "parquet":
-            return f"read_parquet({files}, filename = '{FILE}')"
-        types = ", ".join(f"{literal(field.name)}: '{_duckdb_type(field.type)}'" for field in scan.schema)
-        tolerance = (
-            "ignore_errors = true, store_rejects = true" if scan.tolerant and scan.kind == "text" else f"ignore_errors = {scan.tolerant}"
-        )
+            return f"read_parquet({reader})"
+        types = ", ".join(f"{literal(field.name)}: '{TYPES[str(field.type)][0]}'" for field in scan.schema if str(field.type) in TYPES)
+        reader += f", columns = {{{types}}}, ignore_errors = {scan.tolerant}"
         if scan.kind == "json":
-            return f"read_json({files}, format = 'newline_delimited', columns = {{{types}}}, filename = '{FILE}', {tolerance})"
+            return f"read_json({reader}, format = 'newline_delimited')"
+        quote = f"quote = {literal(scan.quote)}, escape = {literal(scan.quote)}"
         return (
-            f"read_csv({files}, auto_detect = false, columns = {{{types}}}, header = {scan.header}, delim = {literal(scan.delimiter)}, "
-            f"quote = {literal(scan.quote)}, escape = {literal(scan.quote)}, filename = '{FILE}', {tolerance})"
+            f"read_csv({reader}, auto_detect = false, header = {scan.header}, delim = {literal(scan.delimiter)}, {quote}"
+            f"{', store_rejects = true' if scan.tolerant else ''})"
         )
 
     def table(self, name: str, query: str) -> int:
@@ -110,24 +131,22 @@ class DuckDB:
             yield from self.connection.sql(query).to_arrow_reader(BATCH_ROWS)
 
     def numbered(self, scan: Scan, file: str | None) -> str:
-        """The same scan of one file with the column `row`, counted from 1 in the order of the file."""
-        self.connection.execute("SET threads = 1")
         one = scan if file is None else replace(scan, files=(file,))
-        return f"(SELECT *, row_number() OVER () AS row FROM {self.scan(one)})"
+        # Ordered by nothing means: as they come. They come in the order of the file, since DuckDB preserves it.
+        return f"(SELECT *, row_number() OVER () AS {ROW} FROM {self.scan(one)})"
 
-    def unparsed(self) -> list[dict[str, Any]]:
+    def unparsed(self) -> list[Unparsed]:
         known = self.connection.execute("SELECT count(*) FROM duckdb_tables() WHERE table_name = 'reject_errors'").fetchall()
         if known == [(0,)]:
             return []
         rows = self.connection.execute(
-            "SELECT DISTINCT file_path, line, error_message, csv_line "
-            "FROM reject_errors JOIN reject_scans USING (scan_id, file_id) ORDER BY ALL"
+            """SELECT file_path, line, min(error_message), any_value(csv_line)
+            FROM reject_errors JOIN reject_scans USING (scan_id, file_id) GROUP BY file_path, line ORDER BY file_path, line"""
         ).fetchall()
-        return [{"file": file, "row": line, "reason": _why_unparsed(message), "value": text} for file, line, message, text in rows]
+        return [Unparsed(file, int(line), _why_unparsed(message), text) for file, line, message, text in rows]
 
     def close(self) -> None:
         self.connection.close()
-        self._spill.cleanup()
 
 
 class Spark:
@@ -159,7 +178,8 @@ class Spark:
             self.session = builder.getOrCreate()
         except Exception as error:
             raise UnskewError(f"Spark did not start at {master}: {_first_line(error)}; is Java 17 installed?") from error
-        self.session.sql(SPARK_FUNCTIONS.strip())
+        for function in SPARK_FUNCTIONS:
+            self.session.sql(function)
         self._scratch = scratch
         self._written = 0
 
@@ -171,13 +191,16 @@ class Spark:
         elif scan.kind == "parquet":
             frame = self.session.read.parquet(*scan.files).withColumn(FILE, sql.input_file_name())
         else:
-            columns = ", ".join(f"`{field.name}` {_spark_type(field.type)}" for field in scan.schema)
+            columns = ", ".join(f"`{field.name}` {TYPES[str(field.type)][1]}" for field in scan.schema if str(field.type) in TYPES)
             mode = "DROPMALFORMED" if scan.tolerant else "FAILFAST"
             reader = self.session.read.schema(columns).option("mode", mode)
             if scan.kind == "json":
                 frame = reader.json(list(scan.files))
             else:
-                reader = reader.options(header=scan.header, sep=scan.delimiter, quote=scan.quote, escape=scan.quote, enforceSchema=False)
+                # Names are ours, so the header is skipped and not compared; line breaks inside quotes belong to the value.
+                reader = reader.options(
+                    header=scan.header, sep=scan.delimiter, quote=scan.quote, escape=scan.quote, multiLine=bool(scan.quote)
+                )
                 frame = reader.csv(list(scan.files))
             frame = frame.withColumn(FILE, sql.input_file_name())
         frame.createOrReplaceTempView("source_table")
@@ -203,7 +226,10 @@ class Spark:
         for part in sorted(folder.glob("part-*.parquet")):
             yield from pq.ParquetFile(part).iter_batches(BATCH_ROWS)
 
-    def unparsed(self) -> list[dict[str, Any]]:
+    def numbered(self, scan: Scan, file: str | None) -> None:
+        return None  # rows of a distributed read have no numbers
+
+    def unparsed(self) -> list[Unparsed]:
         return []  # Spark drops malformed lines without saying which
 
     def close(self) -> None:
@@ -218,34 +244,46 @@ def identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-class _plain_errors:  # noqa: N801 (a context manager, read as a word)
-    """DuckDB's complaint, shortened to one line that names the file and the line."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """DuckDB's complaint, shortened to one line that names the file."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "interrupt" in str(error).lower():
+            raise KeyboardInterrupt from None
         if not isinstance(error, duckdb.Error):
-            return
-        text = str(error)
-        line, file = re.search(r"on Line: (\d+)", text), re.search(r"\bfile = (.*)", text)
-        if line and file:
-            raise BadInput(f"{file.group(1)}, line {line.group(1)}: {_why_unparsed(text)}") from None
-        if cut := re.search(r"GZIP stream: (.*)", text):
-            raise BadInput(f"{cut.group(1)}: the gzip file is cut off; fetch it again") from None
-        if isinstance(error, duckdb.InvalidInputException | duckdb.ConversionException):
-            raise BadInput(_first_line(error)) from None
-        raise UnskewError(f"DuckDB: {_first_line(error)}") from error
+            raise
+        raise _plain(error) from error
+    except duckdb.Error as error:
+        raise _plain(error) from error
 
 
-class _spark_errors:  # noqa: N801
+def _plain(error: duckdb.Error) -> UnskewError:
+    text = str(error)
+    record, file = re.search(r"on Line: (\d+)", text), re.search(r"\bfile = (.*)", text)
+    if record and file:
+        return Unparsed(file.group(1), int(record.group(1)), _why_unparsed(text))
+    if cut := re.search(r"GZIP stream: (.*)", text):
+        return BadInput(f"{cut.group(1)}: the gzip file is cut off; fetch it again")
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return UnskewError(f"{_first_line(error)}; allow more with --memory")
+    if isinstance(error, duckdb.InvalidInputException | duckdb.ConversionException):
+        return BadInput(_first_line(error))
+    return UnskewError(f"DuckDB: {_first_line(error)}")
+
+
+@contextmanager
+def _spark_errors() -> Iterator[None]:
     """Spark's complaint, without its Java stack."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, UnskewError):
-            wrong_input = any(sign in str(error) for sign in ("MALFORMED_RECORD", "EOFException", "FAILED_READ_FILE", "CAST_INVALID_INPUT"))
-            raise (BadInput if wrong_input else UnskewError)(f"Spark: {_first_line(error)}") from error
+    try:
+        yield
+    except UnskewError:
+        raise
+    except Exception as error:
+        cause = re.search(r"(Caused by: .*|MALFORMED_RECORD.*|\[[A-Z_.]+\].*)", str(error))
+        wrong_input = re.search(r"MALFORMED|EOFException|FAILED_READ_FILE|CAST_INVALID_INPUT", str(error))
+        raise (BadInput if wrong_input else UnskewError)(f"Spark: {cause.group(1) if cause else _first_line(error)}") from error
 
 
 def _why_unparsed(text: str) -> str:
@@ -259,11 +297,3 @@ def _why_unparsed(text: str) -> str:
 
 def _first_line(error: object) -> str:
     return str(error).strip().split("\n")[0]
-
-
-def _duckdb_type(kind: pa.DataType) -> str:
-    return {"string": "VARCHAR", "int64": "BIGINT", "double": "DOUBLE", "bool": "BOOLEAN"}[str(kind)]
-
-
-def _spark_type(kind: pa.DataType) -> str:
-    return {"string": "STRING", "int64": "BIGINT", "double": "DOUBLE", "bool": "BOOLEAN"}[str(kind)]

@@ -1,5 +1,6 @@
 """Which file is it, and where in it are user, item, time and label? Each format answers with SQL over its own columns."""
 
+import csv
 import glob
 import gzip
 import json
@@ -11,11 +12,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
+import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from unskew.data.engines import FILE, Scan, identifier
-from unskew.data.log import Log
+from unskew.data.engines import FILE, Scan, identifier, literal
+from unskew.data.log import Log, is_prepared
 from unskew.errors import BadInput
 
 Format = Literal["auto", "csv", "parquet", "json", "inter", "mind", "amazon", "kuairand", "openbandit"]
@@ -36,6 +39,7 @@ ALIASES = {
 }
 KINDS = {".csv": "text", ".tsv": "text", ".txt": "text", ".dat": "text", ".inter": "text"} | dict.fromkeys((".parquet", ".pq"), "parquet")
 KINDS |= dict.fromkeys((".json", ".jsonl", ".ndjson"), "json")
+PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"PK": "a zip file", b"\x28\xb5\x2f\xfd": "zstandard"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,23 +68,27 @@ class Reading:
     """Labels of at least this are positive. Without it, labels must be 0 or 1."""
     delimiter: str | None = None
     """What stands between the fields of a text file; guessed from its first line where not given."""
+    columns: str | None = None
+    """Names of the columns, between commas, of a text file that has no header."""
     name: str | None = None
     """What reports call the log; by default, where it came from."""
     skip_bad_rows: bool = False
     """Set rows that cannot be read aside, with their reasons, instead of stopping at the first."""
 
 
-Kind = Literal["text", "int", "float", "moment", "bool", "other"]
+Kind = Literal["text", "int", "float", "moment", "zoned", "bool", "other"]
 Derive = Callable[[str, str], str]
 
 
 @dataclass(frozen=True)
 class Column:
-    """A role: the SQL that gives its value, the type of that value, and the name to use in a complaint."""
+    """A role: the SQL that gives its value, the kind of that value, and the name to use in a complaint."""
 
     sql: str
     kind: Kind
     name: str
+    type: pa.DataType | None = None  # what ids must come back as; None: text
+    ids: pa.Array | None = None  # of a type that SQL does not know: SQL sees places in here
 
 
 def _as_it_is(relation: str, keep: str) -> str:
@@ -105,13 +113,15 @@ def recognise(source: Any, reading: Reading) -> Source:
 
 
 def _recognise(source: Any, reading: Reading) -> Source:
+    if isinstance(source, str | os.PathLike) and is_prepared(Path(source)):
+        source = Log.open(source)
     if isinstance(source, Log):
         found = _columns(_table_scan(source.table()), reading, source.facts.get("source", "the log"))
         return replace(found, origin=source.facts)
     if not isinstance(source, str | os.PathLike):
         return _columns(_table_scan(source), reading, "the table")
     name = os.fspath(source)
-    files = _files(name)
+    files = _files(str(Path(name).expanduser()))
     form = reading.format if reading.format != "auto" else _guess(files)
     files = _of_format(files, form)
     if form == "mind":
@@ -121,7 +131,8 @@ def _recognise(source: Any, reading: Reading) -> Source:
         return _open_bandit(name, scan, reading)
     found = _columns(scan, reading, name)
     if form == "kuairand" and "exposed" not in found.roles:
-        found.roles["exposed"] = Column(f"CASE WHEN {FILE} LIKE '%log_random%' THEN 1 ELSE 0 END", "int", "the file's name")
+        at_random = f"regexp_like({FILE}, '(^|/)log_random[^/]*$')"
+        found.roles["exposed"] = Column(f"CASE WHEN {at_random} THEN 1 ELSE 0 END", "int", "the file's name")
     if form == "amazon":
         return replace(found, positive=4 if reading.positive is None else reading.positive, labels=(1, 5))
     return found
@@ -129,7 +140,7 @@ def _recognise(source: Any, reading: Reading) -> Source:
 
 def _columns(scan: Scan, reading: Reading, name: str) -> Source:
     """The roles of a plain table: as the caller says, else by the usual names."""
-    names = scan.schema.names
+    names = scan.names
     simple = {column.split(":")[0].strip().lower(): column for column in reversed(names)}
     roles: dict[str, Column] = {}
     for role in ROLES:
@@ -139,36 +150,84 @@ def _columns(scan: Scan, reading: Reading, name: str) -> Source:
             continue
         if column is None or column not in names:
             asked = f"no column {wanted!r}" if wanted is not None else f"no column for the {role}"
-            raise BadInput(f"{name}: {asked}; expected one of {', '.join(map(repr, names))}, named with --{role} or {role}=")
-        roles[role] = Column(identifier(column), _kind(scan.schema.field(column).type, name, column), column)
+            raise BadInput(
+                f"{name}: {asked}; expected one of {', '.join(map(repr, names))}, named with --{role} or {role}={_headerless(scan)}"
+            )
+        if names.count(column) > 1:
+            raise BadInput(f"{name}: two columns are named {column!r}; which one is the {role}?")
+        place = names.index(column)
+        if scan.kind in ("parquet", "json") and sum(other.lower() == column.lower() for other in names) > 1:
+            raise BadInput(f"{name}: the names of two columns differ from {column!r} in case only; rename one of them")
+        kind = scan.schema.field(place).type
+        roles[role] = Column(identifier(scan.schema.names[place]), _kind(kind, name, column), column, None if scan.kind == "text" else kind)
+        if role in ("user", "item") and not _sql_knows(kind):
+            scan, roles[role] = _by_place(scan, place, roles[role])
     return Source(name, scan, roles, positive=reading.positive)
+
+
+def _sql_knows(kind: pa.DataType) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    plain = (
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_boolean,
+        pa.types.is_date32,
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+    )
+    text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    return any(test(kind) for test in (*plain, *text)) or (pa.types.is_timestamp(kind) and kind.tz is None)
+
+
+def _by_place(scan: Scan, place: int, column: Column) -> tuple[Scan, Column]:
+    """Ids of any other type (UUIDs, decimals, durations): SQL gets their places in a sorted list of them."""
+    if scan.table is None:
+        raise BadInput(f"column {column.name!r}: ids of type {column.type} in a file; read it with Arrow and pass the table")
+    values = scan.table.column(place).combine_chunks()
+    extension = values.type if isinstance(values, pa.ExtensionArray) else None
+    encoded = (values if extension is None else values.storage).dictionary_encode()
+    order = sorted(range(len(encoded.dictionary)), key=lambda at: repr(encoded.dictionary[at].as_py()))
+    rank, ids = pa.array(np.argsort(order), pa.int64()), encoded.dictionary.take(pa.array(order))
+    table = scan.table.set_column(place, scan.schema.names[place], rank.take(encoded.indices))
+    ids = ids if extension is None else pa.ExtensionArray.from_storage(extension, ids)
+    return replace(scan, table=table), replace(column, kind="int", ids=ids)
+
+
+def _headerless(scan: Scan) -> str:
+    return "; a file without a header? name its columns with --columns" if scan.kind == "text" and scan.header else ""
 
 
 def _mind(name: str, files: list[str], reading: Reading) -> Source:
     """MIND's behaviors.tsv: impressions `N1-0 N2-1` (shown, clicked), and the clicks before the log began, in order but undated."""
     columns = ("impression", "user", "time", "history", "impressions")
-    scan = Scan("text", _strings(columns), tuple(files), "\t", "", header=False, tolerant=reading.skip_bad_rows)
+    scan = Scan("text", pa.schema([(column, pa.string()) for column in columns]), list(columns), tuple(files), "\t", "", header=False)
+    scan = replace(scan, tolerant=reading.skip_bad_rows)
     _check_width(files[0], len(columns), "\t")
 
     def derive(relation: str, keep: str) -> str:
         seconds = 'CAST(unix_micros(american_time("time")) / 1000000 AS BIGINT)'
         shown = f'(SELECT "user", history, impressions{keep}, {seconds} AS t FROM {relation})'
         pair = "'^(.*)-([01])$'"
-        # The history of a user is dated one second per click, ending just before the first impression of the whole log.
+        none_kept = keep and ", NULL AS " + keep.removeprefix(", ")
+        # Only the history of a user's first impression lies before all of them. It is dated one second per click, ending
+        # just before the first impression of the whole log.
         return f"""(
             SELECT "user", regexp_extract(shown, {pair}, 1) AS item, t,
                 TRY_CAST(regexp_extract(shown, {pair}, 2) AS DOUBLE) AS clicked{keep}
-            FROM (SELECT "user", t{keep}, explode(split(impressions, ' ')) AS shown FROM {shown} AS impression) AS pairs
+            FROM (SELECT "user", t{keep}, explode(split(trim(impressions), ' ')) AS shown FROM {shown} AS impression) AS pairs
             UNION ALL
-            SELECT "user", split_part(history, ' ', k) AS item, first - words + k - 1 AS t, 1.0 AS clicked{keep.replace("row", "0 AS row")}
+            SELECT "user", split_part(history, ' ', k) AS item, first - words + k - 1 AS t, 1.0 AS clicked{none_kept}
             FROM (
                 SELECT "user", history, words, first, explode(sequence(1, words)) AS k
                 FROM (
                     SELECT "user", history, length(history) - length(replace(history, ' ', '')) + 1 AS words
-                    FROM (SELECT "user", min_by(history, t) AS history FROM {shown} AS a GROUP BY "user") AS b
-                    WHERE history IS NOT NULL
+                    FROM (
+                        SELECT "user", trim(COALESCE(history, '')) AS history,
+                            row_number() OVER (PARTITION BY "user" ORDER BY t, COALESCE(history, '')) AS place
+                        FROM {shown} AS a WHERE t IS NOT NULL
+                    ) AS b WHERE place = 1 AND history <> ''
                 ) AS past CROSS JOIN (SELECT min(t) AS first FROM {shown} AS c) AS start
-            ) AS clicks
+            ) AS clicks WHERE split_part(history, ' ', k) <> ''
         )"""
 
     roles = {"user": Column('"user"', "text", "user"), "item": Column("item", "text", "impressions")}
@@ -178,14 +237,16 @@ def _mind(name: str, files: list[str], reading: Reading) -> Source:
 
 def _open_bandit(name: str, scan: Scan, reading: Reading) -> Source:
     """Open Bandit has no users, only features: everyone with the same features is one user."""
-    features = [column for column in scan.schema.names if column.startswith("user_feature_")]
+    features = [place for place, column in enumerate(scan.names) if column.startswith("user_feature_")]
     if not features and reading.user is None:
         raise BadInput(f"{name}: no columns 'user_feature_*', so this is not Open Bandit; name the format and the columns")
-    found = _columns(scan, replace(reading, user=reading.user or features[0]), name)
+    found = _columns(scan, replace(reading, user=reading.user or scan.names[features[0]]), name)
     if reading.user is None:
-        found.roles["user"] = Column(f"concat_ws('|', {', '.join(map(identifier, features))})", "text", "user_feature_*")
-    if "exposed" not in found.roles:
-        found.roles["exposed"] = Column(f"CASE WHEN {FILE} LIKE '%/random/%' THEN 1 ELSE 0 END", "int", "the folder's name")
+        parts = ", ".join(identifier(scan.schema.names[place]) for place in features)
+        found.roles["user"] = Column(f"concat_ws('|', {parts})", "text", "user_feature_*")
+    if "exposed" not in found.roles:  # the folders are POLICY/CAMPAIGN/CAMPAIGN.csv
+        at_random = f"regexp_like({FILE}, '(^|/)random/[^/]+/[^/]+$')"
+        found.roles["exposed"] = Column(f"CASE WHEN {at_random} THEN 1 ELSE 0 END", "int", "the folder's name")
     return found
 
 
@@ -196,7 +257,7 @@ def _files(name: str) -> list[str]:
     path = Path(name)
     if path.is_dir():
         try:
-            found = sorted(str(file) for file in path.rglob("*") if file.is_file() and _suffix(file) in KINDS and file.name[0] not in "._")
+            found = sorted(str(file) for file in path.rglob("*") if file.is_file() and _suffix(file) in KINDS and _is_ours(file, path))
         except PermissionError as error:
             raise BadInput(f"{error.filename}: no permission to read it") from None
         if not found:
@@ -208,8 +269,14 @@ def _files(name: str) -> list[str]:
     return found
 
 
+def _is_ours(file: Path, folder: Path) -> bool:
+    """Whether a file below a folder may be part of the log: nothing hidden, and no prepared folder that lies in it."""
+    inside = file.relative_to(folder).parts
+    return not any(part[0] in "._" for part in inside) and not is_prepared(file.parent)
+
+
 def _suffix(file: str | Path) -> str:
-    return Path(str(file).removesuffix(".gz")).suffix.lower()
+    return Path(re.sub(r"[.]gz$", "", str(file), flags=re.IGNORECASE)).suffix.lower()
 
 
 def _guess(files: list[str]) -> Format:
@@ -239,42 +306,55 @@ def _of_format(files: list[str], form: Format) -> list[str]:
 
 
 def _file_scan(files: list[str], form: Format, reading: Reading) -> Scan:
-    kind = (
-        KINDS.get(_suffix(files[0]), "text")
-        if form in ("auto", "amazon", "kuairand")
-        else {"parquet": "parquet", "json": "json"}.get(form, "text")
-    )
+    kinds = {KINDS.get(_suffix(file), "text") for file in files}
+    if len(kinds) > 1:
+        raise BadInput(f"{files[0]}: lies among files of other kinds; read one kind at a time, with a pattern such as 'logs/*.csv'")
+    kind = form if form in ("parquet", "json") else "text" if form in ("csv", "inter") else kinds.pop()
     if kind == "parquet":
         schemas = [_parquet_schema(file) for file in files]
-        _same([schema.names for schema in schemas], files)
-        return Scan("parquet", schemas[0], tuple(files))
+        _same([[f"{field.name} {field.type}" for field in schema] for schema in schemas], files)
+        return Scan("parquet", schemas[0], schemas[0].names, tuple(files))
     if kind == "json":
-        schemas = [_json_schema(file) for file in files[:1]]
-        return Scan("json", schemas[0], tuple(files), tolerant=reading.skip_bad_rows)
+        schema = _json_schema(files)
+        return Scan("json", schema, schema.names, tuple(files), tolerant=reading.skip_bad_rows)
+    return replace(_text_scan(files, form, reading), tolerant=reading.skip_bad_rows)
+
+
+def _text_scan(files: list[str], form: Format, reading: Reading) -> Scan:
     first = _first_lines(files[0], 1)[0]
-    delimiter = reading.delimiter or max(("\t", ",", ";", "|"), key=first.count)
-    if form == "amazon" and _is_amazon_rating(first.split(delimiter)):
-        return Scan(
-            "text", _strings(_amazon_columns(first.split(delimiter))), tuple(files), delimiter, header=False, tolerant=reading.skip_bad_rows
-        )
-    names = _header(first, delimiter)
-    if len(names) < 2:
+    delimiter = (reading.delimiter or max(("\t", ",", ";", "|"), key=first.count)).replace("\\t", "\t")
+    fields = _header(first, delimiter)
+    if form == "amazon" and _is_amazon_rating(fields):
+        return _text(files, _amazon_columns(fields), delimiter, header=False)
+    if len(fields) < 2:
         separators = "expected fields between commas, tabs, semicolons or bars, or what --delimiter says"
         raise BadInput(f"{files[0]}, line 1: one single column, {first[:80]!r}; {separators}")
+    if reading.columns is not None:
+        names = [name.strip() for name in reading.columns.split(",")]
+        if len(names) != len(fields):
+            raise BadInput(f"{files[0]}, line 1: {len(fields)} fields, but --columns names {len(names)}")
+        return _text(files, names, delimiter, header=False)
     _same([_header(_first_lines(file, 1)[0], delimiter) for file in files], files)
     if not any(_first_lines(file, 2)[1:] for file in files):
         raise BadInput(f"{files[0]}: a header and no rows")
-    return Scan("text", _strings(names), tuple(files), delimiter, tolerant=reading.skip_bad_rows)
+    return _text(files, fields, delimiter)
+
+
+def _text(files: list[str], names: list[str], delimiter: str, header: bool = True) -> Scan:
+    # SQL sees places, not names: names may be equal, differ in case only, or mean something to SQL.
+    return Scan(
+        "text", pa.schema([(f"c{place}", pa.string()) for place in range(len(names))]), names, tuple(files), delimiter, header=header
+    )
 
 
 def _header(line: str, delimiter: str) -> list[str]:
-    names = [name.strip().strip('"') for name in line.split(delimiter)]
-    return [name or f"column_{place}" for place, name in enumerate(names)]
+    fields = next(csv.reader([line], delimiter=delimiter)) if len(delimiter) == 1 else line.split(delimiter)
+    return [name.strip() or f"column_{place}" for place, name in enumerate(fields)]
 
 
 def opened(file: str) -> BinaryIO:
     """The bytes of a file, decompressed where its name says so."""
-    return cast(BinaryIO, gzip.open(file)) if file.endswith(".gz") else Path(file).open("rb")
+    return cast(BinaryIO, gzip.open(file)) if file.lower().endswith(".gz") else Path(file).open("rb")
 
 
 def _first_lines(file: str, count: int) -> list[str]:
@@ -283,11 +363,19 @@ def _first_lines(file: str, count: int) -> list[str]:
     try:
         with opened(file) as stream:
             for number, raw in enumerate(stream, 1):
-                try:
-                    line = raw.decode("utf-8-sig").rstrip("\r\n")
+                try:  # later lines are judged when they are read
+                    line = raw.decode("utf-8-sig", errors="replace" if lines else "strict").rstrip("\r\n")
                 except UnicodeDecodeError:
-                    raise BadInput(f"{file}, line {number}: bytes that are not UTF-8") from None
+                    packed = next((name for start, name in PACKED.items() if raw.startswith(start)), None)
+                    said = (
+                        f"bytes that are not UTF-8; it looks like {packed}, which only .gz files may be"
+                        if packed
+                        else "bytes that are not UTF-8"
+                    )
+                    raise BadInput(f"{file}, line {number}: {said}") from None
                 if line.strip():
+                    if number > 1 and not lines:
+                        raise BadInput(f"{file}, line 1: blank; expected the first line of the table")
                     lines.append(line)
                 if len(lines) == count:
                     return lines
@@ -320,9 +408,10 @@ def _is_amazon_rating(fields: list[str]) -> bool:
     return len(fields) == 4 and bool(re.fullmatch(r"[1-5](\.0)?", fields[2])) and fields[3].strip().isdigit()
 
 
-def _amazon_columns(fields: list[str]) -> tuple[str, ...]:
+def _amazon_columns(fields: list[str]) -> list[str]:
     # The 2014 files put the user first, the 2018 files the item. A product code has exactly ten characters; no reviewer's has.
-    return ("item", "user", "rating", "timestamp") if len(fields[0]) == 10 != len(fields[1]) else ("user", "item", "rating", "timestamp")
+    first = ["item", "user"] if len(fields[0]) == 10 != len(fields[1]) else ["user", "item"]
+    return [*first, "rating", "timestamp"]
 
 
 def _parquet_schema(file: str) -> pa.Schema:
@@ -332,34 +421,55 @@ def _parquet_schema(file: str) -> pa.Schema:
         raise BadInput(f"{file}: not a readable Parquet file ({str(error).splitlines()[0]})") from None
 
 
-def _json_schema(file: str) -> pa.Schema:
-    """Types by the first record; a later one that does not fit is found when it is read."""
-    try:
-        record = json.loads(_first_lines(file, 1)[0])
-    except ValueError as error:
-        raise BadInput(f"{file}, line 1: not JSON ({error}); expected one object a line") from None
-    if not isinstance(record, dict):
-        raise BadInput(f"{file}, line 1: expected one object a line, found {type(record).__name__}")
-    types = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
-    return pa.schema([(key, types[type(value)]) for key, value in record.items() if type(value) in types])
+def _json_schema(files: list[str]) -> pa.Schema:
+    """Names by the first records, types by all of them: a first record may lack a label, or have a whole number for a rating."""
+    names: dict[str, None] = {}
+    for number, line in enumerate(_first_lines(files[0], 1000), 1):
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            if number > 1:
+                continue  # found, and named or set aside, when it is read
+            raise BadInput(f"{files[0]}, line 1: not JSON ({error}); expected one object a line") from None
+        if not isinstance(record, dict):
+            raise BadInput(f"{files[0]}, line {number}: expected one object a line, found {type(record).__name__}")
+        names |= dict.fromkeys(key for key, value in record.items() if not isinstance(value, dict | list))
+    listed = ", ".join(map(literal, files))
+    columns = ", ".join(f"{literal(name)}: 'JSON'" for name in names)
+    kinds = ", ".join(f"list(DISTINCT json_type({identifier(name)}))" for name in names)
+    source = f"read_json([{listed}], format = 'newline_delimited', columns = {{{columns}}}, ignore_errors = true)"
+    with duckdb.connect() as connection:
+        try:
+            found = connection.execute(f"SELECT {kinds} FROM {source}").fetchall()[0]
+        except duckdb.Error as error:
+            raise BadInput(f"{files[0]}: {str(error).splitlines()[0]}") from None
+    return pa.schema([(name, _json_type(files[0], name, set(kind) - {None, "NULL"})) for name, kind in zip(names, found, strict=True)])
+
+
+def _json_type(file: str, name: str, kinds: set[str]) -> pa.DataType:
+    numbers = {"UBIGINT", "BIGINT"}
+    if kinds <= numbers:
+        return pa.int64()
+    if kinds <= numbers | {"DOUBLE"}:
+        return pa.float64()
+    for kind, arrow in (("VARCHAR", pa.string()), ("BOOLEAN", pa.bool_())):
+        if kinds == {kind}:
+            return arrow
+    return pa.struct([])  # of several kinds, or not plain: refused where it is needed
 
 
 def _table_scan(table: Any) -> Scan:
+    if hasattr(table, "collect") and not hasattr(table, "__arrow_c_stream__"):
+        raise BadInput(f"expected a table, found a lazy {type(table).__name__}: call .collect() first")
     try:
         arrow = table if isinstance(table, pa.Table) else pa.table(table)
-    except (TypeError, ValueError, pa.ArrowException) as error:
+    except (TypeError, ValueError, OverflowError, pa.ArrowException) as error:
         raise BadInput(f"expected a path or a table that Arrow can read, found {type(table).__name__} ({error})") from None
     if not arrow.num_rows:
         raise BadInput("the table: no rows")
-    return Scan("table", arrow.schema, table=arrow)
-
-
-def _strings(names: Iterable[str]) -> pa.Schema:
-    names = list(names)
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise BadInput(f"two columns are named {twice!r}")
-    return pa.schema([(name, pa.string()) for name in names])
+    names = arrow.column_names
+    places = arrow.rename_columns([f"c{place}" for place in range(len(names))])
+    return Scan("table", places.schema, names, table=places)
 
 
 def _kind(kind: pa.DataType, name: str, column: str) -> Kind:
@@ -369,9 +479,11 @@ def _kind(kind: pa.DataType, name: str, column: str) -> Kind:
         ("text", (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)),
         ("int", (pa.types.is_integer,)),
         ("float", (pa.types.is_floating, pa.types.is_decimal)),
+        ("zoned", (lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None,)),
         ("moment", (pa.types.is_timestamp, pa.types.is_date)),
         ("bool", (pa.types.is_boolean,)),
     ]
     if pa.types.is_nested(kind):
-        raise BadInput(f"{name}, column {column!r}: expected plain values, found {kind}")
+        found = "values of several kinds" if kind == pa.struct([]) else str(kind)
+        raise BadInput(f"{name}, column {column!r}: expected plain values of one kind, found {found}")
     return next((found for found, checks in tests if any(check(kind) for check in checks)), "other")

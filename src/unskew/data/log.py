@@ -1,5 +1,6 @@
 """A log: who met what, when, and whether it was a positive. In memory or memory-mapped from a prepared folder."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -45,13 +46,19 @@ class Vocabulary:
 
     def of(self, codes: NDArray[np.integer]) -> pa.Array:
         """The caller's ids of some codes, in the type they came in."""
-        return self.ids.take(pa.array(codes))
+        known = np.asarray(codes)
+        return self.ids.take(pa.array(known, mask=known == PAD))
 
     def codes(self, ids: Sequence[Any] | pa.Array) -> Codes:
         """The codes of some ids; PAD where an id is unknown."""
+        if isinstance(ids, str | bytes) or not hasattr(ids, "__iter__"):
+            raise BadInput(f"expected a list of ids, found {ids!r}")
         try:
-            asked = ids if isinstance(ids, pa.Array) else pa.array(list(ids))
-            found = pc.index_in(asked.cast(self.ids.type), value_set=self.ids)
+            if isinstance(self.ids, pa.ExtensionArray):
+                asked, known = (ids if isinstance(ids, pa.Array) else pa.array(list(ids), self.ids.type)).storage, self.ids.storage
+            else:
+                asked, known = (ids if isinstance(ids, pa.Array) else pa.array(list(ids))).cast(self.ids.type), self.ids
+            found = pc.index_in(asked, value_set=known)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             raise BadInput(f"ids of type {self.ids.type} expected, as in the log: {error}") from None
         return np.asarray(pc.fill_null(found, PAD).to_numpy(zero_copy_only=False), np.int32)
@@ -90,6 +97,17 @@ class Log:
         """First time of every user and of every item, in order of their codes; both increase."""
         return _first_times(self.user, self.time, len(self.users)), _first_times(self.item, self.time, len(self.items))
 
+    def fingerprint(self) -> str:
+        """A hash of all rows and ids: two logs with the same one hold the same."""
+        digest = hashlib.blake2b(digest_size=16)
+        for name in (*COLUMNS, *EXTRAS):
+            column = getattr(self, name)
+            if column is not None:
+                digest.update(name.encode() + np.ascontiguousarray(column).data)
+        for vocabulary in (self.users, self.items):
+            digest.update(str(vocabulary.ids.type).encode() + "\0".join(map(str, vocabulary.ids.to_pylist())).encode())
+        return digest.hexdigest()
+
     def table(self) -> pa.Table:
         """The rows with the caller's ids, as an Arrow table."""
         columns: dict[str, Any] = {
@@ -116,9 +134,18 @@ class Log:
         try:
             columns = {name: column(name) for name in (*COLUMNS, *AUDIENCE, *OFFSETS, *facts["extras"])}
             users, items = (pq.read_table(folder / name) for name in ("users.parquet", "items.parquet"))
-        except (OSError, ValueError) as error:
+            lengths = dict.fromkeys((*COLUMNS, *facts["extras"]), facts["rows"]) | dict.fromkeys(AUDIENCE, facts["positives"])
+            lengths |= {"history_offsets": facts["users"] + 1, "audience_offsets": facts["items"] + 1}
+            wrong = [name for name, length in lengths.items() if len(columns[name]) != length]
+            wrong += [name for name, table in (("users", users), ("items", items)) if len(table) != facts[name]]
+            if wrong:
+                raise ValueError(f"{wrong[0]} is not as long as data.json says")
+        except (OSError, ValueError, KeyError) as error:
             raise BadInput(f"{folder}: the prepared folder is damaged ({error}); prepare it again") from None
         return assemble(columns, users, items, facts)
+
+    def __repr__(self) -> str:
+        return f"Log({len(self):,} rows, {self.positives:,} positives, {len(self.users):,} users, {len(self.items):,} items)"
 
 
 def assemble(columns: dict[str, NDArray[Any]], users: pa.Table, items: pa.Table, facts: dict[str, Any]) -> Log:
@@ -152,17 +179,28 @@ def on_disk(folder: Path) -> NewArray:
             header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (length,)}
             np.lib.format.write_array_header_1_0(file, header)
             file.flush()
-            os.posix_fallocate(file.fileno(), file.tell(), length * np.dtype(dtype).itemsize)
+            size = length * np.dtype(dtype).itemsize
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), file.tell(), size)
+            else:
+                file.truncate(file.tell() + size)
         return np.load(path, mmap_mode="r+")  # type: ignore[no-any-return]
 
     return new
 
 
+OURS = {f"{name}.npy" for name in (*COLUMNS, *EXTRAS, *AUDIENCE, *OFFSETS)} | {
+    "users.parquet",
+    "items.parquet",
+    "data.json",
+    "bad_rows.csv",
+}
+
+
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
     """A scratch folder that becomes `target` if all goes well and vanishes if not. What was at `target` stays until then."""
-    if target.exists() and not is_prepared(target) and (not target.is_dir() or any(target.iterdir())):
-        raise BadInput(f"{target}: exists and is not a prepared folder; nothing was written")
+    _check_replaceable(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
@@ -171,25 +209,51 @@ def new_folder(target: Path) -> Iterator[Path]:
         raise BadInput(f"{target}: cannot write there ({error.strerror})") from None
     try:
         yield scratch
-        if target.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
-            target.rename(old / target.name)
-            scratch.rename(target)
-            shutil.rmtree(old)
-        else:
-            scratch.rename(target)
+        _check_replaceable(target)
+        _swap(scratch, target)
     except OSError as error:
         raise UnskewError(f"{target}: writing failed ({error.strerror or error}); nothing was written") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+def _check_replaceable(target: Path) -> None:
+    """Only a folder that holds what `prepare` writes, and nothing else, may be replaced."""
+    if not target.exists():
+        return
+    try:
+        foreign = sorted(path.name for path in target.iterdir() if path.name not in OURS) if target.is_dir() else [target.name]
+        empty = target.is_dir() and not any(target.iterdir())
+    except OSError as error:
+        raise BadInput(f"{target}: cannot be read ({error.strerror})") from None
+    if foreign or not (empty or is_prepared(target)):
+        found = f"holds {foreign[0]!r}, which would be lost" if foreign and target.is_dir() else "is not a prepared folder"
+        raise BadInput(f"{target}: exists and {found}; nothing was written")
+
+
+def _swap(scratch: Path, target: Path) -> None:
+    if not target.exists():
+        scratch.rename(target)
+        return
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
+    try:
+        target.rename(aside / target.name)
+        try:
+            scratch.rename(target)
+        except OSError:
+            (aside / target.name).rename(target)
+            raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
 def is_prepared(folder: Path) -> bool:
     """Whether `prepare` made this folder."""
     try:
-        return (folder / "data.json").is_file()
-    except PermissionError:
+        facts = json.loads((folder / "data.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return False
+    return isinstance(facts, dict) and "format" in facts
 
 
 def save_facts(folder: Path, facts: dict[str, Any]) -> None:
@@ -199,12 +263,14 @@ def save_facts(folder: Path, facts: dict[str, Any]) -> None:
 def _facts(folder: Path) -> dict[str, Any]:
     try:
         facts: dict[str, Any] = json.loads((folder / "data.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise BadInput(f"{folder}: not a prepared folder (no data.json); make one with `unskew prepare SOURCE --out {folder}`") from None
     except (OSError, ValueError) as error:
         raise BadInput(f"{folder / 'data.json'}: cannot be read ({error})") from None
-    if facts.get("format") != FORMAT:
-        raise BadInput(f"{folder}: prepared folder of format {facts.get('format')}, this version reads {FORMAT}; prepare it again")
+    if not isinstance(facts, dict) or "format" not in facts:
+        raise BadInput(f"{folder / 'data.json'}: not the description of a prepared folder")
+    if facts["format"] != FORMAT:
+        raise BadInput(f"{folder}: prepared folder of format {facts['format']}, this version reads {FORMAT}; prepare it again")
     return facts
 
 

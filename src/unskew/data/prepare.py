@@ -25,7 +25,7 @@ from unskew.data.engines import DuckDB, Engine, Spark
 from unskew.data.formats import Reading, Source, recognise
 from unskew.data.log import AUDIENCE, COLUMNS, EXTRAS, Log, NewArray, assemble, in_memory, is_prepared, new_folder, on_disk, save_facts
 from unskew.data.views import offsets_of
-from unskew.errors import BadInput
+from unskew.errors import BadInput, UnskewError
 from unskew.progress import Steps, steps
 
 
@@ -40,7 +40,8 @@ class Preparation(Reading):
     count: Literal["interactions", "positives"] = "interactions"
     """Which rows count for the k-core."""
     duplicates: Literal["event", "pair", "keep"] = "event"
-    """Of rows with the same user, item and time (`event`) or the same user and item (`pair`) the first stays."""
+    """Of rows with the same user, item and time (`event`) or the same user and item (`pair`) one stays: the first, and of those at
+    the same time the one with the highest label."""
     engine: Literal["duckdb", "spark"] = "duckdb"
     """Where the SQL runs."""
     master: str = "local[*]"
@@ -60,6 +61,8 @@ def read(source: Any, reading: Reading) -> Log:
     a folder that `prepare` made is opened as it is.
     """
     if isinstance(source, str | os.PathLike) and is_prepared(Path(source)):
+        if reading != Reading():
+            raise BadInput(f"{source}: a prepared folder is opened as it is; how to read it was said when it was made")
         return Log.open(source)
     found = recognise(source, reading)
     with _engine(EVERYTHING, None) as engine, steps("read") as job:
@@ -71,17 +74,18 @@ def prepare(source: Any, out: str | os.PathLike[str], settings: Preparation) -> 
     """Prepare a log once, into the folder `out`, and open it. On any error `out` is as it was before."""
     if settings.min_count < 1:
         raise BadInput(f"min_count {settings.min_count}: expected at least 1")
+    target = Path(out).expanduser().resolve()
     found = recognise(source, settings)
-    with new_folder(Path(out)) as folder, _engine(settings, folder) as engine, steps("prepare") as job:
+    with new_folder(target) as folder, _engine(settings, folder) as engine, steps("prepare") as job:
         _run(engine, check(engine, found, settings), found, settings, on_disk(folder), folder, job)
-    return Log.open(out)
+    return Log.open(target)
 
 
 @contextmanager
 def _engine(settings: Preparation, folder: Path | None) -> Iterator[Engine]:
     with tempfile.TemporaryDirectory(prefix=".engine.", dir=folder, ignore_cleanup_errors=True) as scratch:
         spark = settings.engine == "spark"
-        engine: Engine = Spark(settings.master, settings.memory, Path(scratch)) if spark else DuckDB(settings.memory)
+        engine: Engine = Spark(settings.master, settings.memory, Path(scratch)) if spark else DuckDB(settings.memory, Path(scratch))
         try:
             yield engine
         finally:
@@ -139,7 +143,7 @@ def _run(engine: Engine, checked: Checked, source: Source, settings: Preparation
         "users": len(users),
         "items": len(items),
         "extras": list(checked.extras),
-        "time_unit": checked.time_unit,
+        "time_unit": source.origin.get("time_unit", checked.time_unit),
         "columns": {role: column.name for role, column in source.roles.items()},
         "removed": removed,
         "settings": dataclasses.asdict(settings),
@@ -165,7 +169,7 @@ def _first_of_duplicates(checked: Checked, settings: Preparation, columns: str) 
     if settings.duplicates == "keep":
         return checked.query
     key = "u, i, t" if settings.duplicates == "event" else "u, i"
-    order = "".join(f", {name}" for name in checked.extras)
+    order = "".join(f", {name}" for name in (*checked.extras, *(["title"] if checked.titled else [])))
     numbered = f"SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY t, y DESC{order}) AS place FROM ({checked.query}) AS good"
     return f"SELECT {columns} FROM ({numbered}) AS placed WHERE place = 1"
 
@@ -218,9 +222,13 @@ def _fill(batches: Iterator[pa.RecordBatch], arrays: dict[str, NDArray[Any]]) ->
     """Pour batches into arrays, column by column in order."""
     place = 0
     for batch in batches:
-        for array, column in zip(arrays.values(), batch.columns, strict=False):
+        for (name, array), column in zip(arrays.items(), batch.columns, strict=False):
+            if column.null_count:
+                raise UnskewError(f"column {name}: {column.null_count} values were lost on the way; this is a fault of unskew")
             array[place : place + len(column)] = column.to_numpy(zero_copy_only=False)
         place += batch.num_rows
+    if any(len(array) != place for array in arrays.values()):
+        raise UnskewError(f"{place} rows came of {len(next(iter(arrays.values())))}; this is a fault of unskew")
     return arrays
 
 
@@ -233,13 +241,15 @@ def _counted(batches: Iterator[pa.RecordBatch], per_item: NDArray[np.int64]) -> 
 def _vocabulary(engine: Engine, source: Source, table: str, role: str) -> pa.Table:
     """Ids in the order of their codes and in the type they came in, where the engine has types of its own."""
     vocabulary = engine.arrow(f"SELECT * FROM {table} ORDER BY code").drop_columns("code")
-    column = source.roles[role].name
+    column = source.roles[role]
     if len(vocabulary) == 1:
         only = vocabulary["id"][0].as_py()
-        raise BadInput(f"{source.name}: one single {role}, {only!r}; expected at least two: is {column!r} the column of the {role}?")
-    if source.scan.kind == "text" or column not in source.scan.schema.names:
+        raise BadInput(f"{source.name}: one single {role}, {only!r}; expected at least two: is {column.name!r} the column of the {role}?")
+    if column.ids is not None:
+        return vocabulary.set_column(0, "id", column.ids.take(vocabulary["id"].combine_chunks()))
+    if column.type is None:
         return vocabulary
-    kind = source.scan.schema.field(column).type
+    kind = column.type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     kind = pa.string() if pa.types.is_string_view(kind) else kind  # the same values in a layout that Arrow can index
     return vocabulary.set_column(0, "id", vocabulary["id"].cast(kind))

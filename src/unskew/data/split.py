@@ -58,6 +58,8 @@ class Split:
             if test != "ordinary":
                 raise BadInput(f"the training part is never {test}")
             return np.asarray(time < self.train_end)
+        if part not in ("valid", "test") or test not in ("ordinary", "resampled", "randomised"):
+            raise BadInput(f"no part {part!r} with test {test!r}; parts are train, valid, test; tests are ordinary, resampled, randomised")
         inside = (time >= self.train_end) & (time < self.valid_end) if part == "valid" else time >= self.valid_end
         if test == "resampled":
             inside &= self.survives
@@ -78,6 +80,9 @@ class Split:
 
     def tests(self) -> tuple[Test, ...]:
         return ("ordinary", "resampled") if self.log.exposed is None else ("ordinary", "resampled", "randomised")
+
+    def __repr__(self) -> str:
+        return f"Split({self.log!r}, train before {self.train_end}, valid before {self.valid_end})"
 
     def summary(self) -> list[dict[str, Any]]:
         """Per part and test: rows, positives, and how many have a user or an item that training never saw."""
@@ -101,8 +106,8 @@ def split(log: Log, settings: Splitting) -> Split:
     shares = np.asarray(settings.shares, float)
     if len(shares) != 3 or (shares < 0).any() or not shares.sum() > 0 or shares[0] == 0:
         raise BadInput(f"shares {settings.shares}: expected three of at least 0, the first above 0")
-    if settings.strength < 0:
-        raise BadInput(f"strength {settings.strength}: expected at least 0")
+    if settings.strength < 0 or settings.seed < 0:
+        raise BadInput(f"strength {settings.strength}, seed {settings.seed}: expected at least 0")
     train_end, valid_end = borders(log.time, shares / shares.sum())
     train = np.asarray(log.time < train_end)
     positive = train & (log.label == 1)

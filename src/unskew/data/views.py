@@ -6,6 +6,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from unskew.errors import BadInput
+
 HISTORY, AUDIENCE = 50, 30  # the newest events that a model reads, as in the paper
 PAD = -1  # stands for "nobody" in a padded row; real codes start at 0
 
@@ -38,6 +40,8 @@ class Sequences:
         Vectorised over millions of pairs. An entity outside the table (an unknown id, PAD) has no events.
         """
         entities, times = np.broadcast_arrays(np.asarray(entity, np.int64), np.asarray(time, np.int64))
+        if newest is not None and newest < 0:
+            raise BadInput(f"newest {newest}: expected at least 0")
         known = (entities >= 0) & (entities < len(self))
         if known.all():
             start, end = self.offsets[entities], self._position(entities, times)
@@ -51,6 +55,12 @@ class Sequences:
         width = int((end - start).max(initial=0))
         where = end[:, None] - width + np.arange(width)
         return np.where(where >= start[:, None], self.ids[np.maximum(where, 0)] if len(self.ids) else PAD, PAD).astype(np.int32)
+
+    def flat(self, start: Ints, end: Ints) -> tuple[Ints, Codes]:
+        """The windows [start, end) one after the other: the number of its window, and the id, of each event in them."""
+        lengths = end - start
+        window = np.repeat(np.arange(len(start)), lengths)
+        return window, self.ids[np.arange(lengths.sum()) + np.repeat(start - np.cumsum(lengths) + lengths, lengths)]
 
     def _position(self, entity: Ints, time: Ints) -> Ints:
         """The place of the first event of `entity` at or after `time`: one binary search in one composite key."""
