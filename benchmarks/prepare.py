@@ -173,7 +173,14 @@ def main(settings: Benchmark) -> None:
         print(f"simulate: {world['rows']:,.0f} rows in {world['cpu_s']:.1f} CPU-seconds")
         RESULTS.parent.mkdir(exist_ok=True)
         with RESULTS.open("a") as file:
-            record = {"date": time.strftime("%Y-%m-%d"), "rows": settings.rows, "runs": runs, "ratios": ratios, "lookups": found, "simulate": world}
+            record = {
+                "date": time.strftime("%Y-%m-%d"),
+                "rows": settings.rows,
+                "runs": runs,
+                "ratios": ratios,
+                "lookups": found,
+                "simulate": world,
+            }
             file.write(json.dumps(record) + "\n")
 
 

@@ -56,11 +56,11 @@ class Sequences:
         where = end[:, None] - width + np.arange(width)
         return np.where(where >= start[:, None], self.ids[np.maximum(where, 0)] if len(self.ids) else PAD, PAD).astype(np.int32)
 
-    def flat(self, start: Ints, end: Ints) -> tuple[Ints, Codes]:
-        """The windows [start, end) one after the other: the number of its window, and the id, of each event in them."""
+    def flat(self, start: Ints, end: Ints) -> tuple[Ints, Ints]:
+        """The windows [start, end) one after the other: of each event in them, the number of its window and its place in the table."""
         lengths = end - start
         window = np.repeat(np.arange(len(start)), lengths)
-        return window, self.ids[np.arange(lengths.sum()) + np.repeat(start - np.cumsum(lengths) + lengths, lengths)]
+        return window, np.arange(lengths.sum()) + np.repeat(start - np.cumsum(lengths) + lengths, lengths)
 
     def _position(self, entity: Ints, time: Ints) -> Ints:
         """The place of the first event of `entity` at or after `time`: one binary search in one composite key."""

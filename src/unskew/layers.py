@@ -1,0 +1,114 @@
+"""Blocks that two models or more are made of. Suffix letters are axes: B rows, L places, D width, H heads."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unskew.data.views import PAD
+
+# One stream per process, like torch's own. Bytes from numpy cost a quarter of torch's dropout on a CPU.
+_random = np.random.Generator(np.random.SFC64(0))
+
+
+def reseed(*what: int) -> None:
+    """Make everything drawn from now on a function of these numbers: a restored run needs no generator's state."""
+    global _random  # noqa: PLW0603
+    _random = np.random.Generator(np.random.SFC64(list(what)))
+    torch.manual_seed(hash(what) & 0x7FFF_FFFF_FFFF_FFFF)
+
+
+class _Drop(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, x: Tensor, dropped: int) -> Tensor:
+        kept = torch.from_numpy(_random.integers(0, 256, x.numel(), dtype=np.uint8) >= dropped).view(x.shape)
+        context.save_for_backward(kept)
+        context.scale = 256 / (256 - dropped)
+        return (x * kept).mul_(context.scale)
+
+    @staticmethod
+    def backward(context: Any, *gradient: Tensor) -> tuple[Tensor, None]:
+        (kept,) = context.saved_tensors
+        return (gradient[0] * kept).mul_(context.scale), None
+
+
+class Dropout(nn.Module):
+    """Dropout in steps of 1/256."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.dropped = round(256 * share)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _Drop.apply(x, self.dropped) if self.training and self.dropped else x  # type: ignore[no-untyped-call]
+
+
+class Table(nn.Module):
+    """An embedding per known id. PAD and ids that training never saw are the zero vector."""
+
+    def __init__(self, known: int, width: int) -> None:
+        super().__init__()
+        self.known = known
+        self.weight = nn.Parameter(torch.empty(known, width))
+        nn.init.normal_(self.weight, std=width**-0.5)
+
+    def real(self, ids: Tensor) -> Tensor:
+        return (ids != PAD) & (ids < self.known)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        real = self.real(ids)
+        if bool(real.all()):
+            return functional.embedding(ids, self.weight)
+        return functional.embedding(ids.where(real, 0), self.weight) * real.unsqueeze(-1)
+
+
+class Block(nn.Module):
+    """A transformer layer, normalised before each part."""
+
+    def __init__(self, width: int, heads: int, inner: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before_attention, self.before_inner = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query_key_value, self.attended = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.widen, self.narrow = nn.Linear(width, inner), nn.Linear(inner, width)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x_BLD: Tensor, visible: Tensor | None) -> Tensor:
+        B, L, D = x_BLD.shape
+        parts = self.query_key_value(self.before_attention(x_BLD)).view(B, L, 3, self.heads, D // self.heads)
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        read = functional.scaled_dot_product_attention(query, key, value, attn_mask=visible)
+        x_BLD = x_BLD + self.dropout(self.attended(read.transpose(1, 2).reshape(B, L, D)))
+        inner = functional.relu(self.widen(self.before_inner(x_BLD)))
+        return x_BLD + self.dropout(self.narrow(inner))  # type: ignore[no-any-return]
+
+
+class Encoder(nn.Module):
+    """A bidirectional transformer over left-padded sequences. Places are counted from the newest, which is place 0."""
+
+    def __init__(self, width: int, layers: int, heads: int, inner: int, dropout: float, length: int) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.zeros(length, width))
+        nn.init.normal_(self.places, std=0.02)
+        self.blocks = nn.ModuleList(Block(width, heads, inner, dropout) for _ in range(layers))
+        self.norm, self.dropout = nn.LayerNorm(width), Dropout(dropout)
+
+    def forward(self, x_BLD: Tensor, real_BL: Tensor) -> Tensor:
+        """A state per place."""
+        x_BLD = self.dropout(x_BLD + self.places[: x_BLD.shape[1]].flip(0))
+        visible = None
+        if not bool(real_BL.all()):
+            # A row of nobody looks at its padding: attention over nothing is not a number. Its states are never read.
+            visible = (real_BL | ~real_BL.any(1, keepdim=True))[:, None, None, :]
+        for block in self.blocks:
+            x_BLD = block(x_BLD, visible)
+        return self.norm(x_BLD)  # type: ignore[no-any-return]
+
+    def mean(self, x_BLD: Tensor, real_BL: Tensor) -> Tensor:
+        """The mean of the states of real places; zero for an empty sequence."""
+        if not x_BLD.shape[1]:
+            return x_BLD.new_zeros(x_BLD.shape[0], x_BLD.shape[2])
+        weight_BL = real_BL / real_BL.sum(1, keepdim=True).clamp(min=1)
+        return torch.einsum("bld,bl->bd", self(x_BLD, real_BL), weight_BL)

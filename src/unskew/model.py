@@ -1,0 +1,148 @@
+"""The models as people use them: `DEPS(width=64, clip=0.05).fit(split)`, then evaluate, recommend, save."""
+
+import dataclasses
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+import unskew.models as _registered  # noqa: F401 (fills the registry)
+from unskew.config import configured
+from unskew.data.batches import batch
+from unskew.data.log import Log
+from unskew.data.split import Split, Test
+from unskew.errors import BadInput
+from unskew.evaluate import Evaluation, Protocol, evaluation, positives, rank
+from unskew.models import deps
+from unskew.models.base import ModelConfig, Recommender, model_named
+from unskew.recommend import Recommendations, for_histories, for_users
+from unskew.run import load as load_run
+from unskew.run import train
+from unskew.train import Training
+
+
+class Model:
+    """A registered model with its settings; trained by `fit`, or loaded from a run."""
+
+    def __init__(self, name: str, config: ModelConfig, training: Training) -> None:
+        self.name, self.config, self.training = name, config, training
+        self.network: Recommender | None = None
+        self.records: list[dict[str, Any]] = []
+        self._log: Log | None = None
+
+    def __repr__(self) -> str:
+        return f"{self.name} ({'trained' if self.network is not None else 'not trained'}): {self.config}"
+
+    def fit(self, split: Split, folder: str | os.PathLike[str] | None = None, resume: bool = False) -> "Model":
+        """Train on the training part, stop by the validation part. With a folder, a killed training can be resumed."""
+        path = None if folder is None else Path(folder)
+        self.network, trainer = train(split, self.name, self.config, self.training, path, resume)
+        self.records, self._log = trainer.records, split.log
+        self._split = split
+        return self
+
+    def evaluate(self, split: Split, protocol: Protocol = "full", test: Test = "ordinary", sample: int | None = None) -> Evaluation:
+        rows = positives(split, "test", test, sample, self.training.seed)
+        return evaluation(split, rank(self._trained().eval(), split, rows, self.training.seed), protocol, test)
+
+    def recommend(
+        self,
+        users: Sequence[Any] | None = None,
+        histories: Sequence[Sequence[Any]] | None = None,
+        k: int = 10,
+        seen: bool = False,
+    ) -> Recommendations:
+        """The k best items now, for users of the log or for bare histories of item ids, as `user_id, item_id, score, rank`."""
+        if (users is None) == (histories is None):
+            raise BadInput("expected users or histories, one of the two")
+        network, log = self._trained(), self._known()
+        return for_users(network, log, users, k, seen) if users is not None else for_histories(network, log, histories or [], k, seen)
+
+    def propensities(self, log: Log) -> pa.Table:
+        """Of each row of a log, both estimated propensities and the weight, with the caller's ids."""
+        network = self._trained()
+        if not isinstance(network, deps.DEPS):
+            raise BadInput(f"{self.name} has no propensities")
+        parts: list[list[torch.Tensor]] = []
+        with torch.no_grad():
+            for first in range(0, len(log), 1024):
+                rows = slice(first, first + 1024)
+                made = batch(log, log.user[rows], log.time[rows], log.item[rows, None], None, self.config.history, self.config.audience)
+                views = (network.propensity.item_view(made), network.propensity.user_view(made), network.propensity.weights(made))
+                parts.append([torch.full((len(made.user_B), 1), float("nan")) if view is None else view for view in views])
+        columns = [torch.cat(column).squeeze(1).numpy() for column in zip(*parts, strict=True)]
+        table = log.table().select(["user", "item", "time", "label"])
+        for name, column in zip(("item_view", "user_view", "weight"), columns, strict=True):
+            table = table.append_column(name, pa.array(column.astype(np.float64)))
+        return table
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """The run of `fit`, written after the fact: the same files."""
+        from unskew.run import RunFolder, card_of, sizes
+        from unskew.train import Trainer
+
+        network, split = self._trained(), self._split
+        target = Path(folder)
+        if target.exists():
+            raise BadInput(f"{target}: exists already")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        try:
+            asked = {"model": self.name, "config": dataclasses.asdict(self.config), "training": dataclasses.asdict(self.training)}
+            asked |= {"split": dataclasses.asdict(split.settings), "data": ""}
+            store = RunFolder.begin(scratch / "run", asked | sizes(split), resume=False)
+            trainer = Trainer(network, split, self.training)
+            trainer.records = self.records
+            store.finish(trainer, split, card_of(split, trainer, asked))
+            (scratch / "run").rename(target)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def _trained(self) -> Recommender:
+        if self.network is None:
+            raise BadInput(f"{self.name} is not trained: call fit first")
+        return self.network
+
+    def _known(self) -> Log:
+        assert self._log is not None
+        return self._log
+
+
+def load(folder: str | os.PathLike[str]) -> Model:
+    """A model from the run that it was trained in."""
+    network, log, config = load_run(folder)
+    made = Model(config["model"], network.config, Training(**config["training"]))
+    made.network, made._log = network, log
+    return made
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Settings(deps.DEPS.Config, Training):
+    """DEPS and its training in one."""
+
+
+@configured(_Settings)
+def DEPS(settings: _Settings) -> Model:  # noqa: N802 (reads like the class it stands for)
+    """The paper's model: dual propensities, dual transformers, two stages."""
+    return make("deps", dataclasses.asdict(settings))
+
+
+def make(name: str, settings: dict[str, Any]) -> Model:
+    """Any registered model from one flat set of settings."""
+    kind = model_named(name).Config
+    own, training = ({field.name for field in dataclasses.fields(part)} for part in (kind, Training))
+    unknown = settings.keys() - own - training
+    if unknown:
+        raise BadInput(f"{name} has no setting {sorted(unknown)[0]!r}")
+    return Model(
+        name,
+        kind(**{key: settings[key] for key in own & settings.keys()}),
+        Training(**{key: settings[key] for key in training & settings.keys()}),
+    )

@@ -1,0 +1,184 @@
+"""DEPS: Dually Enhanced Propensity Score Estimation in Sequential Recommendation (Xu et al., CIKM 2022)."""
+
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unskew.catalog import AudienceCatalog, Catalog
+from unskew.data.batches import Batch
+from unskew.data.log import Log
+from unskew.data.sequences import SequenceBatch
+from unskew.data.split import Split
+from unskew.layers import Encoder, Table
+from unskew.models.base import ModelConfig, Phase, Recommender, Stage, mean_of_weighted, parameters_of
+from unskew.propensity import DualGRU, Frequency, Logged, Propensity, Unit, Views, right_padded
+
+Estimator = Literal["dual", "item", "user", "none", "item-pro", "user-pro", "item-user-pro", "logged"]
+
+
+class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensity Score Estimation, CIKM 2022"):
+    @dataclass(frozen=True, kw_only=True)
+    class Config(ModelConfig):
+        width: int = 64
+        """Width of embeddings and states (d)."""
+        layers: int = 2
+        """Layers of each transformer."""
+        heads: int = 2
+        """Heads of each attention."""
+        inner: int = 256
+        """Width of the feed-forward part of a transformer layer."""
+        hidden: int = 64
+        """Width of the hidden layer of the MLP."""
+        dropout: float = 0.5
+        """Share of activations dropped in the transformers."""
+        reads: Literal["both", "history", "audience"] = "both"
+        """Which sequences the recommender reads."""
+        propensity: Estimator = "dual"
+        """How P(o = 1) is estimated: both GRUs, one of them, not at all, by frequency, or as logged."""
+        alpha: float = 0.5
+        """Weight of the item view."""
+        clip: float = 0.05
+        """Propensities are raised to at least this (M)."""
+        gru_layers: int = 1
+        """Layers of each GRU."""
+        masked: float = 0.2
+        """Share of places masked in stage 1."""
+        mlm_weight: float = 0.5
+        """Weight of the masked losses in stage 1 (lambda_p)."""
+        unsupervised_rounds: int = 5
+        """Rounds of stage 1 (n_p)."""
+        propensity_epochs: int = 1
+        """Epochs of the propensity losses in each round of stage 2 (n_b)."""
+
+    config: Config
+
+    def __init__(self, split: Split, config: Config) -> None:
+        super().__init__(split, config)
+        width = config.width
+        self.items, self.users = Table(split.known_items, width), Table(split.known_users, width)  # theta_e
+        shape = (width, config.layers, config.heads, config.inner, config.dropout)
+        self.history_encoder = Encoder(*shape, config.history) if config.reads != "audience" else None  # theta_t
+        self.audience_encoder = Encoder(*shape, config.audience) if config.reads != "history" else None
+        self.masked_item = nn.Parameter(torch.zeros(width)) if self.history_encoder is not None else None
+        self.masked_user = nn.Parameter(torch.zeros(width)) if self.audience_encoder is not None else None
+        # The first layer of the MLP in four parts, so that a catalogue costs one addition per pair.   theta_m
+        self.of_user, self.of_item = nn.Linear(width, config.hidden, bias=False), nn.Linear(width, config.hidden)
+        self.of_history = nn.Linear(width, config.hidden, bias=False) if self.history_encoder is not None else None
+        self.of_audience = nn.Linear(width, config.hidden, bias=False) if self.audience_encoder is not None else None
+        self.last = nn.Linear(config.hidden, 1)
+        self.propensity = self._estimator(split)  # theta_p
+
+    def _estimator(self, split: Split) -> Propensity:
+        kind, alpha, clip = self.config.propensity, self.config.alpha, self.config.clip
+        views: Views = "item" if kind.startswith("item") else "user" if kind.startswith("user") else "both"
+        if kind == "none":
+            return Unit()
+        if kind == "logged":
+            return Logged(alpha, clip)
+        if kind.endswith("-pro"):
+            return Frequency(split, alpha, clip, "both" if kind == "item-user-pro" else views)
+        return DualGRU(self.items, self.users, self.config.gru_layers, alpha, clip, views)
+
+    # The recommender
+
+    def context_side(self, batch: Batch) -> Tensor:
+        side: Tensor = self.of_user(self.users(batch.user_B))
+        if self.history_encoder is not None and self.of_history is not None:
+            ids = batch.history_BL
+            side = side + self.of_history(self.history_encoder.mean(self.items(ids), self.items.real(ids)))  # eq. EmbedSeqI
+        return side
+
+    def item_side(self, item_N: Tensor) -> Tensor:
+        return self.of_item(self.items(item_N))  # type: ignore[no-any-return]
+
+    def audience_side(self, audience_AM: Tensor) -> Tensor:
+        if self.audience_encoder is None or self.of_audience is None:
+            return torch.zeros(len(audience_AM), self.config.hidden)
+        embedded, real = self.users(audience_AM), self.users.real(audience_AM)
+        return self.of_audience(self.audience_encoder.mean(embedded, real))  # type: ignore[no-any-return]  # eq. EmbedSeqU
+
+    def join(self, context: Tensor, candidate: Tensor) -> Tensor:
+        return self.last(functional.relu(context + candidate)).squeeze(-1)  # type: ignore[no-any-return]  # eq. prediction
+
+    def forward(self, batch: Batch) -> Tensor:
+        audience_BCH = self.audience_side(batch.audience_AM)[batch.audience_of_BC]
+        return self.join(self.context_side(batch)[:, None], self.item_side(batch.candidates_BC) + audience_BCH)
+
+    def catalog(self, log: Log, first: int, last: int) -> Catalog:
+        return AudienceCatalog(self, log, first, last, self.config.audience)
+
+    # How it learns: Algorithm 1
+
+    def stages(self, rounds: int) -> tuple[Stage, ...]:
+        theta_e, theta_t = (self.items, self.users), (self.history_encoder, self.audience_encoder)
+        theta_m = (self.of_history, self.of_user, self.of_audience, self.of_item, self.last)
+        masked = (self.masked_item, self.masked_user)
+        learned = isinstance(self.propensity, DualGRU)
+        autoregressive = Phase("propensity", "sequences", self.autoregressive_loss, lambda: parameters_of(self.propensity))
+        mlm = Phase("masked", "sequences", self.masked_loss, lambda: parameters_of(*theta_e, *theta_t, *masked))
+        unbiased = Phase("unbiased", "pairs", self.unbiased_loss, lambda: parameters_of(*theta_e, *theta_t, *theta_m))
+        first = (autoregressive, mlm) if learned else (mlm,)
+        second = (replace(autoregressive, epochs=self.config.propensity_epochs), unbiased) if learned else (unbiased,)
+        return (
+            Stage("unsupervised", first, self.config.unsupervised_rounds),
+            Stage("unbiased", second, rounds, validated=True),
+        )
+
+    def autoregressive_loss(self, batch: SequenceBatch) -> Tensor:
+        """L_u^AR + L_i^AR, mean per element."""
+        assert isinstance(self.propensity, DualGRU)
+        return self.propensity.loss(right_padded(batch.history_BL), right_padded(batch.audience_BM))
+
+    def masked_loss(self, batch: SequenceBatch) -> Tensor:
+        """lambda_p (L_u^MLM + L_i^MLM): some places are masked and predicted from all others, as in BERT4Rec."""
+        total, count = torch.zeros(()), 0
+        for encoder, table, mask, ids in (
+            (self.history_encoder, self.items, self.masked_item, batch.history_BL),
+            (self.audience_encoder, self.users, self.masked_user, batch.audience_BM),
+        ):
+            if encoder is None or mask is None or not ids.numel():
+                continue
+            found = masked_prediction(encoder, table, mask, ids, self.config.masked)
+            total, count = total + found.loss, count + found.places
+        return self.config.mlm_weight * total / max(count, 1)
+
+    def unbiased_loss(self, batch: Batch) -> Tensor:
+        """L^unbiased_s: binary cross-entropy, each pair weighted by its inverse propensities (eq. UnbiasLI_LU)."""
+        return mean_of_weighted(self.loss_per_pair(batch), self.propensity.weights(batch))
+
+    def loss_per_pair(self, batch: Batch) -> Tensor:
+        return functional.binary_cross_entropy_with_logits(self(batch), batch.labels_BC, reduction="none")
+
+
+class Masked(NamedTuple):
+    loss: Tensor  # summed over the masked places
+    places: int
+
+
+def masked_prediction(encoder: Encoder, table: Table, mask_D: Tensor, ids_BL: Tensor, share: float) -> Masked:
+    """Mask a share of each sequence's places, at least one, and predict them with the table itself."""
+    real = table.real(ids_BL)
+    order = torch.rand(ids_BL.shape).masked_fill(~real, 2).argsort(dim=1).argsort(dim=1)
+    wanted = (share * real.sum(1, keepdim=True)).round().clamp(min=1)
+    hidden = real & (order < wanted)
+    embedded = torch.where(hidden[..., None], mask_D, table(ids_BL))
+    states = encoder(embedded, real)[hidden]
+    return Masked(functional.cross_entropy(states @ table.weight.T, ids_BL[hidden], reduction="sum"), int(hidden.sum()))
+
+
+# The paper's ablations: Figure ablation_ips, Tables ablation_trans and Ablation.
+ABLATIONS = {
+    "deps": DEPS.Config(),
+    "without IPS": DEPS.Config(propensity="none"),
+    "item view only": DEPS.Config(propensity="item"),
+    "user view only": DEPS.Config(propensity="user"),
+    "without history": DEPS.Config(reads="audience", propensity="user"),
+    "without audience": DEPS.Config(reads="history", propensity="item"),
+    "without stage 1": DEPS.Config(unsupervised_rounds=0),
+    "Item-Pro": DEPS.Config(propensity="item-pro"),
+    "User-Pro": DEPS.Config(propensity="user-pro"),
+    "Item-User-Pro": DEPS.Config(propensity="item-user-pro"),
+}

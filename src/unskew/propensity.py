@@ -1,0 +1,203 @@
+"""How likely was a pair to be observed? Estimates P(o = 1) from the item view, the user view, frequencies or the log itself.
+
+    w = alpha / max(P(i, h_u), M) + (1 - alpha) / max(P(u, h_i), M)            (Theorem 1, eq. clip_prob_item, clip_prob_user)
+
+Symbols: h_u the history of the user, h_i the audience of the item, M the clip, alpha the weight of the item view. With
+the true propensities and M = 0 the weighted loss is unbiased, from either view and from any mixture of them. Raising M
+lowers the variance, at most (1/M - 1) delta^2 per pair (Theorem 2), and adds bias. The weights carry no gradient.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unskew.data.batches import Batch
+from unskew.data.split import Split
+from unskew.data.views import PAD
+from unskew.errors import BadInput
+from unskew.layers import Table
+
+FULL_SOFTMAX = 100_000  # ids up to which every one of them is scored
+SAMPLES = 2048  # ids scored beyond that, shared by the whole batch
+
+Views = Literal["both", "item", "user"]
+
+
+class Propensity(nn.Module, ABC):
+    """P(o = 1) of each pair of a batch, and what it makes of them."""
+
+    def __init__(self, alpha: float = 0.5, clip: float = 0.05) -> None:
+        super().__init__()
+        if not 0 <= alpha <= 1:
+            raise BadInput(f"alpha {alpha}: expected from 0 to 1")
+        if not 0 < clip <= 1:
+            raise BadInput(f"clip {clip}: expected above 0 and at most 1")
+        self.alpha, self.clip = alpha, clip
+
+    @abstractmethod
+    def item_view(self, batch: Batch) -> Tensor | None:
+        """P(i, h_u) of each pair, (B, C); None where there is no such view."""
+
+    @abstractmethod
+    def user_view(self, batch: Batch) -> Tensor | None:
+        """P(u, h_i) of each pair, (B, C)."""
+
+    @torch.no_grad()
+    def weights(self, batch: Batch) -> Tensor:
+        """Theorem 1 with clipped propensities. One view alone counts fully."""
+        item, user = self.item_view(batch), self.user_view(batch)
+        if item is None and user is None:
+            return torch.ones(batch.candidates_BC.shape)
+        if item is None or user is None:
+            only = item if item is not None else user
+            assert only is not None
+            return 1 / only.clamp(min=self.clip)
+        return self.alpha / item.clamp(min=self.clip) + (1 - self.alpha) / user.clamp(min=self.clip)  # eq. UnbiasLI_LU
+
+
+class Unit(Propensity):
+    """Everything was observed: no weights."""
+
+    def item_view(self, batch: Batch) -> None:
+        return None
+
+    def user_view(self, batch: Batch) -> None:
+        return None
+
+
+class SequenceGRU(nn.Module):
+    """Who comes next? A GRU over embeddings that it does not train, a softmax over all ids.
+
+    A learned start stands before every sequence, so the first element and an empty sequence have a prediction, too.
+    """
+
+    def __init__(self, width: int, layers: int) -> None:
+        super().__init__()
+        self.start = nn.Parameter(torch.zeros(width))
+        self.gru = nn.GRU(width, width, layers, batch_first=True)
+        self.out = nn.Linear(width, width)
+        nn.init.normal_(self.start, std=width**-0.5)
+
+    def outputs(self, ids_BL: Tensor, table: Table) -> Tensor:
+        """y after 0, 1, ..., L elements of sequences that are padded on the right: (B, L + 1, D)."""
+        embedded = table(ids_BL).detach()
+        started = torch.cat([self.start.expand(len(ids_BL), 1, -1), embedded], dim=1)
+        return self.out(self.gru(started)[0])  # type: ignore[no-any-return]
+
+    def last(self, ids_BL: Tensor, table: Table) -> Tensor:
+        """y after the whole of each sequence, padded on the left: (B, D)."""
+        real = table.real(ids_BL)
+        # To the right of the real ones there may be anything: the GRU has not read it yet when their last output comes.
+        order = (~real).to(torch.int8).argsort(dim=1, stable=True)
+        outputs = self.outputs(ids_BL.gather(1, order), table)
+        return outputs[torch.arange(len(ids_BL)), real.sum(1)]
+
+    def loss(self, ids_BL: Tensor, table: Table) -> Tensor:
+        """-log P of each element given those before it, summed over the batch; padded on the right.   (L^AR)"""
+        outputs = self.outputs(ids_BL[:, :-1], table) if ids_BL.shape[1] > 1 else self.outputs(ids_BL[:, :0], table)
+        real = table.real(ids_BL)
+        states, targets = outputs[real], ids_BL[real]
+        weight = table.weight.detach()
+        if table.known <= FULL_SOFTMAX:
+            return functional.cross_entropy(states @ weight.T, targets, reduction="sum")
+        return sampled_softmax(states, targets, weight, SAMPLES)
+
+
+def sampled_softmax(states_ND: Tensor, targets_N: Tensor, weight_VD: Tensor, samples: int) -> Tensor:
+    """Cross-entropy with the normaliser estimated from uniformly drawn ids, corrected for how often they are drawn (log Q).
+
+    The sum over all other ids is estimated by (V - 1) / S times the sum over S of them, drawn with replacement; a draw
+    that is the target itself does not count. As S grows it becomes the full softmax.
+    """
+    size = len(weight_VD)
+    drawn_S = torch.randint(size, (samples,))
+    others_NS = states_ND @ weight_VD[drawn_S].T
+    others_NS = others_NS.masked_fill(drawn_S == targets_N[:, None], -torch.inf)
+    target_N = (states_ND * weight_VD[targets_N]).sum(1)
+    log_q = torch.log(torch.tensor(samples / size))
+    return (torch.logsumexp(torch.cat([target_N[:, None], others_NS - log_q], dim=1), dim=1) - target_N).sum()
+
+
+class DualGRU(Propensity):
+    """The paper's estimator: two GRUs, over the history and over the audience (eq. prob_item, prob_user)."""
+
+    def __init__(self, items: Table, users: Table, layers: int, alpha: float, clip: float, views: Views = "both") -> None:
+        super().__init__(alpha, clip)
+        # The tables belong to the recommender; here they are only read.
+        self._tables = (items, users)
+        width = items.weight.shape[1]
+        self.items = SequenceGRU(width, layers) if views != "user" else None
+        self.users = SequenceGRU(width, layers) if views != "item" else None
+
+    def item_view(self, batch: Batch) -> Tensor | None:
+        if self.items is None:
+            return None
+        table = self._tables[0]
+        state_BD = self.items.last(batch.history_BL, table)
+        logits_BC = torch.einsum("bcd,bd->bc", table(batch.candidates_BC), state_BD)
+        return (logits_BC - _normaliser(state_BD, table)[:, None]).exp()  # eq. prob_item
+
+    def user_view(self, batch: Batch) -> Tensor | None:
+        if self.users is None:
+            return None
+        table = self._tables[1]
+        state_AD = self.users.last(batch.audience_AM, table)
+        logits_BC = torch.einsum("bcd,bd->bc", state_AD[batch.audience_of_BC], table(batch.user_B))
+        return (logits_BC - _normaliser(state_AD, table)[batch.audience_of_BC]).exp()  # eq. prob_user
+
+    def loss(self, histories_BL: Tensor | None, audiences_BM: Tensor | None) -> Tensor:
+        """L^AR of both views over whole sequences, mean per element: one pass yields every prefix."""
+        total, count = torch.zeros(()), 0
+        for view, table, ids in ((self.items, self._tables[0], histories_BL), (self.users, self._tables[1], audiences_BM)):
+            if view is not None and ids is not None and ids.numel():
+                total, count = total + view.loss(ids, table), count + int(table.real(ids).sum())
+        return total / max(count, 1)
+
+
+def _normaliser(state_ND: Tensor, table: Table) -> Tensor:
+    weight = table.weight.detach()
+    if table.known <= FULL_SOFTMAX:
+        return torch.logsumexp(state_ND @ weight.T, dim=1)
+    # Estimated from a fixed spread of ids: a weight must not depend on a draw.
+    spread = torch.arange(0, table.known, -(-table.known // (8 * SAMPLES)))
+    return torch.logsumexp(state_ND @ weight[spread].T, dim=1) + torch.log(torch.tensor(table.known / len(spread)))
+
+
+class Frequency(Propensity):
+    """Popularity as propensity: m / max m over training positives (Item-Pro, User-Pro, Item-User-Pro of Table Ablation)."""
+
+    item_share: Tensor
+    user_share: Tensor
+
+    def __init__(self, split: Split, alpha: float, clip: float, views: Views = "both") -> None:
+        super().__init__(alpha, clip)
+        self.views = views
+        for name, counts in (("item_share", split.item_counts), ("user_share", split.user_counts)):
+            self.register_buffer(name, torch.tensor(counts / counts.max(), dtype=torch.float32))
+
+    def item_view(self, batch: Batch) -> Tensor | None:
+        return None if self.views == "user" else self.item_share[batch.candidates_BC]
+
+    def user_view(self, batch: Batch) -> Tensor | None:
+        return None if self.views == "item" else self.user_share[batch.user_B][:, None].expand(batch.candidates_BC.shape)
+
+
+class Logged(Propensity):
+    """The probabilities that the log itself recorded."""
+
+    def item_view(self, batch: Batch) -> Tensor:
+        if batch.logged_BC is None:
+            raise BadInput("this log has no propensities (--propensity names the column), or its negatives are sampled and have none")
+        return batch.logged_BC
+
+    def user_view(self, batch: Batch) -> None:
+        return None
+
+
+def right_padded(ids_BL: Tensor) -> Tensor:
+    """The same sequences with their padding on the right."""
+    order = (ids_BL == PAD).to(torch.int8).argsort(dim=1, stable=True)
+    return ids_BL.gather(1, order)

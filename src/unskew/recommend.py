@@ -1,0 +1,86 @@
+"""From a stored run to lists: for users it knows, or for bare histories of item ids."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+
+from unskew.data.batches import bare_contexts
+from unskew.data.log import Log
+from unskew.data.views import PAD, Ints, Sequences, offsets_of
+from unskew.errors import BadInput
+from unskew.models.base import Recommender
+
+BLOCK = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Recommendations:
+    """A frame `user_id, item_id, score, rank` (and title), and how many ids of the request were unknown."""
+
+    table: pa.Table
+    unknown_users: int = 0
+    skipped_items: int = 0
+
+
+def for_users(model: Recommender, log: Log, users: Sequence[Any], k: int = 10, seen: bool = False) -> Recommendations:
+    """The k best items for each user now. A user the run does not know gets what an empty history gets."""
+    codes = log.users.codes(users).astype(np.int64)
+    best = _best(model, log, codes, log.histories, codes, k, seen)
+    return Recommendations(_frame(log, pa.array(users), *best), unknown_users=int((codes == PAD).sum()))
+
+
+def for_histories(model: Recommender, log: Log, histories: Sequence[Sequence[Any]], k: int = 10, seen: bool = False) -> Recommendations:
+    """The k best items after each history of item ids, oldest first. Unknown items are skipped and counted."""
+    codes = [log.items.codes(history) if len(history) else np.zeros(0, np.int32) for history in histories]
+    known = [code[code != PAD] for code in codes]
+    skipped = sum(map(len, codes)) - sum(map(len, known))
+    owner = np.repeat(np.arange(len(known)), [len(code) for code in known])
+    past = Sequences(np.concatenate([*known, np.zeros(0, np.int32)]), np.full(len(owner), _now(log) - 1), offsets_of(owner, len(known)))
+    best = _best(model, log, np.full(len(known), PAD), past, np.arange(len(known)), k, seen)
+    return Recommendations(_frame(log, pa.array(range(len(known))), *best), skipped_items=skipped)
+
+
+def _now(log: Log) -> int:
+    return int(log.facts["now"]) if "now" in log.facts else int(log.time.max()) + 1
+
+
+@torch.no_grad()
+def _best(model: Recommender, log: Log, user: Ints, past: Sequences, owner: Ints, k: int, seen: bool) -> tuple[Ints, NDArray[np.float32]]:
+    """The best k items of each context, with their scores; `past` and `owner` say where its history is."""
+    if k < 1:
+        raise BadInput(f"k {k}: expected at least 1")
+    now = _now(log)
+    catalog = model.eval().catalog(log, now, now + 1)
+    lists, values = [], []
+    for first in range(0, len(user), BLOCK):
+        here = slice(first, first + BLOCK)
+        window = past.before(owner[here], now, model.history)
+        scores = catalog.scores(bare_contexts(user[here], past.padded(*window), np.full(len(user[here]), now)))
+        if not seen:
+            row, place = past.flat(*past.before(owner[here], now))
+            scores[torch.from_numpy(row), torch.from_numpy(past.ids[place].astype(np.int64))] = -torch.inf
+        best = scores.topk(min(k, scores.shape[1]))
+        lists.append(best.indices.numpy())
+        values.append(best.values.numpy())
+    return np.concatenate(lists), np.concatenate(values)
+
+
+def _frame(log: Log, users: pa.Array, lists: Ints, scores: NDArray[np.float32]) -> pa.Table:
+    """One row per recommendation; where a user has seen nearly everything there are fewer than k."""
+    real = np.isfinite(scores)
+    row, place = np.nonzero(real)
+    codes = lists[real]
+    columns: dict[str, Any] = {
+        "user_id": users.take(pa.array(row)),
+        "item_id": log.items.of(codes),
+        "score": scores[real],
+        "rank": place + 1,
+    }
+    if log.items.titles is not None:
+        columns["title"] = log.items.titles.take(pa.array(codes))
+    return pa.table(columns)

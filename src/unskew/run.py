@@ -1,0 +1,235 @@
+"""A run is a directory: what was asked for, what was learned, and all that is needed to recommend from it. No pickle anywhere.
+
+config.json          model, its settings, training, split, and where the data was
+weights.safetensors  the best weights
+users.parquet items.parquet memory.safetensors
+                     the caller's ids, and each user's newest items and each item's newest users
+records.jsonl        a line per round: losses, validation metrics, rate, memory
+card.json            data, its hash, split, protocol, versions, seed, results
+checkpoint.safetensors  only while it is not finished
+"""
+
+import json
+import os
+import platform
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file as load_arrays
+from safetensors.numpy import save_file as save_arrays
+from safetensors.torch import load_file, save_file
+
+from unskew.data.log import Log, Vocabulary
+from unskew.data.split import Split, Splitting
+from unskew.data.views import Sequences
+from unskew.errors import BadInput, UnskewError
+from unskew.models.base import Recommender, model_named
+from unskew.train import METRIC, Store, Trainer, Training
+
+FORMAT = 1
+CHECKPOINT_EVERY = 20.0  # seconds; what a kill can cost
+
+
+class RunFolder(Store):
+    """Where a trainer writes. Every file appears whole: written beside its place, then renamed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._last = time.monotonic()
+        self.every = CHECKPOINT_EVERY
+
+    @classmethod
+    def begin(cls, folder: Path, config: dict[str, Any], resume: bool) -> "RunFolder":
+        """A new run, or the same one again. Nobody's folder is overwritten."""
+        made = cls(folder)
+        if (folder / "config.json").is_file():
+            if not resume:
+                raise BadInput(f"{folder}: a run is there already; go on with --resume, or choose another folder")
+            before = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            different = [
+                key for key in config if key not in ("data", "versions") and before.get(key) != json.loads(json.dumps(config[key]))
+            ]
+            if different:
+                raise BadInput(f"{folder}: this run was begun with another {different[0]}: {before.get(different[0])}")
+            return made
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise BadInput(f"{folder}: exists and is not a run; nothing was written")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            made._write_json("config.json", {"format": FORMAT, **config})
+        except OSError as error:
+            raise BadInput(f"{folder}: cannot write there ({error.strerror})") from None
+        return made
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / "card.json").is_file()
+
+    # What a trainer asks for
+
+    def restore(self, trainer: Trainer) -> None:
+        path = self.folder / "checkpoint.safetensors"
+        if path.is_file():
+            with safe_open(path, framework="pt") as file:
+                trainer.load({name: file.get_tensor(name) for name in file.keys()}, file.metadata())  # noqa: SIM118
+        self._records(trainer)
+
+    def maybe_checkpoint(self, trainer: Trainer) -> None:
+        if time.monotonic() - self._last >= self.every:
+            self.save(trainer, None)
+
+    def save(self, trainer: Trainer, record: dict[str, Any] | None) -> None:
+        if record is not None:
+            self._records(trainer)
+        tensors, words = trainer.state()
+        self._replace("checkpoint.safetensors", lambda path: save_file(_contiguous(tensors), path, words))
+        self._last = time.monotonic()
+
+    # The end
+
+    def finish(self, trainer: Trainer, split: Split, card: dict[str, Any]) -> None:
+        """Weights, then memory, then the card: a run with a card is whole."""
+        self._replace("weights.safetensors", lambda path: save_file(_contiguous(trainer.model.state_dict()), path))
+        save_memory(self, split.log, trainer.model.config.history, trainer.model.config.audience)
+        self._records(trainer)
+        self._write_json("card.json", card)
+        (self.folder / "checkpoint.safetensors").unlink(missing_ok=True)
+
+    def _records(self, trainer: Trainer) -> None:
+        lines = "".join(json.dumps(record) + "\n" for record in trainer.records)
+        self._replace("records.jsonl", lambda path: path.write_text(lines, encoding="utf-8"))
+
+    def _write_json(self, name: str, document: dict[str, Any]) -> None:
+        self._replace(name, lambda path: path.write_text(json.dumps(document, indent=1, default=str) + "\n", encoding="utf-8"))
+
+    def _replace(self, name: str, write: Any) -> None:
+        beside = self.folder / f".{name}.{os.getpid()}"
+        try:
+            write(beside)
+            with beside.open("rb") as file:
+                os.fsync(file.fileno())
+            beside.rename(self.folder / name)
+        except OSError as error:
+            raise UnskewError(f"{self.folder / name}: writing failed ({error.strerror or error}); the last checkpoint stays") from error
+        finally:
+            beside.unlink(missing_ok=True)
+
+
+def train(
+    split: Split, model: str, config: Any, training: Training, folder: Path | None = None, resume: bool = False, data: str = ""
+) -> tuple[Recommender, Trainer]:
+    """Train a registered model, from the start or from where a killed run stopped."""
+    kind = model_named(model)
+    asked = {"model": model, "config": asdict(config), "training": asdict(training), "split": asdict(split.settings), "data": data}
+    torch.manual_seed(training.seed)
+    network = kind(split, config)
+    if folder is None:
+        trainer = Trainer(network, split, training)
+        trainer.run()
+        return network, trainer
+    store = RunFolder.begin(folder, asked | sizes(split), resume)
+    trainer = Trainer(network, split, training, store)
+    if store.finished:
+        network.load_state_dict(load_file(folder / "weights.safetensors"))
+        trainer.records = [json.loads(line) for line in (folder / "records.jsonl").read_text(encoding="utf-8").splitlines()]
+        return network.eval(), trainer
+    trainer.run()
+    store.finish(trainer, split, card_of(split, trainer, asked))
+    return network, trainer
+
+
+def sizes(split: Split) -> dict[str, int]:
+    return {"known_users": split.known_users, "known_items": split.known_items}
+
+
+def card_of(split: Split, trainer: Trainer, asked: dict[str, Any]) -> dict[str, Any]:
+    at = trainer.progress
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
+    return {
+        "model": asked["model"],
+        "data": {"folder": asked["data"], "hash": split.log.fingerprint(), "rows": len(split.log), "source": split.log.facts.get("source")},
+        "split": asked["split"] | {"train_end": split.train_end, "valid_end": split.valid_end} | sizes(split),
+        "chosen_by": f"{METRIC}, full ranking of {len(trainer.valid)} validation positives ({trainer.settings.valid_test})",
+        "best": {"round": at.best_round, METRIC: at.best if len(trainer.valid) else None},
+        "seed": trainer.settings.seed,
+        "threads": torch.get_num_threads(),
+        "versions": versions,
+    }
+
+
+# What a stored run remembers of the log
+
+
+def save_memory(store: RunFolder, log: Log, history: int, audience: int) -> None:
+    now = int(log.time.max()) + 1
+    arrays = {"births": log.births[1], "now": np.array([now])}
+    for name, view, newest in (("history", log.histories, history), ("audience", log.audiences, audience)):
+        start, end = view.before(np.arange(len(view)), now, newest)
+        _, places = view.flat(start, end)
+        arrays |= {f"{name}_ids": view.ids[places], f"{name}_times": view.times[places]}
+        arrays |= {f"{name}_offsets": np.concatenate([[0], np.cumsum(end - start)])}
+    store._replace(
+        "memory.safetensors", lambda path: save_arrays({key: np.ascontiguousarray(value) for key, value in arrays.items()}, path)
+    )
+    for name, vocabulary in (("users", log.users), ("items", log.items)):
+        columns = {"id": vocabulary.ids} | ({"title": vocabulary.titles} if vocabulary.titles is not None else {})
+        store._replace(f"{name}.parquet", lambda path, columns=columns: pq.write_table(pa.table(columns), path))
+
+
+def load(folder: str | os.PathLike[str]) -> tuple[Recommender, Log, dict[str, Any]]:
+    """A finished run: its network, what it remembers (as a log of the newest events), and its configuration."""
+    path = Path(folder)
+    if not (path / "card.json").is_file():
+        begun = (path / "config.json").is_file()
+        raise BadInput(f"{path}: {'this run is not finished: unskew train ... --resume' if begun else 'not a run (no config.json)'}")
+    try:
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        memory = load_arrays(path / "memory.safetensors")
+        users, items = (pq.read_table(path / f"{name}.parquet") for name in ("users", "items"))
+        weights = load_file(path / "weights.safetensors")
+    except (OSError, ValueError, SafetensorError, pa.ArrowInvalid) as error:
+        raise BadInput(f"{path}: the run is damaged ({error})") from None
+    if config.get("format") != FORMAT:
+        raise BadInput(f"{path}: run of format {config.get('format')}, this version reads {FORMAT}")
+    log = _remembered(memory, users, items)
+    kind = model_named(config["model"])
+    network = kind(_shell(log, config), kind.Config(**config["config"]))
+    network.load_state_dict(weights)
+    return network.eval(), log, config
+
+
+def _remembered(memory: dict[str, Any], users: pa.Table, items: pa.Table) -> Log:
+    histories, audiences = (
+        Sequences(*(memory[f"{name}_{part}"] for part in ("ids", "times", "offsets"))) for name in ("history", "audience")
+    )
+    user = np.repeat(np.arange(len(histories), dtype=np.int32), np.diff(histories.offsets))
+    titles = items["title"].combine_chunks() if "title" in items.column_names else None
+    return Log(
+        user=user,
+        item=histories.ids,
+        time=histories.times,
+        label=np.ones(len(user), np.int8),
+        users=Vocabulary(users["id"].combine_chunks()),
+        items=Vocabulary(items["id"].combine_chunks(), titles),
+        histories=histories,
+        audiences=audiences,
+        facts={"now": int(memory["now"][0])},
+    )
+
+
+def _shell(log: Log, config: dict[str, Any]) -> Split:
+    """As much of the split as a network needs to be built; its weights come from the file."""
+    users, items = np.ones(len(log.users), np.int64), np.ones(len(log.items), np.int64)
+    settings = Splitting(**{**config["split"], "shares": tuple(config["split"]["shares"])})
+    return Split(log, settings, 0, 0, config["known_users"], config["known_items"], users, items, np.ones(len(items)))
+
+
+def _contiguous(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: value.detach().contiguous() for name, value in tensors.items()}

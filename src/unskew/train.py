@@ -1,0 +1,226 @@
+"""The one training loop: stages of phases, early stopping on the validation part, checkpoints, exact resumption.
+
+Everything drawn is a function of (seed, step), so a checkpoint holds weights, moments and counters, and no generator.
+"""
+
+import json
+import math
+import resource
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unskew.data.batches import Batch, Sampler, Sampling, real
+from unskew.data.sequences import SequenceBatch, SequenceSampler
+from unskew.data.split import Split, Test
+from unskew.errors import UnskewError
+from unskew.evaluate import evaluation, positives, rank
+from unskew.layers import reseed
+from unskew.models.base import Phase, Recommender, Stage
+from unskew.progress import steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How a model is trained: all that is not the model's own."""
+
+    rounds: int = 30
+    """Rounds of the validated stage, at most (n_u)."""
+    patience: int = 5
+    """Rounds without a better validation metric before training stops."""
+    batch_size: int = 512
+    """Contexts in a batch of pairs."""
+    sequences: int = 256
+    """Sequences in a batch of whole sequences."""
+    negatives: int | None = None
+    """Sampled negatives per context; by default one where the log has none of its own."""
+    learning_rate: float = 1e-3
+    """Of Adam, in all phases."""
+    weight_decay: float = 0.0
+    """Of Adam, in all phases."""
+    gradient_norm: float = 5.0
+    """Longer gradients are shortened to this."""
+    valid_rows: int = 2000
+    """Positives of the validation part that are ranked after each round, a seeded sample."""
+    valid_test: Test = "ordinary"
+    """Which version of the validation part."""
+    seed: int = 0
+    """Of everything random."""
+
+
+METRIC = "ndcg@10"  # of the validation part, full ranking
+
+
+@dataclass
+class Progress:
+    """Where training is. Saved with every checkpoint; a resumed run starts exactly there."""
+
+    stage: int = 0
+    round: int = 0
+    phase: int = 0
+    epoch: int = 0
+    step: int = 0  # of all phases together; seeds everything that is drawn
+    samplers: dict[str, dict[str, int]] = field(default_factory=dict)
+    loss_sum: float = 0.0
+    batches: int = 0
+    losses: dict[str, float] = field(default_factory=dict)
+    best: float = -math.inf
+    best_round: int = -1
+    records: int = 0
+    finished: bool = False
+
+
+class Trainer:
+    """Walks through a model's stages. `store` keeps records and checkpoints; without one, nothing is written."""
+
+    def __init__(self, model: Recommender, split: Split, settings: Training, store: "Store | None" = None) -> None:
+        self.model, self.split, self.settings, self.store = model, split, settings, store
+        self.stages = model.stages(settings.rounds)
+        self.progress = Progress()
+        self.best: dict[str, Tensor] | None = None
+        phases = {phase.name: phase for stage in self.stages for phase in stage.phases}
+        self.samplers = {name: self._sampler(phase, place) for place, (name, phase) in enumerate(phases.items())}
+        self.optimizers = {name: self._optimizer(phase) for name, phase in phases.items()}
+        self.valid = positives(split, "valid", settings.valid_test, settings.valid_rows, settings.seed)
+        self.records: list[dict[str, Any]] = []
+
+    def _sampler(self, phase: Phase, place: int) -> Sampler | SequenceSampler:
+        settings, config = self.settings, self.model.config
+        seed = settings.seed * 1000 + place
+        if phase.batches == "sequences":
+            return SequenceSampler(self.split, settings.sequences, seed, config.history, config.audience)
+        sampling = Sampling(
+            batch_size=settings.batch_size, negatives=settings.negatives, history=config.history, audience=config.audience, seed=seed
+        )
+        return Sampler(self.split, sampling)
+
+    def _optimizer(self, phase: Phase) -> torch.optim.Adam:
+        parameters = list(phase.parameters())
+        return torch.optim.Adam(parameters, lr=self.settings.learning_rate, weight_decay=self.settings.weight_decay, fused=True)
+
+    def run(self) -> None:
+        """To the end, from wherever it is. The model ends with its best weights."""
+        if self.store is not None:
+            self.store.restore(self)
+        at = self.progress
+        while at.stage < len(self.stages) and not at.finished:
+            stage = self.stages[at.stage]
+            while at.round < stage.rounds:
+                self._round(stage)
+                if stage.validated and at.round - 1 - at.best_round >= self.settings.patience:
+                    break
+            at.stage, at.round = at.stage + 1, 0
+            self._save()
+        if self.best is not None:
+            self.model.load_state_dict(self.best)
+        at.finished = True
+        self.model.eval()
+
+    def _round(self, stage: Stage) -> None:
+        at = self.progress
+        started, rows = time.perf_counter(), 0
+        while at.phase < len(stage.phases):
+            phase = stage.phases[at.phase]
+            while at.epoch < phase.epochs:
+                rows += self._epoch(stage, phase)
+                at.losses[phase.name] = at.loss_sum / max(at.batches, 1)
+                at.loss_sum, at.batches, at.epoch = 0.0, 0, at.epoch + 1
+            at.phase, at.epoch = at.phase + 1, 0
+        at.phase = 0
+        record: dict[str, Any] = {"stage": stage.name, "round": at.round, "losses": dict(at.losses), "step": at.step}
+        if stage.validated and len(self.valid):
+            record["valid"] = self._validate()
+            if record["valid"][METRIC] > at.best:
+                at.best, at.best_round = record["valid"][METRIC], at.round
+                self.best = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+        elif stage.validated:
+            at.best_round = at.round  # nothing to stop early by
+        record["rows_per_s"] = round(rows / max(time.perf_counter() - started, 1e-9), 1)
+        record["peak_gb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 3)
+        self.records.append(record)
+        at.losses, at.round, at.records = {}, at.round + 1, len(self.records)
+        self._save(record)
+
+    def _epoch(self, stage: Stage, phase: Phase) -> int:
+        at, sampler, optimizer = self.progress, self.samplers[phase.name], self.optimizers[phase.name]
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        rows = 0
+        self.model.train()
+        valid = "" if at.best == -math.inf else f", valid {METRIC} {at.best:.4f}"
+        with steps(f"{stage.name} {at.round + 1}, {phase.name}", len(sampler)) as job:
+            job.advance(sampler.step)
+            batches: Iterator[Batch | SequenceBatch] = sampler.epoch()
+            for batch in batches:
+                reseed(self.settings.seed, at.step)
+                loss = phase.loss(batch)
+                if not torch.isfinite(loss):
+                    raise UnskewError(f"the loss of phase {phase.name} is {float(loss)} at step {at.step}: try a smaller learning rate")
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+                nn.utils.clip_grad_norm_(parameters, self.settings.gradient_norm)
+                optimizer.step()
+                at.loss_sum, at.batches, at.step = at.loss_sum + float(loss.detach()), at.batches + 1, at.step + 1
+                rows += rows_in(batch)
+                at.samplers[phase.name] = sampler.state_dict()
+                job.advance(note=f"loss {at.loss_sum / at.batches:.4f}{valid}")
+                if self.store is not None:
+                    self.store.maybe_checkpoint(self)
+        at.samplers[phase.name] = sampler.state_dict()
+        return rows
+
+    def _validate(self) -> dict[str, float]:
+        ranked = rank(self.model.eval(), self.split, self.valid, self.settings.seed)
+        return {name: round(value, 6) for name, value in evaluation(self.split, ranked, "full", self.settings.valid_test).metrics().items()}
+
+    def _save(self, record: dict[str, Any] | None = None) -> None:
+        if self.store is not None:
+            self.store.save(self, record)
+
+    # What a checkpoint holds
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, str]]:
+        tensors = {f"model/{name}": value for name, value in self.model.state_dict().items()}
+        tensors |= {f"best/{name}": value for name, value in (self.best or {}).items()}
+        for name, optimizer in self.optimizers.items():
+            for place, moments in optimizer.state_dict()["state"].items():
+                tensors |= {f"adam/{name}/{place}/{kind}": value for kind, value in moments.items()}
+        return tensors, {"progress": json.dumps(asdict(self.progress)), "records": json.dumps(self.records)}
+
+    def load(self, tensors: dict[str, Tensor], words: dict[str, str]) -> None:
+        self.progress = Progress(**json.loads(words["progress"]))
+        self.records = json.loads(words["records"])
+        self.model.load_state_dict(_below("model", tensors))
+        self.best = _below("best", tensors) or None
+        for name, optimizer in self.optimizers.items():
+            moments: dict[int, dict[str, Tensor]] = {}
+            for path, value in _below(f"adam/{name}", tensors).items():
+                place, kind = path.split("/")
+                moments.setdefault(int(place), {})[kind] = value
+            optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
+        for name, state in self.progress.samplers.items():
+            self.samplers[name].load_state_dict(state)
+
+
+def rows_in(batch: Batch | SequenceBatch) -> int:
+    """What an epoch's rate counts: pairs, or elements of sequences."""
+    if isinstance(batch, Batch):
+        return batch.candidates_BC.numel()
+    return int(real(batch.history_BL).sum() + real(batch.audience_BM).sum())
+
+
+def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {path.removeprefix(f"{prefix}/"): value for path, value in tensors.items() if path.startswith(f"{prefix}/")}
+
+
+class Store:
+    """What a trainer needs of a run's folder; `run.RunFolder` is the real one."""
+
+    def restore(self, trainer: Trainer) -> None: ...
+
+    def maybe_checkpoint(self, trainer: Trainer) -> None: ...
+
+    def save(self, trainer: Trainer, record: dict[str, Any] | None) -> None: ...
