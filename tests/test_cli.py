@@ -162,7 +162,7 @@ def test_stopped_in_the_middle_nothing_is_left(tmp_path: Path, number: int) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["big.parquet"]
 
 
-@pytest.mark.parametrize("flags", [["--shares", "inf", "50", "50"], ["--seed", "-1"], ["--strength", "nan"], ["--strength", "-1"]])
+@pytest.mark.parametrize("flags", [["--shares", "inf", "50", "50"], ["--resample-seed", "-1"], ["--strength", "nan"], ["--strength", "-1"]])
 def test_settings_outside_their_range(capsys, data: Path, flags: list[str]) -> None:
     code, out, err = run(capsys, "inspect", data, *flags)
     assert (code, out) == (2, "")

@@ -70,7 +70,7 @@ def test_resampling_flattens_popularity_and_is_seeded() -> None:
     rows = 40_000
     item = np.minimum((50 * random.random(rows) ** 3).astype(int), 49)
     log = unskew.read(pa.table({"user": random.integers(0, 500, rows), "item": item, "time": np.arange(rows)}))
-    split, again, other = unskew.split(log), unskew.split(log), unskew.split(log, seed=1)
+    split, again, other = unskew.split(log), unskew.split(log), unskew.split(log, resample_seed=1)
     ordinary, resampled = (np.bincount(log.item[split.rows("test", test)], minlength=50) for test in ("ordinary", "resampled"))
     assert ordinary.max() / ordinary.min() > 5
     # every item is now expected about equally often; what is drawn is within five standard deviations of a Poisson count

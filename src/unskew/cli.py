@@ -1,14 +1,17 @@
 """The command line. A verb is a small dataclass; its flags are the fields of the settings that the Python functions take."""
 
 import json as json_library
+import math
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import tyro
 from rich.console import Console
 from rich.table import Table
@@ -19,13 +22,20 @@ from unskew.data.audit import audit
 from unskew.data.log import Log
 from unskew.data.prepare import Preparation, prepare
 from unskew.data.simulate import Simulation, simulate
-from unskew.data.split import Split, Splitting, split
+from unskew.data.split import Split, Splitting, Test, split
 from unskew.data.views import AUDIENCE, HISTORY
-from unskew.errors import Leak, UnskewError
+from unskew.errors import BadInput, Leak, UnskewError
+from unskew.evaluate import Protocol, evaluation, interval, positives, rank
 from unskew.inspection import Inspection, inspect
+from unskew.model import load
+from unskew.models.base import MODELS, ModelConfig
 from unskew.progress import shown_on
+from unskew.run import load as load_run
+from unskew.run import train
+from unskew.train import METRIC, Training
 
 Data = Annotated[Path, tyro.conf.arg(metavar="DATA", help="A folder that `unskew prepare` made.")]
+RunArg = Annotated[Path, tyro.conf.arg(metavar="RUN", help="A folder that `unskew train` made.")]
 Out = Annotated[Path, tyro.conf.arg(metavar="DATA", help="The folder to write; on any error it is as it was before.")]
 
 # No markup: a path or an id may hold square brackets.
@@ -72,7 +82,7 @@ class Inspect(Verb):
     splitting: OmitArgPrefixes[Splitting] = field(default_factory=Splitting)
 
     def run(self) -> None:
-        found = inspect(_split(self.data, self.splitting), self.splitting.seed)
+        found = inspect(_split(self.data, self.splitting), self.splitting.resample_seed)
         if self.html is not None:
             _write_page(self.html, found)
         self.show(found.as_dict(), inspection_table(found))
@@ -113,6 +123,122 @@ class Simulate(Verb):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Train(Verb):
+    """Train a model; stopped at any moment, `--resume` goes on and ends with the same weights, bit for bit."""
+
+    data: Positional[Data]
+    out: Annotated[Path, tyro.conf.arg(metavar="RUN", help="The folder of the run.")]
+    model: str = "deps"
+    """Which model: `unskew models` lists them. Its own settings are flags, too."""
+    resume: bool = False
+    """Go on with a run that was stopped."""
+    threads: int | None = None
+    """Of torch; by default its own choice. The same number gives the same weights."""
+    training: OmitArgPrefixes[Training] = field(default_factory=Training)
+    splitting: OmitArgPrefixes[Splitting] = field(default_factory=Splitting)
+    config: OmitArgPrefixes[ModelConfig] = field(default_factory=ModelConfig)  # of the chosen model: see `_train_of`
+
+    def run(self) -> None:
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        cut = _split(self.data, self.splitting)
+        _, trainer = train(cut, self.model, self.config, self.training, self.out, self.resume, str(self.data.resolve()))
+        card = json_library.loads((self.out / "card.json").read_text(encoding="utf-8"))
+        rounds = [record for record in trainer.records if "valid" in record]
+        rows = [(str(r["round"]), *(f"{r['losses'][name]:.4f}" for name in r["losses"]), f"{r['valid'][METRIC]:.4f}") for r in rounds]
+        head = ("round", *(rounds[0]["losses"] if rounds else ()), f"valid {METRIC}")
+        self.show({"run": str(self.out), **card, "records": trainer.records}, _table(f"{self.model} -> {self.out}", head, rows))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(Verb):
+    """Rank the test part with a trained run, under one protocol, and show the metrics with their intervals."""
+
+    folder: Positional[RunArg]
+    protocol: Protocol = "full"
+    """full: the whole catalogue. uni100: 100 uniform negatives per positive. authors: the same, pooled by user."""
+    test: Test = "ordinary"
+    """Which version of the test part."""
+    data: Annotated[Path | None, tyro.conf.arg(metavar="DATA")] = None
+    """Where the prepared data is, if it has moved."""
+    sample: int | None = None
+    """Rank a fixed, seeded sample of so many positives."""
+
+    def run(self) -> None:
+        network, _, config = load_run(self.folder)
+        card = json_library.loads((self.folder / "card.json").read_text(encoding="utf-8"))
+        log = Log.open(self.data or Path(config["data"]))
+        if log.fingerprint() != card["data"]["hash"]:
+            raise BadInput(f"{self.data or config['data']}: not the data that this run was trained on")
+        cut = split(log, **{**config["split"], "shares": tuple(config["split"]["shares"])})
+        rows = positives(cut, "test", self.test, self.sample)
+        found = evaluation(cut, rank(network, cut, rows), self.protocol, self.test)
+        known, shown = found.metrics_of_known(), []
+        for name, value in found.metrics().items():
+            low, high = interval(found, name, 300)
+            shown.append((name, f"{value:.4f}", f"{low:.4f} - {high:.4f}", f"{known[name]:.4f}"))
+        title = f"{config['model']}, {self.test} test, protocol {self.protocol}, {len(found.user):,} units"
+        self.show({"run": str(self.folder), **_plain(found.as_dict())}, _table(title, ("", "mean", "95 % interval", "known only"), shown))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommend(Verb):
+    """The best items for a user of the log, or after a history of item ids, from a stored run alone."""
+
+    folder: Positional[RunArg]
+    history: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="ITEM")] = ()
+    """An item of the history, oldest first; given once per item."""
+    user: Annotated[str | None, tyro.conf.arg(metavar="ID")] = None
+    """A user of the log."""
+    k: int = 10
+    """How many items."""
+    seen: bool = False
+    """Also items that are in the history."""
+
+    def run(self) -> None:
+        if self.user is not None and self.history:
+            raise BadInput("expected --user or --history, not both")
+        trained = load(self.folder)
+        found = (
+            trained.recommend(users=[self.user], k=self.k, seen=self.seen)
+            if self.user is not None
+            else trained.recommend(histories=[self.history], k=self.k, seen=self.seen)
+        )
+        table = found.table.to_pylist()
+        shown = [(str(row["rank"]), str(row["item_id"]), f"{row['score']:.4f}", str(row.get("title", ""))) for row in table]
+        counts = {"unknown_users": found.unknown_users, "skipped_items": found.skipped_items}
+        self.show({"recommendations": table, **counts}, _table("", ("rank", "item", "score", "title"), shown))
+        for name, count in counts.items():
+            if count:
+                messages.print(f"{name.replace('_', ' ')}: {count}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Models(Verb):
+    """List all models with their papers and settings."""
+
+    def run(self) -> None:
+        rows = [
+            (name, kind.paper, ", ".join(f"{f.name} {f.default}" for f in fields(kind.Config))) for name, kind in sorted(MODELS.items())
+        ]
+        listed = {name: {"paper": kind.paper, "config": asdict(kind.Config())} for name, kind in MODELS.items()}
+        self.show({"models": listed}, _table("", ("model", "paper", "settings"), rows))
+
+
+def _train_of(arguments: list[str]) -> type[Train]:
+    """The verb with the flags of the model that was named."""
+    named = [value for flag, value in pairwise(arguments) if flag == "--model"] + [
+        a.split("=", 1)[1] for a in arguments if a.startswith("--model=")
+    ]
+    kind = MODELS.get(named[-1] if named else "deps")
+    if kind is None:
+        return Train
+    flags: Any = OmitArgPrefixes
+    config = ("config", flags[kind.Config], field(default_factory=kind.Config))
+    return make_dataclass("Train", [config], bases=(Train,), frozen=True, kw_only=True, namespace={"__doc__": Train.__doc__})
+
+
+@dataclass(frozen=True, kw_only=True)
 class Demo(Verb):
     """See it work: prepare the demo data, audit it, and draw how it is skewed."""
 
@@ -130,18 +256,29 @@ class Demo(Verb):
         messages.print(f"{leak_free}\nThe picture: {done.page}", soft_wrap=True)
 
 
-VERBS: dict[str, Callable[..., Any]] = {"prepare": Prepare, "inspect": Inspect, "audit": Audit, "simulate": Simulate, "demo": Demo}
+VERBS: dict[str, Callable[..., Any]] = {
+    "prepare": Prepare,
+    "inspect": Inspect,
+    "audit": Audit,
+    "simulate": Simulate,
+    "train": Train,
+    "evaluate": Evaluate,
+    "recommend": Recommend,
+    "models": Models,
+    "demo": Demo,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit codes: 0 done, 1 the job failed, 2 wrong use or bad input."""
-    if (sys.argv[1:] if arguments is None else arguments) == ["--version"]:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments == ["--version"]:
         print(f"unskew {version('unskew')}")
         return 0
     signal.signal(signal.SIGTERM, _stopped)
     try:
         verb = tyro.extras.subcommand_cli_from_dict(
-            VERBS,
+            VERBS | {"train": _train_of(arguments)},
             prog="unskew",
             description="Unbiased next-item recommendation from biased interaction logs.",
             args=arguments,
@@ -194,6 +331,12 @@ def _write_page(file: Path, found: Inspection) -> None:
     except OSError as error:
         raise UnskewError(f"{file}: cannot be written ({error.strerror})") from None
     messages.print(f"the page: {file}", soft_wrap=True)
+
+
+def _plain(document: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no nan: what is undefined is null."""
+    plain = {name: _plain(value) if isinstance(value, dict) else value for name, value in document.items()}
+    return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in plain.items()}
 
 
 def _flat(facts: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Ranks first, metrics as functions of ranks. No figure without its protocol, no comparison across two of them.
 
 Protocols:
-  full     each positive among the whole catalogue: items that exist by then, without the user's own past ones
+  full     each positive among the whole catalogue: items that existed before, without the user's own past ones
   uni100   each positive among 100 uniformly drawn ones of these
   authors  the same 100, pooled by user, as the published tables do: a user with many positives hits easily
 """
@@ -88,9 +88,8 @@ class Ranked:
 
 
 def positives(split: Split, part: Part, test: Test, sample: int | None = None, seed: int = 0) -> Ints:
-    """The rows to rank, in time: all positives of a part, or a seeded sample of them."""
-    rows = split.rows(part, test)
-    rows = rows[split.log.label[rows] == 1]
+    """The rows to rank, in time: all positives of a part but the first ones of an item, or a seeded sample of them."""
+    rows = np.flatnonzero(split.mask(part, test) & (split.log.label == 1) & ~split.newborn)
     if sample is not None and len(rows) > sample:
         rows = np.random.default_rng([seed, 13]).choice(rows, sample, replace=False)
     return rows[np.lexsort((rows, split.log.time[rows]))]
@@ -103,7 +102,7 @@ def rank(scorer: Scorer, split: Split, rows: Ints, seed: int = 0) -> Ranked:
         raise BadInput("nothing to rank: this part of the test has no positives")
     log, items = split.log, len(split.log.items)
     user, item, time = log.user[rows].astype(np.int64), log.item[rows].astype(np.int64), np.asarray(log.time[rows])
-    born = np.searchsorted(log.births[1], time, "right")
+    born = np.searchsorted(log.births[1], time, "left")
     spare = np.random.default_rng([seed, 11]).random((len(rows), SPARE * NEGATIVES), np.float32)
     found = Ranked(rows, np.empty(len(rows)), np.empty(len(rows)), *_empty(len(rows), items))
     catalog = scorer.catalog(log, int(time[0]), int(time[-1]) + 1)

@@ -46,22 +46,40 @@ class Dropout(nn.Module):
 
 
 class Table(nn.Module):
-    """An embedding per known id. PAD and ids that training never saw are the zero vector."""
+    """An embedding per known id, and one for everybody unknown. PAD is nobody: the zero vector.
 
-    def __init__(self, known: int, width: int) -> None:
+    Half of a log held out in time is full of ids that training never saw. What "unknown" means is learned by hiding a
+    share of the known ones (`hiding`); it is also what a masked place reads.
+    """
+
+    def __init__(self, known: int, width: int, hidden: float = 0.0) -> None:
         super().__init__()
-        self.known = known
+        self.known, self.hidden = known, hidden
         self.weight = nn.Parameter(torch.empty(known, width))
+        self.unknown = nn.Parameter(torch.zeros(width))
         nn.init.normal_(self.weight, std=width**-0.5)
 
-    def real(self, ids: Tensor) -> Tensor:
-        return (ids != PAD) & (ids < self.known)
+    def forward(self, ids: Tensor, masked: Tensor | None = None) -> Tensor:
+        """Embeddings; those of `masked` places are that of nobody in particular."""
+        unknown = ids >= self.known
+        if masked is not None:
+            unknown = unknown | masked
+        nobody = ids == PAD
+        embedded = functional.embedding(ids.masked_fill(unknown | nobody, 0), self.weight)
+        if bool(unknown.any()):
+            embedded = torch.where(unknown.unsqueeze(-1), self.unknown, embedded)
+        return embedded.masked_fill(nobody.unsqueeze(-1), 0) if bool(nobody.any()) else embedded
 
-    def forward(self, ids: Tensor) -> Tensor:
-        real = self.real(ids)
-        if bool(real.all()):
-            return functional.embedding(ids, self.weight)
-        return functional.embedding(ids.where(real, 0), self.weight) * real.unsqueeze(-1)
+    def hiding(self, ids: Tensor) -> Tensor:
+        """The same, with a share of the ids hidden while training."""
+        if not self.training or not self.hidden:
+            return self(ids)  # type: ignore[no-any-return]
+        return self(ids, (torch.rand(ids.shape) < self.hidden) & (ids != PAD))  # type: ignore[no-any-return]
+
+
+def real(ids: Tensor) -> Tensor:
+    """Which entries are somebody, known or not."""
+    return ids != PAD
 
 
 class Block(nn.Module):

@@ -70,11 +70,16 @@ class Model:
         network = self._trained()
         if not isinstance(network, deps.DEPS):
             raise BadInput(f"{self.name} has no propensities")
+        known = self._known()
+        if not (log.users.ids.equals(known.users.ids) and log.items.ids.equals(known.items.ids)):
+            raise BadInput("expected the log that the model was trained on: this one numbers its users and items differently")
         parts: list[list[torch.Tensor]] = []
         with torch.no_grad():
             for first in range(0, len(log), 1024):
                 rows = slice(first, first + 1024)
                 made = batch(log, log.user[rows], log.time[rows], log.item[rows, None], None, self.config.history, self.config.audience)
+                if log.propensity is not None:
+                    made = made._replace(logged_BC=torch.from_numpy(log.propensity[rows, None].astype(np.float32)))
                 views = (network.propensity.item_view(made), network.propensity.user_view(made), network.propensity.weights(made))
                 parts.append([torch.full((len(made.user_B), 1), float("nan")) if view is None else view for view in views])
         columns = [torch.cat(column).squeeze(1).numpy() for column in zip(*parts, strict=True)]

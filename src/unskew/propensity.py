@@ -4,7 +4,7 @@
 
 Symbols: h_u the history of the user, h_i the audience of the item, M the clip, alpha the weight of the item view. With
 the true propensities and M = 0 the weighted loss is unbiased, from either view and from any mixture of them. Raising M
-lowers the variance, at most (1/M - 1) delta^2 per pair (Theorem 2), and adds bias. The weights carry no gradient.
+lowers the variance, at most (1/M - 1) delta^2 per pair (Theorem 2, for M <= 1/2), and adds bias. The weights carry no gradient.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ from unskew.data.batches import Batch
 from unskew.data.split import Split
 from unskew.data.views import PAD
 from unskew.errors import BadInput
-from unskew.layers import Table
+from unskew.layers import Table, real
 
 FULL_SOFTMAX = 100_000  # ids up to which every one of them is scored
 SAMPLES = 2048  # ids scored beyond that, shared by the whole batch
@@ -89,17 +89,17 @@ class SequenceGRU(nn.Module):
 
     def last(self, ids_BL: Tensor, table: Table) -> Tensor:
         """y after the whole of each sequence, padded on the left: (B, D)."""
-        real = table.real(ids_BL)
+        is_real = real(ids_BL)
         # To the right of the real ones there may be anything: the GRU has not read it yet when their last output comes.
-        order = (~real).to(torch.int8).argsort(dim=1, stable=True)
+        order = (~is_real).to(torch.int8).argsort(dim=1, stable=True)
         outputs = self.outputs(ids_BL.gather(1, order), table)
-        return outputs[torch.arange(len(ids_BL)), real.sum(1)]
+        return outputs[torch.arange(len(ids_BL)), is_real.sum(1)]
 
     def loss(self, ids_BL: Tensor, table: Table) -> Tensor:
         """-log P of each element given those before it, summed over the batch; padded on the right.   (L^AR)"""
         outputs = self.outputs(ids_BL[:, :-1], table) if ids_BL.shape[1] > 1 else self.outputs(ids_BL[:, :0], table)
-        real = table.real(ids_BL)
-        states, targets = outputs[real], ids_BL[real]
+        wanted = real(ids_BL) & (ids_BL < table.known)
+        states, targets = outputs[wanted], ids_BL[wanted]
         weight = table.weight.detach()
         if table.known <= FULL_SOFTMAX:
             return functional.cross_entropy(states @ weight.T, targets, reduction="sum")
@@ -153,7 +153,7 @@ class DualGRU(Propensity):
         total, count = torch.zeros(()), 0
         for view, table, ids in ((self.items, self._tables[0], histories_BL), (self.users, self._tables[1], audiences_BM)):
             if view is not None and ids is not None and ids.numel():
-                total, count = total + view.loss(ids, table), count + int(table.real(ids).sum())
+                total, count = total + view.loss(ids, table), count + int(real(ids).sum())
         return total / max(count, 1)
 
 

@@ -158,7 +158,9 @@ class Trainer:
                 reseed(self.settings.seed, at.step)
                 loss = phase.loss(batch)
                 if not torch.isfinite(loss):
-                    raise UnskewError(f"the loss of phase {phase.name} is {float(loss)} at step {at.step}: try a smaller learning rate")
+                    raise UnskewError(
+                        f"the loss of phase {phase.name} is {float(loss.detach())} at step {at.step}: try a smaller learning rate"
+                    )
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 nn.utils.clip_grad_norm_(parameters, self.settings.gradient_norm)

@@ -17,7 +17,6 @@ from unskew.data.views import AUDIENCE, HISTORY, PAD, Ints
 from unskew.errors import BadInput
 
 POOL = 64  # batches whose rows are sorted by length together: enough to trim well, few enough to keep batches random
-FIRST_ITEMS = 10
 ROUNDS = 16  # of redrawing negatives that turn out to be positives, before the user's complement is listed
 
 
@@ -64,7 +63,7 @@ def bare_contexts(user_B: Ints, history_BL: NDArray[np.int32], time_B: Ints) -> 
 
 def with_candidates(context: Batch, log: Log, candidates: ArrayLike, labels: ArrayLike | None, audience: int = AUDIENCE) -> Batch:
     """The same contexts with candidates, and each distinct audience of them once."""
-    candidates_BC = np.asarray(candidates, np.int64).reshape(len(context.user_B), -1)
+    candidates_BC = np.array(candidates, np.int64).reshape(len(context.user_B), -1)
     start, end = log.audiences.before(candidates_BC.ravel(), np.repeat(context.times_B.numpy(), candidates_BC.shape[1]), audience)
     # Two candidates have the same audience exactly if their windows end at the same event; all empty windows are one.
     _, first, audience_of = np.unique(np.where(end > start, end, -1), return_index=True, return_inverse=True)
@@ -98,7 +97,7 @@ class Sampling:
 
 
 class Sampler:
-    """An endless, seeded walk over the rows of a part: `for batch in sampler.epoch()`.
+    """An endless, seeded walk over the rows of a part but the first ones of an item: `for batch in sampler.epoch()`.
 
     Everything drawn is a function of (seed, epoch, step), so its whole state is two numbers, and a restored sampler goes
     on exactly where the saved one stopped.
@@ -108,7 +107,7 @@ class Sampler:
         if settings.batch_size < 1 or (settings.negatives or 0) < 0 or settings.seed < 0:
             raise BadInput(f"{settings}: expected a batch size of at least 1, and no negative numbers")
         self.split, self.log, self.settings, self.part = split, split.log, settings, (part, test)
-        self.rows = split.rows(part, test)
+        self.rows = np.flatnonzero(split.mask(part, test) & ~split.newborn)
         if not len(self.rows):
             raise BadInput(f"the {part} part ({test}) has no rows")
         positives = int(self.log.label[self.rows].sum())
@@ -172,15 +171,13 @@ class Sampler:
         return made._replace(logged_BC=torch.from_numpy(self.log.propensity[rows].astype(np.float32))[:, None])
 
     def _draw_negatives(self, user: Ints, item: Ints, time: Ints) -> Ints:
-        """Uniform over the known items that exist by then, without the logged one and the user's own positives in training.
+        """Uniform over the known items that existed before, without the logged one and the user's own positives in training.
 
-        An item that is born later has an empty audience, which would tell the model that it is a negative.
+        An item without a past has an empty audience, which would tell the model the label.
         """
         random = self._random(self.step + 1)
-        # Codes follow first appearance, so "exists by then" is "has a code below". At the very beginning hardly anything
-        # exists, and all audiences are empty: there, the first few items have to do.
-        existing = np.minimum(np.searchsorted(self.log.births[1], time, "right"), self.split.known_items)
-        existing = np.maximum(existing, min(FIRST_ITEMS, self.split.known_items))[:, None]
+        # Codes follow first appearance, so "existed before" is "has a code below", for negatives as for targets.
+        existing = np.minimum(np.searchsorted(self.log.births[1], time, "left"), self.split.known_items)[:, None]
         shape = (len(user), self.negatives)
         drawn = (random.random(shape) * existing).astype(np.int64)
         for _ in range(ROUNDS):

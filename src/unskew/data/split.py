@@ -29,7 +29,7 @@ class Splitting:
     """`inverse` undoes the popularity of the training part; `authors` is what the paper's code does, seeded."""
     strength: float = 1.0
     """How far popularity is undone: 0 not at all, 1 fully."""
-    seed: int = 0
+    resample_seed: int = 0
     """Of the resampling."""
 
 
@@ -73,9 +73,15 @@ class Split:
         return np.flatnonzero(self.mask(part, test))
 
     @cached_property
+    def newborn(self) -> Mask:
+        """Rows at the first moment of their item. They are no targets, of training or of a test: nothing could be known of
+        the item yet, and of all items that exist by then it alone has nobody before it, which would tell that it is the one."""
+        return np.asarray(self.log.births[1][self.log.item] == self.log.time)
+
+    @cached_property
     def survives(self) -> Mask:
         """One seeded draw per row, so that valid and test never depend on each other."""
-        draws = np.random.default_rng([self.settings.seed, 7]).random(len(self.log))
+        draws = np.random.default_rng([self.settings.resample_seed, 7]).random(len(self.log))
         return np.asarray(draws < self.acceptance[self.log.item])
 
     def tests(self) -> tuple[Test, ...]:
@@ -95,7 +101,7 @@ class Split:
             counts = {"rows": len(rows), "positives": int(self.log.label[rows].sum())}
             counts |= {"users": len(np.unique(user)), "items": len(np.unique(item))}
             counts |= {"unknown_user_rows": int((user >= self.known_users).sum())}
-            counts |= {"unknown_item_rows": int((item >= self.known_items).sum())}
+            counts |= {"unknown_item_rows": int((item >= self.known_items).sum()), "newborn_item_rows": int(self.newborn[rows].sum())}
             found.append({"part": part, "test": test, **counts})
         return found
 
@@ -106,8 +112,8 @@ def split(log: Log, settings: Splitting) -> Split:
     shares = np.asarray(settings.shares, float)
     if len(shares) != 3 or (shares < 0).any() or not shares.sum() > 0 or shares[0] == 0:
         raise BadInput(f"shares {settings.shares}: expected three of at least 0, the first above 0")
-    if settings.strength < 0 or settings.seed < 0:
-        raise BadInput(f"strength {settings.strength}, seed {settings.seed}: expected at least 0")
+    if settings.strength < 0 or settings.resample_seed < 0:
+        raise BadInput(f"strength {settings.strength}, resample_seed {settings.resample_seed}: expected at least 0")
     train_end, valid_end = borders(log.time, shares / shares.sum())
     train = np.asarray(log.time < train_end)
     positive = train & (log.label == 1)

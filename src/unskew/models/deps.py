@@ -12,7 +12,7 @@ from unskew.data.batches import Batch
 from unskew.data.log import Log
 from unskew.data.sequences import SequenceBatch
 from unskew.data.split import Split
-from unskew.layers import Encoder, Table
+from unskew.layers import Encoder, Table, real
 from unskew.models.base import ModelConfig, Phase, Recommender, Stage, mean_of_weighted, parameters_of
 from unskew.propensity import DualGRU, Frequency, Logged, Propensity, Unit, Views, right_padded
 
@@ -34,6 +34,8 @@ class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensit
         """Width of the hidden layer of the MLP."""
         dropout: float = 0.5
         """Share of activations dropped in the transformers."""
+        hidden_ids: float = 0.1
+        """Share of the ids hidden from the recommender while training, so that ids which training never saw mean something."""
         reads: Literal["both", "history", "audience"] = "both"
         """Which sequences the recommender reads."""
         propensity: Estimator = "dual"
@@ -58,12 +60,10 @@ class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensit
     def __init__(self, split: Split, config: Config) -> None:
         super().__init__(split, config)
         width = config.width
-        self.items, self.users = Table(split.known_items, width), Table(split.known_users, width)  # theta_e
+        self.items, self.users = (Table(known, width, config.hidden_ids) for known in (split.known_items, split.known_users))  # theta_e
         shape = (width, config.layers, config.heads, config.inner, config.dropout)
         self.history_encoder = Encoder(*shape, config.history) if config.reads != "audience" else None  # theta_t
         self.audience_encoder = Encoder(*shape, config.audience) if config.reads != "history" else None
-        self.masked_item = nn.Parameter(torch.zeros(width)) if self.history_encoder is not None else None
-        self.masked_user = nn.Parameter(torch.zeros(width)) if self.audience_encoder is not None else None
         # The first layer of the MLP in four parts, so that a catalogue costs one addition per pair.   theta_m
         self.of_user, self.of_item = nn.Linear(width, config.hidden, bias=False), nn.Linear(width, config.hidden)
         self.of_history = nn.Linear(width, config.hidden, bias=False) if self.history_encoder is not None else None
@@ -85,20 +85,19 @@ class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensit
     # The recommender
 
     def context_side(self, batch: Batch) -> Tensor:
-        side: Tensor = self.of_user(self.users(batch.user_B))
+        side: Tensor = self.of_user(self.users.hiding(batch.user_B))
         if self.history_encoder is not None and self.of_history is not None:
             ids = batch.history_BL
-            side = side + self.of_history(self.history_encoder.mean(self.items(ids), self.items.real(ids)))  # eq. EmbedSeqI
+            side = side + self.of_history(self.history_encoder.mean(self.items.hiding(ids), real(ids)))  # eq. EmbedSeqI
         return side
 
     def item_side(self, item_N: Tensor) -> Tensor:
-        return self.of_item(self.items(item_N))  # type: ignore[no-any-return]
+        return self.of_item(self.items.hiding(item_N))  # type: ignore[no-any-return]
 
     def audience_side(self, audience_AM: Tensor) -> Tensor:
         if self.audience_encoder is None or self.of_audience is None:
             return torch.zeros(len(audience_AM), self.config.hidden)
-        embedded, real = self.users(audience_AM), self.users.real(audience_AM)
-        return self.of_audience(self.audience_encoder.mean(embedded, real))  # type: ignore[no-any-return]  # eq. EmbedSeqU
+        return self.of_audience(self.audience_encoder.mean(self.users.hiding(audience_AM), real(audience_AM)))  # type: ignore[no-any-return]  # eq. EmbedSeqU
 
     def join(self, context: Tensor, candidate: Tensor) -> Tensor:
         return self.last(functional.relu(context + candidate)).squeeze(-1)  # type: ignore[no-any-return]  # eq. prediction
@@ -115,10 +114,9 @@ class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensit
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         theta_e, theta_t = (self.items, self.users), (self.history_encoder, self.audience_encoder)
         theta_m = (self.of_history, self.of_user, self.of_audience, self.of_item, self.last)
-        masked = (self.masked_item, self.masked_user)
         learned = isinstance(self.propensity, DualGRU)
         autoregressive = Phase("propensity", "sequences", self.autoregressive_loss, lambda: parameters_of(self.propensity))
-        mlm = Phase("masked", "sequences", self.masked_loss, lambda: parameters_of(*theta_e, *theta_t, *masked))
+        mlm = Phase("masked", "sequences", self.masked_loss, lambda: parameters_of(*theta_e, *theta_t))
         unbiased = Phase("unbiased", "pairs", self.unbiased_loss, lambda: parameters_of(*theta_e, *theta_t, *theta_m))
         first = (autoregressive, mlm) if learned else (mlm,)
         second = (replace(autoregressive, epochs=self.config.propensity_epochs), unbiased) if learned else (unbiased,)
@@ -135,13 +133,13 @@ class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensit
     def masked_loss(self, batch: SequenceBatch) -> Tensor:
         """lambda_p (L_u^MLM + L_i^MLM): some places are masked and predicted from all others, as in BERT4Rec."""
         total, count = torch.zeros(()), 0
-        for encoder, table, mask, ids in (
-            (self.history_encoder, self.items, self.masked_item, batch.history_BL),
-            (self.audience_encoder, self.users, self.masked_user, batch.audience_BM),
+        for encoder, table, ids in (
+            (self.history_encoder, self.items, batch.history_BL),
+            (self.audience_encoder, self.users, batch.audience_BM),
         ):
-            if encoder is None or mask is None or not ids.numel():
+            if encoder is None or not ids.numel():
                 continue
-            found = masked_prediction(encoder, table, mask, ids, self.config.masked)
+            found = masked_prediction(encoder, table, ids, self.config.masked)
             total, count = total + found.loss, count + found.places
         return self.config.mlm_weight * total / max(count, 1)
 
@@ -158,15 +156,14 @@ class Masked(NamedTuple):
     places: int
 
 
-def masked_prediction(encoder: Encoder, table: Table, mask_D: Tensor, ids_BL: Tensor, share: float) -> Masked:
+def masked_prediction(encoder: Encoder, table: Table, ids_BL: Tensor, share: float) -> Masked:
     """Mask a share of each sequence's places, at least one, and predict them with the table itself."""
-    real = table.real(ids_BL)
-    order = torch.rand(ids_BL.shape).masked_fill(~real, 2).argsort(dim=1).argsort(dim=1)
-    wanted = (share * real.sum(1, keepdim=True)).round().clamp(min=1)
-    hidden = real & (order < wanted)
-    embedded = torch.where(hidden[..., None], mask_D, table(ids_BL))
-    states = encoder(embedded, real)[hidden]
-    return Masked(functional.cross_entropy(states @ table.weight.T, ids_BL[hidden], reduction="sum"), int(hidden.sum()))
+    is_real = real(ids_BL)
+    order = torch.rand(ids_BL.shape).masked_fill(~is_real, 2).argsort(dim=1).argsort(dim=1)
+    wanted = (share * is_real.sum(1, keepdim=True)).round().clamp(min=1)
+    masked = is_real & (order < wanted) & (ids_BL < table.known)
+    states = encoder(table(ids_BL, masked), is_real)[masked]
+    return Masked(functional.cross_entropy(states @ table.weight.T, ids_BL[masked], reduction="sum"), int(masked.sum()))
 
 
 # The paper's ablations: Figure ablation_ips, Tables ablation_trans and Ablation.

@@ -1,0 +1,172 @@
+"""Dropout that repeats, sequences whose padding is invisible, tables in which nobody is the zero vector."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from unskew.data.views import PAD
+from unskew.layers import Dropout, Encoder, Table, reseed
+
+WIDTH, LENGTH = 8, 12
+
+
+def encoder(dropout: float = 0.0, layers: int = 2) -> Encoder:
+    torch.manual_seed(0)
+    made = Encoder(WIDTH, layers, 2, 16, dropout, LENGTH).eval()
+    with torch.no_grad():
+        for parameter in made.parameters():  # biases and places start at (nearly) nothing, where a fault would not show
+            parameter.add_(torch.randn(parameter.shape) * 0.3)
+    return made
+
+
+def sequences(lengths: list[int], width: int, seed: int = 1) -> tuple[Tensor, Tensor]:
+    """Left-padded vectors; what is in the padding is the same for all and not zero."""
+    random = torch.Generator().manual_seed(seed)
+    x = torch.full((len(lengths), width, WIDTH), 7.0)
+    real = torch.zeros(len(lengths), width, dtype=torch.bool)
+    for row, length in enumerate(lengths):
+        x[row, width - length :] = torch.randn(length, WIDTH, generator=random)
+        real[row, width - length :] = True
+    return x, real
+
+
+# Dropout
+
+
+@pytest.mark.parametrize("share", [0.1, 0.25, 0.5, 0.9])
+def test_dropout_drops_its_share_and_keeps_the_mean(share: float) -> None:
+    reseed(1, 2)
+    size = 400_000
+    out = Dropout(share).train()(torch.ones(size))
+    dropped = float((out == 0).float().mean())
+    deviation = (share * (1 - share) / size) ** 0.5
+    assert abs(dropped - share) < 1 / 512 + 4 * deviation  # in steps of 1/256
+    assert abs(float(out.mean()) - 1) < 4 * (share / (1 - share) / size) ** 0.5
+    assert len(out.unique()) == 2  # nothing in between
+
+
+def test_dropout_is_off_in_evaluation_and_at_zero() -> None:
+    x = torch.randn(50, 4)
+    assert torch.equal(Dropout(0.5).eval()(x), x)
+    assert torch.equal(Dropout(0.0).train()(x), x)
+    assert not torch.equal(Dropout(0.5).train()(x), x)
+
+
+def test_dropout_passes_the_gradient_where_it_let_the_value_pass() -> None:
+    reseed(3)
+    x = torch.ones(1000, requires_grad=True)
+    out = Dropout(0.5).train()(x)
+    out.sum().backward()
+    assert torch.equal(x.grad, out.detach())
+
+
+def test_everything_drawn_repeats_after_reseeding() -> None:
+    layer, x = Dropout(0.5).train(), torch.ones(500)
+
+    def drawn(*what: int) -> tuple[Tensor, Tensor, Tensor]:
+        reseed(*what)
+        return layer(x), layer(x), torch.rand(5)
+
+    first, again, other = drawn(4, 9), drawn(4, 9), drawn(4, 10)
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+    assert not torch.equal(first[0], first[1])  # two layers of one step differ
+
+
+# The encoder
+
+
+def padding_is_invisible(mean: Callable[[Tensor, Tensor], Tensor]) -> None:
+    lengths = [3, 1, 5, 0]
+    expected = mean(*sequences(lengths, 5))
+    for width in (6, 9, LENGTH):
+        torch.testing.assert_close(mean(*sequences(lengths, width)), expected, atol=1e-6, rtol=0)
+    x, real = sequences(lengths, 9)
+    x[~real] = torch.randn(int((~real).sum()), WIDTH)
+    torch.testing.assert_close(mean(x, real), expected, atol=1e-6, rtol=0)
+
+
+def test_padding_is_invisible() -> None:
+    padding_is_invisible(encoder().mean)
+
+
+def test_an_encoder_that_sees_its_padding_is_caught() -> None:
+    made = encoder()
+    with pytest.raises(AssertionError):
+        padding_is_invisible(lambda x, real: made.mean(x, torch.ones_like(real)))
+    with pytest.raises(AssertionError):  # places counted from the left
+        padding_is_invisible(lambda x, real: made.mean(x + made.places[: x.shape[1]], real))
+
+
+def test_rows_are_independent() -> None:
+    made, lengths = encoder(), [4, 2, 0, 5]
+    x, real = sequences(lengths, 5)
+    together = made.mean(x, real)
+    for row in range(len(lengths)):
+        torch.testing.assert_close(made.mean(x[row : row + 1], real[row : row + 1])[0], together[row], atol=1e-6, rtol=0)
+    assert len({tuple(row.tolist()) for row in together}) == len(lengths)
+
+
+def test_an_empty_row_has_zero_mean_and_finite_gradients() -> None:
+    made = encoder()
+    for lengths, width in (([0, 3], 4), ([0, 0], 4), ([0, 0], 0)):
+        x, real = sequences(lengths, width)
+        x.requires_grad_()
+        mean = made.mean(x, real)
+        assert mean.shape == (2, WIDTH)
+        assert not mean[0].any()
+        made.zero_grad()
+        (mean.pow(2).sum() + x.sum()).backward()
+        found = [p.grad for p in made.parameters() if p.grad is not None] + [x.grad]
+        assert all(bool(gradient.isfinite().all()) for gradient in found)
+        assert torch.equal(x.grad[0], torch.ones_like(x.grad[0]))  # nothing through the mean
+        if lengths[1]:
+            assert any(bool(gradient.any()) for gradient in found[:-1])
+
+
+def test_the_mean_is_over_real_places_only() -> None:
+    made = encoder()
+    x, real = sequences([2, 5], 5)
+    states = made(x, real)
+    torch.testing.assert_close(made.mean(x, real)[0], states[0, 3:].mean(0))
+    torch.testing.assert_close(made.mean(x, real)[1], states[1].mean(0))
+
+
+def test_order_matters() -> None:
+    made = encoder()
+    x, real = sequences([4], 4)
+    assert not torch.allclose(made.mean(x, real), made.mean(x.flip(1), real), atol=1e-2)
+    with torch.no_grad():
+        made.places.zero_()  # it is the places that tell
+    torch.testing.assert_close(made.mean(x, real), made.mean(x.flip(1), real), atol=1e-5, rtol=0)
+
+
+def test_all_real_is_the_same_as_a_mask_that_hides_nothing() -> None:
+    made = encoder()
+    x, real = sequences([4, 4], 4)
+    longer, longer_real = sequences([4, 4], 5)  # takes the way with a mask
+    torch.testing.assert_close(made(x, real), made(longer, longer_real)[:, 1:], atol=1e-6, rtol=0)
+
+
+# Tables
+
+
+def test_nobody_and_unknown_ids_are_zero_and_get_no_gradient() -> None:
+    torch.manual_seed(0)
+    table = Table(5, WIDTH)
+    ids = torch.tensor([[PAD, 0, 4], [5, 99, 2]])
+    assert table.real(ids).tolist() == [[False, True, True], [False, False, True]]
+    found = table(ids)
+    assert not found[0, 0].any()
+    assert not found[1, :2].any()
+    assert torch.equal(found[0, 1:], table.weight[[0, 4]])
+    found.sum().backward()
+    assert table.weight.grad.sum(1).tolist() == [WIDTH, 0, WIDTH, 0, WIDTH]  # row 0 is met once, not once more for each stranger
+
+
+def test_a_table_without_strangers_gives_its_rows() -> None:
+    table = Table(5, WIDTH)
+    ids = torch.tensor([[1, 1], [3, 0]])
+    assert torch.equal(table(ids), table.weight[ids])

@@ -1,0 +1,601 @@
+"""What every registered model promises, with planted faults that show each check fires; then Algorithm 1 and the equations of DEPS."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+import unskew
+import unskew.models
+from tests.conftest import random_table
+from unskew.catalog import Catalog
+from unskew.data.batches import Batch, Sampler, Sampling, batch, contexts, with_candidates
+from unskew.data.sequences import SequenceSampler
+from unskew.data.views import PAD
+from unskew.evaluate import evaluation, positives, rank
+from unskew.layers import Table, reseed
+from unskew.models.base import MODELS, Phase, Recommender, Stage, mean_of_weighted, model_named, parameters_of
+from unskew.models.deps import ABLATIONS, DEPS, masked_prediction
+from unskew.run import train
+from unskew.train import Trainer, Training
+
+Build = Callable[[unskew.Split], Recommender]
+
+HISTORY, AUDIENCE = 8, 6
+TINY = {"width": 12, "layers": 1, "heads": 2, "inner": 16, "hidden": 10, "dropout": 0.1, "unsupervised_rounds": 1}
+
+every_model = pytest.mark.parametrize("kind", MODELS.values(), ids=MODELS.keys())
+
+
+def tiny(kind: type[Recommender], **more: Any) -> Any:
+    """A small configuration, whatever fields this model has."""
+    fields = {field.name for field in dataclasses.fields(kind.Config)}
+    wanted = {"history": HISTORY, "audience": AUDIENCE} | TINY | more
+    return kind.Config(**{name: value for name, value in wanted.items() if name in fields})
+
+
+def builder(kind: type[Recommender]) -> Build:
+    def build(split: unskew.Split) -> Recommender:
+        """Away from its initial values: what starts at zero would hide a fault."""
+        torch.manual_seed(0)
+        made = kind(split, tiny(kind)).eval()
+        random = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for parameter in made.parameters():
+                parameter.add_(torch.randn(parameter.shape, generator=random) * 0.3)
+        return made
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def split(log: unskew.Log) -> unskew.Split:
+    return unskew.split(log)
+
+
+def some(log: unskew.Log, rows: int = 24, candidates: int = 5, shorter: int = 0) -> Batch:
+    """Contexts at all times: empty histories, strangers, items that training never saw."""
+    random = np.random.default_rng(2)
+    user, time = random.integers(0, len(log.users), rows), np.sort(random.integers(0, 520, rows))
+    user[3], user[-1], time[:2] = PAD, PAD, 0
+    drawn = np.stack([random.permutation(len(log.items))[:candidates] for _ in range(rows)])
+    return batch(log, user, time, drawn, None, HISTORY - shorter, AUDIENCE - shorter)
+
+
+def close(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
+
+
+# The contract: each check raises AssertionError where a model breaks it
+
+
+@torch.no_grad()
+def candidate_order_is_irrelevant(build: Build, split: unskew.Split) -> None:
+    model, rows = build(split), some(split.log)
+    scores = model(rows)
+    assert scores.shape == rows.candidates_BC.shape
+    assert len(scores.unique()) > scores.numel() // 2  # not a constant, for which all this would hold
+    order = torch.tensor([3, 0, 4, 2, 1])
+    close(model(rows._replace(candidates_BC=rows.candidates_BC[:, order], audience_of_BC=rows.audience_of_BC[:, order])), scores[:, order])
+    alone = rows._replace(
+        candidates_BC=rows.candidates_BC[:, 2:3], audience_of_BC=rows.audience_of_BC[:, 2:3], labels_BC=rows.labels_BC[:, 2:3]
+    )
+    close(model(alone), scores[:, 2:3])
+
+
+@torch.no_grad()
+def rows_are_independent(build: Build, split: unskew.Split) -> None:
+    model, rows = build(split), some(split.log)
+    scores = model(rows)
+    for b in range(len(rows.user_B)):
+        user, time = rows.user_B[b : b + 1].numpy(), rows.times_B[b : b + 1].numpy()
+        alone = batch(split.log, user, time, rows.candidates_BC[b : b + 1], None, HISTORY, AUDIENCE)
+        close(model(alone)[0], scores[b])
+
+
+@torch.no_grad()
+def padding_is_invisible(build: Build, split: unskew.Split) -> None:
+    model, rows = build(split), some(split.log, shorter=3)
+    scores = model(rows)
+    for by in (1, 3):
+        close(model(rows._replace(history_BL=functional.pad(rows.history_BL, (by, 0), value=PAD))), scores)
+        close(model(rows._replace(audience_AM=functional.pad(rows.audience_AM, (by, 0), value=PAD))), scores)
+
+
+@torch.no_grad()
+def labels_are_unread(build: Build, split: unskew.Split) -> None:
+    model, rows = build(split), some(split.log)
+    scores = model(rows)
+    assert torch.equal(model(rows._replace(labels_BC=torch.ones_like(rows.labels_BC))), scores)
+    assert torch.equal(model(rows._replace(labels_BC=torch.full_like(rows.labels_BC, torch.nan))), scores)
+
+
+def cut_at(split: unskew.Split, time: int) -> unskew.Split:
+    """What a witness at this time knows: the same split of a log that ends strictly before."""
+    log = split.log
+    cut = unskew.read(log.table().filter((log.time < time).tolist()))
+    users, items = len(cut.users), len(cut.items)
+    assert cut.users.ids.equals(log.users.ids[:users])
+    assert cut.items.ids.equals(log.items.ids[:items])
+    parts = {"user_counts": split.user_counts[:users], "item_counts": split.item_counts[:items], "acceptance": split.acceptance[:items]}
+    return dataclasses.replace(split, log=cut, **parts)
+
+
+@torch.no_grad()
+def no_future_event_changes_a_score(build: Build, split: unskew.Split) -> None:
+    for time in (split.train_end, split.valid_end, int(np.quantile(split.log.time, 0.9))):
+        then = cut_at(split, time)
+        assert len(then.log) < len(split.log)
+        now, past = build(split), build(then)
+        users, items = np.arange(len(then.log.users)), np.arange(len(then.log.items))
+        asked = np.full(len(users), time), np.tile(items, (len(users), 1)), None, HISTORY, AUDIENCE
+        close(now(batch(split.log, users, *asked)), past(batch(then.log, users, *asked)))
+        whole, known = (m.catalog(s.log, time, time + 1) for m, s in ((now, split), (past, then)))
+        found = whole.scores(contexts(split.log, users, asked[0], HISTORY))[:, : len(items)]
+        close(found, known.scores(contexts(then.log, users, asked[0], HISTORY)))
+
+
+@torch.no_grad()
+def catalog_equals_forward(build: Build, split: unskew.Split) -> None:
+    """Many contexts at one time, times at which nothing happens, times before and after all events; several blocks of them."""
+    log, model, random = split.log, build(split), np.random.default_rng(3)
+    first, last = int(log.time.min()), int(log.time.max())
+    events = random.choice(log.time, 60)
+    for begin, end, times in (
+        (first - 50, last + 50, [*events, first - 50, first, first, last, last + 1, last + 50]),
+        (split.train_end, last + 1, [*events[events >= split.train_end], *[split.valid_end] * 90, last + 1]),
+        (split.valid_end, split.valid_end + 1, [split.valid_end] * 3),  # a period of one moment
+        (last + 1, last + 2, [last + 1] * 2),  # now
+    ):
+        time = np.sort(np.asarray(times))
+        user = random.integers(0, len(log.users), len(time))
+        user[::7] = PAD
+        context = contexts(log, user, time, model.history)
+        everything = np.tile(np.arange(len(log.items)), (len(time), 1))
+        close(model.catalog(log, begin, end).scores(context), model(with_candidates(context, log, everything, None, AUDIENCE)))
+
+
+def every_parameter_is_reached(build: Build, split: unskew.Split) -> None:
+    """By a stage that says so, and by a gradient that really comes."""
+    model = build(split).train()
+    assert model.reached() == {name for name, _ in model.named_parameters()}
+    learned = set()
+    for phase in {phase.name: phase for stage in model.stages(1) for phase in stage.phases}.values():
+        model.zero_grad()
+        phase.loss(first_batch(phase, split)).backward()
+        mine = {id(parameter) for parameter in phase.parameters()}
+        learned |= {name for name, p in model.named_parameters() if id(p) in mine and p.grad is not None and bool(p.grad.any())}
+    assert learned == model.reached()
+
+
+CHECKS = (
+    candidate_order_is_irrelevant,
+    rows_are_independent,
+    padding_is_invisible,
+    labels_are_unread,
+    no_future_event_changes_a_score,
+    catalog_equals_forward,
+    every_parameter_is_reached,
+)
+
+
+def first_batch(phase: Phase, split: unskew.Split) -> Any:
+    if phase.batches == "sequences":
+        return next(SequenceSampler(split, 64, 0, HISTORY, AUDIENCE).epoch())
+    return next(Sampler(split, Sampling(batch_size=64, history=HISTORY, audience=AUDIENCE)).epoch())
+
+
+@every_model
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_the_contract(kind: type[Recommender], check: Callable[[Build, unskew.Split], None], split: unskew.Split) -> None:
+    check(builder(kind), split)
+
+
+# Planted faults: the checks catch them
+
+
+def with_forward(kind: type[Recommender], change: Callable[[Recommender, Batch, Tensor], Tensor]) -> type[Recommender]:
+    def forward(self: Recommender, rows: Batch) -> Tensor:
+        return change(self, rows, kind.forward(self, rows))
+
+    return type("Faulty", (kind,), {"forward": forward})
+
+
+def reads_labels(kind: type[Recommender]) -> type[Recommender]:
+    return with_forward(kind, lambda self, rows, scores: scores + 0.01 * rows.labels_BC)
+
+
+def mixes_rows(kind: type[Recommender]) -> type[Recommender]:
+    return with_forward(kind, lambda self, rows, scores: scores - 0.01 * scores.mean(0))
+
+
+def mixes_candidates(kind: type[Recommender]) -> type[Recommender]:
+    return with_forward(kind, lambda self, rows, scores: scores + 0.01 * torch.arange(scores.shape[1]))
+
+
+def sees_padding(kind: type[Recommender]) -> type[Recommender]:
+    return with_forward(kind, lambda self, rows, scores: scores + 0.01 * (rows.history_BL == PAD).sum(1, keepdim=True))
+
+
+def sees_padding_of_audiences(kind: type[Recommender]) -> type[Recommender]:
+    return with_forward(kind, lambda self, rows, scores: scores + 0.01 * (rows.audience_AM == PAD).sum(1)[rows.audience_of_BC])
+
+
+def knows_the_end(kind: type[Recommender]) -> type[Recommender]:
+    """Counts each item's events on the whole log, the test part included."""
+
+    class Faulty(kind):  # type: ignore[misc, valid-type]
+        def __init__(self, split: unskew.Split, config: Any) -> None:
+            super().__init__(split, config)
+            self.totals = torch.from_numpy(np.diff(split.log.audiences.offsets)).float()
+
+        def forward(self, rows: Batch) -> Tensor:
+            return super().forward(rows) + 0.01 * self.totals[rows.candidates_BC]
+
+    return Faulty
+
+
+def sees_the_present(kind: type[Recommender]) -> type[Recommender]:
+    """Its catalogue asks for the audiences one moment too late."""
+
+    class Late:
+        def __init__(self, catalog: Catalog) -> None:
+            self.catalog = catalog
+
+        def scores(self, context: Batch) -> Tensor:
+            return self.catalog.scores(context._replace(times_B=context.times_B + 1))
+
+    class Faulty(kind):  # type: ignore[misc, valid-type]
+        def catalog(self, log: unskew.Log, first: int, last: int) -> Catalog:
+            return Late(super().catalog(log, first, last + 1))
+
+    return Faulty
+
+
+def has_another_catalogue(kind: type[Recommender]) -> type[Recommender]:
+    class Stale:
+        """All of a block as of its first moment."""
+
+        def __init__(self, catalog: Catalog) -> None:
+            self.catalog = catalog
+
+        def scores(self, context: Batch) -> Tensor:
+            return self.catalog.scores(context._replace(times_B=context.times_B[:1].expand(len(context.times_B)).contiguous()))
+
+    class Faulty(kind):  # type: ignore[misc, valid-type]
+        def catalog(self, log: unskew.Log, first: int, last: int) -> Catalog:
+            return Stale(super().catalog(log, first, last))
+
+    return Faulty
+
+
+def has_a_dead_parameter(kind: type[Recommender]) -> type[Recommender]:
+    class Faulty(kind):  # type: ignore[misc, valid-type]
+        def __init__(self, split: unskew.Split, config: Any) -> None:
+            super().__init__(split, config)
+            self.dead = nn.Parameter(torch.zeros(1))
+
+    return Faulty
+
+
+def has_a_listed_but_dead_parameter(kind: type[Recommender]) -> type[Recommender]:
+    class Faulty(has_a_dead_parameter(kind)):  # type: ignore[misc]
+        def stages(self, rounds: int) -> tuple[Stage, ...]:
+            def more(phase: Phase) -> Phase:
+                return dataclasses.replace(phase, parameters=lambda: [*phase.parameters(), self.dead])
+
+            return tuple(dataclasses.replace(stage, phases=tuple(map(more, stage.phases))) for stage in super().stages(rounds))
+
+    return Faulty
+
+
+FAULTS = {
+    reads_labels: labels_are_unread,
+    mixes_rows: rows_are_independent,
+    mixes_candidates: candidate_order_is_irrelevant,
+    sees_padding: padding_is_invisible,
+    sees_padding_of_audiences: padding_is_invisible,
+    knows_the_end: no_future_event_changes_a_score,
+    sees_the_present: no_future_event_changes_a_score,
+    has_another_catalogue: catalog_equals_forward,
+    has_a_dead_parameter: every_parameter_is_reached,
+    has_a_listed_but_dead_parameter: every_parameter_is_reached,
+}
+
+
+@every_model
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_the_contract_catches(
+    kind: type[Recommender], fault: Callable[[type[Recommender]], type[Recommender]], split: unskew.Split
+) -> None:
+    with pytest.raises(AssertionError):
+        FAULTS[fault](builder(fault(kind)), split)
+
+
+def test_every_check_has_a_fault_that_it_catches() -> None:
+    assert set(FAULTS.values()) == set(CHECKS)
+
+
+def test_faults_are_not_registered() -> None:
+    for kind in MODELS.values():
+        reads_labels(kind)
+    assert "Faulty" not in {kind.__name__ for kind in MODELS.values()}
+
+
+# The registry, disks, seeds
+
+
+def test_the_registry() -> None:
+    assert model_named("deps") is DEPS
+    assert all(kind.name == name and kind.paper for name, kind in MODELS.items())
+    with pytest.raises(unskew.BadInput, match=r"no model 'nobody'; there are .*deps"):
+        model_named("nobody")
+    line = nn.Linear(2, 2)
+    assert parameters_of(line, None, line.bias) == [line.weight, line.bias, line.bias]
+
+
+@every_model
+def test_a_trip_to_the_disk_is_exact(kind: type[Recommender], split: unskew.Split, tmp_path: Path) -> None:
+    model, rows = builder(kind)(split), some(split.log)
+    save_file(model.state_dict(), tmp_path / "weights.safetensors")
+    torch.manual_seed(9)
+    other = kind(split, tiny(kind)).eval()
+    with torch.no_grad():
+        assert not torch.equal(other(rows), model(rows))
+        other.load_state_dict(load_file(tmp_path / "weights.safetensors"))
+        assert torch.equal(other(rows), model(rows))
+    assert all(torch.equal(value, other.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+@every_model
+def test_seeds_repeat(kind: type[Recommender], split: unskew.Split) -> None:
+    def trained(seed: int) -> dict[str, Tensor]:
+        settings = Training(rounds=1, batch_size=256, sequences=64, valid_rows=50, seed=seed)
+        return train(split, kind.name, tiny(kind), settings)[0].state_dict()
+
+    first, again, other = trained(3), trained(3), trained(4)
+    assert all(torch.equal(value, again[name]) for name, value in first.items())
+    assert not all(torch.equal(value, other[name]) for name, value in first.items())
+
+
+@every_model
+def test_evaluation_mode_draws_nothing(kind: type[Recommender], split: unskew.Split) -> None:
+    model, rows = builder(kind)(split), some(split.log)
+    with torch.no_grad():
+        assert torch.equal(model(rows), model(rows))
+
+
+def test_a_unit_weight_changes_nothing() -> None:
+    loss = torch.tensor([[0.5, 1.5], [2.0, 4.0]])
+    assert mean_of_weighted(loss, torch.ones(2, 2)).item() == 2.0
+    assert mean_of_weighted(loss, torch.tensor([[2.0, 0.0], [1.0, 1.0]])).item() == 7 / 4
+
+
+# A predictable walk
+
+
+class Popularity:
+    """Training counts: all that one can know without reading a sequence."""
+
+    history = 0
+
+    def __init__(self, split: unskew.Split) -> None:
+        self.counts = torch.from_numpy(split.item_counts).float()
+
+    def catalog(self, log: unskew.Log, first: int, last: int) -> "Popularity":
+        return self
+
+    def scores(self, context: Batch) -> Tensor:
+        return self.counts.repeat(len(context.user_B), 1)
+
+
+@cache
+def cycle(items: int = 40, users: int = 60, steps: int = 14) -> unskew.Split:
+    """Each user starts anywhere on a circle of items and goes on by one, at some time of the day. Nobody comes round."""
+    random = np.random.default_rng(0)
+    start, begin = random.integers(0, items, users), random.integers(0, 1000, users)
+    step = np.arange(steps)
+    time = begin[:, None] + 20 * step + random.integers(0, 20, (users, steps))
+    table = {"user": np.repeat(np.arange(users), steps), "item": ((start[:, None] + step) % items).ravel(), "time": time.ravel()}
+    return unskew.split(unskew.read(table), shares=(80, 10, 10))
+
+
+@every_model
+def test_it_learns_a_predictable_walk(kind: type[Recommender]) -> None:
+    split = cycle()
+    settings = Training(rounds=6, patience=9, batch_size=32, sequences=16, learning_rate=1e-2)
+    config = tiny(kind, width=16, hidden=16, inner=32, heads=1, history=4, audience=4, unsupervised_rounds=2)
+    model, trainer = train(split, kind.name, config, settings)
+    rows = positives(split, "test", "ordinary")
+    found = evaluation(split, rank(model, split, rows), "full", "ordinary").mean("ndcg@10")
+    chance = evaluation(split, rank(Popularity(split), split, rows), "full", "ordinary").mean("ndcg@10")
+    assert chance < 0.25
+    assert found > 0.4
+    assert found > 2 * chance
+    valid = [record["valid"]["ndcg@10"] for record in trainer.records if "valid" in record]
+    assert max(valid) > 0.4
+
+
+# DEPS: the equations
+
+
+def test_the_prediction_is_a_two_layer_mlp_over_four_parts(split: unskew.Split) -> None:
+    """Eq. prediction, EmbedSeqI, EmbedSeqU, each pair by itself."""
+    model, rows = builder(DEPS)(split), some(split.log)
+    parts = (model.of_history, model.of_item, model.of_audience, model.of_user)
+    first = torch.cat([part.weight for part in parts], dim=1)
+    with torch.no_grad():
+        scores = model(rows)
+        for b in range(len(rows.user_B)):
+            for c in range(rows.candidates_BC.shape[1]):
+                history, audience = rows.history_BL[b : b + 1], rows.audience_AM[rows.audience_of_BC[b, c]][None]
+                read = model.history_encoder.mean(model.items(history), model.items.real(history))[0]
+                met = model.audience_encoder.mean(model.users(audience), model.users.real(audience))[0]
+                joined = torch.cat([read, model.items(rows.candidates_BC[b, c]), met, model.users(rows.user_B[b])])
+                hidden = functional.relu(first @ joined + model.of_item.bias)
+                close(scores[b, c], (model.last.weight @ hidden + model.last.bias)[0])
+
+
+def test_the_unbiased_loss_is_weighted_cross_entropy(split: unskew.Split) -> None:
+    model = builder(DEPS)(split)
+    rows = first_batch(model.stages(1)[1].phases[-1], split)
+    with torch.no_grad():
+        p, y, w = torch.sigmoid(model(rows)), rows.labels_BC, model.propensity.weights(rows)
+        assert 0 < y.mean() < 1
+        expected = (w * -(y * p.log() + (1 - y) * (1 - p).log())).mean()
+        close(model.unbiased_loss(rows), expected)
+        assert not torch.allclose(expected, functional.binary_cross_entropy(p, y))
+
+
+def test_the_masked_loss_is_lambda_times_the_mean_per_place(split: unskew.Split) -> None:
+    model = builder(DEPS)(split)
+    rows = first_batch(model.stages(1)[0].phases[0], split)
+    with torch.no_grad():
+        reseed(1)
+        loss = model.masked_loss(rows)
+        reseed(1)
+        items = masked_prediction(model.history_encoder, model.items, model.masked_item, rows.history_BL, 0.2)
+        users = masked_prediction(model.audience_encoder, model.users, model.masked_user, rows.audience_BM, 0.2)
+        close(loss, 0.5 * (items.loss + users.loss) / (items.places + users.places))
+
+
+class Mirror(nn.Module):
+    """An encoder that gives back what it is given, and remembers it."""
+
+    def forward(self, x: Tensor, real: Tensor) -> Tensor:
+        self.x, self.real = x, real
+        return x
+
+
+@pytest.mark.parametrize("share", [0.01, 0.2, 0.5])
+def test_masking_hides_the_right_share_and_never_nobody(share: float) -> None:
+    torch.manual_seed(0)
+    lengths = [0, 1, 2, 5, 7, 10]
+    ids = torch.full((len(lengths), 10), PAD)
+    for row, length in enumerate(lengths):
+        ids[row, 10 - length :] = torch.arange(length) + row
+    table, mask, mirror = Table(20, 4), torch.full((4,), 9.0), Mirror()
+    ever = torch.zeros(ids.shape, dtype=torch.bool)
+    for _ in range(60):
+        found = masked_prediction(mirror, table, mask, ids, share)
+        hidden = (mirror.x == 9).all(-1)
+        ever |= hidden
+        assert hidden.sum(1).tolist() == [max(1, round(share * length)) if length else 0 for length in lengths]
+        assert found.places == int(hidden.sum())
+        assert torch.equal(mirror.real, ids != PAD)
+        shown = ~hidden
+        assert torch.equal(mirror.x[shown], table(ids)[shown])  # all others are there as they are
+    assert torch.equal(ever, ids != PAD)  # every place is hidden some time, and no padding ever
+    expected = functional.cross_entropy(mask.expand(found.places, 4) @ table.weight.T, ids[hidden], reduction="sum")
+    close(found.loss, expected)
+
+
+# DEPS: Algorithm 1
+
+THETA_E, THETA_T = {"items", "users"}, {"history_encoder", "audience_encoder"}
+THETA_M, THETA_P = {"of_history", "of_item", "of_audience", "of_user", "last"}, {"propensity"}
+MASKS = {"masked_item", "masked_user"}
+CHANGED = {"propensity": THETA_P, "masked": THETA_E | THETA_T | MASKS, "unbiased": THETA_E | THETA_T | THETA_M}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_each_phase_changes_its_own_parameters_and_no_others(split: unskew.Split, name: str) -> None:
+    model = builder(DEPS)(split).train()
+    trainer = Trainer(model, split, Training(rounds=1))
+    phase = next(phase for stage in trainer.stages for phase in stage.phases if phase.name == name)
+    before = {key: value.clone() for key, value in model.named_parameters()}
+    phase.loss(first_batch(phase, split)).backward()
+    touched = {key for key, p in model.named_parameters() if p.grad is not None}
+    trainer.optimizers[name].step()
+    changed = {key for key, value in model.named_parameters() if not torch.equal(value, before[key])}
+    expected = {key for key in before if key.split(".")[0] in CHANGED[name]}
+    assert changed == expected
+    assert touched == expected  # the loss itself asks for nothing else
+    mine = {id(parameter) for parameter in phase.parameters()}
+    assert {key for key, parameter in model.named_parameters() if id(parameter) in mine} == expected
+
+
+def test_the_stages_are_algorithm_1(split: unskew.Split) -> None:
+    walked = []
+
+    class Recorded(Trainer):
+        def _epoch(self, stage: Stage, phase: Phase) -> int:
+            walked.append((stage.name, phase.name))
+            return super()._epoch(stage, phase)
+
+    config = tiny(DEPS, unsupervised_rounds=2, propensity_epochs=3)
+    Recorded(DEPS(split, config), split, Training(rounds=2, batch_size=512, sequences=128, valid_rows=20)).run()
+    warm_up = [("unsupervised", "propensity"), ("unsupervised", "masked")]
+    main = [("unbiased", "propensity")] * 3 + [("unbiased", "unbiased")]
+    assert walked == warm_up * 2 + main * 2
+    first, second = DEPS(split, config).stages(2)
+    assert (first.validated, second.validated) == (False, True)
+    assert [phase.batches for phase in second.phases] == ["sequences", "pairs"]
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_every_ablation_builds_and_takes_a_step(split: unskew.Split, name: str) -> None:
+    torch.manual_seed(0)
+    config = dataclasses.replace(
+        ABLATIONS[name], history=HISTORY, audience=AUDIENCE, **{k: v for k, v in TINY.items() if k != "unsupervised_rounds"}
+    )
+    model = DEPS(split, config).train()
+    assert model.reached() == {key for key, _ in model.named_parameters()}
+    assert model.stages(1)[0].rounds == config.unsupervised_rounds
+    trainer = Trainer(model, split, Training(rounds=1))
+    for stage in trainer.stages:
+        for phase in stage.phases:
+            before = {key: value.clone() for key, value in model.state_dict().items()}
+            loss = phase.loss(first_batch(phase, split))
+            assert bool(loss.isfinite())
+            trainer.optimizers[phase.name].zero_grad()
+            loss.backward()
+            trainer.optimizers[phase.name].step()
+            assert any(not torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    catalog_equals_forward(lambda split: model.eval(), split)
+
+
+def test_what_the_ablations_leave_out(split: unskew.Split) -> None:
+    rows = first_batch(DEPS(split, tiny(DEPS)).stages(1)[1].phases[-1], split)
+    other_past = rows._replace(history_BL=rows.history_BL.flip(0), audience_AM=rows.audience_AM.flip(0))
+    kept: dict[str, tuple[Any, ...]] = {}
+    for name, config in ABLATIONS.items():
+        torch.manual_seed(0)
+        model = DEPS(split, dataclasses.replace(config, history=HISTORY, audience=AUDIENCE)).eval()
+        with torch.no_grad():
+            reads_history = not torch.equal(model(rows), model(rows._replace(history_BL=other_past.history_BL)))
+            reads_audience = not torch.equal(model(rows), model(rows._replace(audience_AM=other_past.audience_AM)))
+            views = [name for name in ("item", "user") if getattr(model.propensity, f"{name}_view")(rows) is not None]
+        phases = Counter(phase.name for stage in model.stages(1) if stage.rounds for phase in stage.phases)
+        kept[name] = reads_history, reads_audience, "+".join(views), phases["propensity"], phases["masked"]
+    assert kept == {
+        "deps": (True, True, "item+user", 2, 1),
+        "without IPS": (True, True, "", 0, 1),
+        "item view only": (True, True, "item", 2, 1),
+        "user view only": (True, True, "user", 2, 1),
+        "without history": (False, True, "user", 2, 1),
+        "without audience": (True, False, "item", 2, 1),
+        "without stage 1": (True, True, "item+user", 1, 0),
+        "Item-Pro": (True, True, "item", 0, 1),
+        "User-Pro": (True, True, "user", 0, 1),
+        "Item-User-Pro": (True, True, "item+user", 0, 1),
+    }
+
+
+def test_logged_propensities_train_it() -> None:
+    table = random_table(negatives=0.7)
+    log = unskew.read(table.append_column("propensity", [[(n % 9 + 1) / 10 for n in range(table.num_rows)]]))
+    split = unskew.split(log)
+    model = DEPS(split, tiny(DEPS, propensity="logged", clip=0.25))
+    rows = first_batch(model.stages(1)[1].phases[-1], split)
+    assert torch.equal(model.propensity.weights(rows), 1 / rows.logged_BC.clamp(min=0.25))
+    assert [phase.name for stage in model.stages(1) for phase in stage.phases] == ["masked", "unbiased"]
