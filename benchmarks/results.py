@@ -45,7 +45,7 @@ SETS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # Width, heads and clip are the authors' (guide, decision 8); the rest is what a CPU can afford, the same for all models.
 COMMON = DEPS.Config(layers=2, heads=2, dropout=0.2, unsupervised_rounds=3)
-TRAINING = Training(rounds=15, patience=3)
+TRAINING = Training(rounds=12, patience=2)
 VARIANTS = {
     "DEPS": COMMON,
     "DEPS unweighted": replace(COMMON, propensity="none"),

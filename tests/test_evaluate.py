@@ -89,9 +89,9 @@ def wide() -> unskew.Split:
 
 
 def eligible(log: unskew.Log, row: int) -> set[int]:
-    """From the rows themselves: what exists by then, without what the user met before, and with the target."""
+    """From the rows themselves: what existed before, without what the user met before, and with the target."""
     user, item, time = log.user[row], int(log.item[row]), log.time[row]
-    exists = set(log.item[log.time <= time].tolist())
+    exists = set(log.item[log.time < time].tolist())
     own = set(log.item[(log.user == user) & (log.label == 1) & (log.time < time)].tolist())
     return (exists - own) | {item}
 
@@ -160,28 +160,22 @@ def test_ranks_are_those_of_a_naive_loop(split: unskew.Split, rounded: int | Non
         own = log.item[(log.user == user) & (log.label == 1) & (log.time < time)]
         seen_before += target in own
         first = log.births[1]
-        born_then += bool((first == time).any())
+        born_then += bool((first == time).any())  # no competitor either: it alone would have nobody before it
         born_later += bool((first > time).any())
     assert seen_before > 20  # each of the three cases did occur
     assert born_then > 0
     assert born_later > 20
 
 
-def test_what_is_born_at_the_moment_counts_and_what_is_born_later_does_not() -> None:
-    table = {"user": [*"abababc"], "item": [*"pqpqrst"], "time": [1, 1, 2, 2, 5, 5, 6], "label": [1] * 7}
+def test_what_is_born_at_the_moment_or_later_does_not_count() -> None:
+    table = {"user": [*"ababacbc"], "item": [*"pqpqrsrt"], "time": [1, 1, 2, 2, 5, 5, 6, 6]}
     split = unskew.split(unskew.read(table), shares=(50, 0, 50))
-    log = split.log
-    scorer = Scores(split)
+    log, scorer = split.log, Scores(split)
     names = log.items.ids.to_pylist()
     scorer.table[0] = [[{"p": 1, "q": 2, "r": 0, "s": 3, "t": 9}[name] for name in names]] * 3
     rows = positives(split, "test", "ordinary")
-    found = {
-        (log.users.ids[int(log.user[row])].as_py(), names[log.item[row]]): place
-        for row, place in zip(rows, rank(scorer, split, rows).full, strict=True)
-    }
-    assert found["a", "r"] == 3  # below q and s; p is a's own, t is not born
-    assert found["b", "s"] == 1  # t, with the best score of all, is not born
-    assert found["c", "t"] == 1  # born at its own moment
+    assert [(log.users.ids[int(log.user[row])].as_py(), names[log.item[row]]) for row in rows] == [("b", "r")]  # r, s, t are born then
+    assert rank(scorer, split, rows).full.tolist() == [3]  # below p and s; q is b's own, and t, the best of all, is born now
 
 
 def test_ties_share_the_mean_rank_and_a_constant_earns_nothing(split: unskew.Split, wide: unskew.Split) -> None:
@@ -219,7 +213,11 @@ def test_nothing_to_rank_is_said(split: unskew.Split) -> None:
 def test_positives_are_positive_in_time_and_sampled_by_seed(split: unskew.Split) -> None:
     log = split.log
     rows = positives(split, "test", "ordinary")
-    assert sorted(rows) == [row for row in range(len(log)) if log.label[row] == 1 and log.time[row] >= split.valid_end]
+    assert sorted(rows) == [
+        row
+        for row in range(len(log))
+        if log.label[row] == 1 and log.time[row] >= split.valid_end and (log.time[log.item == log.item[row]] < log.time[row]).any()
+    ]
     assert (np.diff(log.time[rows]) >= 0).all()
     some, again, other = (positives(split, "test", "ordinary", 50, seed) for seed in (1, 1, 2))
     assert len(set(some.tolist())) == 50

@@ -1,4 +1,4 @@
-"""Dropout that repeats, sequences whose padding is invisible, tables in which nobody is the zero vector."""
+"""Dropout that repeats, sequences whose padding is invisible, tables in which nobody is the zero vector and strangers are alike."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from unskew.data.views import PAD
-from unskew.layers import Dropout, Encoder, Table, reseed
+from unskew.layers import Dropout, Encoder, Table, real, reseed
 
 WIDTH, LENGTH = 8, 12
 
@@ -153,20 +153,48 @@ def test_all_real_is_the_same_as_a_mask_that_hides_nothing() -> None:
 # Tables
 
 
-def test_nobody_and_unknown_ids_are_zero_and_get_no_gradient() -> None:
+def table() -> Table:
     torch.manual_seed(0)
-    table = Table(5, WIDTH)
+    made = Table(5, WIDTH, hidden=0.25)
+    with torch.no_grad():
+        made.unknown.fill_(9.0)
+    return made
+
+
+def test_nobody_is_zero_strangers_are_alike_and_neither_moves_a_known_one() -> None:
+    made = table()
     ids = torch.tensor([[PAD, 0, 4], [5, 99, 2]])
-    assert table.real(ids).tolist() == [[False, True, True], [False, False, True]]
-    found = table(ids)
+    assert real(ids).tolist() == [[False, True, True], [True, True, True]]
+    found = made(ids)
     assert not found[0, 0].any()
-    assert not found[1, :2].any()
-    assert torch.equal(found[0, 1:], table.weight[[0, 4]])
+    assert (found[1, :2] == 9).all()
+    assert torch.equal(found[0, 1:], made.weight[[0, 4]])
     found.sum().backward()
-    assert table.weight.grad.sum(1).tolist() == [WIDTH, 0, WIDTH, 0, WIDTH]  # row 0 is met once, not once more for each stranger
+    assert made.weight.grad.sum(1).tolist() == [WIDTH, 0, WIDTH, 0, WIDTH]  # row 0 is met once, not once more for each other
+    assert made.unknown.grad.tolist() == [2.0] * WIDTH  # and nobody adds nothing to it
+
+
+def test_masked_places_read_as_strangers_and_get_no_gradient_of_their_own() -> None:
+    made, ids = table(), torch.tensor([[0, 1, 2]])
+    found = made(ids, torch.tensor([[False, True, False]]))
+    assert (found[0, 1] == 9).all()
+    found.sum().backward()
+    assert made.weight.grad.sum(1).tolist() == [WIDTH, 0, WIDTH, 0, 0]
+
+
+def test_a_share_of_the_known_ids_is_hidden_while_training_and_nobody_is_not() -> None:
+    made, ids = table(), torch.tensor([[0, 1, 2, 3, PAD]]).repeat(2000, 1)
+    reseed(1)
+    found = made.train().hiding(ids)
+    hidden = (found == 9).all(-1)
+    assert not hidden[:, 4].any()
+    assert not found[:, 4].any()
+    assert float(hidden[:, :4].float().mean()) == pytest.approx(0.25, abs=4 * (0.25 * 0.75 / 8000) ** 0.5)
+    assert torch.equal(found[~hidden], made(ids)[~hidden])
+    assert torch.equal(made.eval().hiding(ids), made(ids))
 
 
 def test_a_table_without_strangers_gives_its_rows() -> None:
-    table = Table(5, WIDTH)
+    made = Table(5, WIDTH)
     ids = torch.tensor([[1, 1], [3, 0]])
-    assert torch.equal(table(ids), table.weight[ids])
+    assert torch.equal(made(ids), made.weight[ids])

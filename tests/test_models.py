@@ -22,7 +22,7 @@ from unskew.data.batches import Batch, Sampler, Sampling, batch, contexts, with_
 from unskew.data.sequences import SequenceSampler
 from unskew.data.views import PAD
 from unskew.evaluate import evaluation, positives, rank
-from unskew.layers import Table, reseed
+from unskew.layers import Table, real, reseed
 from unskew.models.base import MODELS, Phase, Recommender, Stage, mean_of_weighted, model_named, parameters_of
 from unskew.models.deps import ABLATIONS, DEPS, masked_prediction
 from unskew.run import train
@@ -98,7 +98,7 @@ def rows_are_independent(build: Build, split: unskew.Split) -> None:
     scores = model(rows)
     for b in range(len(rows.user_B)):
         user, time = rows.user_B[b : b + 1].numpy(), rows.times_B[b : b + 1].numpy()
-        alone = batch(split.log, user, time, rows.candidates_BC[b : b + 1], None, HISTORY, AUDIENCE)
+        alone = batch(split.log, user, time, rows.candidates_BC[b : b + 1].numpy(), None, HISTORY, AUDIENCE)
         close(model(alone)[0], scores[b])
 
 
@@ -438,8 +438,8 @@ def test_the_prediction_is_a_two_layer_mlp_over_four_parts(split: unskew.Split) 
         for b in range(len(rows.user_B)):
             for c in range(rows.candidates_BC.shape[1]):
                 history, audience = rows.history_BL[b : b + 1], rows.audience_AM[rows.audience_of_BC[b, c]][None]
-                read = model.history_encoder.mean(model.items(history), model.items.real(history))[0]
-                met = model.audience_encoder.mean(model.users(audience), model.users.real(audience))[0]
+                read = model.history_encoder.mean(model.items(history), real(history))[0]
+                met = model.audience_encoder.mean(model.users(audience), real(audience))[0]
                 joined = torch.cat([read, model.items(rows.candidates_BC[b, c]), met, model.users(rows.user_B[b])])
                 hidden = functional.relu(first @ joined + model.of_item.bias)
                 close(scores[b, c], (model.last.weight @ hidden + model.last.bias)[0])
@@ -463,8 +463,8 @@ def test_the_masked_loss_is_lambda_times_the_mean_per_place(split: unskew.Split)
         reseed(1)
         loss = model.masked_loss(rows)
         reseed(1)
-        items = masked_prediction(model.history_encoder, model.items, model.masked_item, rows.history_BL, 0.2)
-        users = masked_prediction(model.audience_encoder, model.users, model.masked_user, rows.audience_BM, 0.2)
+        items = masked_prediction(model.history_encoder, model.items, rows.history_BL, 0.2)
+        users = masked_prediction(model.audience_encoder, model.users, rows.audience_BM, 0.2)
         close(loss, 0.5 * (items.loss + users.loss) / (items.places + users.places))
 
 
@@ -483,10 +483,12 @@ def test_masking_hides_the_right_share_and_never_nobody(share: float) -> None:
     ids = torch.full((len(lengths), 10), PAD)
     for row, length in enumerate(lengths):
         ids[row, 10 - length :] = torch.arange(length) + row
-    table, mask, mirror = Table(20, 4), torch.full((4,), 9.0), Mirror()
+    table, mirror = Table(20, 4), Mirror()
+    with torch.no_grad():
+        table.unknown.fill_(9.0)
     ever = torch.zeros(ids.shape, dtype=torch.bool)
     for _ in range(60):
-        found = masked_prediction(mirror, table, mask, ids, share)
+        found = masked_prediction(mirror, table, ids, share)
         hidden = (mirror.x == 9).all(-1)
         ever |= hidden
         assert hidden.sum(1).tolist() == [max(1, round(share * length)) if length else 0 for length in lengths]
@@ -495,7 +497,7 @@ def test_masking_hides_the_right_share_and_never_nobody(share: float) -> None:
         shown = ~hidden
         assert torch.equal(mirror.x[shown], table(ids)[shown])  # all others are there as they are
     assert torch.equal(ever, ids != PAD)  # every place is hidden some time, and no padding ever
-    expected = functional.cross_entropy(mask.expand(found.places, 4) @ table.weight.T, ids[hidden], reduction="sum")
+    expected = functional.cross_entropy(table.unknown.expand(found.places, 4) @ table.weight.T, ids[hidden], reduction="sum")
     close(found.loss, expected)
 
 
@@ -503,8 +505,7 @@ def test_masking_hides_the_right_share_and_never_nobody(share: float) -> None:
 
 THETA_E, THETA_T = {"items", "users"}, {"history_encoder", "audience_encoder"}
 THETA_M, THETA_P = {"of_history", "of_item", "of_audience", "of_user", "last"}, {"propensity"}
-MASKS = {"masked_item", "masked_user"}
-CHANGED = {"propensity": THETA_P, "masked": THETA_E | THETA_T | MASKS, "unbiased": THETA_E | THETA_T | THETA_M}
+CHANGED = {"propensity": THETA_P, "masked": THETA_E | THETA_T, "unbiased": THETA_E | THETA_T | THETA_M}
 
 
 @pytest.mark.parametrize("name", CHANGED)

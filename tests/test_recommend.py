@@ -162,7 +162,7 @@ def test_many_users_are_the_same_as_one_by_one(model: Model, split: unskew.Split
 
 
 def test_a_bare_history_reads_what_the_user_has(model: Model, split: unskew.Split) -> None:
-    """The same items, and a user whose embedding is nothing: exactly the same list."""
+    """The same items, and a user who is nobody in particular: exactly the same list."""
     log, network = split.log, model.network
     users = ["u1", "u8", "u20"]
     rows = log.users.codes(users).tolist()
@@ -174,10 +174,12 @@ def test_a_bare_history_reads_what_the_user_has(model: Model, split: unskew.Spli
     well_formed(bare, 6)
     with torch.no_grad():
         kept = network.users.weight[rows].clone()
-        network.users.weight[rows] = 0
-        blank = [lists(for_users(network, log, users, 6)), lists(for_histories(network, log, histories, 6))]
+        network.users.weight[rows] = network.users.unknown
+        found = for_users(network, log, users, 6), for_histories(network, log, histories, 6)
         network.users.weight[rows] = kept
+    blank, scores = [lists(one) for one in found], [one.table["score"].to_numpy() for one in found]
     assert list(blank[0].values()) == list(blank[1].values())
+    np.testing.assert_allclose(*scores, atol=1e-5)
     turned = model.recommend(histories=[history[::-1] for history in histories], k=6).table
     assert not np.allclose(turned["score"], bare.table["score"], atol=1e-4)  # it does read them, in order
 

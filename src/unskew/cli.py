@@ -240,7 +240,7 @@ def _train_of(arguments: list[str]) -> type[Train]:
 
 @dataclass(frozen=True, kw_only=True)
 class Demo(Verb):
-    """See it work: prepare the demo data, audit it, and draw how it is skewed."""
+    """See it work: prepare the demo data, audit it, draw how it is skewed, and train DEPS and its unweighted twin."""
 
     out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("demo")
     """Where the prepared data and the page go."""
@@ -250,7 +250,13 @@ class Demo(Verb):
 
         done = demo.run(self.out)
         leak_free = f"Leak audit: {sum(finding.checked for finding in done.findings):,} values checked, no leak."
-        self.show(done.inspection.as_dict() | {"page": str(done.page), "leak_free": True}, inspection_table(done.inspection))
+        document = done.inspection.as_dict() | {"page": str(done.page), "leak_free": True, "results": done.results, "protocol": "full"}
+        head = ("full ranking", *(f"{test} {metric}" for test in ("ordinary", "resampled") for metric in ("ndcg@10", "hr@10")))
+        scores = [
+            (name, *(f"{tests[test][metric]:.4f}" for test in ("ordinary", "resampled") for metric in ("ndcg@10", "hr@10")))
+            for name, tests in done.results.items()
+        ]
+        self.show(document, inspection_table(done.inspection), _table("", head, scores))
         for sentence in done.inspection.sentences():
             messages.print(sentence, soft_wrap=True)
         messages.print(f"{leak_free}\nThe picture: {done.page}", soft_wrap=True)

@@ -1,15 +1,26 @@
-"""The demo: real data where it is installed, the simulated world where it is not; prepared, split, audited and drawn."""
+"""The demo: real data where it is installed, a simulated world where not; prepared, audited, drawn, and learned from twice."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from unskew.catalog import Scorer
 from unskew.data.audit import Finding, require_no_leak
 from unskew.data.log import Log
 from unskew.data.prepare import prepare
 from unskew.data.simulate import simulate
-from unskew.data.split import split
+from unskew.data.split import Split, Test, split
+from unskew.evaluate import evaluation, positives, rank
 from unskew.inspection import Inspection, inspect
+from unskew.models.deps import DEPS
+from unskew.popularity import Popularity
 from unskew.report.inspect_page import inspect_page, picture
+from unskew.run import train
+from unskew.train import Training
+
+# Small enough for five minutes on two cores; the same for both models.
+SMALL = DEPS.Config(width=32, layers=1, inner=64, hidden=32, dropout=0.2, history=20, audience=15, unsupervised_rounds=1)
+BRIEF = Training(rounds=3, patience=3, valid_rows=500)
+RANKED = 2000  # test positives, a fixed sample
 
 
 @dataclass(frozen=True)
@@ -17,6 +28,7 @@ class Demo:
     inspection: Inspection
     findings: list[Finding]
     page: Path
+    results: dict[str, dict[str, dict[str, float]]]  # model -> test -> metric
 
 
 def run(out: Path) -> Demo:
@@ -26,7 +38,16 @@ def run(out: Path) -> Demo:
     page = out / "bias.html"
     page.write_text(inspect_page(inspection), encoding="utf-8")
     (out / "bias.svg").write_text(picture(inspection), encoding="utf-8")
-    return Demo(inspection, require_no_leak(cut), page)
+    findings = require_no_leak(cut)
+    scorers: dict[str, Scorer] = {"popularity, total": Popularity()}
+    for name, config in (("DEPS", SMALL), ("DEPS unweighted", replace(SMALL, propensity="none"))):
+        scorers[name] = train(cut, "deps", config, BRIEF)[0]
+    return Demo(inspection, findings, page, {name: both_tests(cut, scorer) for name, scorer in scorers.items()})
+
+
+def both_tests(cut: Split, scorer: Scorer) -> dict[str, dict[str, float]]:
+    tests: tuple[Test, ...] = ("ordinary", "resampled")
+    return {test: evaluation(cut, rank(scorer, cut, positives(cut, "test", test, RANKED)), "full", test).metrics() for test in tests}
 
 
 def demo_data(folder: Path) -> Log:

@@ -19,7 +19,7 @@ from unskew.catalog import Scorer
 from unskew.data.batches import contexts
 from unskew.data.split import Part, Split, Test
 from unskew.data.views import Ints
-from unskew.errors import BadInput
+from unskew.errors import BadInput, UnskewError
 from unskew.progress import steps
 from unskew.statistics import gini
 
@@ -110,6 +110,8 @@ def rank(scorer: Scorer, split: Split, rows: Ints, seed: int = 0) -> Ranked:
         for first in range(0, len(rows), BLOCK):
             part = slice(first, first + BLOCK)
             scores = catalog.scores(contexts(log, user[part], time[part], scorer.history)).numpy()
+            if not np.isfinite(scores).all():
+                raise UnskewError("a score is not finite (nan or inf): the model has diverged; try a smaller learning rate")
             here, target = np.arange(len(scores)), item[part]
             mine = scores[here, target].copy()
             scores[np.arange(items) >= born[part, None]] = -np.inf
@@ -126,6 +128,12 @@ def rank(scorer: Scorer, split: Split, rows: Ints, seed: int = 0) -> Ranked:
             others = np.take_along_axis(scores, drawn, 1)
             others[drawn == target[:, None]] = -np.inf
             others[np.cumsum(others > -np.inf, axis=1) > NEGATIVES] = -np.inf
+            # Whoever has most of the catalogue has too few of them: these draw from what is left, with the same numbers.
+            for short in np.flatnonzero((others > -np.inf).sum(1) < NEGATIVES):
+                left = np.flatnonzero((scores[short] > -np.inf) & (np.arange(items) != target[short]))
+                if len(left):
+                    others[short, :NEGATIVES] = scores[short, left[(spare[first + short, :NEGATIVES] * len(left)).astype(np.int64)]]
+                    others[short, NEGATIVES:] = -np.inf
             others = -np.partition(-others, NEGATIVES - 1, axis=1)[:, :NEGATIVES]
             found.negatives[part] = others
             found.uniform[part] = _rank_among(np.concatenate([mine[:, None], others], axis=1), mine)
@@ -248,7 +256,9 @@ def interval(evaluation: Evaluation, metric: str, draws: int = 1000, seed: int =
 def paired_t(difference: Floats) -> float:
     """Two-sided p of Student's paired t-test."""
     size = len(difference)
-    deviation = difference.std(ddof=1) if size > 1 else 0.0
+    if size < 2:
+        return 1.0  # of one unit nothing is known
+    deviation = difference.std(ddof=1)
     if not deviation:
         return 1.0 if not difference.any() else 0.0
     t = abs(difference.mean()) / (deviation / np.sqrt(size))

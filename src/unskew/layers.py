@@ -1,5 +1,6 @@
 """Blocks that two models or more are made of. Suffix letters are axes: B rows, L places, D width, H heads."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,14 @@ class Table(nn.Module):
         if not self.training or not self.hidden:
             return self(ids)  # type: ignore[no-any-return]
         return self(ids, (torch.rand(ids.shape) < self.hidden) & (ids != PAD))  # type: ignore[no-any-return]
+
+
+def in_groups(ids_BL: Tensor, encode: Callable[[Tensor], Tensor], size: int = 128) -> Tensor:
+    """Encode sequences in groups of similar length, each trimmed to its own longest: padding is what costs most."""
+    lengths = real(ids_BL).sum(1)
+    order = lengths.argsort()
+    groups = [encode(ids_BL[group, ids_BL.shape[1] - int(lengths[group].max()) :]) for group in torch.split(order, size)]
+    return torch.cat(groups)[order.argsort()] if groups else encode(ids_BL)
 
 
 def real(ids: Tensor) -> Tensor:

@@ -23,9 +23,9 @@ from unskew.evaluate import Evaluation, Protocol, evaluation, positives, rank
 from unskew.models import deps
 from unskew.models.base import ModelConfig, Recommender, model_named
 from unskew.recommend import Recommendations, for_histories, for_users
+from unskew.run import RunFolder, card_of, sizes, train
 from unskew.run import load as load_run
-from unskew.run import train
-from unskew.train import Training
+from unskew.train import Trainer, Training
 
 
 class Model:
@@ -36,6 +36,8 @@ class Model:
         self.network: Recommender | None = None
         self.records: list[dict[str, Any]] = []
         self._log: Log | None = None
+        self._trainer: Trainer | None = None  # of `fit`
+        self._folder: Path | None = None  # of `load`
 
     def __repr__(self) -> str:
         return f"{self.name} ({'trained' if self.network is not None else 'not trained'}): {self.config}"
@@ -45,10 +47,11 @@ class Model:
         path = None if folder is None else Path(folder)
         self.network, trainer = train(split, self.name, self.config, self.training, path, resume)
         self.records, self._log = trainer.records, split.log
-        self._split = split
+        self._trainer, self._folder = trainer, None
         return self
 
     def evaluate(self, split: Split, protocol: Protocol = "full", test: Test = "ordinary", sample: int | None = None) -> Evaluation:
+        self._same_ids(split.log)
         rows = positives(split, "test", test, sample, self.training.seed)
         return evaluation(split, rank(self._trained().eval(), split, rows, self.training.seed), protocol, test)
 
@@ -63,16 +66,14 @@ class Model:
         if (users is None) == (histories is None):
             raise BadInput("expected users or histories, one of the two")
         network, log = self._trained(), self._known()
-        return for_users(network, log, users, k, seen) if users is not None else for_histories(network, log, histories or [], k, seen)
+        return for_users(network, log, users, k, seen) if users is not None else for_histories(network, log, histories, k, seen)  # type: ignore[arg-type]
 
     def propensities(self, log: Log) -> pa.Table:
         """Of each row of a log, both estimated propensities and the weight, with the caller's ids."""
         network = self._trained()
         if not isinstance(network, deps.DEPS):
             raise BadInput(f"{self.name} has no propensities")
-        known = self._known()
-        if not (log.users.ids.equals(known.users.ids) and log.items.ids.equals(known.items.ids)):
-            raise BadInput("expected the log that the model was trained on: this one numbers its users and items differently")
+        self._same_ids(log)
         parts: list[list[torch.Tensor]] = []
         with torch.no_grad():
             for first in range(0, len(log), 1024):
@@ -90,25 +91,36 @@ class Model:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """The run of `fit`, written after the fact: the same files."""
-        from unskew.run import RunFolder, card_of, sizes
-        from unskew.train import Trainer
-
-        network, split = self._trained(), self._split
+        self._trained()
         target = Path(folder)
         if target.exists():
             raise BadInput(f"{target}: exists already")
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
         try:
-            asked = {"model": self.name, "config": dataclasses.asdict(self.config), "training": dataclasses.asdict(self.training)}
-            asked |= {"split": dataclasses.asdict(split.settings), "data": ""}
-            store = RunFolder.begin(scratch / "run", asked | sizes(split), resume=False)
-            trainer = Trainer(network, split, self.training)
-            trainer.records = self.records
-            store.finish(trainer, split, card_of(split, trainer, asked))
+            if self._trainer is None:
+                assert self._folder is not None
+                shutil.copytree(self._folder, scratch / "run")
+            else:
+                self._write(self._trainer, scratch / "run")
             (scratch / "run").rename(target)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+
+    def _write(self, trainer: Trainer, folder: Path) -> None:
+        split = trainer.split
+        asked = {"model": self.name, "config": dataclasses.asdict(self.config), "training": dataclasses.asdict(self.training)}
+        asked |= {"split": dataclasses.asdict(split.settings), "data": ""}
+        store = RunFolder.begin(folder, asked | sizes(split), resume=False)
+        store.finish(trainer, split, card_of(split, trainer, asked))
+
+    def _same_ids(self, log: Log) -> None:
+        """Codes mean something only in the log that they were learned on, or in one that goes on from it."""
+        self._trained()
+        known = self._known()
+        for mine, theirs in ((known.users.ids, log.users.ids), (known.items.ids, log.items.ids)):
+            if not theirs[: len(mine)].equals(mine):
+                raise BadInput("expected the log that the model was trained on: this one numbers its users and items differently")
 
     def _trained(self) -> Recommender:
         if self.network is None:
@@ -124,7 +136,7 @@ def load(folder: str | os.PathLike[str]) -> Model:
     """A model from the run that it was trained in."""
     network, log, config = load_run(folder)
     made = Model(config["model"], network.config, Training(**config["training"]))
-    made.network, made._log = network, log
+    made.network, made._log, made._folder = network, log, Path(folder)
     return made
 
 

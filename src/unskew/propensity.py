@@ -23,6 +23,8 @@ from unskew.layers import Table, real
 FULL_SOFTMAX = 100_000  # ids up to which every one of them is scored
 SAMPLES = 2048  # ids scored beyond that, shared by the whole batch
 
+BOUND = 512  # ids whose sum bounds the normaliser from below
+
 Views = Literal["both", "item", "user"]
 
 
@@ -45,17 +47,22 @@ class Propensity(nn.Module, ABC):
     def user_view(self, batch: Batch) -> Tensor | None:
         """P(u, h_i) of each pair, (B, C)."""
 
+    def clipped(self, batch: Batch) -> tuple[Tensor | None, Tensor | None]:
+        """Both views, raised to at least the clip.   eq. clip_prob_item, clip_prob_user"""
+        item, user = self.item_view(batch), self.user_view(batch)
+        return None if item is None else item.clamp(min=self.clip), None if user is None else user.clamp(min=self.clip)
+
     @torch.no_grad()
     def weights(self, batch: Batch) -> Tensor:
         """Theorem 1 with clipped propensities. One view alone counts fully."""
-        item, user = self.item_view(batch), self.user_view(batch)
+        item, user = self.clipped(batch)
         if item is None and user is None:
             return torch.ones(batch.candidates_BC.shape)
         if item is None or user is None:
             only = item if item is not None else user
             assert only is not None
-            return 1 / only.clamp(min=self.clip)
-        return self.alpha / item.clamp(min=self.clip) + (1 - self.alpha) / user.clamp(min=self.clip)  # eq. UnbiasLI_LU
+            return 1 / only
+        return self.alpha / item + (1 - self.alpha) / user  # eq. UnbiasLI_LU
 
 
 class Unit(Propensity):
@@ -133,20 +140,31 @@ class DualGRU(Propensity):
         self.users = SequenceGRU(width, layers) if views != "item" else None
 
     def item_view(self, batch: Batch) -> Tensor | None:
+        return self._item_view(batch, 0.0)
+
+    def user_view(self, batch: Batch) -> Tensor | None:
+        return self._user_view(batch, 0.0)
+
+    def clipped(self, batch: Batch) -> tuple[Tensor | None, Tensor | None]:
+        views = self._item_view(batch, self.clip), self._user_view(batch, self.clip)
+        return tuple(None if view is None else view.clamp(min=self.clip) for view in views)  # type: ignore[return-value]
+
+    def _item_view(self, batch: Batch, least: float) -> Tensor | None:
         if self.items is None:
             return None
         table = self._tables[0]
         state_BD = self.items.last(batch.history_BL, table)
         logits_BC = torch.einsum("bcd,bd->bc", table(batch.candidates_BC), state_BD)
-        return (logits_BC - _normaliser(state_BD, table)[:, None]).exp()  # eq. prob_item
+        of_BC = torch.arange(len(state_BD))[:, None].expand(logits_BC.shape)
+        return probability(logits_BC, state_BD, of_BC, table, least)  # eq. prob_item
 
-    def user_view(self, batch: Batch) -> Tensor | None:
+    def _user_view(self, batch: Batch, least: float) -> Tensor | None:
         if self.users is None:
             return None
         table = self._tables[1]
         state_AD = self.users.last(batch.audience_AM, table)
         logits_BC = torch.einsum("bcd,bd->bc", state_AD[batch.audience_of_BC], table(batch.user_B))
-        return (logits_BC - _normaliser(state_AD, table)[batch.audience_of_BC]).exp()  # eq. prob_user
+        return probability(logits_BC, state_AD, batch.audience_of_BC, table, least)  # eq. prob_user
 
     def loss(self, histories_BL: Tensor | None, audiences_BM: Tensor | None) -> Tensor:
         """L^AR of both views over whole sequences, mean per element: one pass yields every prefix."""
@@ -155,6 +173,24 @@ class DualGRU(Propensity):
             if view is not None and ids is not None and ids.numel():
                 total, count = total + view.loss(ids, table), count + int(real(ids).sum())
         return total / max(count, 1)
+
+
+def probability(logits_BC: Tensor, state_ND: Tensor, of_BC: Tensor, table: Table, least: float) -> Tensor:
+    """Softmax probabilities of some ids, exact wherever they reach `least`; below that, only known to be below.
+
+    A sum over some ids is less than that over all, so it gives an upper bound. Nearly always the bound is below the clip
+    already, and the sum over all ids, the dearest part of a training step, need not be known.
+    """
+    if least <= 0 or table.known <= BOUND:
+        return (logits_BC - _normaliser(state_ND, table)[of_BC]).exp()
+    part = torch.logsumexp(state_ND @ table.weight.detach()[:BOUND].T, dim=1)
+    bound_BC = (logits_BC - part[of_BC]).exp()
+    undecided = torch.zeros(len(state_ND), dtype=torch.bool)
+    undecided[of_BC[bound_BC >= least]] = True
+    if bool(undecided.any()):
+        part[undecided] = _normaliser(state_ND[undecided], table)
+        bound_BC = (logits_BC - part[of_BC]).exp()
+    return bound_BC
 
 
 def _normaliser(state_ND: Tensor, table: Table) -> Tensor:

@@ -30,8 +30,8 @@ class Recommendations:
 def for_users(model: Recommender, log: Log, users: Sequence[Any], k: int = 10, seen: bool = False) -> Recommendations:
     """The k best items for each user now. A user the run does not know gets what an empty history gets."""
     codes = log.users.codes(users).astype(np.int64)
-    best = _best(model, log, codes, log.histories, codes, k, seen)
-    return Recommendations(_frame(log, pa.array(users), *best), unknown_users=int((codes == PAD).sum()))
+    best = _best(model, log, np.where(codes == PAD, len(log.users), codes), log.histories, codes, k, seen)
+    return Recommendations(_frame(log, _ids(log, users), *best), unknown_users=int((codes == PAD).sum()))
 
 
 def for_histories(model: Recommender, log: Log, histories: Sequence[Sequence[Any]], k: int = 10, seen: bool = False) -> Recommendations:
@@ -41,8 +41,13 @@ def for_histories(model: Recommender, log: Log, histories: Sequence[Sequence[Any
     skipped = sum(map(len, codes)) - sum(map(len, known))
     owner = np.repeat(np.arange(len(known)), [len(code) for code in known])
     past = Sequences(np.concatenate([*known, np.zeros(0, np.int32)]), np.full(len(owner), _now(log) - 1), offsets_of(owner, len(known)))
-    best = _best(model, log, np.full(len(known), PAD), past, np.arange(len(known)), k, seen)
-    return Recommendations(_frame(log, pa.array(range(len(known))), *best), skipped_items=skipped)
+    best = _best(model, log, np.full(len(known), len(log.users)), past, np.arange(len(known)), k, seen)
+    return Recommendations(_frame(log, pa.array(range(len(known)), pa.int64()), *best), skipped_items=skipped)
+
+
+def _ids(log: Log, users: Sequence[Any]) -> pa.Array:
+    """What was asked for, in its own type; of nobody, in the log's."""
+    return (users if isinstance(users, pa.Array) else pa.array(users)) if len(users) else pa.array([], log.users.ids.type)
 
 
 def _now(log: Log) -> int:
@@ -56,7 +61,8 @@ def _best(model: Recommender, log: Log, user: Ints, past: Sequences, owner: Ints
         raise BadInput(f"k {k}: expected at least 1")
     now = _now(log)
     catalog = model.eval().catalog(log, now, now + 1)
-    lists, values = [], []
+    lists: list[Ints] = [np.zeros((0, min(k, len(log.items))), np.int64)]
+    values: list[NDArray[np.float32]] = [np.zeros(lists[0].shape, np.float32)]
     for first in range(0, len(user), BLOCK):
         here = slice(first, first + BLOCK)
         window = past.before(owner[here], now, model.history)
@@ -76,7 +82,7 @@ def _frame(log: Log, users: pa.Array, lists: Ints, scores: NDArray[np.float32]) 
     row, place = np.nonzero(real)
     codes = lists[real]
     columns: dict[str, Any] = {
-        "user_id": users.take(pa.array(row)),
+        "user_id": users.take(pa.array(row, pa.int64())),
         "item_id": log.items.of(codes),
         "score": scores[real],
         "rank": place + 1,

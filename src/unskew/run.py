@@ -10,6 +10,7 @@ checkpoint.safetensors  only while it is not finished
 """
 
 import json
+import math
 import os
 import platform
 import time
@@ -157,7 +158,7 @@ def card_of(split: Split, trainer: Trainer, asked: dict[str, Any]) -> dict[str, 
         "data": {"folder": asked["data"], "hash": split.log.fingerprint(), "rows": len(split.log), "source": split.log.facts.get("source")},
         "split": asked["split"] | {"train_end": split.train_end, "valid_end": split.valid_end} | sizes(split),
         "chosen_by": f"{METRIC}, full ranking of {len(trainer.valid)} validation positives ({trainer.settings.valid_test})",
-        "best": {"round": at.best_round, METRIC: at.best if len(trainer.valid) else None},
+        "best": {"round": at.best_round, METRIC: at.best} if at.best_round >= 0 and math.isfinite(at.best) else None,
         "seed": trainer.settings.seed,
         "threads": torch.get_num_threads(),
         "versions": versions,
@@ -170,7 +171,7 @@ def card_of(split: Split, trainer: Trainer, asked: dict[str, Any]) -> dict[str, 
 def save_memory(store: RunFolder, log: Log, history: int, audience: int) -> None:
     now = int(log.time.max()) + 1
     arrays = {"births": log.births[1], "now": np.array([now])}
-    for name, view, newest in (("history", log.histories, history), ("audience", log.audiences, audience)):
+    for name, view, newest in (("history", log.histories, None), ("audience", log.audiences, audience)):
         start, end = view.before(np.arange(len(view)), now, newest)
         _, places = view.flat(start, end)
         arrays |= {f"{name}_ids": view.ids[places], f"{name}_times": view.times[places]}
@@ -196,16 +197,23 @@ def load(folder: str | os.PathLike[str]) -> tuple[Recommender, Log, dict[str, An
         weights = load_file(path / "weights.safetensors")
     except (OSError, ValueError, SafetensorError, pa.ArrowInvalid) as error:
         raise BadInput(f"{path}: the run is damaged ({error})") from None
-    if config.get("format") != FORMAT:
+    if not isinstance(config, dict) or "format" not in config:
+        raise BadInput(f"{path}: the run is damaged (config.json is not the description of a run)")
+    if config["format"] != FORMAT:
         raise BadInput(f"{path}: run of format {config.get('format')}, this version reads {FORMAT}")
-    log = _remembered(memory, users, items)
-    kind = model_named(config["model"])
-    network = kind(_shell(log, config), kind.Config(**config["config"]))
-    network.load_state_dict(weights)
+    try:
+        log = _remembered(memory, users, items)
+        kind = model_named(config["model"])
+        network = kind(_shell(log, config), kind.Config(**config["config"]))
+        network.load_state_dict(weights)
+    except (KeyError, TypeError, RuntimeError, ValueError) as error:
+        raise BadInput(f"{path}: the run is damaged, its parts do not fit ({str(error).splitlines()[0]})") from None
     return network.eval(), log, config
 
 
 def _remembered(memory: dict[str, Any], users: pa.Table, items: pa.Table) -> Log:
+    if len(memory["history_offsets"]) != len(users) + 1 or len(memory["audience_offsets"]) != len(items) + 1:
+        raise ValueError("memory and vocabularies are not of the same run")
     histories, audiences = (
         Sequences(*(memory[f"{name}_{part}"] for part in ("ids", "times", "offsets"))) for name in ("history", "audience")
     )

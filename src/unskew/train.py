@@ -109,16 +109,18 @@ class Trainer:
         at = self.progress
         while at.stage < len(self.stages) and not at.finished:
             stage = self.stages[at.stage]
-            while at.round < stage.rounds:
+            while at.round < stage.rounds and not self._stopped(stage):
                 self._round(stage)
-                if stage.validated and at.round - 1 - at.best_round >= self.settings.patience:
-                    break
             at.stage, at.round = at.stage + 1, 0
             self._save()
         if self.best is not None:
             self.model.load_state_dict(self.best)
         at.finished = True
         self.model.eval()
+
+    def _stopped(self, stage: Stage) -> bool:
+        """Asked before a round and not after it: a run killed in between must not go on for one more."""
+        return stage.validated and self.progress.round > 0 and self.progress.round - 1 - self.progress.best_round >= self.settings.patience
 
     def _round(self, stage: Stage) -> None:
         at = self.progress

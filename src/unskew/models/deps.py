@@ -12,7 +12,7 @@ from unskew.data.batches import Batch
 from unskew.data.log import Log
 from unskew.data.sequences import SequenceBatch
 from unskew.data.split import Split
-from unskew.layers import Encoder, Table, real
+from unskew.layers import Encoder, Table, in_groups, real
 from unskew.models.base import ModelConfig, Phase, Recommender, Stage, mean_of_weighted, parameters_of
 from unskew.propensity import DualGRU, Frequency, Logged, Propensity, Unit, Views, right_padded
 
@@ -87,17 +87,24 @@ class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensit
     def context_side(self, batch: Batch) -> Tensor:
         side: Tensor = self.of_user(self.users.hiding(batch.user_B))
         if self.history_encoder is not None and self.of_history is not None:
-            ids = batch.history_BL
-            side = side + self.of_history(self.history_encoder.mean(self.items.hiding(ids), real(ids)))  # eq. EmbedSeqI
+            side = side + self.of_history(in_groups(batch.history_BL, self._history))
         return side
 
     def item_side(self, item_N: Tensor) -> Tensor:
         return self.of_item(self.items.hiding(item_N))  # type: ignore[no-any-return]
 
     def audience_side(self, audience_AM: Tensor) -> Tensor:
-        if self.audience_encoder is None or self.of_audience is None:
+        if self.of_audience is None:
             return torch.zeros(len(audience_AM), self.config.hidden)
-        return self.of_audience(self.audience_encoder.mean(self.users.hiding(audience_AM), real(audience_AM)))  # type: ignore[no-any-return]  # eq. EmbedSeqU
+        return self.of_audience(in_groups(audience_AM, self._audience))  # type: ignore[no-any-return]
+
+    def _history(self, ids_BL: Tensor) -> Tensor:
+        assert self.history_encoder is not None
+        return self.history_encoder.mean(self.items.hiding(ids_BL), real(ids_BL))  # eq. EmbedSeqI
+
+    def _audience(self, ids_BM: Tensor) -> Tensor:
+        assert self.audience_encoder is not None
+        return self.audience_encoder.mean(self.users.hiding(ids_BM), real(ids_BM))  # eq. EmbedSeqU
 
     def join(self, context: Tensor, candidate: Tensor) -> Tensor:
         return self.last(functional.relu(context + candidate)).squeeze(-1)  # type: ignore[no-any-return]  # eq. prediction
