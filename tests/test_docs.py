@@ -19,22 +19,26 @@ def blocks(language: str, text: str = README) -> list[str]:
 @pytest.fixture
 def clicks(tmp_path: Path, monkeypatch) -> Path:
     """The click log that the examples speak of."""
-    rows = "".join(f"u{n * 7 % 31},i{(n * n) % 17},{1_700_000_000 + 60 * n}\n" for n in range(2000))
+    rows = "".join(f"u{n * 7 % 31},i{(n * n + n // 31) % 97},{1_700_000_000 + 60 * n}\n" for n in range(2000))
     (tmp_path / "clicks.csv").write_text("user_id,item_id,timestamp\n" + rows)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_the_python_of_the_readme_runs(clicks: Path) -> None:
-    assert blocks("python")
-    for code in blocks("python"):
-        exec(compile(code, "README.md", "exec"), {})
+@pytest.mark.parametrize("document", ["README.md", "docs/deps.md"])
+def test_the_python_of_the_documents_runs(clicks: Path, document: str) -> None:
+    found = blocks("python", (ROOT / document).read_text(encoding="utf-8"))
+    assert found
+    for code in found:
+        exec(compile(code, document, "exec"), {})
 
 
-def test_the_commands_of_the_readme_run(clicks: Path) -> None:
+@pytest.mark.parametrize("document", ["README.md", "docs/deps.md"])
+def test_the_commands_of_the_documents_run(clicks: Path, document: str) -> None:
     from unskew.cli import main
 
-    commands = [line.split("#")[0].split()[1:] for block in blocks("bash") for line in block.splitlines() if line.startswith("unskew ")]
+    found = blocks("bash", (ROOT / document).read_text(encoding="utf-8"))
+    commands = [line.split("#")[0].split()[1:] for block in found for line in block.splitlines() if line.startswith("unskew ")]
     assert {command[0] for command in commands} <= set(VERBS)
     for command in commands:
         assert main(command) == 0, command

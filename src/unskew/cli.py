@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
@@ -26,9 +26,10 @@ from unskew.data.split import Split, Splitting, Test, split
 from unskew.data.views import AUDIENCE, HISTORY
 from unskew.errors import BadInput, Leak, UnskewError
 from unskew.evaluate import Protocol, evaluation, interval, positives, rank
+from unskew.health import Health, health, logged_truth
 from unskew.inspection import Inspection, inspect
 from unskew.model import load
-from unskew.models.base import MODELS, ModelConfig
+from unskew.models.base import MODELS, ModelConfig, model_named
 from unskew.progress import shown_on
 from unskew.run import load as load_run
 from unskew.run import train
@@ -84,7 +85,9 @@ class Inspect(Verb):
     def run(self) -> None:
         found = inspect(_split(self.data, self.splitting), self.splitting.resample_seed)
         if self.html is not None:
-            _write_page(self.html, found)
+            from unskew.report.inspect_page import inspect_page
+
+            _write_page(self.html, inspect_page(found))
         self.show(found.as_dict(), inspection_table(found))
 
 
@@ -139,6 +142,7 @@ class Train(Verb):
     config: OmitArgPrefixes[ModelConfig] = field(default_factory=ModelConfig)  # of the chosen model: see `_train_of`
 
     def run(self) -> None:
+        model_named(self.model)
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         cut = _split(self.data, self.splitting)
@@ -166,11 +170,7 @@ class Evaluate(Verb):
 
     def run(self) -> None:
         network, _, config = load_run(self.folder)
-        card = json_library.loads((self.folder / "card.json").read_text(encoding="utf-8"))
-        log = Log.open(self.data or Path(config["data"]))
-        if log.fingerprint() != card["data"]["hash"]:
-            raise BadInput(f"{self.data or config['data']}: not the data that this run was trained on")
-        cut = split(log, **{**config["split"], "shares": tuple(config["split"]["shares"])})
+        cut = _split_of_run(self.folder, config, self.data)
         rows = positives(cut, "test", self.test, self.sample)
         found = evaluation(cut, rank(network, cut, rows), self.protocol, self.test)
         known, shown = found.metrics_of_known(), []
@@ -179,6 +179,31 @@ class Evaluate(Verb):
             shown.append((name, f"{value:.4f}", f"{low:.4f} - {high:.4f}", f"{known[name]:.4f}"))
         title = f"{config['model']}, {self.test} test, protocol {self.protocol}, {len(found.user):,} units"
         self.show({"run": str(self.folder), **_plain(found.as_dict())}, _table(title, ("", "mean", "95 % interval", "known only"), shown))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Propensity(Verb):
+    """`propensity health RUN`: calibration, clipping, weights and balance of a run's propensities, against the truth where it is known."""
+
+    action: Positional[Literal["health"]]
+    folder: Positional[RunArg]
+    data: Annotated[Path | None, tyro.conf.arg(metavar="DATA")] = None
+    """Where the prepared data is, if it has moved."""
+    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Also write one self-contained HTML file with plots (extra `report`)."""
+
+    def run(self) -> None:
+        trained = load(self.folder)
+        cut = _split_of_run(self.folder, json_library.loads((self.folder / "config.json").read_text(encoding="utf-8")), self.data)
+        clip = getattr(trained.config, "clip", None)
+        if clip is None:
+            raise BadInput(f"{self.folder}: {trained.name} has no propensities")
+        found = health(cut, trained.propensities(cut.log), clip, logged_truth(cut.log))
+        if self.html is not None:
+            from unskew.report.health_page import health_page
+
+            _write_page(self.html, health_page(found, self.folder.name))
+        self.show(found.as_dict(), inspection_table(found), _table("", *found.decile_table()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,6 +295,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "train": Train,
     "evaluate": Evaluate,
     "recommend": Recommend,
+    "propensity": Propensity,
     "models": Models,
     "demo": Demo,
 }
@@ -309,7 +335,7 @@ def _stopped(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def inspection_table(found: Inspection) -> Table:
+def inspection_table(found: Inspection | Health) -> Table:
     explained = output.width >= 110  # else the meanings would fold into narrow columns
     table = _table("", ("",) * (4 if explained else 3), ())
     table.columns[2].justify = "right"
@@ -327,13 +353,21 @@ def _split(data: Path, settings: Splitting) -> Split:
     return split(Log.open(data), **asdict(settings))
 
 
-def _write_page(file: Path, found: Inspection) -> None:
-    from unskew.report.inspect_page import inspect_page
+def _split_of_run(folder: Path, config: dict[str, Any], data: Path | None) -> Split:
+    """The split that a run was trained on; the data must be the same, wherever it is now."""
+    if data is None and not config["data"]:
+        raise BadInput(f"{folder}: trained from Python, so it does not know where its data is; say it with --data")
+    log = Log.open(data or Path(config["data"]))
+    card = json_library.loads((folder / "card.json").read_text(encoding="utf-8"))
+    if log.fingerprint() != card["data"]["hash"]:
+        raise BadInput(f"{data or config['data']}: not the data that this run was trained on")
+    return split(log, **{**config["split"], "shares": tuple(config["split"]["shares"])})
 
-    text = inspect_page(found)
+
+def _write_page(file: Path, page: str) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        file.write_text(page, encoding="utf-8")
     except OSError as error:
         raise UnskewError(f"{file}: cannot be written ({error.strerror})") from None
     messages.print(f"the page: {file}", soft_wrap=True)

@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
+from unskew import words
 from unskew.data.log import Log
 from unskew.data.split import Split
 from unskew.data.views import Codes, Ints
@@ -129,7 +130,7 @@ class Health:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types; what is undefined is None."""
-        found: dict[str, Any] = _plain(dataclasses.asdict(self))
+        found: dict[str, Any] = words.plain(dataclasses.asdict(self))
         return found | {"sentences": list(self.sentences())}
 
     def sentences(self) -> tuple[str, ...]:
@@ -143,7 +144,7 @@ class Health:
         for view in self.views:
             rows.append(Row(view.name, "median", _number(view.median), f"from {_number(view.least)} to {_number(view.largest)}"))
             if not math.isnan(view.clipped):
-                rows.append(Row(view.name, "clipped", _share(view.clipped), "raised to the clip: these pairs all weigh the same"))
+                rows.append(Row(view.name, "clipped", words.share(view.clipped), "raised to the clip: these pairs all weigh the same"))
             if view.calibration is not None:
                 found = view.calibration
                 rows += [
@@ -155,7 +156,9 @@ class Health:
         rows += [
             Row("weights", "mean / median", f"{_number(weights.mean)} / {_number(weights.median)}"),
             Row("weights", "99 % / largest", f"{_number(weights.p99)} / {_number(weights.largest)}"),
-            Row("weights", "effective sample", _share(weights.effective_share), f"as good as {weights.effective:,.0f} unweighted pairs"),
+            Row(
+                "weights", "effective sample", words.share(weights.effective_share), f"as good as {weights.effective:,.0f} unweighted pairs"
+            ),
         ]
         for part in self.balance:
             value = f"{part.before:.2f} -> {part.after:.2f}".replace("nan", "–")
@@ -172,9 +175,9 @@ class Health:
         lines = []
         for part in self.deciles:
             by_name = {view.name: view for view in part.views}
-            cells = [str(part.number), _share(part.share), _share(part.weighted_share), _share(part.uniform_share)]
-            cells += [_number(part.weights.median), _share(part.weights.effective_share)]
-            cells += [_share(by_name[name].clipped) for name in clipped]
+            cells = [str(part.number), words.share(part.share), words.share(part.weighted_share), words.share(part.uniform_share)]
+            cells += [_number(part.weights.median), words.share(part.weights.effective_share)]
+            cells += [words.share(by_name[name].clipped) for name in clipped]
             lines.append((*cells, *(_number(_correlation(by_name[name])) for name in known)))
         return head, tuple(lines)
 
@@ -374,7 +377,7 @@ def _correlation(view: View) -> float:
 
 
 def _clipping(found: Health) -> str:
-    parts = [f"{_share(view.clipped)} of the pairs in the {view.name}" for view in found.views if not math.isnan(view.clipped)]
+    parts = [f"{words.share(view.clipped)} of the pairs in the {view.name}" for view in found.views if not math.isnan(view.clipped)]
     return f"{found.clip:g} is more than the estimate for {' and '.join(parts)}; these all weigh the same." if parts else ""
 
 
@@ -382,7 +385,7 @@ def _spread(found: Health) -> str:
     share = found.weights.effective_share
     if share > 0.99:
         return "they are nearly the same for all pairs: the weighted loss is the naive one, on another scale."
-    return f"the {found.pairs:,} weighted pairs are worth {found.weights.effective:,.0f} unweighted ones ({_share(share)})."
+    return f"the {found.pairs:,} weighted pairs are worth {found.weights.effective:,.0f} unweighted ones ({words.share(share)})."
 
 
 def _balancing(found: Health) -> str:
@@ -397,22 +400,10 @@ def _likeness(found: Health) -> str:
     return f"rank correlation with the true propensities: {', '.join(parts)}."
 
 
-def _share(share: float) -> str:
-    return "–" if math.isnan(share) else f"{100 * share:.1f} %"
+def _factor(decades: float) -> str:
+    return "–" if math.isnan(decades) else f"x {_number(10**decades)}"
 
 
 def _number(number: float) -> str:
     """Three digits that matter: propensities may be tiny."""
     return "–" if math.isnan(number) else f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
-
-
-def _factor(decades: float) -> str:
-    return "–" if math.isnan(decades) else f"x {_number(10**decades)}"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

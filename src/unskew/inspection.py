@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unskew import statistics
+from unskew import statistics, words
 from unskew.data.split import Split
 from unskew.data.views import AUDIENCE, HISTORY
 from unskew.progress import steps
@@ -45,7 +45,7 @@ class Inspection:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types; what is undefined is None."""
-        found: dict[str, Any] = _plain(dataclasses.asdict(self))
+        found: dict[str, Any] = words.plain(dataclasses.asdict(self))
         return found | {"sentences": list(self.sentences())}
 
     def sentences(self) -> tuple[str, ...]:
@@ -66,47 +66,54 @@ class Inspection:
         others = "the others are targets only" if size.positives < size.interactions else ""
         recurring = "below 0: the same pairs again and again" if size.sparsity < 0 else ""
         rows = [
-            Row("size", "users", _count(size.users)),
-            Row("size", "items", _count(size.items)),
-            Row("size", "interactions", _count(size.interactions)),
-            Row("size", "positives", _count(size.positives), others),
-            Row("size", "sparsity", _share(size.sparsity, 2), recurring or "1 - interactions / (users x items)"),
+            Row("size", "users", words.count(size.users)),
+            Row("size", "items", words.count(size.items)),
+            Row("size", "interactions", words.count(size.interactions)),
+            Row("size", "positives", words.count(size.positives), others),
+            Row("size", "sparsity", words.share(size.sparsity, 2), recurring or "1 - interactions / (users x items)"),
             Row("time", "first", str(clock.first)),
             Row("time", "last", str(clock.last)),
-            Row("time", "resolution", clock.resolution, f"{_count(clock.distinct)} distinct times"),
-            Row("time", "tied rows", _share(clock.tied_rows), "share their time with another row"),
-            Row("time", "tied positives", _share(clock.tied_positives), "their user has another one at the same time"),
+            Row("time", "resolution", clock.resolution, f"{words.count(clock.distinct)} distinct times"),
+            Row("time", "tied rows", words.share(clock.tied_rows), "share their time with another row"),
+            Row("time", "tied positives", words.share(clock.tied_positives), "their user has another one at the same time"),
         ]
         for name, lengths, what in (("history", self.history, "items"), ("audience", self.audience, "users")):
             rows += [
-                Row(name, "mean", _number(lengths.mean), f"{what} strictly before a positive"),
-                Row(name, "median / 90 %", f"{_number(lengths.median)} / {_number(lengths.p90)}"),
-                Row(name, "empty", _share(lengths.empty)),
-                Row(name, f"longer than {lengths.limit}", _share(lengths.cut), "only the newest are read"),
+                Row(name, "mean", words.number(lengths.mean), f"{what} strictly before a positive"),
+                Row(name, "median / 90 %", f"{words.number(lengths.median)} / {words.number(lengths.p90)}"),
+                Row(name, "empty", words.share(lengths.empty)),
+                Row(name, f"longer than {lengths.limit}", words.share(lengths.cut), "only the newest are read"),
             ]
         rows += [
-            Row("popularity", "Gini", _number(popularity.gini), f"were all items equally popular: {_number(popularity.gini_even)}"),
-            Row("popularity", "top 1 % of items", _share(popularity.top_1_percent), "of all positives"),
-            Row("popularity", "top 10 % of items", _share(popularity.top_10_percent), "of all positives"),
-            Row("popularity", "half of the positives", _count(popularity.half), "items have them"),
-            Row("drift", f"top {drift.top} kept", _share(drift.kept), f"first slice of {len(drift.slices)} to the last"),
-            Row("drift", "new items", _share(last.new), "of the positives of the last slice"),
-            Row("drift", "rank correlation", _number(last.correlation), "last slice with the one before"),
-            Row("order", "repeated transitions", _count(shuffle.observed), f"pairs among {_count(shuffle.transitions)}"),
-            Row("order", "by chance", f"{_number(shuffle.mean)} ± {_number(shuffle.deviation)}", f"{len(shuffle.shuffled)} shuffles"),
-            Row("order", "ratio / z", f"{_number(shuffle.ratio)} / {_number(shuffle.z)}", _order(shuffle)),
+            Row(
+                "popularity", "Gini", words.number(popularity.gini), f"were all items equally popular: {words.number(popularity.gini_even)}"
+            ),
+            Row("popularity", "top 1 % of items", words.share(popularity.top_1_percent), "of all positives"),
+            Row("popularity", "top 10 % of items", words.share(popularity.top_10_percent), "of all positives"),
+            Row("popularity", "half of the positives", words.count(popularity.half), "items have them"),
+            Row("drift", f"top {drift.top} kept", words.share(drift.kept), f"first slice of {len(drift.slices)} to the last"),
+            Row("drift", "new items", words.share(last.new), "of the positives of the last slice"),
+            Row("drift", "rank correlation", words.number(last.correlation), "last slice with the one before"),
+            Row("order", "repeated transitions", words.count(shuffle.observed), f"pairs among {words.count(shuffle.transitions)}"),
+            Row(
+                "order",
+                "by chance",
+                f"{words.number(shuffle.mean)} ± {words.number(shuffle.deviation)}",
+                f"{len(shuffle.shuffled)} shuffles",
+            ),
+            Row("order", "ratio / z", f"{words.number(shuffle.ratio)} / {words.number(shuffle.z)}", _order(shuffle)),
         ]
         for tested in self.tests:
             group = f"{tested.test} test"
             rows += [
-                Row(group, "rows / positives", f"{_count(tested.rows)} / {_count(tested.positives)}"),
-                Row(group, "Gini", _number(tested.gini)),
-                Row(group, "... of a blind draw", _number(tested.gini_blind), "as many positives of the ordinary test"),
-                Row(group, "Gini, known items", _number(tested.gini_known)),
-                Row(group, "... of a blind draw", _number(tested.gini_known_blind), "fewer rows alone raise a Gini"),
-                Row(group, "typical popularity", _number(10**tested.mean_log10_popularity), "training positives, geometric mean"),
-                Row(group, "long tail", _share(tested.long_tail), f"of positives outside the top {HEAD:.0%} of known items"),
-                Row(group, "unknown items", _share(tested.unknown_items), "training never saw them"),
+                Row(group, "rows / positives", f"{words.count(tested.rows)} / {words.count(tested.positives)}"),
+                Row(group, "Gini", words.number(tested.gini)),
+                Row(group, "... of a blind draw", words.number(tested.gini_blind), "as many positives of the ordinary test"),
+                Row(group, "Gini, known items", words.number(tested.gini_known)),
+                Row(group, "... of a blind draw", words.number(tested.gini_known_blind), "fewer rows alone raise a Gini"),
+                Row(group, "typical popularity", words.number(10**tested.mean_log10_popularity), "training positives, geometric mean"),
+                Row(group, "long tail", words.share(tested.long_tail), f"of positives outside the top {HEAD:.0%} of known items"),
+                Row(group, "unknown items", words.share(tested.unknown_items), "training never saw them"),
             ]
         return tuple(rows)
 
@@ -152,9 +159,9 @@ def inspect(split: Split, seed: int = 0) -> Inspection:
 
 
 def _concentration(popularity: Popularity, size: Size) -> str:
-    half = f"{_count(popularity.half)} of {_count(size.items)} items ({_share(popularity.half / size.items)})"
-    even = f"Gini {_number(popularity.gini)}; were all items equally popular, {_number(popularity.gini_even)}"
-    return f"{half} have half of all positives, the top 10 % have {_share(popularity.top_10_percent)} ({even})."
+    half = f"{words.count(popularity.half)} of {words.count(size.items)} items ({words.share(popularity.half / size.items)})"
+    even = f"Gini {words.number(popularity.gini)}; were all items equally popular, {words.number(popularity.gini_even)}"
+    return f"{half} have half of all positives, the top 10 % have {words.share(popularity.top_10_percent)} ({even})."
 
 
 def _movement(drift: Drift) -> str:
@@ -162,15 +169,15 @@ def _movement(drift: Drift) -> str:
         return "not to be seen, all positives have one time."
     fewest = min(part.positives for part in drift.slices)
     if fewest < FEWEST_IN_SLICE:
-        return f"too few positives to judge, {_count(fewest)} in a slice of time."
+        return f"too few positives to judge, {words.count(fewest)} in a slice of time."
     last = drift.slices[-1]
     gone = ""
     if drift.half_life is not None and drift.half_life < len(drift.slices) - 1:
         days = "" if math.isnan(drift.half_life_days) else f" ({_duration(drift.half_life_days)})"
         gone = f"; half of them were gone after {drift.half_life} of {len(drift.slices)} slices{days}"
     return (
-        f"of the first slice's top {drift.top} items, {_share(drift.kept)} are still at the top in the last slice{gone}."
-        f" {_share(last.new)} of the last slice's positives are on items that are new in it."
+        f"of the first slice's top {drift.top} items, {words.share(drift.kept)} are still at the top in the last slice{gone}."
+        f" {words.share(last.new)} of the last slice's positives are on items that are new in it."
     )
 
 
@@ -180,23 +187,23 @@ def _order(shuffle: Shuffle) -> str:
     if not shuffle.mean and not shuffle.observed:
         return "too little data to judge, no transition occurs twice."
     if not shuffle.mean:
-        return f"carries information: {_count(shuffle.observed)} repeated transitions, and none after shuffling."
-    often = f"repeated transitions are {_number(shuffle.ratio)} times as frequent as chance"
+        return f"carries information: {words.count(shuffle.observed)} repeated transitions, and none after shuffling."
+    often = f"repeated transitions are {words.number(shuffle.ratio)} times as frequent as chance"
     if not shuffle.deviation:
         return f"too little data to judge, {often}, but all shuffles are alike."
     verdict = "no visible" if abs(shuffle.z) < CLEAR else "little" if 0.95 < shuffle.ratio < 1.05 else ""
-    return f"carries {verdict} information: {often} (z = {_number(shuffle.z)}).".replace("  ", " ")
+    return f"carries {verdict} information: {often} (z = {words.number(shuffle.z)}).".replace("  ", " ")
 
 
 def _resampling(tests: tuple[Tested, ...]) -> str:
     ordinary, resampled = (next(tested for tested in tests if tested.test == name) for name in ("ordinary", "resampled"))
     if not ordinary.positives:
         return "the test part has no positives."
-    kept = f"resampling keeps {_count(resampled.positives)} of {_count(ordinary.positives)} positives"
+    kept = f"resampling keeps {words.count(resampled.positives)} of {words.count(ordinary.positives)} positives"
     if not resampled.positives:
         return f"{kept}."
-    head = f"from {_share(ordinary.head)} to {_share(resampled.head)}"
-    unknown = f"from {_share(ordinary.unknown_items)} to {_share(resampled.unknown_items)}"
+    head = f"from {words.share(ordinary.head)} to {words.share(resampled.head)}"
+    unknown = f"from {words.share(ordinary.unknown_items)} to {words.share(resampled.unknown_items)}"
     return f"{kept}. Their share on the most popular fifth of the items goes {head}, on items that training never saw {unknown}."
 
 
@@ -204,7 +211,7 @@ def _ties(clock: Clock) -> str:
     if not clock.tied_positives >= 0.1:
         return ""
     return (
-        f"{_share(clock.tied_positives)} of the positives share their time with another one of the same user"
+        f"{words.share(clock.tied_positives)} of the positives share their time with another one of the same user"
         f" (resolution: {clock.resolution}); their order is unknown and never used."
     )
 
@@ -212,28 +219,3 @@ def _ties(clock: Clock) -> str:
 def _duration(days: float) -> str:
     name, length = next(((n, d) for n, d in DURATIONS if days >= 2 * d), DURATIONS[-1])
     return f"{days / length:,.0f} {name}"
-
-
-def _count(number: int) -> str:
-    return f"{number:,}"
-
-
-def _share(share: float, digits: int = 1) -> str:
-    return "–" if math.isnan(share) else f"{100 * share:.{digits}f} %"
-
-
-def _number(number: float) -> str:
-    """Three digits that matter, whole numbers whole."""
-    if math.isnan(number):
-        return "–"
-    if abs(number) >= 100 or number == round(number):
-        return f"{number:,.0f}"
-    return f"{number:.{2 if abs(number) < 10 else 1}f}"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and math.isnan(value) else value

@@ -48,7 +48,7 @@ def batch(
 
 def contexts(log: Log, user: ArrayLike, time: ArrayLike, history: int = HISTORY) -> Batch:
     """Contexts without candidates."""
-    user_B, time_B = (np.ascontiguousarray(part, np.int64) for part in np.broadcast_arrays(np.atleast_1d(user), np.atleast_1d(time)))
+    user_B, time_B = (np.array(part, np.int64) for part in np.broadcast_arrays(np.atleast_1d(user), np.atleast_1d(time)))
     return bare_contexts(user_B, log.histories.padded(*log.histories.before(user_B, time_B, history)), time_B)
 
 
