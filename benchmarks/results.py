@@ -43,9 +43,10 @@ SETS: dict[str, tuple[str, dict[str, Any]]] = {
     "paper-beauty": ("deps_paper_reconstructed/Amazon_Beauty.csv.gz", ORDERED),
     "beauty": ("amazon_beauty_5core", {}),
 }
-# Width, heads and clip are the authors' (guide, decision 8); the rest is what a CPU can afford, the same for all models.
-COMMON = DEPS.Config(layers=2, heads=2, dropout=0.2, unsupervised_rounds=3)
-TRAINING = Training(rounds=12, patience=2)
+# Width, heads and clip are the authors' (guide, decision 8); the rest is what a CPU can afford, chosen on the validation part of
+# MovieTweetings, the same for all models.
+COMMON = DEPS.Config(layers=2, heads=2, dropout=0.2, unsupervised_rounds=5, hidden_ids=0.5)
+TRAINING = Training(rounds=8, patience=2, negatives=3)
 VARIANTS = {
     "DEPS": COMMON,
     "DEPS unweighted": replace(COMMON, propensity="none"),

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from unskew.data.engines import FILE, ROW, Engine, Unparsed, literal
-from unskew.data.formats import Column, Reading, Source, opened
+from unskew.data.files import opened
+from unskew.data.formats import Column, Reading, Source
 from unskew.errors import BadInput
 
 TIMES = "'^ *[0-9]+([.][0-9]*)?([eE][+]?[0-9]+)? *$'"

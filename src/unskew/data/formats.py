@@ -1,23 +1,17 @@
 """Which file is it, and where in it are user, item, time and label? Each format answers with SQL over its own columns."""
 
-import csv
-import glob
-import gzip
-import json
 import os
 import re
-import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, Literal
 
-import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from unskew.data.engines import FILE, Scan, identifier, literal
+from unskew.data.engines import FILE, Scan, identifier
+from unskew.data.files import KINDS, check_same, check_width, files_of, first_lines, header, json_schema, parquet_schema, suffix
 from unskew.data.log import Log, is_prepared
 from unskew.errors import BadInput
 
@@ -37,9 +31,6 @@ ALIASES = {
     "position": ("position",),
     "title": ("title",),
 }
-KINDS = {".csv": "text", ".tsv": "text", ".txt": "text", ".dat": "text", ".inter": "text"} | dict.fromkeys((".parquet", ".pq"), "parquet")
-KINDS |= dict.fromkeys((".json", ".jsonl", ".ndjson"), "json")
-PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"PK": "a zip file", b"\x28\xb5\x2f\xfd": "zstandard"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +112,7 @@ def _recognise(source: Any, reading: Reading) -> Source:
     if not isinstance(source, str | os.PathLike):
         return _columns(_table_scan(source), reading, "the table")
     name = os.fspath(source)
-    files = _files(str(Path(name).expanduser()))
+    files = files_of(str(Path(name).expanduser()))
     form = reading.format if reading.format != "auto" else _guess(files)
     files = _of_format(files, form)
     if form == "mind":
@@ -202,7 +193,7 @@ def _mind(name: str, files: list[str], reading: Reading) -> Source:
     columns = ("impression", "user", "time", "history", "impressions")
     scan = Scan("text", pa.schema([(column, pa.string()) for column in columns]), list(columns), tuple(files), "\t", "", header=False)
     scan = replace(scan, tolerant=reading.skip_bad_rows)
-    _check_width(files[0], len(columns), "\t")
+    check_width(files[0], len(columns), "\t")
 
     def derive(relation: str, keep: str) -> str:
         seconds = 'CAST(unix_micros(american_time("time")) / 1000000 AS BIGINT)'
@@ -250,35 +241,6 @@ def _open_bandit(name: str, scan: Scan, reading: Reading) -> Source:
     return found
 
 
-# --- files -------------------------------------------------------------------------------------------------------------
-
-
-def _files(name: str) -> list[str]:
-    path = Path(name)
-    if path.is_dir():
-        try:
-            found = sorted(str(file) for file in path.rglob("*") if file.is_file() and _suffix(file) in KINDS and _is_ours(file, path))
-        except PermissionError as error:
-            raise BadInput(f"{error.filename}: no permission to read it") from None
-        if not found:
-            raise BadInput(f"{name}: no csv, tsv, parquet, json or inter file in this folder")
-        return found
-    found = [name] if path.is_file() else sorted(glob.glob(name, recursive=True))  # noqa: PTH207 (absolute patterns)
-    if not found:
-        raise BadInput(f"{name}: no such file, folder or pattern")
-    return found
-
-
-def _is_ours(file: Path, folder: Path) -> bool:
-    """Whether a file below a folder may be part of the log: nothing hidden, and no prepared folder that lies in it."""
-    inside = file.relative_to(folder).parts
-    return not any(part[0] in "._" for part in inside) and not is_prepared(file.parent)
-
-
-def _suffix(file: str | Path) -> str:
-    return Path(re.sub(r"[.]gz$", "", str(file), flags=re.IGNORECASE)).suffix.lower()
-
-
 def _guess(files: list[str]) -> Format:
     names = [Path(file).name for file in files]
     if any(name.startswith("behaviors.tsv") for name in names):
@@ -287,12 +249,12 @@ def _guess(files: list[str]) -> Format:
         return "openbandit"
     if any(name.startswith(("log_standard", "log_random")) for name in names):
         return "kuairand"
-    kind = KINDS.get(_suffix(files[0]), "text")
+    kind = KINDS.get(suffix(files[0]), "text")
     if kind != "text":
         return "parquet" if kind == "parquet" else "json"
-    if _suffix(files[0]) == ".inter":
+    if suffix(files[0]) == ".inter":
         return "inter"
-    first = _first_lines(files[0], 1)[0]
+    first = first_lines(files[0], 1)[0]
     if "user_feature_0" in first and "propensity_score" in first:
         return "openbandit"
     return "amazon" if _is_amazon_rating(first.split(",")) else "csv"
@@ -306,24 +268,24 @@ def _of_format(files: list[str], form: Format) -> list[str]:
 
 
 def _file_scan(files: list[str], form: Format, reading: Reading) -> Scan:
-    kinds = {KINDS.get(_suffix(file), "text") for file in files}
+    kinds = {KINDS.get(suffix(file), "text") for file in files}
     if len(kinds) > 1:
         raise BadInput(f"{files[0]}: lies among files of other kinds; read one kind at a time, with a pattern such as 'logs/*.csv'")
     kind = form if form in ("parquet", "json") else "text" if form in ("csv", "inter") else kinds.pop()
     if kind == "parquet":
-        schemas = [_parquet_schema(file) for file in files]
-        _same([[f"{field.name} {field.type}" for field in schema] for schema in schemas], files)
+        schemas = [parquet_schema(file) for file in files]
+        check_same([[f"{field.name} {field.type}" for field in schema] for schema in schemas], files)
         return Scan("parquet", schemas[0], schemas[0].names, tuple(files))
     if kind == "json":
-        schema = _json_schema(files)
+        schema = json_schema(files)
         return Scan("json", schema, schema.names, tuple(files), tolerant=reading.skip_bad_rows)
     return replace(_text_scan(files, form, reading), tolerant=reading.skip_bad_rows)
 
 
 def _text_scan(files: list[str], form: Format, reading: Reading) -> Scan:
-    first = _first_lines(files[0], 1)[0]
+    first = first_lines(files[0], 1)[0]
     delimiter = (reading.delimiter or max(("\t", ",", ";", "|"), key=first.count)).replace("\\t", "\t")
-    fields = _header(first, delimiter)
+    fields = header(first, delimiter)
     if form == "amazon" and _is_amazon_rating(fields):
         return _text(files, _amazon_columns(fields), delimiter, header=False)
     if len(fields) < 2:
@@ -334,8 +296,8 @@ def _text_scan(files: list[str], form: Format, reading: Reading) -> Scan:
         if len(names) != len(fields):
             raise BadInput(f"{files[0]}, line 1: {len(fields)} fields, but --columns names {len(names)}")
         return _text(files, names, delimiter, header=False)
-    _same([_header(_first_lines(file, 1)[0], delimiter) for file in files], files)
-    if not any(_first_lines(file, 2)[1:] for file in files):
+    check_same([header(first_lines(file, 1)[0], delimiter) for file in files], files)
+    if not any(first_lines(file, 2)[1:] for file in files):
         raise BadInput(f"{files[0]}: a header and no rows")
     return _text(files, fields, delimiter)
 
@@ -347,63 +309,6 @@ def _text(files: list[str], names: list[str], delimiter: str, header: bool = Tru
     )
 
 
-def _header(line: str, delimiter: str) -> list[str]:
-    fields = next(csv.reader([line], delimiter=delimiter)) if len(delimiter) == 1 else line.split(delimiter)
-    return [name.strip() or f"column_{place}" for place, name in enumerate(fields)]
-
-
-def opened(file: str) -> BinaryIO:
-    """The bytes of a file, decompressed where its name says so."""
-    return cast(BinaryIO, gzip.open(file)) if file.lower().endswith(".gz") else Path(file).open("rb")
-
-
-def _first_lines(file: str, count: int) -> list[str]:
-    """The first lines that are not blank, as text."""
-    lines: list[str] = []
-    try:
-        with opened(file) as stream:
-            for number, raw in enumerate(stream, 1):
-                try:  # later lines are judged when they are read
-                    line = raw.decode("utf-8-sig", errors="replace" if lines else "strict").rstrip("\r\n")
-                except UnicodeDecodeError:
-                    packed = next((name for start, name in PACKED.items() if raw.startswith(start)), None)
-                    said = (
-                        f"bytes that are not UTF-8; it looks like {packed}, which only .gz files may be"
-                        if packed
-                        else "bytes that are not UTF-8"
-                    )
-                    raise BadInput(f"{file}, line {number}: {said}") from None
-                if line.strip():
-                    if number > 1 and not lines:
-                        raise BadInput(f"{file}, line 1: blank; expected the first line of the table")
-                    lines.append(line)
-                if len(lines) == count:
-                    return lines
-    except (EOFError, zlib.error):
-        raise BadInput(f"{file}: the gzip file is cut off; fetch it again") from None
-    except OSError as error:
-        raise BadInput(f"{file}: cannot be read ({error.strerror or error})") from None
-    if not lines:
-        raise BadInput(f"{file}: empty; expected a header and rows")
-    return lines
-
-
-def _check_width(file: str, expected: int, delimiter: str) -> None:
-    fields = _first_lines(file, 1)[0].split(delimiter)
-    if len(fields) != expected:
-        raise BadInput(
-            f"{file}, line 1: expected {expected} fields between tabs (impression, user, time, history, impressions), found {len(fields)}"
-        )
-
-
-def _same(names: Iterable[list[str]], files: list[str]) -> None:
-    for file, other in zip(files, names := list(names), strict=False):
-        if other != names[0]:
-            raise BadInput(
-                f"{file}: its columns are not those of {files[0]}; read one kind of file at a time, with a pattern such as 'log_*.csv'"
-            )
-
-
 def _is_amazon_rating(fields: list[str]) -> bool:
     return len(fields) == 4 and bool(re.fullmatch(r"[1-5](\.0)?", fields[2])) and fields[3].strip().isdigit()
 
@@ -412,50 +317,6 @@ def _amazon_columns(fields: list[str]) -> list[str]:
     # The 2014 files put the user first, the 2018 files the item. A product code has exactly ten characters; no reviewer's has.
     first = ["item", "user"] if len(fields[0]) == 10 != len(fields[1]) else ["user", "item"]
     return [*first, "rating", "timestamp"]
-
-
-def _parquet_schema(file: str) -> pa.Schema:
-    try:
-        return pq.read_schema(file)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise BadInput(f"{file}: not a readable Parquet file ({str(error).splitlines()[0]})") from None
-
-
-def _json_schema(files: list[str]) -> pa.Schema:
-    """Names by the first records, types by all of them: a first record may lack a label, or have a whole number for a rating."""
-    names: dict[str, None] = {}
-    for number, line in enumerate(_first_lines(files[0], 1000), 1):
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            if number > 1:
-                continue  # found, and named or set aside, when it is read
-            raise BadInput(f"{files[0]}, line 1: not JSON ({error}); expected one object a line") from None
-        if not isinstance(record, dict):
-            raise BadInput(f"{files[0]}, line {number}: expected one object a line, found {type(record).__name__}")
-        names |= dict.fromkeys(key for key, value in record.items() if not isinstance(value, dict | list))
-    listed = ", ".join(map(literal, files))
-    columns = ", ".join(f"{literal(name)}: 'JSON'" for name in names)
-    kinds = ", ".join(f"list(DISTINCT json_type({identifier(name)}))" for name in names)
-    source = f"read_json([{listed}], format = 'newline_delimited', columns = {{{columns}}}, ignore_errors = true)"
-    with duckdb.connect() as connection:
-        try:
-            found = connection.execute(f"SELECT {kinds} FROM {source}").fetchall()[0]
-        except duckdb.Error as error:
-            raise BadInput(f"{files[0]}: {str(error).splitlines()[0]}") from None
-    return pa.schema([(name, _json_type(files[0], name, set(kind) - {None, "NULL"})) for name, kind in zip(names, found, strict=True)])
-
-
-def _json_type(file: str, name: str, kinds: set[str]) -> pa.DataType:
-    numbers = {"UBIGINT", "BIGINT"}
-    if kinds <= numbers:
-        return pa.int64()
-    if kinds <= numbers | {"DOUBLE"}:
-        return pa.float64()
-    for kind, arrow in (("VARCHAR", pa.string()), ("BOOLEAN", pa.bool_())):
-        if kinds == {kind}:
-            return arrow
-    return pa.struct([])  # of several kinds, or not plain: refused where it is needed
 
 
 def _table_scan(table: Any) -> Scan:

@@ -1,0 +1,150 @@
+"""Files as they are found: which ones, packed or not, their first lines, and the columns and types they have."""
+
+import csv
+import glob
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from unskew.data.engines import identifier, literal
+from unskew.data.log import is_prepared
+from unskew.errors import BadInput
+
+KINDS = {".csv": "text", ".tsv": "text", ".txt": "text", ".dat": "text", ".inter": "text"} | dict.fromkeys((".parquet", ".pq"), "parquet")
+KINDS |= dict.fromkeys((".json", ".jsonl", ".ndjson"), "json")
+PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"PK": "a zip file", b"\x28\xb5\x2f\xfd": "zstandard"}
+
+
+def files_of(name: str) -> list[str]:
+    path = Path(name)
+    if path.is_dir():
+        try:
+            found = sorted(str(file) for file in path.rglob("*") if file.is_file() and suffix(file) in KINDS and _is_ours(file, path))
+        except PermissionError as error:
+            raise BadInput(f"{error.filename}: no permission to read it") from None
+        if not found:
+            raise BadInput(f"{name}: no csv, tsv, parquet, json or inter file in this folder")
+        return found
+    found = [name] if path.is_file() else sorted(glob.glob(name, recursive=True))  # noqa: PTH207 (absolute patterns)
+    if not found:
+        raise BadInput(f"{name}: no such file, folder or pattern")
+    return found
+
+
+def _is_ours(file: Path, folder: Path) -> bool:
+    """Whether a file below a folder may be part of the log: nothing hidden, and no prepared folder that lies in it."""
+    inside = file.relative_to(folder).parts
+    return not any(part[0] in "._" for part in inside) and not is_prepared(file.parent)
+
+
+def suffix(file: str | Path) -> str:
+    return Path(re.sub(r"[.]gz$", "", str(file), flags=re.IGNORECASE)).suffix.lower()
+
+
+def opened(file: str) -> BinaryIO:
+    """The bytes of a file, decompressed where its name says so."""
+    return cast(BinaryIO, gzip.open(file)) if file.lower().endswith(".gz") else Path(file).open("rb")
+
+
+def first_lines(file: str, count: int) -> list[str]:
+    """The first lines that are not blank, as text."""
+    lines: list[str] = []
+    try:
+        with opened(file) as stream:
+            for number, raw in enumerate(stream, 1):
+                try:  # later lines are judged when they are read
+                    line = raw.decode("utf-8-sig", errors="replace" if lines else "strict").rstrip("\r\n")
+                except UnicodeDecodeError:
+                    packed = next((name for start, name in PACKED.items() if raw.startswith(start)), None)
+                    said = (
+                        f"bytes that are not UTF-8; it looks like {packed}, which only .gz files may be"
+                        if packed
+                        else "bytes that are not UTF-8"
+                    )
+                    raise BadInput(f"{file}, line {number}: {said}") from None
+                if line.strip():
+                    if number > 1 and not lines:
+                        raise BadInput(f"{file}, line 1: blank; expected the first line of the table")
+                    lines.append(line)
+                if len(lines) == count:
+                    return lines
+    except (EOFError, zlib.error):
+        raise BadInput(f"{file}: the gzip file is cut off; fetch it again") from None
+    except OSError as error:
+        raise BadInput(f"{file}: cannot be read ({error.strerror or error})") from None
+    if not lines:
+        raise BadInput(f"{file}: empty; expected a header and rows")
+    return lines
+
+
+def check_width(file: str, expected: int, delimiter: str) -> None:
+    fields = first_lines(file, 1)[0].split(delimiter)
+    if len(fields) != expected:
+        raise BadInput(
+            f"{file}, line 1: expected {expected} fields between tabs (impression, user, time, history, impressions), found {len(fields)}"
+        )
+
+
+def check_same(names: Iterable[list[str]], files: list[str]) -> None:
+    for file, other in zip(files, names := list(names), strict=False):
+        if other != names[0]:
+            raise BadInput(
+                f"{file}: its columns are not those of {files[0]}; read one kind of file at a time, with a pattern such as 'log_*.csv'"
+            )
+
+
+def header(line: str, delimiter: str) -> list[str]:
+    fields = next(csv.reader([line], delimiter=delimiter)) if len(delimiter) == 1 else line.split(delimiter)
+    return [name.strip() or f"column_{place}" for place, name in enumerate(fields)]
+
+
+def parquet_schema(file: str) -> pa.Schema:
+    try:
+        return pq.read_schema(file)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise BadInput(f"{file}: not a readable Parquet file ({str(error).splitlines()[0]})") from None
+
+
+def json_schema(files: list[str]) -> pa.Schema:
+    """Names by the first records, types by all of them: a first record may lack a label, or have a whole number for a rating."""
+    names: dict[str, None] = {}
+    for number, line in enumerate(first_lines(files[0], 1000), 1):
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            if number > 1:
+                continue  # found, and named or set aside, when it is read
+            raise BadInput(f"{files[0]}, line 1: not JSON ({error}); expected one object a line") from None
+        if not isinstance(record, dict):
+            raise BadInput(f"{files[0]}, line {number}: expected one object a line, found {type(record).__name__}")
+        names |= dict.fromkeys(key for key, value in record.items() if not isinstance(value, dict | list))
+    listed = ", ".join(map(literal, files))
+    columns = ", ".join(f"{literal(name)}: 'JSON'" for name in names)
+    kinds = ", ".join(f"list(DISTINCT json_type({identifier(name)}))" for name in names)
+    source = f"read_json([{listed}], format = 'newline_delimited', columns = {{{columns}}}, ignore_errors = true)"
+    with duckdb.connect() as connection:
+        try:
+            found = connection.execute(f"SELECT {kinds} FROM {source}").fetchall()[0]
+        except duckdb.Error as error:
+            raise BadInput(f"{files[0]}: {str(error).splitlines()[0]}") from None
+    return pa.schema([(name, _json_type(files[0], name, set(kind) - {None, "NULL"})) for name, kind in zip(names, found, strict=True)])
+
+
+def _json_type(file: str, name: str, kinds: set[str]) -> pa.DataType:
+    numbers = {"UBIGINT", "BIGINT"}
+    if kinds <= numbers:
+        return pa.int64()
+    if kinds <= numbers | {"DOUBLE"}:
+        return pa.float64()
+    for kind, arrow in (("VARCHAR", pa.string()), ("BOOLEAN", pa.bool_())):
+        if kinds == {kind}:
+            return arrow
+    return pa.struct([])  # of several kinds, or not plain: refused where it is needed
