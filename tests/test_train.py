@@ -71,6 +71,8 @@ def test_a_run_is_whole(uninterrupted: Path) -> None:
     assert {path.name for path in uninterrupted.iterdir()} == names
     stages = [record["stage"] for record in records(uninterrupted)]
     assert stages == ["unsupervised"] + ["unbiased"] * 3
+    for record in records(uninterrupted):
+        assert {"weight", "item_view", "item_view_clipped", "user_view"} <= record["statistics"].keys()
     card = json.loads((uninterrupted / "card.json").read_text())
     assert card["seed"] == 3
     assert card["best"]["ndcg@10"] == max(record["valid"]["ndcg@10"] for record in records(uninterrupted)[1:])

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from unskew.data.batches import Batch, Sampler, Sampling, real
+from unskew.data.batches import batch as batch_of
 from unskew.data.sequences import SequenceBatch, SequenceSampler
 from unskew.data.split import Split, Test
 from unskew.errors import UnskewError
@@ -52,6 +54,7 @@ class Training:
     """Of everything random."""
 
 
+PROBE = 512
 METRIC = "ndcg@10"  # of the validation part, full ranking
 
 
@@ -86,6 +89,7 @@ class Trainer:
         self.samplers = {name: self._sampler(phase, place) for place, (name, phase) in enumerate(phases.items())}
         self.optimizers = {name: self._optimizer(phase) for name, phase in phases.items()}
         self.valid = positives(split, "valid", settings.valid_test, settings.valid_rows, settings.seed)
+        self.probe = self._probe()
         self.records: list[dict[str, Any]] = []
 
     def _sampler(self, phase: Phase, place: int) -> Sampler | SequenceSampler:
@@ -97,6 +101,15 @@ class Trainer:
             batch_size=settings.batch_size, negatives=settings.negatives, history=config.history, audience=config.audience, seed=seed
         )
         return Sampler(self.split, sampling)
+
+    def _probe(self) -> Batch:
+        """A fixed sample of training pairs, on which every round reports the model's statistics."""
+        split, config = self.split, self.model.config
+        rows = np.flatnonzero(split.mask("train") & ~split.newborn)
+        rows = np.sort(np.random.default_rng([self.settings.seed, 19]).choice(rows, min(PROBE, len(rows)), replace=False))
+        log = split.log
+        made = batch_of(log, log.user[rows], log.time[rows], log.item[rows], log.label[rows], config.history, config.audience)
+        return made if log.propensity is None else made._replace(logged_BC=torch.from_numpy(log.propensity[rows, None].astype(np.float32)))
 
     def _optimizer(self, phase: Phase) -> torch.optim.Adam:
         parameters = list(phase.parameters())
@@ -141,6 +154,8 @@ class Trainer:
                 self.best = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         elif stage.validated:
             at.best_round = at.round  # nothing to stop early by
+        if statistics := self.model.eval().statistics(self.probe):
+            record["statistics"] = statistics
         record["rows_per_s"] = round(rows / max(time.perf_counter() - started, 1e-9), 1)
         record["peak_gb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 3)
         self.records.append(record)

@@ -79,6 +79,10 @@ class Recommender(nn.Module, ABC):
         """Scores of all items at times from first to last. A faster one must give the same as `forward`."""
         return PlainCatalog(self.forward, log, self.config.audience)
 
+    def statistics(self, batch: Batch) -> dict[str, float]:
+        """What a record of a round says about the model beside its losses, on a fixed sample of training pairs."""
+        return {}
+
     def reached(self) -> set[str]:
         """Names of the parameters that some stage trains."""
         trained = {id(p) for stage in self.stages(1) for phase in stage.phases for p in phase.parameters()}

@@ -154,6 +154,16 @@ class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensit
         """L^unbiased_s: binary cross-entropy, each pair weighted by its inverse propensities (eq. UnbiasLI_LU)."""
         return mean_of_weighted(self.loss_per_pair(batch), self.propensity.weights(batch))
 
+    @torch.no_grad()
+    def statistics(self, batch: Batch) -> dict[str, float]:
+        """Typical propensities, how many are clipped, and the spread of the weights."""
+        weight = self.propensity.weights(batch)
+        found = {"weight": float(weight.mean()), "weight_deviation": float(weight.std())}
+        for name, view in (("item_view", self.propensity.item_view(batch)), ("user_view", self.propensity.user_view(batch))):
+            if view is not None:
+                found |= {name: float(view.median()), f"{name}_clipped": float((view < self.propensity.clip).float().mean())}
+        return {name: round(value, 6) for name, value in found.items()}
+
     def loss_per_pair(self, batch: Batch) -> Tensor:
         return functional.binary_cross_entropy_with_logits(self(batch), batch.labels_BC, reduction="none")
 
