@@ -199,14 +199,14 @@ their item are no test positives ([why](deps.md)). What is not here yet was not 
 
 How to read them:
 
-- **The weights.** With the paper's clip, nearly all propensities are below it and nearly all weights are 1/M ("what the weights did"): DEPS and its
-  unweighted twin are the same model but for the scale of the loss, which only gradient clipping notices. Differences between the two
-  are seeds, not debiasing, unless that table says otherwise.
-- **Popularity.** It counts up to the moment of the request, as an audience does. Recent popularity sees time; DEPS reads the newest 30
-  users of an item and takes a mean, which tells neither how many there were nor how long ago. Where drift is fast, that decides, most of all
-  on items that training never saw; the column *known* shows the rest.
-- **The paper's sets** (`paper-...`) were rebuilt from published histories; their order is a possible one, not the true one, and puts events of one
-  item close together, which flatters windows of recent popularity.
+- **The weights.** With the paper's clip, nearly all propensities are below it and nearly all weights are 1/M ("what the weights
+  did"): DEPS and its unweighted twin are the same model but for the scale of the loss, which only gradient clipping notices.
+  Differences between the two are seeds, not debiasing, unless that table says otherwise.
+- **Popularity.** It counts up to the moment of the request, as an audience does. Recent popularity sees time; DEPS reads the
+  newest 30 users of an item and takes a mean, which tells neither how many there were nor how long ago. Where drift is fast,
+  that decides, most of all on items that training never saw; the column *known* shows the rest.
+- **The paper's sets** (`paper-...`) were rebuilt from published histories; their order is a possible one, not the true one, and
+  puts events of one item close together, which flatters windows of recent popularity.
 - **Overfitting.** The best round is among the first (`best_round` in the stored lines): ids are memorised within an epoch or two.
 """
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 import torch
@@ -375,3 +376,9 @@ def test_a_log_with_other_codes_is_translated_or_refused(model: Model, split: un
 
 def test_padding_is_nobody(model: Model, split: unskew.Split) -> None:
     assert split.log.users.codes(["nobody"]).tolist() == [PAD]
+
+
+def test_the_lists_are_a_frame(model: Model) -> None:
+    found = model.recommend(users=["u1", "u2"], k=3)
+    assert list(found.to_pandas().columns)[:4] == ["user_id", "item_id", "score", "rank"]
+    assert pl.DataFrame(found).height == 6

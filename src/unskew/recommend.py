@@ -26,6 +26,13 @@ class Recommendations:
     unknown_users: int = 0
     skipped_items: int = 0
 
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """So that pandas, polars and anything else that reads Arrow takes it as a frame."""
+        return self.table.__arrow_c_stream__(requested_schema)
+
+    def to_pandas(self) -> Any:
+        return self.table.to_pandas()
+
 
 def for_users(model: Recommender, log: Log, users: Sequence[Any], k: int = 10, seen: bool = False) -> Recommendations:
     """The k best items for each user now. A user the run does not know gets what an empty history gets."""
