@@ -1,6 +1,7 @@
 """DEPS, its unweighted twin, DEPS without the audience, and popularity, on real data; stored run by run, then written to docs/results.md.
 
     python benchmarks/results.py run [--sets NAME ...] [--shares 50-20-30] [--seeds 0 1 2]
+    python benchmarks/results.py compare
     python benchmarks/results.py page
 
 Every finished run is a line of results/deps.jsonl; a run that is there already is not done again, so the command can be
@@ -11,7 +12,7 @@ import json
 import resource
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,7 +23,7 @@ import tyro
 import unskew
 from unskew.catalog import Scorer
 from unskew.data.split import Split
-from unskew.evaluate import Ranked, evaluation, interval, positives, rank
+from unskew.evaluate import Evaluation, Ranked, compare, evaluation, holm, interval, ndcg, positives, rank
 from unskew.models.deps import DEPS
 from unskew.popularity import Popularity
 from unskew.run import train
@@ -31,6 +32,7 @@ from unskew.train import Training
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE, RANKS = ROOT / "results" / "deps.jsonl", ROOT / "docs" / "results.md", ROOT / "build" / "ranks"
+COMPARED = ROOT / "results" / "compare.jsonl"
 METRICS = ("ndcg@10", "hr@10", "ndcg@20", "hr@20", "mrr@10")
 PROTOCOLS: tuple[Literal["full", "uni100", "authors"], ...] = ("full", "uni100", "authors")
 ORDERED = {"time": "order_rank", "min_count": 1}
@@ -173,6 +175,40 @@ def stored(name: str, shares: str, model: str, seed: int) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Compare:
+    """Paired comparisons of DEPS with everything else, from the ranks that the runs left behind: results/compare.jsonl."""
+
+    data: Path = ROOT.parent / "shared" / "data"
+
+    def run(self) -> None:
+        lines = []
+        for name, (path, settings) in SETS.items():
+            with tempfile.TemporaryDirectory() as scratch:
+                groups = sorted({tuple(file.name.split(".")[1:3]) for file in RANKS.glob(f"{name}.*.DEPS.*.npz")})
+                log = unskew.prepare(self.data / path, Path(scratch) / "data", **settings) if groups else None
+                for shares, test in groups:
+                    assert log is not None
+                    lines += [{"set": name, "shares": shares, "test": test, **row} for row in self._against(log.user, name, shares, test)]
+        COMPARED.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+    def _against(self, user: Any, name: str, shares: str, test: str) -> list[dict[str, Any]]:
+        """Of the first seed: the mean difference, its interval, and Holm's p over all rivals."""
+        start, found = f"{name}.{shares}.{test}.", {}
+        first = self._values(user, RANKS / f"{start}DEPS.0.npz")
+        for file in sorted(RANKS.glob(f"{start}*.0.npz")):
+            model = file.name.removeprefix(start).removesuffix(".0.npz")
+            if model != "DEPS":
+                found[model] = compare(first, self._values(user, file))
+        adjusted = holm({model: result.p_bootstrap for model, result in found.items()})
+        return [{"against": model, **asdict(result), "p_holm": adjusted[model]} for model, result in found.items()]
+
+    def _values(self, user: Any, file: Path) -> Evaluation:
+        ranks = np.load(file)
+        values = {"ndcg@10": ndcg(ranks["full"].astype(np.float64), 10)}
+        return Evaluation("full", "ordinary", user[ranks["rows"]].astype(np.int64), values, np.ones(len(ranks["rows"]), bool))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Page:
     """Write docs/results.md from the stored runs."""
 
@@ -184,7 +220,7 @@ class Page:
                 here = [r for r in runs if (r["set"], r["shares"]) == (name, shares)]
                 parts.append(f"## {name}, split {shares.replace('-', ' / ')}\n")
                 parts += [table(here, test, protocol) for test in ("ordinary", "resampled") for protocol in PROTOCOLS]
-                parts.append(weight_table(here))
+                parts += [weight_table(here), compare_table(name, shares)]
         PAGE.write_text("\n".join(part for part in parts if part), encoding="utf-8")
 
 
@@ -250,8 +286,25 @@ def weight_table(runs: list[dict[str, Any]]) -> str:
     return "\n".join(["**What the weights did** (training positives)\n", head, "| --- |" + " ---: |" * 6, *lines, ""])
 
 
+def compare_table(name: str, shares: str) -> str:
+    rows = [json.loads(line) for line in COMPARED.read_text(encoding="utf-8").splitlines()] if COMPARED.exists() else []
+    rows = [row for row in rows if (row["set"], row["shares"]) == (name, shares)]
+    if not rows:
+        return ""
+    lines = [
+        f"| {row['against']} | {row['test']} | {row['difference']:+.4f} | {row['low']:+.4f} to {row['high']:+.4f} | {row['p_holm']:.3f} | {row['p_t']:.3f} |"
+        for row in sorted(rows, key=lambda row: row["test"])
+    ]
+    title = "**DEPS minus the other, NDCG@10, `full`, seed 0** (paired bootstrap over users, Holm-corrected; the paper's paired t-test)\n"
+    return "\n".join(
+        [title, "| against | test | difference | 95 % interval | p (Holm) | p (t) |", "| --- | --- |" + " ---: |" * 4, *lines, ""]
+    )
+
+
 if __name__ == "__main__":
     tyro.cli(
-        Annotated[Run, tyro.conf.subcommand(name="run")] | Annotated[Page, tyro.conf.subcommand(name="page")],
+        Annotated[Run, tyro.conf.subcommand(name="run")]
+        | Annotated[Compare, tyro.conf.subcommand(name="compare")]
+        | Annotated[Page, tyro.conf.subcommand(name="page")],
         description=__doc__,
     ).run()
