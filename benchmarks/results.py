@@ -291,11 +291,12 @@ def compare_table(name: str, shares: str) -> str:
     rows = [row for row in rows if (row["set"], row["shares"]) == (name, shares)]
     if not rows:
         return ""
-    lines = [
-        f"| {row['against']} | {row['test']} | {row['difference']:+.4f} | {row['low']:+.4f} to {row['high']:+.4f} | {row['p_holm']:.3f} | {row['p_t']:.3f} |"
-        for row in sorted(rows, key=lambda row: row["test"])
-    ]
-    title = "**DEPS minus the other, NDCG@10, `full`, seed 0** (paired bootstrap over users, Holm-corrected; the paper's paired t-test)\n"
+    lines = []
+    for row in sorted(rows, key=lambda row: row["test"]):
+        interval_of = f"{row['low']:+.4f} to {row['high']:+.4f}"
+        cells = (row["against"], row["test"], f"{row['difference']:+.4f}", interval_of, f"{row['p_holm']:.3f}", f"{row['p_t']:.3f}")
+        lines.append("| " + " | ".join(cells) + " |")
+    title = "**DEPS minus the other, NDCG@10, `full`, seed 0** (paired bootstrap over users, Holm-corrected; paired t-test)\n"
     return "\n".join(
         [title, "| against | test | difference | 95 % interval | p (Holm) | p (t) |", "| --- | --- |" + " ---: |" * 4, *lines, ""]
     )
