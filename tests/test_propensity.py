@@ -344,3 +344,30 @@ def test_logged_needs_a_log_that_has_them(log: unskew.Log) -> None:
     for made in (next(Sampler(unskew.split(log)).epoch()), some(log)):
         with pytest.raises(unskew.BadInput, match="no propensities"):
             Logged(0.5, 0.05).weights(made)
+
+
+@pytest.mark.parametrize("clip", [1e-4, 0.02, 0.05, 0.9])
+def test_the_bound_on_the_normaliser_changes_no_weight(monkeypatch: pytest.MonkeyPatch, clip: float) -> None:
+    """Where a partial sum cannot show that a propensity is below the clip, the whole one is taken: weights are exact."""
+    torch.manual_seed(0)
+    items, users = Table(40, 6), Table(30, 6)
+    dual = DualGRU(items, users, 1, 0.4, clip)
+    with torch.no_grad():
+        items.weight.mul_(4)  # some propensities are large, most are small
+        users.weight.mul_(4)
+    candidates = torch.arange(40).repeat(8, 1)
+    made = Batch(
+        user_B=torch.arange(8),
+        history_BL=torch.randint(0, 40, (8, 5)),
+        candidates_BC=candidates,
+        audience_AM=torch.randint(0, 30, (12, 4)),
+        audience_of_BC=torch.randint(0, 12, candidates.shape),
+        labels_BC=torch.zeros(candidates.shape),
+        times_B=torch.zeros(8, dtype=torch.int64),
+    )
+    exact = dual.weights(made)
+    monkeypatch.setattr(propensity, "BOUND", 5)
+    torch.testing.assert_close(dual.weights(made), exact)
+    item = dual.item_view(made)
+    assert item is not None
+    torch.testing.assert_close(item.sum(1), torch.ones(8))  # the view itself stays exact
