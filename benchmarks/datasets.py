@@ -151,7 +151,8 @@ transitions are above those of logs with each user's items shuffled; above 3, th
 
 Split 50 / 20 / 30 in time; resampled by inverse training popularity, strength 1, seed 0. *unknown*: positives on items
 that training never saw. Resampling prefers what was rare in training, so it prefers the unknown: no model that
-learns from ids alone can rank these, and results are to be read with this column beside them.
+learns from ids alone can rank these, and results are to be read with this column beside them. The counts include rows at the
+first moment of their item, which an evaluation leaves out ([why](deps.md)).
 
 ## How each was prepared
 

@@ -15,7 +15,7 @@ import torch
 
 import unskew.models as _registered  # noqa: F401 (fills the registry)
 from unskew.config import configured
-from unskew.data.batches import batch
+from unskew.data.batches import batch_of_rows
 from unskew.data.log import Log
 from unskew.data.split import Split, Test
 from unskew.errors import BadInput
@@ -77,10 +77,8 @@ class Model:
         parts: list[list[torch.Tensor]] = []
         with torch.no_grad():
             for first in range(0, len(log), 1024):
-                rows = slice(first, first + 1024)
-                made = batch(log, log.user[rows], log.time[rows], log.item[rows, None], None, self.config.history, self.config.audience)
-                if log.propensity is not None:
-                    made = made._replace(logged_BC=torch.from_numpy(log.propensity[rows, None].astype(np.float32)))
+                rows = np.arange(first, min(first + 1024, len(log)))
+                made = batch_of_rows(log, rows, self.config.history, self.config.audience)
                 views = (network.propensity.item_view(made), network.propensity.user_view(made), network.propensity.weights(made))
                 parts.append([torch.full((len(made.user_B), 1), float("nan")) if view is None else view for view in views])
         columns = [torch.cat(column).squeeze(1).numpy() for column in zip(*parts, strict=True)]

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unskew.data.batches import Batch, Sampler, Sampling, real
-from unskew.data.batches import batch as batch_of
+from unskew.data.batches import Batch, Sampler, Sampling, batch_of_rows, real
 from unskew.data.sequences import SequenceBatch, SequenceSampler
 from unskew.data.split import Split, Test
 from unskew.errors import UnskewError
@@ -107,9 +106,7 @@ class Trainer:
         split, config = self.split, self.model.config
         rows = np.flatnonzero(split.mask("train") & ~split.newborn)
         rows = np.sort(np.random.default_rng([self.settings.seed, 19]).choice(rows, min(PROBE, len(rows)), replace=False))
-        log = split.log
-        made = batch_of(log, log.user[rows], log.time[rows], log.item[rows], log.label[rows], config.history, config.audience)
-        return made if log.propensity is None else made._replace(logged_BC=torch.from_numpy(log.propensity[rows, None].astype(np.float32)))
+        return batch_of_rows(split.log, rows, config.history, config.audience)
 
     def _optimizer(self, phase: Phase) -> torch.optim.Adam:
         parameters = list(phase.parameters())

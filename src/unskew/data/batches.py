@@ -46,6 +46,14 @@ def batch(
     return with_candidates(contexts(log, user, time, history), log, candidates, labels, audience)
 
 
+def batch_of_rows(log: Log, rows: Ints, history: int = HISTORY, audience: int = AUDIENCE) -> Batch:
+    """Rows of the log, each a context with its own item, label and, where the log has it, propensity."""
+    made = batch(log, log.user[rows], log.time[rows], log.item[rows], log.label[rows], history, audience)
+    if log.propensity is None:
+        return made
+    return made._replace(logged_BC=torch.from_numpy(log.propensity[rows].astype(np.float32))[:, None])
+
+
 def contexts(log: Log, user: ArrayLike, time: ArrayLike, history: int = HISTORY) -> Batch:
     """Contexts without candidates."""
     user_B, time_B = (np.array(part, np.int64) for part in np.broadcast_arrays(np.atleast_1d(user), np.atleast_1d(time)))
@@ -159,16 +167,14 @@ class Sampler:
         return end - start
 
     def _batch(self, rows: Ints) -> Batch:
+        history, audience = self.settings.history, self.settings.audience
+        if not self.negatives:
+            return batch_of_rows(self.log, rows, history, audience)
         user, item, time = self.log.user[rows].astype(np.int64), self.log.item[rows].astype(np.int64), self.log.time[rows]
-        candidates, labels = item[:, None], np.asarray(self.log.label[rows], np.float32)[:, None]
-        if self.negatives:
-            drawn = self._draw_negatives(user, item, time)
-            candidates = np.concatenate([candidates, drawn], axis=1)
-            labels = np.concatenate([labels, np.zeros(drawn.shape, np.float32)], axis=1)
-        made = batch(self.log, user, time, candidates, labels, self.settings.history, self.settings.audience)
-        if self.log.propensity is None or self.negatives:
-            return made
-        return made._replace(logged_BC=torch.from_numpy(self.log.propensity[rows].astype(np.float32))[:, None])
+        drawn = self._draw_negatives(user, item, time)
+        labels = np.zeros((len(rows), 1 + self.negatives), np.float32)
+        labels[:, 0] = self.log.label[rows]
+        return batch(self.log, user, time, np.concatenate([item[:, None], drawn], axis=1), labels, history, audience)
 
     def _draw_negatives(self, user: Ints, item: Ints, time: Ints) -> Ints:
         """Uniform over the known items that existed before, without the logged one and the user's own positives in training.
