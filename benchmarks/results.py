@@ -233,7 +233,8 @@ training saw. Test positives are all of the test part, or a fixed sample of 10,0
 validation positives, and the one recipe for all sets is the best of three on MovieTweetings' validation part (one seed each, not
 stored). Two faults were found by looking at test rankings of paper-music, and mended for all sets: unknown ids were zero
 vectors, and an item's first row could be told by its empty audience; so its test part is not
-untouched. Figures of two protocols are never comparable. Rows at the first moment of their item are no test positives ([why](deps.md)). What is not here yet was not run yet.
+untouched. Figures of two protocols are never comparable. Rows at the first moment of their item are no test positives
+([why](deps.md)). What is not here yet was not run yet.
 
 How to read them:
 
