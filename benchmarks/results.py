@@ -1,5 +1,6 @@
 """DEPS, its unweighted twin, DEPS without the audience, and popularity, on real data; stored run by run, then written to docs/results.md.
 
+    python benchmarks/results.py tune
     python benchmarks/results.py run [--sets NAME ...] [--shares 50-20-30] [--seeds 0 1 2]
     python benchmarks/results.py compare
     python benchmarks/results.py page
@@ -12,7 +13,7 @@ import json
 import resource
 import tempfile
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,14 +26,13 @@ from unskew.catalog import Scorer
 from unskew.data.split import Split
 from unskew.evaluate import Evaluation, Ranked, compare, evaluation, holm, interval, ndcg, positives, rank
 from unskew.models.deps import DEPS
-from unskew.popularity import Popularity
+from unskew.models.popularity import Popularity, recencies
 from unskew.run import train
-from unskew.statistics import ticks_per_second
 from unskew.train import Training
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE, RANKS = ROOT / "results" / "deps.jsonl", ROOT / "docs" / "results.md", ROOT / "build" / "ranks"
-COMPARED = ROOT / "results" / "compare.jsonl"
+COMPARED, TUNED = ROOT / "results" / "compare.jsonl", ROOT / "results" / "tuning.jsonl"
 METRICS = ("ndcg@10", "hr@10", "ndcg@20", "hr@20", "mrr@10")
 PROTOCOLS: tuple[Literal["full", "uni100", "authors"], ...] = ("full", "uni100", "authors")
 ORDERED = {"time": "order_rank", "min_count": 1}
@@ -124,15 +124,68 @@ class Run:
         print(name, shares, model, seed, {f"{r['test']} {r['protocol']}": round(r["metrics"]["ndcg@10"], 4) for r in found}, flush=True)
 
 
+# What is tried, one change at a time, on the validation part of one set and with the unweighted twin, which is the cheaper one.
+TRIED: dict[str, dict[str, Any]] = {
+    "recipe": {},
+    "learning rate 3e-4": {"learning_rate": 3e-4},
+    "dropout 0.5": {"dropout": 0.5},
+    "9 negatives": {"negatives": 9},
+    "hidden ids 0.8": {"hidden_ids": 0.8},
+    "hidden ids 0.1": {"hidden_ids": 0.1},
+    "weight decay 1e-5": {"weight_decay": 1e-5},
+    "weight decay 1e-4": {"weight_decay": 1e-4},
+    "batch 2048": {"batch_size": 2048},
+    "width 32": {"width": 32, "hidden": 32, "inner": 128},
+    "without stage 1": {"unsupervised_rounds": 0},
+    "learning rate 1e-4": {"learning_rate": 1e-4},
+    "learning rate 3e-4, hidden ids 0.8": {"learning_rate": 3e-4, "hidden_ids": 0.8},
+    "learning rate 3e-4, without stage 1": {"learning_rate": 3e-4, "unsupervised_rounds": 0},
+    "learning rate 1e-4, without stage 1": {"learning_rate": 1e-4, "unsupervised_rounds": 0},
+    "learning rate 3e-4, 1 round of stage 1": {"learning_rate": 3e-4, "unsupervised_rounds": 1},
+    "learning rate 3e-4, 9 negatives": {"learning_rate": 3e-4, "negatives": 9},
+    "learning rate 3e-4, width 32": {"learning_rate": 3e-4, "width": 32, "hidden": 32, "inner": 128},
+    "learning rate 3e-4, 1 layer": {"learning_rate": 3e-4, "layers": 1},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tune:
+    """Try recipes on a validation part; nothing of the test part is read. A line of results/tuning.jsonl each."""
+
+    data: Path = ROOT.parent / "shared" / "data"
+    sets: tuple[str, ...] = ("movietweetings",)
+    seeds: tuple[int, ...] = (0,)
+
+    def run(self) -> None:
+        torch.set_num_threads(1)
+        for name in self.sets:
+            with tempfile.TemporaryDirectory() as scratch:
+                path, settings = SETS[name]
+                split = unskew.split(unskew.prepare(self.data / path, Path(scratch) / "data", **settings))
+                for (tried, changes), seed in ((pair, seed) for seed in self.seeds for pair in TRIED.items()):
+                    self._try(name, split, tried, changes, seed)
+
+    def _try(self, name: str, split: Split, tried: str, changes: dict[str, Any], seed: int) -> None:
+        done = [json.loads(line) for line in TUNED.read_text(encoding="utf-8").splitlines()] if TUNED.exists() else []
+        if any((one["set"], one["tried"], one["seed"]) == (name, tried, seed) for one in done):
+            return
+        own = {field.name for field in fields(DEPS.Config)}
+        config = replace(VARIANTS["DEPS unweighted"], **{key: value for key, value in changes.items() if key in own})
+        training = replace(TRAINING, seed=seed, **{key: value for key, value in changes.items() if key not in own})
+        started = time.process_time()
+        _, trainer = train(split, "deps", config, training)
+        rounds = [record["valid"]["ndcg@10"] for record in trainer.records if "valid" in record]
+        line = {"set": name, "tried": tried, "seed": seed, "valid_ndcg@10": rounds, "cpu_s": round(time.process_time() - started)}
+        with TUNED.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        print(line, flush=True)
+
+
 def popularities(split: Split) -> dict[str, Scorer]:
-    """Windows of a day, a week and a month where times are dates; shares of the training period where they are only an order."""
-    times = split.log.time
-    ticks = ticks_per_second(int(times.min()), int(times.max()), split.log.facts.get("time_unit", "as given"))
-    span = int(split.train_end - times.min())
-    day = 86400 * ticks if ticks else max(1, span // 200)
-    names = ("day", "week", "month") if ticks else ("0.5 % of training", "3.5 % of training", "15 % of training")
-    windows = {f"popularity, last {name}": Popularity(window=day * days) for name, days in zip(names, (1, 7, 30), strict=True)}
-    return {"popularity, total": Popularity(), **windows, f"popularity, half-life {names[1]}": Popularity(half_life=7.0 * day)}
+    """In total, in the last day, week and month (or shares of training, where times are only an order), and fading by half in a week."""
+    names = {name: config for name, config in recencies(split).items() if not name.startswith("half-life")}
+    week = [(name, config) for name, config in recencies(split).items() if name.startswith("half-life")][1]
+    return {f"popularity, {name}": Popularity(split, config) for name, config in (*names.items(), week)}
 
 
 def weights(network: Any, trainer: Any) -> dict[str, float]:
@@ -308,7 +361,8 @@ def compare_table(name: str, shares: str) -> str:
 
 if __name__ == "__main__":
     tyro.cli(
-        Annotated[Run, tyro.conf.subcommand(name="run")]
+        Annotated[Tune, tyro.conf.subcommand(name="tune")]
+        | Annotated[Run, tyro.conf.subcommand(name="run")]
         | Annotated[Compare, tyro.conf.subcommand(name="compare")]
         | Annotated[Page, tyro.conf.subcommand(name="page")],
         description=__doc__,

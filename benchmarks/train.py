@@ -58,7 +58,7 @@ def phase_rate(trainer: Trainer, phase: Phase, seconds: float) -> tuple[float, f
             optimizer.step()
             used += time.process_time() - started
             rows += rows_in(batch)
-            tokens += int(real(batch[1]).sum() + (real(batch[3]).sum() if phase.batches == "pairs" else 0))  # type: ignore[misc]
+            tokens += int(real(batch[1]).sum() + (real(batch[3]).sum() if phase.batches == "pairs" else 0))
             if used >= seconds:
                 break
     return rows / used, tokens / used

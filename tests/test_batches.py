@@ -11,7 +11,7 @@ from unskew.data.views import AUDIENCE, HISTORY, PAD
 
 
 def same(a: Batch, b: Batch) -> bool:
-    return all((x is None and y is None) or torch.equal(x, y) for x, y in zip(a, b, strict=True))
+    return all(torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y for x, y in zip(a, b, strict=True))
 
 
 def past(log: unskew.Log, column: np.ndarray, of: np.ndarray, code: int, time: int, newest: int) -> list[int]:

@@ -10,11 +10,12 @@ from torch.nn import functional
 
 import unskew
 from tests.conftest import random_table
-from unskew import propensity
+from unskew import losses, propensity
 from unskew.data.batches import Batch, Sampler, Sampling, batch
 from unskew.data.views import PAD
-from unskew.layers import Table
-from unskew.propensity import DualGRU, Frequency, Logged, Propensity, SequenceGRU, Unit, right_padded, sampled_softmax
+from unskew.layers import Table, right_padded
+from unskew.losses import sampled_softmax
+from unskew.propensity import DualGRU, Frequency, Logged, Propensity, SequenceGRU, Unit
 
 WIDTH = 6
 
@@ -285,8 +286,9 @@ def test_a_large_vocabulary_is_sampled_and_agrees(split: unskew.Split, monkeypat
     ids = torch.tensor([[1, 2, 3, 4, 5, 6]])
     rows = some(split.log)
     full, item, user = made.items.loss(ids, made._tables[0]), made.item_view(rows), made.user_view(rows)
-    monkeypatch.setattr(propensity, "FULL_SOFTMAX", 10)
-    monkeypatch.setattr(propensity, "SAMPLES", 20_000)
+    for module in (propensity, losses):
+        monkeypatch.setattr(module, "FULL_SOFTMAX", 10)
+        monkeypatch.setattr(module, "SAMPLES", 20_000)
     torch.manual_seed(0)
     torch.testing.assert_close(made.items.loss(ids, made._tables[0]), full, rtol=0.02, atol=0)
     torch.testing.assert_close(made.item_view(rows), item)  # the spread is wide enough to hold every id

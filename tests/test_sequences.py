@@ -36,7 +36,7 @@ def cut(sequence: list[int], length: int) -> list[tuple[int, ...]]:
 
 
 def rows_of(batches: list[SequenceBatch], place: int) -> list[tuple[int, ...]]:
-    return [tuple(row[real(row)].tolist()) for made in batches for row in made[place]]
+    return [tuple(row[real(row)].tolist()) for made in batches for row in (made.history_BL, made.audience_BM)[place]]
 
 
 @pytest.fixture(scope="module")
@@ -74,20 +74,42 @@ def test_nothing_at_or_after_the_end_of_training() -> None:
     assert sorted(rows_of([made], 0)) == [(0,), (0, 1)]  # p and q of a; p of b
     assert sorted(rows_of([made], 1)) == [(0,), (0, 1)]
     for view, known in ((log.histories, split.known_users), (log.audiences, split.known_items)):
-        starts, ends = windows(view, known, 2, split.train_end)
+        _, starts, ends = windows(view, known, 2, split.train_end)
         assert all((view.times[start:end] < 4).all() for start, end in zip(starts, ends, strict=True))
 
 
 def test_windows_by_hand() -> None:
     log = unskew.read({"user": ["a"] * 7 + ["b"], "item": [*"pqrstuvp"], "time": [*range(1, 8), 3]})
-    starts, ends = windows(log.histories, 2, 3, 8)
+    _, starts, ends = windows(log.histories, 2, 3, 8)
     assert sorted(zip(starts.tolist(), ends.tolist(), strict=True)) == [(0, 1), (1, 4), (4, 7), (7, 8)]
-    starts, ends = windows(log.histories, 1, 3, 6)  # five events, one entity
+    _, starts, ends = windows(log.histories, 1, 3, 6)  # five events, one entity
     assert sorted(zip(starts.tolist(), ends.tolist(), strict=True)) == [(0, 2), (2, 5)]
 
 
+@pytest.mark.parametrize("length", [1, 3, 50])
+def test_with_an_overlap_every_event_is_a_target_once_and_has_its_past(distinct_log: unskew.Log, length: int) -> None:
+    log, split = distinct_log, unskew.split(distinct_log)
+    first_of = {int(user): int(row) for row, user in reversed(list(enumerate(log.user[: len(log.histories.ids)])))}
+    targets: Counter[int] = Counter()
+    for made in SequenceSampler(split, 16, 0, length, audience=None, overlap=1).epoch():
+        assert made.audience_BM.numel() == 0
+        assert made.history_BL.shape[1] <= length + 1
+        for user, ids, events, wanted in zip(made.user_B, made.history_BL, made.event_BL, made.target_BL, strict=True):
+            there = real(ids)
+            assert not bool(wanted[~there].any())
+            rows = events[there].numpy()
+            assert (log.user[rows] == int(user)).all()
+            assert (log.item[rows] == ids[there].numpy()).all()
+            assert (np.diff(log.time[rows]) > 0).all()
+            begins = rows[0] == first_of[int(user)]
+            assert wanted[there].tolist() == [begins] + [True] * (len(rows) - 1)
+            targets.update(events[wanted].tolist())
+    train = np.flatnonzero((log.time < split.train_end) & (log.label == 1))
+    assert targets == Counter(train.tolist())
+
+
 def same(a: SequenceBatch, b: SequenceBatch) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+    return all(torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y for x, y in zip(a, b, strict=True))
 
 
 def test_seeded_and_another_order_each_epoch(log: unskew.Log) -> None:
@@ -117,7 +139,7 @@ def test_the_smaller_view_has_smaller_batches(log: unskew.Log) -> None:
     made = sampler(log, size=8, history=2, audience=100)  # many histories, an audience per item
     batches = list(made.epoch())
     assert len(batches) == len(made)
-    sizes = np.array([[len(part) for part in b] for b in batches])
+    sizes = np.array([[len(b.history_BL), len(b.audience_BM)] for b in batches])
     assert sizes.max() <= 8
     assert (sizes.max(0) - sizes.min(0) <= 1).all()
     few = unskew.read({"user": [*"aaab"], "item": [*"wxyz"], "time": [1, 2, 3, 4]})
@@ -131,7 +153,7 @@ def test_batches_are_trimmed_and_sorted_by_length() -> None:
     log = unskew.read({"user": user, "item": random.integers(0, 5000, 20_000), "time": np.arange(20_000)})
     batches = list(SequenceSampler(unskew.split(log), 16, 0).epoch())
     for place, limit in ((0, 50), (1, 30)):
-        ids = [b[place] for b in batches]
+        ids = [(b.history_BL, b.audience_BM)[place] for b in batches]
         assert all(not rows.numel() or bool(real(rows).any(0).all()) for rows in ids)  # no column of padding alone
         assert max(rows.shape[1] for rows in ids) <= limit
     padding = sum(int((~real(b.history_BL)).sum()) for b in batches) / sum(b.history_BL.numel() for b in batches)

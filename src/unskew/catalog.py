@@ -35,7 +35,7 @@ class Scorer(Protocol):
 class PlainCatalog:
     """Any model, by its `forward`: every item is a candidate of every context."""
 
-    def __init__(self, forward: Callable[[Batch], Tensor], log: Log, audience: int) -> None:
+    def __init__(self, forward: Callable[[Batch], Tensor], log: Log, audience: int | None) -> None:
         self.forward, self.log, self.audience = forward, log, audience
 
     def scores(self, context: Batch) -> Tensor:
@@ -47,6 +47,24 @@ class PlainCatalog:
 def part(context: Batch, rows: slice) -> Batch:
     """Some contexts of a batch without candidates."""
     return context._replace(user_B=context.user_B[rows], history_BL=context.history_BL[rows], times_B=context.times_B[rows])
+
+
+class Dotted(Protocol):
+    """A model whose scores are dot products."""
+
+    def context(self, batch: Batch) -> Tensor: ...
+
+    def vectors(self, item: Tensor) -> Tensor: ...
+
+
+class DotCatalog:
+    """A vector per item, made once, and a matrix product."""
+
+    def __init__(self, model: Dotted, items: int) -> None:
+        self.model, self.vectors = model, model.vectors(torch.arange(items)).T.contiguous()
+
+    def scores(self, context: Batch) -> Tensor:
+        return self.model.context(context) @ self.vectors
 
 
 class TwoSided(Protocol):

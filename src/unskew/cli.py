@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import duckdb
 import torch
 import tyro
 from rich.console import Console
@@ -30,6 +31,7 @@ from unskew.health import Health, health, logged_truth
 from unskew.inspection import Inspection, inspect
 from unskew.model import load
 from unskew.models.base import MODELS, ModelConfig, model_named
+from unskew.models.debiased import Weighting
 from unskew.progress import shown_on
 from unskew.run import load as load_run
 from unskew.run import train
@@ -246,8 +248,14 @@ class Models(Verb):
         rows = [
             (name, kind.paper, ", ".join(f"{f.name} {f.default}" for f in fields(kind.Config))) for name, kind in sorted(MODELS.items())
         ]
-        listed = {name: {"paper": kind.paper, "config": asdict(kind.Config())} for name, kind in MODELS.items()}
-        self.show({"models": listed}, _table("", ("model", "paper", "settings"), rows))
+        listed = {
+            name: {"paper": kind.paper, "config": asdict(kind.Config()), "training": asdict(Training(**kind.recipe))}
+            for name, kind in sorted(MODELS.items())
+        }
+        any_of_them = "any of them, weighted by inverse propensities (Xu et al., CIKM 2022)"
+        rows.append(("debiased-MODEL", any_of_them, ", ".join(f"{f.name} {f.default}" for f in fields(Weighting))))
+        document = {"models": listed, "debiased": {"paper": any_of_them, "config": asdict(Weighting())}}
+        self.show(document, _table("", ("model", "paper", "settings"), rows))
 
 
 def _train_of(arguments: list[str]) -> type[Train]:
@@ -255,12 +263,14 @@ def _train_of(arguments: list[str]) -> type[Train]:
     named = [value for flag, value in pairwise(arguments) if flag == "--model"] + [
         a.split("=", 1)[1] for a in arguments if a.startswith("--model=")
     ]
-    kind = MODELS.get(named[-1] if named else "deps")
-    if kind is None:
-        return Train
+    try:
+        kind = model_named(named[-1] if named else "deps")
+    except BadInput:
+        return Train  # which says so when it runs
     flags: Any = OmitArgPrefixes
     config = ("config", flags[kind.Config], field(default_factory=kind.Config))
-    return make_dataclass("Train", [config], bases=(Train,), frozen=True, kw_only=True, namespace={"__doc__": Train.__doc__})
+    training = ("training", flags[Training], field(default_factory=lambda: Training(**kind.recipe)))
+    return make_dataclass("Train", [config, training], bases=(Train,), frozen=True, kw_only=True, namespace={"__doc__": Train.__doc__})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,7 +331,7 @@ def main(arguments: list[str] | None = None) -> int:
     except UnskewError as error:
         messages.print(f"unskew: {error}", style="bold red" if messages.is_terminal else None, soft_wrap=True)
         return error.exit_code
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, duckdb.InterruptException):  # the second is how DuckDB passes the first on, where it met it
         messages.print("unskew: stopped")
         return 130
     except BrokenPipeError:  # the reader of our output has gone, as in `unskew ... | head`

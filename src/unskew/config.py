@@ -68,6 +68,12 @@ def fits(value: Any, hint: Any) -> bool:
     return isinstance(value, hint)
 
 
+def rebuilt(settings: type[C], document: dict[str, Any]) -> C:
+    """Settings from what `asdict` made of them, settings within settings included."""
+    hints = get_type_hints(settings)
+    return settings(**{name: rebuilt(hints[name], value) if is_dataclass(hints.get(name)) else value for name, value in document.items()})
+
+
 def in_words(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(map(str, get_args(hint)))

@@ -12,7 +12,7 @@ from unskew.data.split import Split, Test, split
 from unskew.evaluate import evaluation, positives, rank
 from unskew.inspection import Inspection, inspect
 from unskew.models.deps import DEPS
-from unskew.popularity import Popularity
+from unskew.models.popularity import Popularity
 from unskew.report.inspect_page import inspect_page, picture
 from unskew.run import train
 from unskew.train import Training
@@ -39,7 +39,7 @@ def run(out: Path) -> Demo:
     page.write_text(inspect_page(inspection), encoding="utf-8")
     (out / "bias.svg").write_text(picture(inspection), encoding="utf-8")
     findings = require_no_leak(cut)
-    scorers: dict[str, Scorer] = {"popularity, total": Popularity()}
+    scorers: dict[str, Scorer] = {"popularity, total": Popularity(cut, Popularity.Config(recency="total"))}
     for name, config in (("DEPS", SMALL), ("DEPS unweighted", replace(SMALL, propensity="none"))):
         scorers[name] = train(cut, "deps", config, BRIEF)[0]
     return Demo(inspection, findings, page, {name: both_tests(cut, scorer) for name, scorer in scorers.items()})

@@ -46,19 +46,21 @@ class Dropout(nn.Module):
         return _Drop.apply(x, self.dropped) if self.training and self.dropped else x  # type: ignore[no-untyped-call]
 
 
-class Table(nn.Module):
-    """An embedding per known id, and one for everybody unknown. PAD is nobody: the zero vector.
+class Embeddings(nn.Module):
+    """An embedding per known id. PAD is nobody: the zero vector. Whoever training never saw is the average of those it saw.
 
-    Half of a log held out in time is full of ids that training never saw. What "unknown" means is learned by hiding a
-    share of the known ones (`hiding`); it is also what a masked place reads.
+    In training there are no unknown ids, so what they read is no parameter; to learn it, see `Table`.
     """
 
-    def __init__(self, known: int, width: int, hidden: float = 0.0) -> None:
+    def __init__(self, known: int, width: int, deviation: float | None = None) -> None:
         super().__init__()
-        self.known, self.hidden = known, hidden
+        self.known = known
         self.weight = nn.Parameter(torch.empty(known, width))
-        self.unknown = nn.Parameter(torch.zeros(width))
-        nn.init.normal_(self.weight, std=width**-0.5)
+        nn.init.normal_(self.weight, std=width**-0.5 if deviation is None else deviation)
+
+    def anybody(self) -> Tensor:
+        """What an unknown id reads."""
+        return self.weight.mean(0)
 
     def forward(self, ids: Tensor, masked: Tensor | None = None) -> Tensor:
         """Embeddings; those of `masked` places are that of nobody in particular."""
@@ -68,8 +70,24 @@ class Table(nn.Module):
         nobody = ids == PAD
         embedded = functional.embedding(ids.masked_fill(unknown | nobody, 0), self.weight)
         if bool(unknown.any()):
-            embedded = torch.where(unknown.unsqueeze(-1), self.unknown, embedded)
+            embedded = torch.where(unknown.unsqueeze(-1), self.anybody(), embedded)
         return embedded.masked_fill(nobody.unsqueeze(-1), 0) if bool(nobody.any()) else embedded
+
+
+class Table(Embeddings):
+    """Embeddings with a learned one for everybody unknown.
+
+    Half of a log held out in time is full of ids that training never saw. What "unknown" means is learned by hiding a
+    share of the known ones (`hiding`); it is also what a masked place reads.
+    """
+
+    def __init__(self, known: int, width: int, hidden: float = 0.0) -> None:
+        super().__init__(known, width)
+        self.hidden = hidden
+        self.unknown = nn.Parameter(torch.zeros(width))
+
+    def anybody(self) -> Tensor:
+        return self.unknown
 
     def hiding(self, ids: Tensor) -> Tensor:
         """The same, with a share of the ids hidden while training."""
@@ -89,6 +107,17 @@ def in_groups(ids_BL: Tensor, encode: Callable[[Tensor], Tensor], size: int = 12
 def real(ids: Tensor) -> Tensor:
     """Which entries are somebody, known or not."""
     return ids != PAD
+
+
+def right_padded(ids_BL: Tensor) -> Tensor:
+    """The same sequences with their padding on the right."""
+    return shifted_left(ids_BL, ids_BL)
+
+
+def shifted_left(values_BL: Tensor, ids_BL: Tensor) -> Tensor:
+    """Values beside ids that are padded on the left, moved as the ids are when their padding goes to the right."""
+    order = (~real(ids_BL)).to(torch.int8).argsort(dim=1, stable=True)
+    return values_BL.gather(1, order)
 
 
 class Block(nn.Module):
@@ -139,3 +168,45 @@ class Encoder(nn.Module):
             return x_BLD.new_zeros(x_BLD.shape[0], x_BLD.shape[2])
         weight_BL = real_BL / real_BL.sum(1, keepdim=True).clamp(min=1)
         return torch.einsum("bld,bl->bd", self(x_BLD, real_BL), weight_BL)
+
+
+class CausalBlock(nn.Module):
+    """A block of SASRec as its authors wrote it: only the query is normalised, and the residual starts from it."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before_attention, self.before_inner = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query, self.key_value, self.attended = nn.Linear(width, width), nn.Linear(width, 2 * width), nn.Linear(width, width)
+        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x_BLD: Tensor) -> Tensor:
+        B, L, D = x_BLD.shape
+        normal = self.before_attention(x_BLD)
+        query = self.query(normal).view(B, L, self.heads, -1).transpose(1, 2)
+        key, value = self.key_value(x_BLD).view(B, L, 2, self.heads, -1).permute(2, 0, 3, 1, 4)
+        read = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x_BLD = self.before_inner(normal + self.attended(read.transpose(1, 2).reshape(B, L, D)))
+        inner = self.dropout(functional.relu(self.first(x_BLD)))
+        return x_BLD + self.dropout(self.second(inner))  # type: ignore[no-any-return]
+
+
+class CausalEncoder(nn.Module):
+    """A transformer over sequences padded on the right. Each state has seen what is before it, so padding needs no mask.
+
+    Places are counted from the oldest, so that a prefix is read as it would be if it were all there is.
+    """
+
+    def __init__(self, width: int, layers: int, heads: int, dropout: float, length: int) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.zeros(length, width))
+        nn.init.normal_(self.places, std=0.02)
+        self.blocks = nn.ModuleList(CausalBlock(width, heads, dropout) for _ in range(layers))
+        self.norm, self.dropout = nn.LayerNorm(width), Dropout(dropout)
+
+    def forward(self, x_BLD: Tensor) -> Tensor:
+        x_BLD = self.dropout(x_BLD * x_BLD.shape[2] ** 0.5 + self.places[: x_BLD.shape[1]])
+        for block in self.blocks:
+            x_BLD = block(x_BLD)
+        return self.norm(x_BLD)  # type: ignore[no-any-return]

@@ -7,14 +7,14 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pyarrow as pa
 import torch
 
 import unskew.models as _registered  # noqa: F401 (fills the registry)
-from unskew.config import configured
+from unskew.config import configured, fits, in_words
 from unskew.data.batches import batch_of_rows
 from unskew.data.log import Log
 from unskew.data.split import Split, Test
@@ -22,6 +22,7 @@ from unskew.errors import BadInput
 from unskew.evaluate import Evaluation, Protocol, evaluation, positives, rank
 from unskew.models import deps
 from unskew.models.base import ModelConfig, Recommender, model_named
+from unskew.models.debiased import Debiased as Weighted
 from unskew.recommend import Recommendations, for_histories, for_users
 from unskew.run import RunFolder, card_of, sizes, train
 from unskew.run import load as load_run
@@ -71,14 +72,14 @@ class Model:
     def propensities(self, log: Log) -> pa.Table:
         """Of each row of a log, both estimated propensities and the weight, with the caller's ids."""
         network = self._trained()
-        if not isinstance(network, deps.DEPS):
-            raise BadInput(f"{self.name} has no propensities")
+        if not isinstance(network, deps.DEPS | Weighted):
+            raise BadInput(f"{self.name} has no propensities; debiased-{self.name} has")
         self._same_ids(log)
         parts: list[list[torch.Tensor]] = []
         with torch.no_grad():
             for first in range(0, len(log), 1024):
                 rows = np.arange(first, min(first + 1024, len(log)))
-                made = batch_of_rows(log, rows, self.config.history, self.config.audience)
+                made = batch_of_rows(log, rows, network.history, network.audience)
                 views = (network.propensity.item_view(made), network.propensity.user_view(made), network.propensity.weights(made))
                 parts.append([torch.full((len(made.user_B), 1), float("nan")) if view is None else view for view in views])
         columns = [torch.cat(column).squeeze(1).numpy() for column in zip(*parts, strict=True)]
@@ -149,15 +150,34 @@ def DEPS(settings: _Settings) -> Model:  # noqa: N802 (reads like the class it s
     return make("deps", dataclasses.asdict(settings))
 
 
+def Debiased(backbone: str, **settings: Any) -> Model:  # noqa: N802
+    """Any registered model with its pairs weighted by inverse propensities: `Debiased("gru4rec", propensity="dual", width=64)`.
+
+    Settings are those of `unskew.models.debiased.Weighting`, of the backbone and of training.
+    """
+    return make(f"debiased-{backbone}", settings)
+
+
 def make(name: str, settings: dict[str, Any]) -> Model:
-    """Any registered model from one flat set of settings."""
-    kind = model_named(name).Config
-    own, training = ({field.name for field in dataclasses.fields(part)} for part in (kind, Training))
-    unknown = settings.keys() - own - training
-    if unknown:
-        raise BadInput(f"{name} has no setting {sorted(unknown)[0]!r}")
-    return Model(
-        name,
-        kind(**{key: settings[key] for key in own & settings.keys()}),
-        Training(**{key: settings[key] for key in training & settings.keys()}),
-    )
+    """Any registered model from one flat set of settings: its own, its backbone's if it has one, and those of training."""
+    kind = model_named(name)
+    left = dict(settings)
+    config = _taken(kind.Config, left)
+    training = _taken(Training, left, kind.recipe)
+    if left:
+        raise BadInput(f"{name} has no setting {sorted(left)[0]!r}")
+    return Model(name, config, training)
+
+
+def _taken(kind: Any, settings: dict[str, Any], defaults: dict[str, Any] | None = None) -> Any:
+    """An instance of these settings; what was given for it is taken out of the given ones."""
+    hints, found = get_type_hints(kind), dict(defaults or {})
+    for field in dataclasses.fields(kind):
+        if dataclasses.is_dataclass(hints[field.name]):
+            found[field.name] = _taken(hints[field.name], settings)
+        elif field.name in settings:
+            value = settings.pop(field.name)
+            if not fits(value, hints[field.name]):
+                raise BadInput(f"{field.name} {value!r}: expected {in_words(hints[field.name])}")
+            found[field.name] = value
+    return kind(**found)

@@ -12,20 +12,17 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from unskew.data.batches import Batch
 from unskew.data.split import Split
-from unskew.data.views import PAD
 from unskew.errors import BadInput
-from unskew.layers import Table, real
-
-FULL_SOFTMAX = 100_000  # ids up to which every one of them is scored
-SAMPLES = 2048  # ids scored beyond that, shared by the whole batch
+from unskew.layers import Embeddings, real
+from unskew.losses import FULL_SOFTMAX, SAMPLES, cross_entropy
 
 BOUND = 512  # ids whose sum bounds the normaliser from below
 
 Views = Literal["both", "item", "user"]
+Estimator = Literal["dual", "item", "user", "none", "item-pro", "user-pro", "item-user-pro", "logged"]
 
 
 class Propensity(nn.Module, ABC):
@@ -64,6 +61,16 @@ class Propensity(nn.Module, ABC):
             return 1 / only
         return self.alpha / item + (1 - self.alpha) / user  # eq. UnbiasLI_LU
 
+    @torch.no_grad()
+    def statistics(self, batch: Batch) -> dict[str, float]:
+        """Typical propensities, how many are clipped, and the spread of the weights."""
+        weight = self.weights(batch)
+        found = {"weight": float(weight.mean()), "weight_deviation": float(weight.std())}
+        for name, view in (("item_view", self.item_view(batch)), ("user_view", self.user_view(batch))):
+            if view is not None:
+                found |= {name: float(view.median()), f"{name}_clipped": float((view < self.clip).float().mean())}
+        return {name: round(value, 6) for name, value in found.items()}
+
 
 class Unit(Propensity):
     """Everything was observed: no weights."""
@@ -76,25 +83,26 @@ class Unit(Propensity):
 
 
 class SequenceGRU(nn.Module):
-    """Who comes next? A GRU over embeddings that it does not train, a softmax over all ids.
+    """Who comes next? A GRU over embeddings, a softmax over all ids. It trains the embeddings only if they are its own.
 
     A learned start stands before every sequence, so the first element and an empty sequence have a prediction, too.
     """
 
-    def __init__(self, width: int, layers: int) -> None:
+    def __init__(self, width: int, layers: int, trains: bool = False) -> None:
         super().__init__()
+        self.trains = trains
         self.start = nn.Parameter(torch.zeros(width))
         self.gru = nn.GRU(width, width, layers, batch_first=True)
         self.out = nn.Linear(width, width)
         nn.init.normal_(self.start, std=width**-0.5)
 
-    def outputs(self, ids_BL: Tensor, table: Table) -> Tensor:
+    def outputs(self, ids_BL: Tensor, table: Embeddings) -> Tensor:
         """y after 0, 1, ..., L elements of sequences that are padded on the right: (B, L + 1, D)."""
-        embedded = table(ids_BL).detach()
+        embedded = table(ids_BL) if self.trains else table(ids_BL).detach()
         started = torch.cat([self.start.expand(len(ids_BL), 1, -1), embedded], dim=1)
         return self.out(self.gru(started)[0])  # type: ignore[no-any-return]
 
-    def last(self, ids_BL: Tensor, table: Table) -> Tensor:
+    def last(self, ids_BL: Tensor, table: Embeddings) -> Tensor:
         """y after the whole of each sequence, padded on the left: (B, D)."""
         is_real = real(ids_BL)
         # To the right of the real ones there may be anything: the GRU has not read it yet when their last output comes.
@@ -102,42 +110,35 @@ class SequenceGRU(nn.Module):
         outputs = self.outputs(ids_BL.gather(1, order), table)
         return outputs[torch.arange(len(ids_BL)), is_real.sum(1)]
 
-    def loss(self, ids_BL: Tensor, table: Table) -> Tensor:
+    def loss(self, ids_BL: Tensor, table: Embeddings) -> Tensor:
         """-log P of each element given those before it, summed over the batch; padded on the right.   (L^AR)"""
         outputs = self.outputs(ids_BL[:, :-1], table) if ids_BL.shape[1] > 1 else self.outputs(ids_BL[:, :0], table)
         wanted = real(ids_BL) & (ids_BL < table.known)
         states, targets = outputs[wanted], ids_BL[wanted]
-        weight = table.weight.detach()
-        if table.known <= FULL_SOFTMAX:
-            return functional.cross_entropy(states @ weight.T, targets, reduction="sum")
-        return sampled_softmax(states, targets, weight, SAMPLES)
-
-
-def sampled_softmax(states_ND: Tensor, targets_N: Tensor, weight_VD: Tensor, samples: int) -> Tensor:
-    """Cross-entropy with the normaliser estimated from uniformly drawn ids, corrected for how often they are drawn (log Q).
-
-    The sum over all other ids is estimated by (V - 1) / S times the sum over S of them, drawn with replacement; a draw
-    that is the target itself does not count. As S grows it becomes the full softmax.
-    """
-    size = len(weight_VD)
-    drawn_S = torch.randint(size, (samples,))
-    others_NS = states_ND @ weight_VD[drawn_S].T
-    others_NS = others_NS.masked_fill(drawn_S == targets_N[:, None], -torch.inf)
-    target_N = (states_ND * weight_VD[targets_N]).sum(1)
-    log_q = torch.log(torch.tensor(samples / size))
-    return (torch.logsumexp(torch.cat([target_N[:, None], others_NS - log_q], dim=1), dim=1) - target_N).sum()
+        return cross_entropy(states, table.weight if self.trains else table.weight.detach(), targets)
 
 
 class DualGRU(Propensity):
     """The paper's estimator: two GRUs, over the history and over the audience (eq. prob_item, prob_user)."""
 
-    def __init__(self, items: Table, users: Table, layers: int, alpha: float, clip: float, views: Views = "both") -> None:
+    def __init__(
+        self,
+        items: Embeddings,
+        users: Embeddings,
+        layers: int,
+        alpha: float,
+        clip: float,
+        views: Views = "both",
+        owner: bool = False,
+    ) -> None:
+        """The tables belong to a recommender and are only read, unless it is said that the estimator owns them."""
         super().__init__(alpha, clip)
-        # The tables belong to the recommender; here they are only read.
         self._tables = (items, users)
+        if owner:
+            self.own_items, self.own_users = (items if views != "user" else None), (users if views != "item" else None)
         width = items.weight.shape[1]
-        self.items = SequenceGRU(width, layers) if views != "user" else None
-        self.users = SequenceGRU(width, layers) if views != "item" else None
+        self.items = SequenceGRU(width, layers, owner) if views != "user" else None
+        self.users = SequenceGRU(width, layers, owner) if views != "item" else None
 
     def item_view(self, batch: Batch) -> Tensor | None:
         return self._item_view(batch, 0.0)
@@ -175,7 +176,7 @@ class DualGRU(Propensity):
         return total / max(count, 1)
 
 
-def probability(logits_BC: Tensor, state_ND: Tensor, of_BC: Tensor, table: Table, least: float) -> Tensor:
+def probability(logits_BC: Tensor, state_ND: Tensor, of_BC: Tensor, table: Embeddings, least: float) -> Tensor:
     """Softmax probabilities of some ids, exact wherever they reach `least`; below that, only known to be below.
 
     A sum over some ids is less than that over all, so it gives an upper bound. Nearly always the bound is below the clip
@@ -193,7 +194,7 @@ def probability(logits_BC: Tensor, state_ND: Tensor, of_BC: Tensor, table: Table
     return bound_BC
 
 
-def _normaliser(state_ND: Tensor, table: Table) -> Tensor:
+def _normaliser(state_ND: Tensor, table: Embeddings) -> Tensor:
     weight = table.weight.detach()
     if table.known <= FULL_SOFTMAX:
         return torch.logsumexp(state_ND @ weight.T, dim=1)
@@ -233,7 +234,15 @@ class Logged(Propensity):
         return None
 
 
-def right_padded(ids_BL: Tensor) -> Tensor:
-    """The same sequences with their padding on the right."""
-    order = (ids_BL == PAD).to(torch.int8).argsort(dim=1, stable=True)
-    return ids_BL.gather(1, order)
+def estimator(
+    kind: Estimator, split: Split, tables: tuple[Embeddings, Embeddings], layers: int, alpha: float, clip: float, owner: bool = False
+) -> Propensity:
+    """The estimator of this name: both GRUs, one of them, none, frequencies, or what was logged."""
+    views: Views = "item" if kind.startswith("item") else "user" if kind.startswith("user") else "both"
+    if kind == "none":
+        return Unit()
+    if kind == "logged":
+        return Logged(alpha, clip)
+    if kind.endswith("-pro"):
+        return Frequency(split, alpha, clip, "both" if kind == "item-user-pro" else views)
+    return DualGRU(*tables, layers, alpha, clip, views, owner)

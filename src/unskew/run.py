@@ -27,6 +27,7 @@ from safetensors.numpy import load_file as load_arrays
 from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load_file, save_file
 
+from unskew.config import rebuilt
 from unskew.data.log import Log, Vocabulary
 from unskew.data.split import Split, Splitting
 from unskew.data.views import Sequences
@@ -98,7 +99,7 @@ class RunFolder(Store):
     def finish(self, trainer: Trainer, split: Split, card: dict[str, Any]) -> None:
         """Weights, then memory, then the card: a run with a card is whole."""
         self._replace("weights.safetensors", lambda path: save_file(_contiguous(trainer.model.state_dict()), path))
-        save_memory(self, split.log, trainer.model.config.history, trainer.model.config.audience)
+        save_memory(self, split.log, trainer.model.audience)
         self._records(trainer)
         self._write_json("card.json", card)
         (self.folder / "checkpoint.safetensors").unlink(missing_ok=True)
@@ -168,9 +169,9 @@ def card_of(split: Split, trainer: Trainer, asked: dict[str, Any]) -> dict[str, 
 # What a stored run remembers of the log
 
 
-def save_memory(store: RunFolder, log: Log, history: int, audience: int) -> None:
+def save_memory(store: RunFolder, log: Log, audience: int | None) -> None:
     now = int(log.time.max()) + 1
-    arrays = {"births": log.births[1], "now": np.array([now])}
+    arrays = {"now": np.array([now])}
     for name, view, newest in (("history", log.histories, None), ("audience", log.audiences, audience)):
         start, end = view.before(np.arange(len(view)), now, newest)
         _, places = view.flat(start, end)
@@ -204,7 +205,7 @@ def load(folder: str | os.PathLike[str]) -> tuple[Recommender, Log, dict[str, An
     try:
         log = _remembered(memory, users, items)
         kind = model_named(config["model"])
-        network = kind(_shell(log, config), kind.Config(**config["config"]))
+        network = kind(_shell(log, config), rebuilt(kind.Config, config["config"]))
         network.load_state_dict(weights)
     except (KeyError, TypeError, RuntimeError, ValueError) as error:
         raise BadInput(f"{path}: the run is damaged, its parts do not fit ({str(error).splitlines()[0]})") from None

@@ -92,28 +92,37 @@ class Trainer:
         self.records: list[dict[str, Any]] = []
 
     def _sampler(self, phase: Phase, place: int) -> Sampler | SequenceSampler:
-        settings, config = self.settings, self.model.config
+        settings, model = self.settings, self.model
         seed = settings.seed * 1000 + place
         if phase.batches == "sequences":
-            return SequenceSampler(self.split, settings.sequences, seed, config.history, config.audience)
+            return SequenceSampler(self.split, settings.sequences, seed, model.history, model.audience)
+        if phase.batches == "histories":
+            return SequenceSampler(self.split, settings.sequences, seed, model.window, audience=None, overlap=1)
+        wanted = phase.negatives if settings.negatives is None or phase.negatives == 0 else settings.negatives
+        positives_only = phase.batches == "positives"
         sampling = Sampling(
-            batch_size=settings.batch_size, negatives=settings.negatives, history=config.history, audience=config.audience, seed=seed
+            batch_size=settings.batch_size,
+            negatives=wanted,
+            history=model.history,
+            audience=model.audience,
+            positives_only=positives_only,
+            seed=seed,
         )
-        return Sampler(self.split, sampling)
+        return Sampler(self.split, sampling, drawing=phase.drawing)
 
     def _probe(self) -> Batch:
         """A fixed sample of training pairs, on which every round reports the model's statistics."""
-        split, config = self.split, self.model.config
+        split = self.split
         rows = np.flatnonzero(split.mask("train") & ~split.newborn)
         rows = np.sort(np.random.default_rng([self.settings.seed, 19]).choice(rows, min(PROBE, len(rows)), replace=False))
-        return batch_of_rows(split.log, rows, config.history, config.audience)
+        return batch_of_rows(split.log, rows, self.model.history, self.model.audience)
 
-    def _optimizer(self, phase: Phase) -> torch.optim.Adam:
-        parameters = list(phase.parameters())
-        return torch.optim.Adam(parameters, lr=self.settings.learning_rate, weight_decay=self.settings.weight_decay, fused=True)
+    def _optimizer(self, phase: Phase) -> torch.optim.Optimizer:
+        return phase.optimizer(list(phase.parameters()), self.settings.learning_rate, self.settings.weight_decay)
 
     def run(self) -> None:
         """To the end, from wherever it is. The model ends with its best weights."""
+        self.model.settle(self.split, self.valid)
         if self.store is not None:
             self.store.restore(self)
         at = self.progress
@@ -203,7 +212,7 @@ class Trainer:
         tensors |= {f"best/{name}": value for name, value in (self.best or {}).items()}
         for name, optimizer in self.optimizers.items():
             for place, moments in optimizer.state_dict()["state"].items():
-                tensors |= {f"adam/{name}/{place}/{kind}": value for kind, value in moments.items()}
+                tensors |= {f"moments/{name}/{place}/{kind}": value for kind, value in moments.items()}
         return tensors, {"progress": json.dumps(asdict(self.progress)), "records": json.dumps(self.records)}
 
     def load(self, tensors: dict[str, Tensor], words: dict[str, str]) -> None:
@@ -213,7 +222,7 @@ class Trainer:
         self.best = _below("best", tensors) or None
         for name, optimizer in self.optimizers.items():
             moments: dict[int, dict[str, Tensor]] = {}
-            for path, value in _below(f"adam/{name}", tensors).items():
+            for path, value in _below(f"moments/{name}", tensors).items():
                 place, kind = path.split("/")
                 moments.setdefault(int(place), {})[kind] = value
             optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
@@ -222,10 +231,10 @@ class Trainer:
 
 
 def rows_in(batch: Batch | SequenceBatch) -> int:
-    """What an epoch's rate counts: pairs, or elements of sequences."""
+    """What an epoch's rate counts: pairs, or targets of sequences."""
     if isinstance(batch, Batch):
         return batch.candidates_BC.numel()
-    return int(real(batch.history_BL).sum() + real(batch.audience_BM).sum())
+    return int(batch.target_BL.sum() + real(batch.audience_BM).sum())
 
 
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

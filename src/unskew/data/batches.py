@@ -1,7 +1,7 @@
 """Batches: B contexts times C candidates, one layout for training, evaluation and serving. Nothing is padded to the maximum."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -31,6 +31,8 @@ class Batch(NamedTuple):
     labels_BC: Tensor
     times_B: Tensor
     logged_BC: Tensor | None = None  # the log's own propensities, where it has them and nothing is sampled
+    weight_BC: Tensor | None = None  # what a propensity makes of each pair; every loss multiplies by it
+    epoch: int = 0  # of the sampler that made it: a curriculum goes by it
 
 
 def batch(
@@ -40,13 +42,13 @@ def batch(
     candidates: ArrayLike,
     labels: ArrayLike | None = None,
     history: int = HISTORY,
-    audience: int = AUDIENCE,
+    audience: int | None = AUDIENCE,
 ) -> Batch:
     """What a model may know of each context (user, time) and each of its candidates: events strictly before, no others."""
     return with_candidates(contexts(log, user, time, history), log, candidates, labels, audience)
 
 
-def batch_of_rows(log: Log, rows: Ints, history: int = HISTORY, audience: int = AUDIENCE) -> Batch:
+def batch_of_rows(log: Log, rows: Ints, history: int = HISTORY, audience: int | None = AUDIENCE) -> Batch:
     """Rows of the log, each a context with its own item, label and, where the log has it, propensity."""
     made = batch(log, log.user[rows], log.time[rows], log.item[rows], log.label[rows], history, audience)
     if log.propensity is None:
@@ -69,23 +71,96 @@ def bare_contexts(user_B: Ints, history_BL: NDArray[np.int32], time_B: Ints) -> 
     )
 
 
-def with_candidates(context: Batch, log: Log, candidates: ArrayLike, labels: ArrayLike | None, audience: int = AUDIENCE) -> Batch:
-    """The same contexts with candidates, and each distinct audience of them once."""
+def with_candidates(context: Batch, log: Log, candidates: ArrayLike, labels: ArrayLike | None, audience: int | None = AUDIENCE) -> Batch:
+    """The same contexts with candidates, and each distinct audience of them once; none at all if none is read."""
     candidates_BC = np.array(candidates, np.int64).reshape(len(context.user_B), -1)
+    labels_BC = np.zeros(candidates_BC.shape, np.float32) if labels is None else np.asarray(labels, np.float32)
+    context = context._replace(
+        candidates_BC=torch.from_numpy(candidates_BC), labels_BC=torch.from_numpy(labels_BC.reshape(candidates_BC.shape))
+    )
+    if audience == 0:
+        nobody = torch.zeros(1, 0, dtype=torch.int64)
+        return context._replace(audience_AM=nobody, audience_of_BC=torch.zeros_like(context.candidates_BC))
     start, end = log.audiences.before(candidates_BC.ravel(), np.repeat(context.times_B.numpy(), candidates_BC.shape[1]), audience)
     # Two candidates have the same audience exactly if their windows end at the same event; all empty windows are one.
     _, first, audience_of = np.unique(np.where(end > start, end, -1), return_index=True, return_inverse=True)
-    labels_BC = np.zeros(candidates_BC.shape, np.float32) if labels is None else np.asarray(labels, np.float32)
     return context._replace(
-        candidates_BC=torch.from_numpy(candidates_BC),
         audience_AM=_tensor(log.audiences.padded(start[first], end[first])),
         audience_of_BC=torch.from_numpy(audience_of.reshape(candidates_BC.shape)),
-        labels_BC=torch.from_numpy(labels_BC.reshape(candidates_BC.shape)),
     )
 
 
 def _tensor(codes: NDArray[np.int32]) -> Tensor:
     return torch.from_numpy(codes.astype(np.int64))
+
+
+class Positives:
+    """The training positives of all users, to ask what somebody has."""
+
+    def __init__(self, split: Split) -> None:
+        train = split.mask("train") & (split.log.label == 1)
+        self.items, self.known_items, self.users = len(split.log.items), split.known_items, split.log.users
+        self.pairs = np.unique(split.log.user[train].astype(np.int64) * self.items + split.log.item[train])
+
+    def has(self, user: Ints, item: Ints) -> NDArray[np.bool_]:
+        """Whether each user has each item; the two are broadcast."""
+        wanted = user * self.items + item
+        place = np.minimum(np.searchsorted(self.pairs, wanted), len(self.pairs) - 1)
+        return np.asarray(self.pairs[place] == wanted)
+
+    def missing(self, user: int, item: int, existing: int) -> Ints:
+        """What a user with nearly everything does not have, this item aside: of what exists, or else of all known items."""
+        own = slice(*np.searchsorted(self.pairs, [user * self.items, (user + 1) * self.items]))
+        has = np.append(self.pairs[own] - user * self.items, item)
+        for size in (existing, self.known_items):
+            others = np.setdiff1d(np.arange(size), has)
+            if len(others):
+                return others
+        everything = f"all {self.known_items} items as positives"
+        name = self.users.of(np.array([user]))[0].as_py()
+        raise BadInput(f"user {name!r} has {everything}, so none is left to sample as a negative; leave this user out")
+
+
+class Draw(NamedTuple):
+    """What is known when the other candidates of B training contexts are drawn."""
+
+    random: np.random.Generator
+    user_B: Ints
+    item_B: Ints  # the logged ones
+    existing_B: Ints  # known items that existed before: those with a code below
+    wanted: int  # per context
+    epoch: int
+    positives: Positives
+
+
+Drawing = Callable[[Draw], Ints]
+
+
+def unseen(draw: Draw) -> Ints:
+    """Uniform over the known items that existed before, without the logged one and the user's own positives in training.
+
+    An item without a past has an empty audience, which would tell the model the label.
+    """
+    user, item, existing = draw.user_B[:, None], draw.item_B[:, None], draw.existing_B[:, None]
+    shape = (len(user), draw.wanted)
+    drawn = (draw.random.random(shape) * existing).astype(np.int64)
+    for _ in range(ROUNDS):
+        clash = draw.positives.has(user, drawn) | (drawn == item)
+        if not clash.any():
+            return drawn
+        drawn = np.where(clash, (draw.random.random(shape) * existing).astype(np.int64), drawn)
+    for context, place in np.argwhere(draw.positives.has(user, drawn) | (drawn == item)):
+        missing = draw.positives.missing(int(draw.user_B[context]), int(draw.item_B[context]), int(draw.existing_B[context]))
+        drawn[context, place] = draw.random.choice(missing)
+    return drawn
+
+
+def anything(draw: Draw) -> Ints:
+    """Uniform over the known items that existed before, the user's own positives included, without the logged one."""
+    item, existing = draw.item_B[:, None], draw.existing_B[:, None]
+    # One fewer to choose from, and those from the logged one on are one further.
+    drawn = (draw.random.random((len(item), draw.wanted)) * np.maximum(existing - 1, 1)).astype(np.int64)
+    return drawn + (drawn >= item)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +173,10 @@ class Sampling:
     """Sampled negatives per context. By default one where the log has fewer negatives of its own than positives, else none."""
     history: int = HISTORY
     """Past items of a user, the newest."""
-    audience: int = AUDIENCE
-    """Past users of an item, the newest."""
+    audience: int | None = AUDIENCE
+    """Past users of an item, the newest; all of them if None."""
+    positives_only: bool = False
+    """Leave out the rows that were shown and not clicked."""
     seed: int = 0
     """Of the order of the rows and of the negatives."""
 
@@ -111,11 +188,19 @@ class Sampler:
     on exactly where the saved one stopped.
     """
 
-    def __init__(self, split: Split, settings: Sampling = Sampling(), part: Part = "train", test: Test = "ordinary") -> None:  # noqa: B008 (frozen)
+    def __init__(
+        self,
+        split: Split,
+        settings: Sampling = Sampling(),  # noqa: B008 (frozen)
+        part: Part = "train",
+        test: Test = "ordinary",
+        drawing: Drawing = unseen,
+    ) -> None:
         if settings.batch_size < 1 or (settings.negatives or 0) < 0 or settings.seed < 0:
             raise BadInput(f"{settings}: expected a batch size of at least 1, and no negative numbers")
-        self.split, self.log, self.settings, self.part = split, split.log, settings, (part, test)
-        self.rows = np.flatnonzero(split.mask(part, test) & ~split.newborn)
+        self.split, self.log, self.settings, self.part, self.drawing = split, split.log, settings, (part, test), drawing
+        wanted = split.mask(part, test) & ~split.newborn
+        self.rows = np.flatnonzero(wanted & (self.log.label == 1) if settings.positives_only else wanted)
         if not len(self.rows):
             raise BadInput(f"the {part} part ({test}) has no rows")
         positives = int(self.log.label[self.rows].sum())
@@ -169,57 +254,22 @@ class Sampler:
     def _batch(self, rows: Ints) -> Batch:
         history, audience = self.settings.history, self.settings.audience
         if not self.negatives:
-            return batch_of_rows(self.log, rows, history, audience)
+            return batch_of_rows(self.log, rows, history, audience)._replace(epoch=self.epoch_number)
         user, item, time = self.log.user[rows].astype(np.int64), self.log.item[rows].astype(np.int64), self.log.time[rows]
-        drawn = self._draw_negatives(user, item, time)
-        labels = np.zeros((len(rows), 1 + self.negatives), np.float32)
-        labels[:, 0] = self.log.label[rows]
-        return batch(self.log, user, time, np.concatenate([item[:, None], drawn], axis=1), labels, history, audience)
-
-    def _draw_negatives(self, user: Ints, item: Ints, time: Ints) -> Ints:
-        """Uniform over the known items that existed before, without the logged one and the user's own positives in training.
-
-        An item without a past has an empty audience, which would tell the model the label.
-        """
-        random = self._random(self.step + 1)
         # Codes follow first appearance, so "existed before" is "has a code below", for negatives as for targets.
-        existing = np.minimum(np.searchsorted(self.log.births[1], time, "left"), self.split.known_items)[:, None]
-        shape = (len(user), self.negatives)
-        drawn = (random.random(shape) * existing).astype(np.int64)
-        for _ in range(ROUNDS):
-            clash = self._clash(user, item, drawn)
-            if not clash.any():
-                return drawn
-            drawn = np.where(clash, (random.random(shape) * existing).astype(np.int64), drawn)
-        for context, place in np.argwhere(self._clash(user, item, drawn)):
-            drawn[context, place] = random.choice(self._complement(int(user[context]), int(item[context]), int(existing[context, 0])))
-        return drawn
-
-    def _clash(self, user: Ints, item: Ints, drawn: Ints) -> NDArray[np.bool_]:
-        wanted = user[:, None] * self._items + drawn
-        place = np.minimum(np.searchsorted(self._positive_pairs, wanted), len(self._positive_pairs) - 1)
-        return np.asarray((self._positive_pairs[place] == wanted) | (drawn == item[:, None]))
-
-    def _complement(self, user: int, item: int, existing: int) -> Ints:
-        """What a user with nearly everything does not have: of what exists, or else of all known items."""
-        own = slice(*np.searchsorted(self._positive_pairs, [user * self._items, (user + 1) * self._items]))
-        has = np.append(self._positive_pairs[own] - user * self._items, item)
-        for size in (existing, self.split.known_items):
-            others = np.setdiff1d(np.arange(size), has)
-            if len(others):
-                return others
-        everything = f"all {self.split.known_items} items as positives"
-        name = self.log.users.of(np.array([user]))[0].as_py()
-        raise BadInput(f"user {name!r} has {everything}, so none is left to sample as a negative; leave this user out")
-
-    @property
-    def _items(self) -> int:
-        return len(self.log.items)
+        existing = np.minimum(np.searchsorted(self.log.births[1], time, "left"), self.split.known_items)
+        random = self._random(self.step + 1)
+        drawn = self.drawing(Draw(random, user, item, existing, self.negatives, self.epoch_number, self._positives))
+        labels = np.zeros((len(rows), 1 + drawn.shape[1]), np.float32)
+        labels[:, 0] = self.log.label[rows]
+        if self.drawing is not unseen:
+            labels[:, 1:] = self._positives.has(user[:, None], drawn)
+        candidates = np.concatenate([item[:, None], drawn], axis=1)
+        return batch(self.log, user, time, candidates, labels, history, audience)._replace(epoch=self.epoch_number)
 
     @cached_property
-    def _positive_pairs(self) -> Ints:
-        train = self.split.mask("train") & (self.log.label == 1)
-        return np.unique(self.log.user[train].astype(np.int64) * self._items + self.log.item[train])
+    def _positives(self) -> Positives:
+        return Positives(self.split)
 
 
 def real(ids: Tensor) -> Tensor:

@@ -12,16 +12,18 @@ from unskew.data.batches import Batch
 from unskew.data.log import Log
 from unskew.data.sequences import SequenceBatch
 from unskew.data.split import Split
-from unskew.layers import Encoder, Table, in_groups, real
-from unskew.models.base import ModelConfig, Phase, Recommender, Stage, mean_of_weighted, parameters_of
-from unskew.propensity import DualGRU, Frequency, Logged, Propensity, Unit, Views, right_padded
-
-Estimator = Literal["dual", "item", "user", "none", "item-pro", "user-pro", "item-user-pro", "logged"]
+from unskew.data.views import AUDIENCE
+from unskew.layers import Encoder, Table, in_groups, real, right_padded
+from unskew.losses import weighted_mean
+from unskew.models.base import HistoryConfig, Phase, Recommender, Stage, parameters_of
+from unskew.propensity import DualGRU, Estimator, estimator
 
 
 class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensity Score Estimation, CIKM 2022"):
     @dataclass(frozen=True, kw_only=True)
-    class Config(ModelConfig):
+    class Config(HistoryConfig):
+        audience: int = AUDIENCE
+        """Past users of an item that the model reads, the newest."""
         width: int = 64
         """Width of embeddings and states (d)."""
         layers: int = 2
@@ -69,18 +71,9 @@ class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensit
         self.of_history = nn.Linear(width, config.hidden, bias=False) if self.history_encoder is not None else None
         self.of_audience = nn.Linear(width, config.hidden, bias=False) if self.audience_encoder is not None else None
         self.last = nn.Linear(config.hidden, 1)
-        self.propensity = self._estimator(split)  # theta_p
-
-    def _estimator(self, split: Split) -> Propensity:
-        kind, alpha, clip = self.config.propensity, self.config.alpha, self.config.clip
-        views: Views = "item" if kind.startswith("item") else "user" if kind.startswith("user") else "both"
-        if kind == "none":
-            return Unit()
-        if kind == "logged":
-            return Logged(alpha, clip)
-        if kind.endswith("-pro"):
-            return Frequency(split, alpha, clip, "both" if kind == "item-user-pro" else views)
-        return DualGRU(self.items, self.users, self.config.gru_layers, alpha, clip, views)
+        self.propensity = estimator(  # theta_p
+            config.propensity, split, (self.items, self.users), config.gru_layers, config.alpha, config.clip
+        )
 
     # The recommender
 
@@ -122,8 +115,8 @@ class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensit
         theta_e, theta_t = (self.items, self.users), (self.history_encoder, self.audience_encoder)
         theta_m = (self.of_history, self.of_user, self.of_audience, self.of_item, self.last)
         learned = isinstance(self.propensity, DualGRU)
-        autoregressive = Phase("propensity", "sequences", self.autoregressive_loss, lambda: parameters_of(self.propensity))
-        mlm = Phase("masked", "sequences", self.masked_loss, lambda: parameters_of(*theta_e, *theta_t))
+        autoregressive = Phase("propensity", "sequences", self.autoregressive_loss, lambda: parameters_of(self.propensity), weighted=False)
+        mlm = Phase("masked", "sequences", self.masked_loss, lambda: parameters_of(*theta_e, *theta_t), weighted=False)
         unbiased = Phase("unbiased", "pairs", self.unbiased_loss, lambda: parameters_of(*theta_e, *theta_t, *theta_m))
         first = (autoregressive, mlm) if learned else (mlm,)
         second = (replace(autoregressive, epochs=self.config.propensity_epochs), unbiased) if learned else (unbiased,)
@@ -152,17 +145,11 @@ class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensit
 
     def unbiased_loss(self, batch: Batch) -> Tensor:
         """L^unbiased_s: binary cross-entropy, each pair weighted by its inverse propensities (eq. UnbiasLI_LU)."""
-        return mean_of_weighted(self.loss_per_pair(batch), self.propensity.weights(batch))
+        terms = self.loss_per_pair(batch) * self.propensity.weights(batch)
+        return weighted_mean(terms, batch.weight_BC)
 
-    @torch.no_grad()
     def statistics(self, batch: Batch) -> dict[str, float]:
-        """Typical propensities, how many are clipped, and the spread of the weights."""
-        weight = self.propensity.weights(batch)
-        found = {"weight": float(weight.mean()), "weight_deviation": float(weight.std())}
-        for name, view in (("item_view", self.propensity.item_view(batch)), ("user_view", self.propensity.user_view(batch))):
-            if view is not None:
-                found |= {name: float(view.median()), f"{name}_clipped": float((view < self.propensity.clip).float().mean())}
-        return {name: round(value, 6) for name, value in found.items()}
+        return self.propensity.statistics(batch)
 
     def loss_per_pair(self, batch: Batch) -> Tensor:
         return functional.binary_cross_entropy_with_logits(self(batch), batch.labels_BC, reduction="none")

@@ -1,0 +1,88 @@
+"""Losses as pure functions. Each is a mean (or a sum) of terms times weights; without weights, every weight is one."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+FULL_SOFTMAX = 100_000  # ids up to which every one of them is scored
+SAMPLES = 2048  # ids scored beyond that, shared by the whole batch
+CHUNK = 1 << 19  # logits held at once: they stay in the cache
+
+
+def weighted_mean(terms: Tensor, weight: Tensor | None = None) -> Tensor:
+    return torch.mean(terms if weight is None else terms * weight)
+
+
+def bpr(positive: Tensor, negative: Tensor) -> Tensor:
+    """-log sigmoid(positive - negative), a term each."""
+    return functional.softplus(negative - positive)
+
+
+def cross_entropy(
+    states_ND: Tensor, vectors_VD: Tensor, targets_N: Tensor, weight_N: Tensor | None = None, offsets_V: Tensor | None = None
+) -> Tensor:
+    """-log softmax of each target among all ids, times its weight, summed. Beyond FULL_SOFTMAX ids it is estimated from SAMPLES."""
+    if weight_N is None:
+        weight_N = torch.ones(len(states_ND))
+    if len(vectors_VD) <= FULL_SOFTMAX:
+        return _FullSoftmax.apply(states_ND, vectors_VD, offsets_V, targets_N, weight_N)  # type: ignore[no-untyped-call, no-any-return]
+    if offsets_V is not None:
+        vectors_VD = torch.cat([vectors_VD, offsets_V[:, None]], dim=1)
+        states_ND = torch.cat([states_ND, torch.ones(len(states_ND), 1)], dim=1)
+    return sampled_softmax(states_ND, targets_N, vectors_VD, SAMPLES, weight_N)
+
+
+class _FullSoftmax(torch.autograd.Function):
+    """Logits exist only in chunks that stay in the cache, and each chunk makes its gradient at once: nothing is computed twice,
+    and the memory is that of the states, not of N times V logits."""
+
+    @staticmethod
+    def forward(context: Any, states: Tensor, vectors: Tensor, offsets: Tensor | None, targets: Tensor, weight: Tensor) -> Tensor:
+        wants_states, wants_vectors, wants_offsets = context.needs_input_grad[:3]
+        of_states = torch.empty_like(states) if wants_states else None
+        of_vectors = torch.zeros_like(vectors) if wants_vectors else None
+        of_offsets = torch.zeros_like(offsets) if offsets is not None and wants_offsets else None
+        total = states.new_zeros(())
+        rows = max(32, CHUNK // max(len(vectors), 1))
+        for first in range(0, len(states), rows):
+            part = slice(first, first + rows)
+            state, target, scale = states[part], targets[part, None], weight[part, None]
+            logits = state @ vectors.T if offsets is None else torch.addmm(offsets, state, vectors.T)
+            logits.sub_(logits.amax(1, keepdim=True))
+            mine = logits.gather(1, target)
+            normaliser = logits.exp_().sum(1, keepdim=True)
+            total += (scale * (normaliser.log() - mine)).sum()
+            if of_states is None and of_vectors is None and of_offsets is None:
+                continue
+            slope = logits.mul_(scale / normaliser)
+            slope.scatter_add_(1, target, -scale)
+            if of_states is not None:
+                torch.mm(slope, vectors, out=of_states[part])
+            if of_vectors is not None:
+                of_vectors.addmm_(slope.T, state)
+            if of_offsets is not None:
+                of_offsets += slope.sum(0)
+        context.slopes = of_states, of_vectors, of_offsets
+        return total
+
+    @staticmethod
+    def backward(context: Any, *gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return *(None if slope is None else slope * gradient[0] for slope in context.slopes), None, None
+
+
+def sampled_softmax(states_ND: Tensor, targets_N: Tensor, vectors_VD: Tensor, samples: int, weight_N: Tensor | None = None) -> Tensor:
+    """Cross-entropy with the normaliser estimated from uniformly drawn ids, corrected for how often they are drawn (log Q).
+
+    The sum over all other ids is estimated by V / S times the sum over S draws with replacement from all V; a draw that
+    is the target itself does not count. As S grows it becomes the full softmax.
+    """
+    size = len(vectors_VD)
+    drawn_S = torch.randint(size, (samples,))
+    others_NS = states_ND @ vectors_VD[drawn_S].T
+    others_NS = others_NS.masked_fill(drawn_S == targets_N[:, None], -torch.inf)
+    target_N = (states_ND * vectors_VD[targets_N]).sum(1)
+    log_q = torch.log(torch.tensor(samples / size))
+    terms_N = torch.logsumexp(torch.cat([target_N[:, None], others_NS - log_q], dim=1), dim=1) - target_N
+    return (terms_N if weight_N is None else terms_N * weight_N).sum()

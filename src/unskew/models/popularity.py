@@ -1,0 +1,128 @@
+"""Popularity: how many positives an item had so far, in total, recently, or with old ones fading. Every table needs it.
+
+No network, nothing learned by gradients. It counts what lies strictly before the moment of the request, as an audience does. How
+recent is recent enough is chosen on the validation part: on an honest time line, what was popular last week is hard to beat.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unskew.catalog import Catalog
+from unskew.data.batches import Batch
+from unskew.data.log import Log
+from unskew.data.split import Split
+from unskew.data.views import Ints
+from unskew.errors import BadInput
+from unskew.evaluate import evaluation, rank
+from unskew.models.base import ModelConfig, Recommender, Stage
+from unskew.statistics import ticks_per_second
+
+Recency = Literal["chosen", "total", "window", "fading"]
+DAYS = {"day": 1, "week": 7, "month": 30}
+
+
+class Popularity(Recommender, name="popularity", paper="no paper: counts of what happened before the request"):
+    @dataclass(frozen=True, kw_only=True)
+    class Config(ModelConfig):
+        recency: Recency = "chosen"
+        """Count everything so far, only a recent window, or with old positives fading; by default what validation prefers."""
+        span: float = 0.0
+        """Length of the window, or half-life, in ticks of the log's clock."""
+
+    config: Config
+    span: Tensor  # in the state of the model: 0 is everything, above 0 a window, below 0 (minus) a half-life
+
+    def __init__(self, split: Split, config: Config) -> None:
+        super().__init__(split, config)
+        if (config.span > 0) != (config.recency in ("window", "fading")):
+            raise BadInput(f"recency {config.recency}, span {config.span}: a window and fading need a span above 0, the others none")
+        self.log = split.log
+        sign = {"chosen": 0.0, "total": 0.0, "window": 1.0, "fading": -1.0}[config.recency]
+        self.register_buffer("span", torch.tensor(sign * config.span, dtype=torch.float64))
+
+    @property
+    def audience(self) -> None:
+        """All of it: how many there were is what counts."""
+        return None
+
+    def settle(self, split: Split, rows: Ints) -> None:
+        if self.config.recency != "chosen" or not len(rows):
+            return
+        found = {}
+        for option in recencies(split).values():
+            other = Popularity(split, option)
+            found[float(other.span)] = evaluation(split, rank(other, split, rows), "full", "ordinary").mean("ndcg@10")
+        self.span.fill_(max(found, key=lambda span: found[span]))
+
+    def stages(self, rounds: int) -> tuple[Stage, ...]:
+        return ()
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Counts of the log that it was made with; a catalogue counts the log that it is given."""
+        item, time = batch.candidates_BC.numpy().ravel(), np.repeat(batch.times_B.numpy(), batch.candidates_BC.shape[1])
+        view, span = self.log.audiences, float(self.span)
+        start, end = view.before(item, time)
+        if span >= 0:
+            counts = end - (view.before(item, time - int(span))[1] if span else start)
+            return torch.from_numpy(counts.astype(np.float32)).view(batch.candidates_BC.shape)
+        pair, place = view.flat(start, end)
+        faded = np.bincount(pair, np.exp2((time[pair] - view.times[place]) / span), minlength=len(item))
+        return torch.from_numpy(faded.astype(np.float32)).view(batch.candidates_BC.shape)
+
+    def catalog(self, log: Log, first: int, last: int) -> Catalog:
+        span = float(self.span)
+        return Fading(log, -span) if span < 0 else Counting(log, int(span))
+
+
+def recencies(split: Split) -> dict[str, Popularity.Config]:
+    """Windows of a day, a week and a month where times are dates; shares of the training period where they are only an order."""
+    times = split.log.time
+    ticks = ticks_per_second(int(times.min()), int(times.max()), split.log.facts.get("time_unit", "as given"))
+    day = 86400 * ticks if ticks else max(1, int(split.train_end - times.min()) // 200)
+    names = tuple(DAYS) if ticks else tuple(f"{days / 2:g} % of training" for days in DAYS.values())
+    spans = dict(zip(names, (float(day * days) for days in DAYS.values()), strict=True))
+    windows = {f"last {name}": Popularity.Config(recency="window", span=span) for name, span in spans.items()}
+    fading = {f"half-life {name}": replace(windows[f"last {name}"], recency="fading") for name in spans}
+    return {"total": Popularity.Config(recency="total"), **windows, **fading}
+
+
+class Counting:
+    def __init__(self, log: Log, window: int) -> None:
+        self.view, self.window, self.items = log.audiences, window, np.arange(len(log.items))
+
+    def scores(self, context: Batch) -> Tensor:
+        times, of = np.unique(context.times_B.numpy(), return_inverse=True)
+        counts = self._before(times)
+        if self.window:
+            counts = counts - self._before(times - self.window)
+        return torch.from_numpy(counts[of].astype(np.float32))
+
+    def _before(self, times: Ints) -> Ints:
+        start, end = self.view.before(self.items[None], times[:, None])
+        return end - start
+
+
+class Fading:
+    """Walks along the log once: all weights fade at every step, and each event adds one."""
+
+    def __init__(self, log: Log, half_life: float) -> None:
+        order = np.argsort(log.histories.times, kind="stable")
+        self.times, self.items = log.histories.times[order], log.histories.ids[order]
+        self.rate = np.log(2) / half_life
+        self.weight, self.at, self.now = np.zeros(len(log.items)), 0, int(self.times[0]) if len(self.times) else 0
+
+    def scores(self, context: Batch) -> Tensor:
+        times, of = np.unique(context.times_B.numpy(), return_inverse=True)
+        return torch.from_numpy(np.stack([self._until(int(time)) for time in times])[of].astype(np.float32))
+
+    def _until(self, time: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        end = int(np.searchsorted(self.times, time))
+        new = slice(self.at, end)
+        self.weight *= np.exp(-self.rate * max(time - self.now, 0))
+        np.add.at(self.weight, self.items[new], np.exp(-self.rate * (time - self.times[new])))
+        self.at, self.now = end, max(time, self.now)
+        return self.weight.copy()
