@@ -442,13 +442,13 @@ def cycle(items: int = 40, users: int = 60, steps: int = 14) -> unskew.Split:
     return unskew.split(unskew.read(table), shares=(80, 10, 10))
 
 
-# What does not read the order of a history cannot learn to walk.
-UNORDERED = {"popularity"}
+# What reads no history cannot learn to walk.
+WALKERS = [kind for kind in MODELS.values() if "history" in {field.name for field in dataclasses.fields(kind.Config)}]
 
 
-@pytest.mark.parametrize("name", sorted(MODELS.keys() - UNORDERED))
-def test_it_learns_a_predictable_walk(name: str) -> None:
-    split, kind = cycle(), MODELS[name]
+@pytest.mark.parametrize("kind", WALKERS, ids=lambda kind: kind.name)
+def test_it_learns_a_predictable_walk(kind: type[Recommender]) -> None:
+    split = cycle()
     settings = Training(rounds=6, patience=9, batch_size=32, sequences=16, learning_rate=1e-2)
     config = tiny(kind, width=16, hidden=16, inner=32, heads=1, history=4, audience=4, unsupervised_rounds=2)
     model, trainer = train(split, kind.name, config, settings)
@@ -459,7 +459,7 @@ def test_it_learns_a_predictable_walk(name: str) -> None:
     assert found > 0.4
     assert found > 2 * chance
     valid = [record["valid"]["ndcg@10"] for record in trainer.records if "valid" in record]
-    assert max(valid) > 0.4
+    assert not trainer.stages or max(valid) > 0.4
 
 
 # DEPS: the equations

@@ -1,0 +1,74 @@
+"""ItemKNN by hand."""
+
+import math
+
+import pytest
+import torch
+
+import unskew
+from unskew.data.batches import batch
+from unskew.models.itemknn import ItemKNN, nearest_items
+from unskew.run import train
+from unskew.train import Training
+
+
+@pytest.fixture
+def split() -> unskew.Split:
+    """U_A = {1, 2, 3}, U_B = {1, 2}, U_C = {1}; user 4 comes later and has A, then B."""
+    rows = [
+        (1, "A", 1),
+        (2, "A", 2),
+        (3, "A", 3),
+        (1, "B", 4),
+        (2, "B", 5),
+        (1, "C", 6),
+        (4, "A", 7),
+        (4, "B", 8),
+        (4, "C", 9),
+        (1, "D", 9),
+    ]
+    user, item, time = zip(*rows, strict=True)
+    return unskew.split(unskew.read({"user": user, "item": item, "time": time}), shares=(60, 0, 40))
+
+
+def matrix(split: unskew.Split, shrink: float = 0.0) -> torch.Tensor:
+    nearest, similarity = nearest_items(split, 100, shrink)
+    return torch.zeros(split.known_items, split.known_items).scatter_(1, nearest, similarity)
+
+
+def test_similarities(split: unskew.Split) -> None:
+    found = matrix(split)
+    a, b, c = 0, 1, 2  # codes follow first appearance
+    assert found[a, b].item() == found[b, a].item() == pytest.approx(0.81650, abs=1e-5)
+    assert found[a, c].item() == pytest.approx(0.57735, abs=1e-5)
+    assert found[b, c].item() == pytest.approx(0.70711, abs=1e-5)
+    assert found.diag().tolist() == [0, 0, 0]
+    assert matrix(split, shrink=10)[a, b].item() == pytest.approx(0.16065, abs=1e-5)
+
+
+def test_recency(split: unskew.Split) -> None:
+    later = batch(split.log, [3], [9], [[2, 3]])
+    assert later.history_BL.tolist() == [[0, 1]]
+    for decay, expected in ((0.5, 0.99578), (1.0, 0.57735 + 0.70711)):
+        scores = ItemKNN(split, ItemKNN.Config(decay=decay))(later)
+        assert scores[0, 0].item() == pytest.approx(expected, abs=1e-5)
+        assert scores[0, 1].item() == 0  # training never saw D
+
+
+def test_only_the_nearest_count(split: unskew.Split) -> None:
+    nearest, similarity = nearest_items(split, 1, 0.0)
+    assert nearest.squeeze(1).tolist() == [1, 0, 1]
+    assert similarity.squeeze(1).tolist() == pytest.approx([math.sqrt(2 / 3), math.sqrt(2 / 3), math.sqrt(1 / 2)])
+
+
+def test_without_a_history_it_is_popularity(split: unskew.Split) -> None:
+    scores = ItemKNN(split, ItemKNN.Config())(batch(split.log, [4], [9], [[0, 1, 2, 3]]))
+    assert scores[0].argsort(descending=True).tolist() == [0, 1, 2, 3]
+
+
+def test_the_decay_is_chosen_on_validation_and_stored(positive_log: unskew.Log) -> None:
+    split = unskew.split(positive_log)
+    model, _ = train(split, "itemknn", ItemKNN.Config(), Training())
+    assert float(model.state_dict()["decay"]) in (0.5, 0.8, 0.95, 1.0)
+    given, _ = train(split, "itemknn", ItemKNN.Config(decay=0.3), Training())
+    assert float(given.state_dict()["decay"]) == 0.3
