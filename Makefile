@@ -15,14 +15,14 @@ test-cluster: .venv/ready-spark ## the same SQL on Spark gives the same files (n
 	$(BIN)/python -m pytest -m cluster
 
 check: .venv/ready ## format, lint, types, import contracts
-	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: .venv/ready
-	$(BIN)/ruff format src tests benchmarks
-	$(BIN)/ruff check --fix src tests benchmarks
+	$(BIN)/ruff format src tests benchmarks examples
+	$(BIN)/ruff check --fix src tests benchmarks examples
 
 setup: .venv/ready ## .venv with the exact versions of requirements.lock
 

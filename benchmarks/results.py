@@ -1,11 +1,11 @@
-"""DEPS, its unweighted twin, DEPS without the audience, and popularity, on real data; stored run by run, then written to docs/results.md.
+"""All models on real data; stored run by run, then written to docs/results.md.
 
     python benchmarks/results.py tune
-    python benchmarks/results.py run [--sets NAME ...] [--shares 50-20-30] [--seeds 0 1 2]
+    python benchmarks/results.py run [--sets NAME ...] [--shares 50-20-30] [--seeds 0 1 2] [--models DEPS GRU4Rec+ ...]
     python benchmarks/results.py compare
     python benchmarks/results.py page
 
-Every finished run is a line of results/deps.jsonl; a run that is there already is not done again, so the command can be
+Every finished run is a line of results/runs.jsonl; a run that is there already is not done again, so the command can be
 stopped and started at will. Validation chooses the round; the test part is only ever ranked at the end.
 """
 
@@ -13,11 +13,15 @@ import json
 import resource
 import tempfile
 import time
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
 import torch
 import tyro
 
@@ -25,92 +29,163 @@ import unskew
 from unskew.catalog import Scorer
 from unskew.data.split import Split
 from unskew.evaluate import Evaluation, Ranked, compare, evaluation, holm, interval, ndcg, positives, rank
-from unskew.models.deps import DEPS
+from unskew.model import recommender
 from unskew.models.popularity import Popularity, recencies
 from unskew.run import train
-from unskew.train import Training
 
 ROOT = Path(__file__).parents[1]
-RESULTS, PAGE, RANKS = ROOT / "results" / "deps.jsonl", ROOT / "docs" / "results.md", ROOT / "build" / "ranks"
+DATA = ROOT.parent / "shared" / "data"
+RESULTS, PAGE, RANKS = ROOT / "results" / "runs.jsonl", ROOT / "docs" / "results.md", ROOT / "build" / "ranks"
 COMPARED, TUNED = ROOT / "results" / "compare.jsonl", ROOT / "results" / "tuning.jsonl"
 METRICS = ("ndcg@10", "hr@10", "ndcg@20", "hr@20", "mrr@10")
 PROTOCOLS: tuple[Literal["full", "uni100", "authors"], ...] = ("full", "uni100", "authors")
 ORDERED = {"time": "order_rank", "min_count": 1}
+PUBLISHED = "published"  # in the place of shares: the test rows that the authors published
 
 SETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "movietweetings": ("movietweetings_100k/ratings.csv.gz", {"positive": 7}),
+    "beauty": ("amazon_beauty_5core", {}),
+    "music-2018": ("amazon_digital_music_2018", {}),
     "paper-music": ("deps_paper_reconstructed/Amazon_Digital_Music.csv.gz", ORDERED),
     "paper-mind": ("deps_paper_reconstructed/mind_small.csv.gz", ORDERED),
-    "movietweetings": ("movietweetings_100k/ratings.csv.gz", {"positive": 7}),
-    "music-2018": ("amazon_digital_music_2018", {}),
     "paper-beauty": ("deps_paper_reconstructed/Amazon_Beauty.csv.gz", ORDERED),
-    "beauty": ("amazon_beauty_5core", {}),
 }
-# Width, heads and clip are the authors' (guide, decision 8); the rest is what a CPU can afford, chosen on the validation part of
-# MovieTweetings, the same for all models.
-COMMON = DEPS.Config(layers=2, heads=2, dropout=0.2, unsupervised_rounds=5, hidden_ids=0.5)
-TRAINING = Training(rounds=8, patience=2, negatives=3)
-VARIANTS = {
-    "DEPS": COMMON,
-    "DEPS unweighted": replace(COMMON, propensity="none"),
-    "DEPS without audience": replace(COMMON, reads="history", propensity="item"),
+
+# DEPS: width, heads and clip are the authors' (guide, decision 8); the rest is what a CPU can afford and what the validation part of
+# MovieTweetings preferred (`tune`), the same for its variants and for all sets.
+DEPS = {"layers": 2, "heads": 2, "dropout": 0.2, "unsupervised_rounds": 5, "hidden_ids": 0.8}
+DEPS |= {"rounds": 10, "patience": 2, "negatives": 3, "learning_rate": 3e-4}
+# The others: settings of their papers (`unskew models`), stopped early. Which one is debiased, and how, is two lines of a recipe.
+BRIEF = {"rounds": 40, "patience": 4}
+
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "DEPS": ("deps", DEPS),
+    "DEPS unweighted": ("deps", DEPS | {"propensity": "none"}),
+    "DEPS without audience": ("deps", DEPS | {"reads": "history", "propensity": "item"}),
+    "STAMP": ("stamp", BRIEF),
+    "GRU4Rec+": ("gru4rec", BRIEF),
+    "BERT4Rec": ("bert4rec", BRIEF),
+    "FPMC": ("fpmc", BRIEF),
+    "DIN": ("din", BRIEF),
+    "BST": ("bst", BRIEF | {"valid_rows": 300}),
+    "LightSANs": ("lightsans", BRIEF),
+    "UIR": ("uir", BRIEF),
+    "CPR": ("cpr", BRIEF),
+    "UBPR": ("ubpr", BRIEF),
+    "DICE": ("dice", BRIEF),
+    "USR": ("usr", BRIEF),
+    "DEPS (GRU4Rec+)": ("debiased-gru4rec", BRIEF),
+    "DEPS (FPMC)": ("debiased-fpmc", BRIEF),
+    "SASRec, cross-entropy": ("sasrec", BRIEF),
+    "gSASRec": ("gsasrec", BRIEF),
+    "ItemKNN": ("itemknn", {}),
 }
-CLIPS = {"beauty": 0.1, "paper-beauty": 0.1}
+SAMPLES = {"BST": 1000}  # test positives ranked, where a catalogue is dear; the first of the same sample
+CLIPS = {"beauty": 0.1, "paper-beauty": 0.1}  # the authors' M of these sets
+# Large sets get fewer negatives and rounds, by the budget of one table.
+LARGE = {"beauty", "music-2018", "paper-beauty"}
+LESS = {"deps": {"negatives": 1, "rounds": 5, "patience": 1}, "others": {"rounds": 12, "patience": 2}}
+
+
+@dataclass(frozen=True)
+class Data:
+    """A prepared set and where its parts begin. Of the paper's sets, the published valid and test rows are marked as exposed."""
+
+    log: unskew.Log
+    borders: tuple[int, int] | None  # rows before the first published valid row, and before the first published test row
+
+    def split(self, shares: str) -> Split:
+        """By shares of the rows; or as published: train before their first valid row, test from their first test row on."""
+        if shares != PUBLISHED:
+            train_share, valid_share, test_share = (float(part) for part in shares.split("-"))
+            return unskew.split(self.log, shares=(train_share, valid_share, test_share))
+        assert self.borders is not None
+        first, second = self.borders
+        return unskew.split(self.log, shares=(first, second - first, len(self.log) - second))
+
+
+@contextmanager
+def opened(name: str, data: Path) -> Iterator[Data]:
+    path, settings = SETS[name]
+    with tempfile.TemporaryDirectory() as scratch:
+        if not name.startswith("paper-"):
+            yield Data(unskew.prepare(data / path, Path(scratch) / "data", **settings), None)
+            return
+        table = pa_csv.read_csv(data / path).select(["user_id", "item_id", "order_rank", "split"])
+        part, order = np.array(table["split"].to_pylist()), table["order_rank"].to_numpy()
+        first, second = int(order[part == "valid"].min()), int(order[part == "test"].min())
+        marked = ((part == "valid") & (order < second)) | (part == "test")
+        table = table.drop_columns("split").append_column("published", pa.array(marked.astype(np.int8)))
+        yield Data(unskew.prepare(table, Path(scratch) / "data", exposed="published", **settings), (first, second))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """Train and evaluate what is not stored yet."""
 
-    data: Path = ROOT.parent / "shared" / "data"
+    data: Path = DATA
     sets: tuple[str, ...] = tuple(SETS)
-    shares: tuple[str, ...] = ("50-20-30", "80-10-10")
+    shares: tuple[str, ...] = ("50-20-30",)
     seeds: tuple[int, ...] = (0, 1, 2)
+    models: tuple[str, ...] = tuple(MODELS)
     sample: int = 10_000
     """Test positives that are ranked, a fixed seeded sample where there are more."""
 
     def run(self) -> None:
         torch.set_num_threads(1)
         for name in self.sets:
-            with tempfile.TemporaryDirectory() as scratch:
-                path, settings = SETS[name]
-                log = unskew.prepare(self.data / path, Path(scratch) / "data", **settings)
+            with opened(name, self.data) as data:
                 for shares in self.shares:
-                    train_share, valid_share, test_share = (float(part) for part in shares.split("-"))
-                    split = unskew.split(log, shares=(train_share, valid_share, test_share))
+                    if shares == PUBLISHED and data.borders is None:
+                        continue
+                    split = data.split(shares)
                     self._popularities(name, shares, split)
                     for seed in self.seeds:
-                        for variant, config in VARIANTS.items():
-                            self._variant(name, shares, split, variant, replace(config, clip=CLIPS.get(name, config.clip)), seed)
+                        for label in self.models:
+                            self._model(name, shares, split, label, seed)
 
     def _popularities(self, name: str, shares: str, split: Split) -> None:
-        for label, scorer in popularities(split).items():
-            if not stored(name, shares, label, 0):
-                self._store(name, shares, split, label, scorer, 0, {"chosen_by": self._valid(split, scorer)})
+        for label, config in recencies(split).items():
+            if not stored(name, shares, f"popularity, {label}", 0):
+                scorer = Popularity(split, config)
+                rows = positives(split, "valid", valid_test(shares), 2000, 0)
+                valid = evaluation(split, rank(scorer, split, rows), "full", valid_test(shares)).mean("ndcg@10")
+                self._store(name, shares, split, f"popularity, {label}", scorer, 0, {"chosen_by": valid}, self.sample)
 
-    def _variant(self, name: str, shares: str, split: Split, variant: str, config: DEPS.Config, seed: int) -> None:
-        if stored(name, shares, variant, seed):
+    def _model(self, name: str, shares: str, split: Split, label: str, seed: int) -> None:
+        model, settings = MODELS[label]
+        seed = seed if model != "itemknn" else 0  # nothing in it is drawn
+        if stored(name, shares, label, seed):
             return
+        settings = settings | {"seed": seed, "valid_test": valid_test(shares)}
+        if name in LARGE:
+            settings |= LESS["deps" if model == "deps" else "others"] if model != "itemknn" else {}
+        if name in CLIPS and (model == "deps" or model.startswith("debiased")):
+            settings |= {"clip": CLIPS[name]}
+        made = recommender(model, settings)
         started = time.process_time()
-        network, trainer = train(split, "deps", config, replace(TRAINING, seed=seed))
+        network, trainer = train(split, model, made.config, made.training)
         facts = {
+            "config": asdict(made.config),
+            "training": asdict(made.training),
             "cpu_s": round(time.process_time() - started),
             "rounds": len([record for record in trainer.records if "valid" in record]),
             "best_round": trainer.progress.best_round,
-            "chosen_by": trainer.progress.best,
+            "chosen_by": trainer.progress.best if trainer.progress.best_round >= 0 else None,
             "peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2),
-            "weights": weights(network, trainer) if variant != "DEPS unweighted" else None,
+            "statistics": trainer.records[trainer.progress.best_round - len(trainer.records)].get("statistics")
+            if trainer.records
+            else None,
         }
-        self._store(name, shares, split, variant, network.eval(), seed, facts)
+        self._store(name, shares, split, label, network.eval(), seed, facts, SAMPLES.get(label, self.sample))
 
-    def _valid(self, split: Split, scorer: Scorer) -> float:
-        rows = positives(split, "valid", "ordinary", TRAINING.valid_rows, 0)
-        return evaluation(split, rank(scorer, split, rows), "full", "ordinary").mean("ndcg@10")
-
-    def _store(self, name: str, shares: str, split: Split, model: str, scorer: Scorer, seed: int, facts: dict[str, Any]) -> None:
+    def _store(
+        self, name: str, shares: str, split: Split, model: str, scorer: Scorer, seed: int, facts: dict[str, Any], sample: int
+    ) -> None:
         found: list[dict[str, Any]] = []
         for test in split.tests():
-            rows = positives(split, "test", test, self.sample, 0)
-            if not len(rows):
+            rows = positives(split, "test", test, sample, 0)
+            if not len(rows) or (shares == PUBLISHED) != (test == "randomised"):
                 continue
             ranked = rank(scorer, split, rows)
             keep(name, shares, test, model, seed, ranked)
@@ -121,12 +196,20 @@ class Run:
         record = {"set": name, "shares": shares, "model": model, "seed": seed, **facts, "results": found}
         with RESULTS.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
-        print(name, shares, model, seed, {f"{r['test']} {r['protocol']}": round(r["metrics"]["ndcg@10"], 4) for r in found}, flush=True)
+        shown = {f"{r['test']}": round(r["metrics"]["ndcg@10"], 4) for r in found if r["protocol"] == "full"}
+        print(name, shares, model, seed, facts.get("cpu_s", 0), "CPU-s", shown, flush=True)
 
 
-# What is tried, one change at a time, on the validation part of one set and with the unweighted twin, which is the cheaper one.
+def valid_test(shares: str) -> Literal["ordinary", "randomised"]:
+    """Which validation rows choose: all, or the published ones (which are marked as if they were randomised)."""
+    return "randomised" if shares == PUBLISHED else "ordinary"
+
+
+# What is tried, on the validation part of one set and with the unweighted twin, which is the cheaper one: changes of a first recipe.
+FIRST = {"layers": 2, "heads": 2, "dropout": 0.2, "unsupervised_rounds": 5, "hidden_ids": 0.5, "propensity": "none"}
+FIRST |= {"rounds": 8, "patience": 2, "negatives": 3, "learning_rate": 1e-3}
 TRIED: dict[str, dict[str, Any]] = {
-    "recipe": {},
+    "first recipe": {},
     "learning rate 3e-4": {"learning_rate": 3e-4},
     "dropout 0.5": {"dropout": 0.5},
     "9 negatives": {"negatives": 9},
@@ -140,11 +223,11 @@ TRIED: dict[str, dict[str, Any]] = {
     "learning rate 1e-4": {"learning_rate": 1e-4},
     "learning rate 3e-4, hidden ids 0.8": {"learning_rate": 3e-4, "hidden_ids": 0.8},
     "learning rate 3e-4, without stage 1": {"learning_rate": 3e-4, "unsupervised_rounds": 0},
-    "learning rate 1e-4, without stage 1": {"learning_rate": 1e-4, "unsupervised_rounds": 0},
-    "learning rate 3e-4, 1 round of stage 1": {"learning_rate": 3e-4, "unsupervised_rounds": 1},
-    "learning rate 3e-4, 9 negatives": {"learning_rate": 3e-4, "negatives": 9},
-    "learning rate 3e-4, width 32": {"learning_rate": 3e-4, "width": 32, "hidden": 32, "inner": 128},
-    "learning rate 3e-4, 1 layer": {"learning_rate": 3e-4, "layers": 1},
+    "learning rate 3e-4, hidden ids 0.95": {"learning_rate": 3e-4, "hidden_ids": 0.95},
+    "learning rate 3e-4, hidden ids 0.8, 9 negatives": {"learning_rate": 3e-4, "hidden_ids": 0.8, "negatives": 9},
+    "learning rate 1e-4, hidden ids 0.8, 16 rounds": {"learning_rate": 1e-4, "hidden_ids": 0.8, "rounds": 16},
+    "learning rate 3e-4, hidden ids 0.8, 1 layer": {"learning_rate": 3e-4, "hidden_ids": 0.8, "layers": 1},
+    "learning rate 3e-4, hidden ids 0.8, audience 90": {"learning_rate": 3e-4, "hidden_ids": 0.8, "audience": 90},
 }
 
 
@@ -152,65 +235,29 @@ TRIED: dict[str, dict[str, Any]] = {
 class Tune:
     """Try recipes on a validation part; nothing of the test part is read. A line of results/tuning.jsonl each."""
 
-    data: Path = ROOT.parent / "shared" / "data"
+    data: Path = DATA
     sets: tuple[str, ...] = ("movietweetings",)
     seeds: tuple[int, ...] = (0,)
 
     def run(self) -> None:
         torch.set_num_threads(1)
         for name in self.sets:
-            with tempfile.TemporaryDirectory() as scratch:
-                path, settings = SETS[name]
-                split = unskew.split(unskew.prepare(self.data / path, Path(scratch) / "data", **settings))
+            with opened(name, self.data) as data:
                 for (tried, changes), seed in ((pair, seed) for seed in self.seeds for pair in TRIED.items()):
-                    self._try(name, split, tried, changes, seed)
+                    self._try(name, data.split("50-20-30"), tried, changes, seed)
 
     def _try(self, name: str, split: Split, tried: str, changes: dict[str, Any], seed: int) -> None:
         done = [json.loads(line) for line in TUNED.read_text(encoding="utf-8").splitlines()] if TUNED.exists() else []
         if any((one["set"], one["tried"], one["seed"]) == (name, tried, seed) for one in done):
             return
-        own = {field.name for field in fields(DEPS.Config)}
-        config = replace(VARIANTS["DEPS unweighted"], **{key: value for key, value in changes.items() if key in own})
-        training = replace(TRAINING, seed=seed, **{key: value for key, value in changes.items() if key not in own})
+        made = recommender("deps", FIRST | changes | {"seed": seed})
         started = time.process_time()
-        _, trainer = train(split, "deps", config, training)
+        _, trainer = train(split, "deps", made.config, made.training)
         rounds = [record["valid"]["ndcg@10"] for record in trainer.records if "valid" in record]
         line = {"set": name, "tried": tried, "seed": seed, "valid_ndcg@10": rounds, "cpu_s": round(time.process_time() - started)}
         with TUNED.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         print(line, flush=True)
-
-
-def popularities(split: Split) -> dict[str, Scorer]:
-    """In total, in the last day, week and month (or shares of training, where times are only an order), and fading by half in a week."""
-    names = {name: config for name, config in recencies(split).items() if not name.startswith("half-life")}
-    week = [(name, config) for name, config in recencies(split).items() if name.startswith("half-life")][1]
-    return {f"popularity, {name}": Popularity(split, config) for name, config in (*names.items(), week)}
-
-
-def weights(network: Any, trainer: Any) -> dict[str, float]:
-    """What the propensities do to one batch in ten of the training part: shares of clipped ones, spread of the weights."""
-    clip = network.config.clip
-    item: list[torch.Tensor] = []
-    user: list[torch.Tensor] = []
-    weight: list[torch.Tensor] = []
-    with torch.no_grad():
-        for number, batch in enumerate(trainer.samplers["unbiased"].epoch()):
-            if number % 10 == 0:
-                for values, view in ((item, network.propensity.item_view(batch)), (user, network.propensity.user_view(batch))):
-                    if view is not None:
-                        values.append(view[:, 0])
-                weight.append(network.propensity.weights(batch)[:, 0])
-    spread = torch.cat(weight)
-    found = {
-        "mean": float(spread.mean()),
-        "deviation": float(spread.std()),
-        "effective_share": float(spread.sum() ** 2 / (spread**2).sum() / len(spread)),
-    }
-    for name, values in (("item_clipped", item), ("user_clipped", user)):
-        if values:
-            found[name] = float((torch.cat(values) < clip).float().mean())
-    return {name: round(value, 4) for name, value in found.items()}
 
 
 def keep(name: str, shares: str, test: str, model: str, seed: int, ranked: Ranked) -> None:
@@ -229,36 +276,40 @@ def stored(name: str, shares: str, model: str, seed: int) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Compare:
-    """Paired comparisons of DEPS with everything else, from the ranks that the runs left behind: results/compare.jsonl."""
+    """Paired comparisons of every model with the best other one, from the ranks that the runs left behind: results/compare.jsonl."""
 
-    data: Path = ROOT.parent / "shared" / "data"
+    data: Path = DATA
 
     def run(self) -> None:
         lines = []
-        for name, (path, settings) in SETS.items():
-            with tempfile.TemporaryDirectory() as scratch:
-                groups = sorted({tuple(file.name.split(".")[1:3]) for file in RANKS.glob(f"{name}.*.DEPS.*.npz")})
-                log = unskew.prepare(self.data / path, Path(scratch) / "data", **settings) if groups else None
+        for name in SETS:
+            groups = sorted({tuple(file.name.split(".")[1:3]) for file in RANKS.glob(f"{name}.*.npz")})
+            if not groups:
+                continue
+            with opened(name, self.data) as data:
                 for shares, test in groups:
-                    assert log is not None
-                    lines += [{"set": name, "shares": shares, "test": test, **row} for row in self._against(log.user, name, shares, test)]
+                    lines += [{"set": name, "shares": shares, "test": test, **row} for row in against_best(data.log, name, shares, test)]
         COMPARED.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
-    def _against(self, user: Any, name: str, shares: str, test: str) -> list[dict[str, Any]]:
-        """Of the first seed: the mean difference, its interval, and Holm's p over all rivals."""
-        start, found = f"{name}.{shares}.{test}.", {}
-        first = self._values(user, RANKS / f"{start}DEPS.0.npz")
-        for file in sorted(RANKS.glob(f"{start}*.0.npz")):
-            model = file.name.removeprefix(start).removesuffix(".0.npz")
-            if model != "DEPS":
-                found[model] = compare(first, self._values(user, file))
-        adjusted = holm({model: result.p_bootstrap for model, result in found.items()})
-        return [{"against": model, **asdict(result), "p_holm": adjusted[model]} for model, result in found.items()]
 
-    def _values(self, user: Any, file: Path) -> Evaluation:
-        ranks = np.load(file)
-        values = {"ndcg@10": ndcg(ranks["full"].astype(np.float64), 10)}
-        return Evaluation("full", "ordinary", user[ranks["rows"]].astype(np.int64), values, np.ones(len(ranks["rows"]), bool))
+def against_best(log: unskew.Log, name: str, shares: str, test: str) -> list[dict[str, Any]]:
+    """Of each model, NDCG@10 of each row as the mean over its seeds, minus that of the best other model, on the rows that both ranked."""
+    ranks: dict[str, list[dict[str, Any]]] = {}
+    for file in sorted(RANKS.glob(f"{name}.{shares}.{test}.*.npz")):
+        model = file.name.removeprefix(f"{name}.{shares}.{test}.").removesuffix(".npz").rpartition(".")[0]
+        ranks.setdefault(model, []).append(dict(np.load(file)))
+    values = {model: np.mean([ndcg(one["full"].astype(np.float64), 10) for one in many], axis=0) for model, many in ranks.items()}
+    order = sorted(values, key=lambda model: -values[model].mean())
+    found, best = {}, {model: order[1 if model == order[0] else 0] for model in order if len(order) > 1}
+    for model, other in best.items():
+        common, mine, its = np.intersect1d(ranks[model][0]["rows"], ranks[other][0]["rows"], return_indices=True)
+        pair = [
+            Evaluation("full", "ordinary", log.user[common].astype(np.int64), {"ndcg@10": of[places]}, np.ones(len(common), bool))
+            for of, places in ((values[model], mine), (values[other], its))
+        ]
+        found[model] = compare(pair[0], pair[1])
+    adjusted = holm({model: result.p_bootstrap for model, result in found.items()})
+    return [{"model": model, "best_other": best[model], **asdict(result), "p_holm": adjusted[model]} for model, result in found.items()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,97 +317,85 @@ class Page:
     """Write docs/results.md from the stored runs."""
 
     def run(self) -> None:
-        parts = [HEAD]
+        parts = [HEAD, tuning_table()]
         runs = records()
         for name in [name for name in SETS if any(r["set"] == name for r in runs)]:
             for shares in sorted({r["shares"] for r in runs if r["set"] == name}):
                 here = [r for r in runs if (r["set"], r["shares"]) == (name, shares)]
-                parts.append(f"## {name}, split {shares.replace('-', ' / ')}\n")
-                parts += [table(here, test, protocol) for test in ("ordinary", "resampled") for protocol in PROTOCOLS]
-                parts += [weight_table(here), compare_table(name, shares)]
+                parts.append(f"## {name}, {'the published test rows' if shares == PUBLISHED else 'split ' + shares.replace('-', ' / ')}\n")
+                parts += [table(here, test, protocol) for protocol in PROTOCOLS for test in ("ordinary", "resampled", "randomised")]
+                parts += [weight_table(here)]
         PAGE.write_text("\n".join(part for part in parts if part), encoding="utf-8")
 
 
 HEAD = """# Results
 
-Generated from `results/deps.jsonl` by `python benchmarks/results.py page`; the runs themselves by `python benchmarks/results.py run`, which
-skips what is stored. Each figure is the mean over its seeds (± the standard deviation between seeds; popularity has no
-seed), then the 95 % bootstrap interval over users of the first seed. *known*: the same over test positives whose user and item
-training saw. Test positives are all of the test part, or a fixed sample of 10,000. Training stopped by NDCG@10 (full ranking) of 2,000
-validation positives, and the one recipe for all sets is the best of three on MovieTweetings' validation part (one seed each, not
-stored). Two faults were found by looking at test rankings of paper-music, and mended for all sets: unknown ids were zero
-vectors, and an item's first row could be told by its empty audience; so its test part is not
-untouched. Figures of two protocols are never comparable. Rows at the first moment of their item are no test positives
-([why](deps.md)). What is not here yet was not run yet.
-
-How to read them:
-
-- **The weights.** With the paper's clip, nearly all propensities are below it and nearly all weights are 1/M ("what the weights
-  did"): DEPS and its unweighted twin are the same model but for the scale of the loss, which only gradient clipping notices.
-  The paired comparisons are of one seed: their p covers users, not training. Seeds reverse the sign between DEPS and its twin,
-  so no p below speaks for debiasing.
-- **Popularity.** It counts up to the moment of the request, as an audience does. Recent popularity sees time; DEPS reads the
-  newest 30 users of an item and takes a mean, which tells neither how many there were nor how long ago. Where drift is fast,
-  that decides, most of all on items that training never saw; the column *known* shows the rest.
-- **The paper's sets** (`paper-...`) were rebuilt from published histories; their order is a possible one, not the true one, and
-  puts events of one item close together, which flatters windows of recent popularity.
-- **Overfitting.** The best round is among the first (`best_round` in the stored lines): ids are memorised within an epoch or two.
+Generated from `results/runs.jsonl`, `results/tuning.jsonl` and `results/compare.jsonl` by `python benchmarks/results.py page`; the runs
+themselves by `python benchmarks/results.py run`, which skips what is stored. HEAD-TO-BE-WRITTEN
 """
 
 
+def tuning_table() -> str:
+    lines = [json.loads(line) for line in TUNED.read_text(encoding="utf-8").splitlines()] if TUNED.exists() else []
+    if not lines:
+        return ""
+    rows = [
+        f"| {one['tried']} | {max(one['valid_ndcg@10']):.4f} | {1 + int(np.argmax(one['valid_ndcg@10']))} of {len(one['valid_ndcg@10'])} |"
+        for one in lines
+    ]
+    title = f"**What was tried for DEPS** (unweighted, {lines[0]['set']}, validation part, `full`, one seed; changes of the first recipe)\n"
+    return "\n".join([title, "| | valid ndcg@10 | best round |", "| --- | ---: | ---: |", *rows, ""])
+
+
 def table(runs: list[dict[str, Any]], test: str, protocol: str) -> str:
-    lines = []
+    compared = comparisons(runs[0]["set"], runs[0]["shares"], test) if protocol == "full" else {}
+    rows = []
     for model in dict.fromkeys(run["model"] for run in runs):
         found = [r for run in runs if run["model"] == model for r in run["results"] if (r["test"], r["protocol"]) == (test, protocol)]
         if not found:
             continue
-        cells = [model]
+        cells = [model + (f" ({found[0]['units']:,} positives)" if model in SAMPLES else "")]
         for metric in METRICS:
             values = [r["metrics"][metric] for r in found]
             cells.append(f"{np.mean(values):.4f}" + (f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""))
         low, high = found[0]["interval_ndcg@10"]
         known = np.mean([r["metrics_of_known"]["ndcg@10"] for r in found])
-        lines.append(
-            "| " + " | ".join([*cells, f"{low:.4f} - {high:.4f}", "–" if np.isnan(known) else f"{known:.4f}", str(len(found))]) + " |"
-        )
-    if not lines:
+        cells += [f"{low:.4f} - {high:.4f}", "–" if np.isnan(known) else f"{known:.4f}", str(len(found))]
+        if protocol == "full":
+            one = compared.get(model)
+            cells.append(f"{one['difference']:+.4f} ({one['low']:+.4f} to {one['high']:+.4f}), p {one['p_holm']:.3f}" if one else "")
+        rows.append((float(np.mean([r["metrics"]["ndcg@10"] for r in found])), "| " + " | ".join(cells) + " |"))
+    if not rows:
         return ""
-    first = next(r for run in runs for r in run["results"] if (r["test"], r["protocol"]) == (test, protocol))
-    head = ["", *METRICS, "interval of ndcg@10", "known ndcg@10", "seeds"]
+    first = max((r for run in runs for r in run["results"] if (r["test"], r["protocol"]) == (test, protocol)), key=lambda r: r["units"])
+    head = ["", *METRICS, "interval of ndcg@10", "known ndcg@10", "seeds", *(["against the best other"] if protocol == "full" else [])]
     units = "users" if protocol == "authors" else "positives"
-    title = f"**{test} test, protocol `{protocol}`** ({first['units']:,} {units}, {first['known_units']:,} of them known)\n"
-    return "\n".join([title, "| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1), *lines, ""])
+    of = f" of {first['of_positives']:,}" if protocol != "authors" and first["of_positives"] > first["units"] else ""
+    named = "published" if test == "randomised" else test
+    title = f"**{named} test, protocol `{protocol}`** ({first['units']:,}{of} {units}, {first['known_units']:,} of them known)\n"
+    body = [line for _, line in sorted(rows, key=lambda row: -row[0])]
+    return "\n".join([title, "| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1), *body, ""])
+
+
+def comparisons(name: str, shares: str, test: str) -> dict[str, dict[str, Any]]:
+    rows = [json.loads(line) for line in COMPARED.read_text(encoding="utf-8").splitlines()] if COMPARED.exists() else []
+    return {row["model"]: row for row in rows if (row["set"], row["shares"], row["test"]) == (name, shares, test)}
 
 
 def weight_table(runs: list[dict[str, Any]]) -> str:
     lines = []
     for run in runs:
-        if run.get("weights"):
-            w = run["weights"]
-            clipped = " | ".join(f"{100 * w[name]:.1f}" if name in w else "–" for name in ("item_clipped", "user_clipped"))
-            lines.append(
-                f"| {run['model']} | {run['seed']} | {w['mean']:.2f} | {w['deviation']:.2f} | {w['effective_share']:.3f} | {clipped} |"
+        found = run.get("statistics")
+        if found and "weight" in found and ("item_view" in found or "user_view" in found):
+            views = " | ".join(
+                f"{found[view]:.5f} | {100 * found[f'{view}_clipped']:.1f}" if view in found else "– | –"
+                for view in ("item_view", "user_view")
             )
+            lines.append(f"| {run['model']} | {run['seed']} | {found['weight']:.2f} | {found['weight_deviation']:.2f} | {views} |")
     if not lines:
         return ""
-    head = "| | seed | mean weight | deviation | effective share | item view clipped % | user view clipped % |"
-    return "\n".join(["**What the weights did** (training positives)\n", head, "| --- |" + " ---: |" * 6, *lines, ""])
-
-
-def compare_table(name: str, shares: str) -> str:
-    rows = [json.loads(line) for line in COMPARED.read_text(encoding="utf-8").splitlines()] if COMPARED.exists() else []
-    rows = [row for row in rows if (row["set"], row["shares"]) == (name, shares)]
-    if not rows:
-        return ""
-    lines = []
-    for row in sorted(rows, key=lambda row: row["test"]):
-        interval_of = f"{row['low']:+.4f} to {row['high']:+.4f}"
-        cells = (row["against"], row["test"], f"{row['difference']:+.4f}", interval_of, f"{row['p_holm']:.3f}", f"{row['p_t']:.3f}")
-        lines.append("| " + " | ".join(cells) + " |")
-    title = "**DEPS minus the other, NDCG@10, `full`, seed 0** (paired bootstrap over users, Holm-corrected; paired t-test)\n"
-    return "\n".join(
-        [title, "| against | test | difference | 95 % interval | p (Holm) | p (t) |", "| --- | --- |" + " ---: |" * 4, *lines, ""]
-    )
+    head = "| | seed | mean weight | deviation | median P(i, h_u) | clipped % | median P(u, h_i) | clipped % |"
+    return "\n".join(["**What the weights did** (512 training rows, best round)\n", head, "| --- |" + " ---: |" * 7, *lines, ""])
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import torch
 
 import unskew
 from tests.conftest import random_table
-from unskew.data.batches import Batch, Sampler, Sampling, batch, real
+from unskew.data.batches import Batch, Draw, Sampler, Sampling, anything, batch, real
 from unskew.data.views import AUDIENCE, HISTORY, PAD
 
 
@@ -191,3 +191,24 @@ def test_buckets_keep_padding_low_and_batches_random() -> None:
     assert np.abs(np.diff(lengths)).mean() > 5  # short and long batches alternate
     assert max(lengths) <= HISTORY
     assert max(b.audience_AM.shape[1] for b in batches) <= AUDIENCE
+
+
+def test_anything_is_drawn_but_the_logged_item(positive_log: unskew.Log) -> None:
+    """The user's own positives included, with label 1; only what existed, unless the logged one was all there was."""
+    split = unskew.split(positive_log)
+    sampler = Sampler(split, Sampling(batch_size=64, negatives=6), drawing=anything)
+    own = 0
+    for made in sampler.epoch():
+        others, logged = made.candidates_BC[:, 1:], made.candidates_BC[:, :1]
+        assert not bool((others == logged).any())
+        has = sampler._positives.has(made.user_B.numpy()[:, None], others.numpy())
+        assert np.array_equal(made.labels_BC[:, 1:].numpy() == 1, has)
+        own += int(has.sum())
+        existed = np.searchsorted(positive_log.births[1], made.times_B.numpy(), "left")[:, None]
+        assert bool(((others.numpy() < existed) | (existed == 1)).all())
+        assert int(others.max()) < split.known_items
+    assert own > 0
+    alone = Draw(np.random.default_rng(0), np.zeros(50, int), np.zeros(50, int), np.ones(50, int), 2, 0, sampler._positives)
+    drawn = anything(alone)
+    assert drawn.min() >= 1
+    assert drawn.max() < split.known_items

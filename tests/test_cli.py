@@ -229,6 +229,34 @@ def test_the_installed_command(data: Path) -> None:
     assert done.stdout == f"unskew {unskew.__version__}\n"
 
 
+WITHOUT_TORCH = """
+import sys
+import unskew, unskew.cli as cli
+
+assert "DEPS" in dir(unskew)
+world = "simulate --out w --users 20 --items 20 --steps 9"
+for command in ("--version", "--help", "prepare log.parquet --out d", "inspect d", "audit d", world):
+    try:
+        assert cli.main(command.split()) == 0, command
+    except SystemExit as left:
+        assert left.code == 0, command
+    assert "torch" not in sys.modules, command
+assert unskew.DEPS is not None and "torch" in sys.modules
+"""
+
+
+def test_torch_is_imported_only_where_it_is_needed(source: Path) -> None:
+    """It takes seconds, which nobody should wait who only prepares data."""
+    command = [sys.executable, "-c", WITHOUT_TORCH]
+    done = subprocess.run(command, cwd=source.parent, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_name_that_the_package_does_not_have() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = unskew.nothing
+
+
 def test_long_jobs_say_where_they_are(capsys, monkeypatch, data: Path) -> None:
     """Plain lines where there is no terminal, on standard error, and only from jobs that take their time."""
     monkeypatch.setattr("unskew.progress.PATIENCE", 0.0)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import unskew
 from unskew.data.batches import Batch
+from unskew.data.views import PAD
 from unskew.evaluate import (
     CUTS,
     Evaluation,
@@ -29,6 +30,7 @@ from unskew.evaluate import (
     positives,
     rank,
 )
+from unskew.models.deps import DEPS
 
 ITEMS = 60
 
@@ -349,6 +351,9 @@ def test_an_evaluation_of_each_protocol(split: unskew.Split) -> None:
     assert set(said["metrics"]) == {f"{name}@{cut}" for name in ("ndcg", "hr", "mrr") for cut in (5, 10, 20)}
     assert full.beyond == beyond_accuracy(split, ranked.top[:, :10])
     assert not uniform.beyond
+    np.testing.assert_array_equal(full.rows, rows)
+    np.testing.assert_array_equal(uniform.rows, rows)
+    assert evaluation(split, ranked, "authors", "ordinary").rows is None
 
 
 def test_beyond_accuracy_by_hand() -> None:
@@ -369,6 +374,25 @@ def test_beyond_accuracy_by_hand() -> None:
     assert wider["long_tail@10"] == 2 / 6  # p and q
 
 
+def test_what_a_user_has_is_not_recommended_in_a_tiny_catalogue() -> None:
+    """With fewer items left than places in a list, what is masked must not fill it."""
+    table = {"user": [*"aaabbc", *"abc"], "item": [*"pqrpqp", *"prq"], "time": [1, 2, 3, 4, 5, 6, 7, 8, 9]}
+    split = unskew.split(unskew.read(table), shares=(6, 0, 3))
+    rows = positives(split, "test", "ordinary")
+    ranked = rank(Scores(split, None), split, rows)
+    assert ranked.top.shape == (3, 3)
+    code = {name: place for place, name in enumerate(split.log.items.ids.to_pylist())}
+    lists = [[item for item in row if item != PAD] for row in ranked.top.tolist()]
+    # a has all three, and p is the target; b has p and q; c has p.
+    assert [set(row) for row in lists] == [{code["p"]}, {code["r"]}, {code["q"], code["r"]}]
+    assert all((row == PAD).argmax() == len(kept) for row, kept in zip(ranked.top, lists, strict=True))
+    found = evaluation(split, ranked, "full", "ordinary").beyond
+    counts = {"p": 3, "q": 2, "r": 1}
+    assert found["popularity@10"] == pytest.approx(sum(counts[name] for name in "prqr") / 4)
+    assert found["coverage@10"] == 1.0
+    assert found["long_tail@10"] == 3 / 4  # the head is p
+
+
 def test_inverse_propensity_by_hand() -> None:
     found = ips(np.array([1.0, 0.0, 1.0]), np.array([0.5, 0.25, 1.0]))
     assert found == pytest.approx({"ips": 1.0, "snips": 3 / 7, "effective_sample_size": 49 / 21})
@@ -385,6 +409,44 @@ def test_inverse_propensities_undo_exposure() -> None:
     assert truth[seen].mean() > 1.2 * truth.mean()
     assert found["snips"] == pytest.approx(truth.mean(), rel=0.02)
     assert found["ips"] * seen.mean() == pytest.approx(truth.mean(), rel=0.02)
+
+
+def test_a_sample_of_less_than_nothing(split: unskew.Split) -> None:
+    assert len(positives(split, "test", "ordinary", 7)) == 7
+    with pytest.raises(unskew.BadInput, match="sample -1: expected at least 0"):
+        positives(split, "test", "ordinary", -1)
+
+
+# What it costs
+
+
+def test_a_whole_test_encodes_nothing_twice(split: unskew.Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One history per context, and an audience per item and per event that changes one: N + I, where pairs would be N x I."""
+    encoded = {"audience_side": 0, "_audience": 0, "context_side": 0, "_history": 0}
+
+    def counting(name: str) -> None:
+        encode = getattr(DEPS, name)
+
+        def counted(self: DEPS, given: Any) -> Tensor:
+            encoded[name] += len(given.user_B if isinstance(given, Batch) else given)
+            return encode(self, given)
+
+        monkeypatch.setattr(DEPS, name, counted)
+
+    for name in encoded:
+        counting(name)
+    model = DEPS(split, DEPS.Config(width=8, layers=1, inner=8, hidden=8)).eval()
+    rows = positives(split, "test", "ordinary")
+    rank(model, split, rows)
+    log = split.log
+    inside = log.audiences.times >= log.time[rows].min()
+    changes = len(
+        set(zip(np.repeat(np.arange(len(log.items)), np.diff(log.audiences.offsets))[inside], log.audiences.times[inside], strict=True))
+    )
+    assert encoded["context_side"] == encoded["_history"] == len(rows)
+    assert encoded["audience_side"] == encoded["_audience"] == len(log.items) + changes
+    assert changes <= inside.sum()
+    assert encoded["audience_side"] <= (split.mask("test") & (log.label == 1)).sum() + len(log.items)
 
 
 # Comparing two models
@@ -405,7 +467,15 @@ def test_what_cannot_be_compared() -> None:
     ):
         with pytest.raises(unskew.BadInput, match="cannot be compared"):
             compare(one, other)
-    for other in (evaluated([0.1, 0.2]), evaluated([0.1, 0.2, 0.3], user=[0, 2, 1])):
+    one = evaluated([0.1, 0.2, 0.3], rows=np.array([4, 5, 6]))
+    same = evaluated([0.1, 0.2, 0.3], rows=np.array([4, 5, 6]))
+    assert compare(one, same).difference == 0
+    for other in (
+        evaluated([0.1, 0.2]),
+        evaluated([0.1, 0.2, 0.3], user=[0, 2, 1], rows=one.rows),
+        evaluated([0.1, 0.2, 0.3], rows=np.array([4, 5, 7])),  # the same users, and another row of one of them
+        evaluated([0.1, 0.2, 0.3]),
+    ):
         with pytest.raises(unskew.BadInput, match="not of the same rows"):
             compare(one, other)
 

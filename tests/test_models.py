@@ -450,7 +450,7 @@ WALKERS = [kind for kind in MODELS.values() if "history" in {field.name for fiel
 def test_it_learns_a_predictable_walk(kind: type[Recommender]) -> None:
     split = cycle()
     settings = Training(rounds=6, patience=9, batch_size=32, sequences=16, learning_rate=1e-2)
-    config = tiny(kind, width=16, hidden=16, inner=32, heads=1, history=4, audience=4, unsupervised_rounds=2)
+    config = tiny(kind, width=16, hidden=16, inner=32, heads=1, history=4, audience=4, unsupervised_rounds=2, negatives=4)
     model, trainer = train(split, kind.name, config, settings)
     rows = positives(split, "test", "ordinary")
     found = evaluation(split, rank(model, split, rows), "full", "ordinary").mean("ndcg@10")
@@ -486,7 +486,8 @@ def test_the_unbiased_loss_is_weighted_cross_entropy(split: unskew.Split) -> Non
     model = builder(DEPS)(split)
     rows = first_batch(model, model.stages(1)[1].phases[-1], split)
     with torch.no_grad():
-        p, y, w = torch.sigmoid(model(rows)), rows.labels_BC, model.propensity.weights(rows)
+        p, y, w = torch.sigmoid(model(rows)), rows.labels_BC, model.config.clip * model.propensity.weights(rows)
+        assert float(w.max()) <= 1
         assert 0 < y.mean() < 1
         expected = (w * -(y * p.log() + (1 - y) * (1 - p).log())).mean()
         close(model.unbiased_loss(rows), expected)

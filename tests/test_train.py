@@ -16,7 +16,10 @@ import unskew
 from tests.conftest import random_table
 from unskew import run as run_module
 from unskew.data.split import Split
+from unskew.model import recommender
 from unskew.models.deps import DEPS
+from unskew.models.itemknn import DECAYS
+from unskew.models.popularity import Popularity
 from unskew.run import RunFolder, train
 from unskew.train import Trainer, Training
 
@@ -118,6 +121,29 @@ def test_a_real_kill_and_the_command_line(split: Split, tmp_path: Path) -> None:
         assert started.returncode == -signal.SIGKILL
     assert subprocess.run(command("killed"), capture_output=True, timeout=240, check=False).returncode == 0
     assert_same_run(tmp_path / "killed", tmp_path / "whole")
+
+
+def card(folder: Path) -> dict:
+    return json.loads((folder / "card.json").read_text())
+
+
+def test_the_card_says_what_validation_chose(split: Split, uninterrupted: Path, tmp_path: Path) -> None:
+    """Models that no gradient trains have no best round; what they have chosen stands there by its name."""
+    chosen = {}
+    for name, settings in (("popularity", {}), ("itemknn", {}), ("debiased-popularity", {"propensity": "item-pro"})):
+        made = recommender(name, settings | {"valid_rows": 100}).fit(split, tmp_path / name)
+        made.save(tmp_path / "again" / name)
+        assert card(tmp_path / name)["settled"] == card(tmp_path / "again" / name)["settled"]
+        chosen[name] = card(tmp_path / name)["settled"]
+        assert card(tmp_path / name)["best"] is None
+    network = train(split, "popularity", Popularity.Config(), replace(SHORT, valid_rows=100, seed=0))[0]
+    assert chosen["popularity"] == {"span": float(network.span)}
+    assert chosen["debiased-popularity"] == {"backbone.span": float(network.span)}
+    assert chosen["itemknn"].keys() == {"decay"}
+    assert chosen["itemknn"]["decay"] in DECAYS
+    given = recommender("popularity", {"recency": "window", "span": 77.0}).fit(split, tmp_path / "given")
+    assert card(tmp_path / "given")["settled"] == {"span": float(given.network.span)} == {"span": 77.0}
+    assert card(uninterrupted)["settled"] == {}
 
 
 def test_another_seed_is_another_run_and_the_same_one_repeats(split: Split, uninterrupted: Path) -> None:

@@ -1,4 +1,7 @@
-"""The command line. A verb is a small dataclass; its flags are the fields of the settings that the Python functions take."""
+"""The command line. A verb is a small dataclass; its flags are the fields of the settings that the Python functions take.
+
+What needs torch is imported by the verbs that need it: it takes seconds.
+"""
 
 import json as json_library
 import math
@@ -9,33 +12,26 @@ from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import duckdb
-import torch
 import tyro
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from tyro.conf import OmitArgPrefixes, Positional
+from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, Positional, Suppress
 
+from unskew.config import names_of
 from unskew.data.audit import audit
 from unskew.data.log import Log
 from unskew.data.prepare import Preparation, prepare
 from unskew.data.simulate import Simulation, simulate
-from unskew.data.split import Split, Splitting, Test, split
+from unskew.data.split import Protocol, Split, Splitting, Test, split
 from unskew.data.views import AUDIENCE, HISTORY
 from unskew.errors import BadInput, Leak, UnskewError
-from unskew.evaluate import Protocol, evaluation, interval, positives, rank
 from unskew.health import Health, health, logged_truth
 from unskew.inspection import Inspection, inspect
-from unskew.model import load
-from unskew.models.base import MODELS, ModelConfig, model_named
-from unskew.models.debiased import Weighting
 from unskew.progress import shown_on
-from unskew.run import load as load_run
-from unskew.run import train
-from unskew.train import METRIC, Training
 
 Data = Annotated[Path, tyro.conf.arg(metavar="DATA", help="A folder that `unskew prepare` made.")]
 RunArg = Annotated[Path, tyro.conf.arg(metavar="RUN", help="A folder that `unskew train` made.")]
@@ -139,21 +135,31 @@ class Train(Verb):
     """Go on with a run that was stopped."""
     threads: int | None = None
     """Of torch; by default its own choice. The same number gives the same weights."""
-    training: OmitArgPrefixes[Training] = field(default_factory=Training)
+    tensorboard: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """Also write the records for TensorBoard, into a folder of this run alone (extra `tensorboard`)."""
     splitting: OmitArgPrefixes[Splitting] = field(default_factory=Splitting)
-    config: OmitArgPrefixes[ModelConfig] = field(default_factory=ModelConfig)  # of the chosen model: see `_train_of`
+    training: Suppress[Any] = None  # of the chosen model, as its config: see `_train_of`
+    config: Suppress[Any] = None
 
     def run(self) -> None:
-        model_named(self.model)
+        import torch
+
+        from unskew.run import card, train
+        from unskew.tracking import tensorboard
+        from unskew.train import METRIC
+
         if self.threads is not None:
+            if self.threads < 1:
+                raise BadInput(f"threads {self.threads}: expected at least 1")
             torch.set_num_threads(self.threads)
-        cut = _split(self.data, self.splitting)
-        _, trainer = train(cut, self.model, self.config, self.training, self.out, self.resume, str(self.data.resolve()))
-        card = json_library.loads((self.out / "card.json").read_text(encoding="utf-8"))
+        begun = self.resume and (self.out / "config.json").is_file()
+        on_record = None if self.tensorboard is None else tensorboard(self.tensorboard, begun)
+        cut, data = _split(self.data, self.splitting), str(self.data.resolve())
+        _, trainer = train(cut, self.model, self.config, self.training, self.out, self.resume, data, on_record)
         rounds = [record for record in trainer.records if "valid" in record]
         rows = [(str(r["round"]), *(f"{r['losses'][name]:.4f}" for name in r["losses"]), f"{r['valid'][METRIC]:.4f}") for r in rounds]
         head = ("round", *(rounds[0]["losses"] if rounds else ()), f"valid {METRIC}")
-        self.show({"run": str(self.out), **card, "records": trainer.records}, _table(f"{self.model} -> {self.out}", head, rows))
+        self.show({"run": str(self.out), **card(self.out), "records": trainer.records}, _table(f"{self.model} -> {self.out}", head, rows))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,8 +177,11 @@ class Evaluate(Verb):
     """Rank a fixed, seeded sample of so many positives."""
 
     def run(self) -> None:
-        network, _, config = load_run(self.folder)
-        cut = _split_of_run(self.folder, config, self.data)
+        from unskew.evaluate import evaluation, interval, positives, rank
+        from unskew.run import load
+
+        network, _, config = load(self.folder)
+        cut = _split_of_run(self.folder, self.data)
         rows = positives(cut, "test", self.test, self.sample)
         found = evaluation(cut, rank(network, cut, rows), self.protocol, self.test)
         known, shown = found.metrics_of_known(), []
@@ -184,10 +193,9 @@ class Evaluate(Verb):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Propensity(Verb):
-    """`propensity health RUN`: calibration, clipping, weights and balance of a run's propensities, against the truth where it is known."""
+class PropensityHealth(Verb):
+    """Calibration, clipping, weights and balance of a run's propensities, against the truth where it is known."""
 
-    action: Positional[Literal["health"]]
     folder: Positional[RunArg]
     data: Annotated[Path | None, tyro.conf.arg(metavar="DATA")] = None
     """Where the prepared data is, if it has moved."""
@@ -195,17 +203,48 @@ class Propensity(Verb):
     """Also write one self-contained HTML file with plots (extra `report`)."""
 
     def run(self) -> None:
+        from unskew.model import load
+
         trained = load(self.folder)
-        cut = _split_of_run(self.folder, json_library.loads((self.folder / "config.json").read_text(encoding="utf-8")), self.data)
-        clip = getattr(trained.config, "clip", None)
-        if clip is None:
-            raise BadInput(f"{self.folder}: {trained.name} has no propensities")
+        clip = trained.propensity.clip
+        cut = _split_of_run(self.folder, self.data)
         found = health(cut, trained.propensities(cut.log), clip, logged_truth(cut.log))
         if self.html is not None:
             from unskew.report.health_page import health_page
 
             _write_page(self.html, health_page(found, self.folder.name))
         self.show(found.as_dict(), inspection_table(found), _table("", *found.decile_table()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PropensityExport(Verb):
+    """Write both propensities, the weight and the part (train, valid, test) of every row, with your ids, for any other library."""
+
+    folder: Positional[RunArg]
+    data: Positional[Data]
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE", help="The Parquet file to write; it must not be there yet.")]
+
+    def run(self) -> None:
+        from unskew.model import load
+
+        trained = load(self.folder)
+        clip = trained.propensity.clip
+        parts = trained.save_propensities(_split_of_run(self.folder, self.data).log, self.out)
+        document = {"file": str(self.out), "run": str(self.folder), "model": trained.name, "clip": clip}
+        document |= {"rows": sum(parts.values()), "parts": parts}
+        self.show(document, _pairs(f"{self.folder} -> {self.out}", _flat(document)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Propensity:
+    """Look at a run's propensities (health), or take their weights elsewhere (export)."""
+
+    verb: OmitSubcommandPrefixes[
+        Annotated[PropensityHealth, tyro.conf.subcommand("health")] | Annotated[PropensityExport, tyro.conf.subcommand("export")]
+    ]
+
+    def run(self) -> None:
+        self.verb.run()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,6 +264,8 @@ class Recommend(Verb):
     def run(self) -> None:
         if self.user is not None and self.history:
             raise BadInput("expected --user or --history, not both")
+        from unskew.model import load
+
         trained = load(self.folder)
         found = (
             trained.recommend(users=[self.user], k=self.k, seen=self.seen)
@@ -245,6 +286,10 @@ class Models(Verb):
     """List all models with their papers and settings."""
 
     def run(self) -> None:
+        from unskew.models.base import MODELS
+        from unskew.models.debiased import Weighting
+        from unskew.train import Training
+
         rows = [
             (name, kind.paper, ", ".join(f"{f.name} {f.default}" for f in fields(kind.Config))) for name, kind in sorted(MODELS.items())
         ]
@@ -260,13 +305,19 @@ class Models(Verb):
 
 def _train_of(arguments: list[str]) -> type[Train]:
     """The verb with the flags of the model that was named."""
+    from unskew.models.base import model_named
+    from unskew.train import Training
+
     named = [value for flag, value in pairwise(arguments) if flag == "--model"] + [
         a.split("=", 1)[1] for a in arguments if a.startswith("--model=")
     ]
-    try:
-        kind = model_named(named[-1] if named else "deps")
-    except BadInput:
-        return Train  # which says so when it runs
+    name = named[-1] if named else "deps"
+    kind = model_named(name)
+    names = names_of(kind.Config)
+    everything = [*names, *names_of(Training), *names_of(Splitting), *(f.name for f in fields(Train))]
+    for setting in names:
+        if everything.count(setting) > 1:
+            raise BadInput(f"{name}: {setting!r} is a setting of two of its parts, and a flag can mean only one; train it from Python")
     flags: Any = OmitArgPrefixes
     config = ("config", flags[kind.Config], field(default_factory=kind.Config))
     training = ("training", flags[Training], field(default_factory=lambda: Training(**kind.recipe)))
@@ -320,7 +371,7 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _stopped)
     try:
         verb = tyro.extras.subcommand_cli_from_dict(
-            VERBS | {"train": _train_of(arguments)},
+            VERBS | ({"train": _train_of(arguments)} if arguments[:1] == ["train"] else {}),
             prog="unskew",
             description="Unbiased next-item recommendation from biased interaction logs.",
             args=arguments,
@@ -363,13 +414,15 @@ def _split(data: Path, settings: Splitting) -> Split:
     return split(Log.open(data), **asdict(settings))
 
 
-def _split_of_run(folder: Path, config: dict[str, Any], data: Path | None) -> Split:
+def _split_of_run(folder: Path, data: Path | None) -> Split:
     """The split that a run was trained on; the data must be the same, wherever it is now."""
+    from unskew.run import card
+
+    config = json_library.loads((folder / "config.json").read_text(encoding="utf-8"))
     if data is None and not config["data"]:
         raise BadInput(f"{folder}: trained from Python, so it does not know where its data is; say it with --data")
     log = Log.open(data or Path(config["data"]))
-    card = json_library.loads((folder / "card.json").read_text(encoding="utf-8"))
-    if log.fingerprint() != card["data"]["hash"]:
+    if log.fingerprint() != card(folder)["data"]["hash"]:
         raise BadInput(f"{data or config['data']}: not the data that this run was trained on")
     return split(log, **{**config["split"], "shares": tuple(config["split"]["shares"])})
 

@@ -6,7 +6,7 @@ import inspect
 import math
 import textwrap
 from collections.abc import Callable
-from dataclasses import is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import pairwise
 from types import NoneType, UnionType
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints, overload
@@ -66,6 +66,56 @@ def fits(value: Any, hint: Any) -> bool:
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, hint)
+
+
+@dataclass(frozen=True)
+class Range:
+    least: float = -math.inf
+    above: float = -math.inf
+    most: float = math.inf
+
+    def __contains__(self, value: float) -> bool:
+        return math.isfinite(value) and self.least <= value <= self.most and value > self.above
+
+    def __str__(self) -> str:
+        bounds = (("at least", self.least), ("above", self.above), ("at most", self.most))
+        return " and ".join(f"{words} {bound:g}" for words, bound in bounds if math.isfinite(bound))
+
+
+SOME, ANY_NUMBER, POSITIVE, SHARE = Range(least=1), Range(least=0), Range(above=0), Range(least=0, most=1)
+
+# What a setting of a model or of its training may be, by its name: one place for all models, those to come included.
+# `_width` is every name whose last word is that; a name of its own goes before. What means something else in some model
+# (a clip, a decay) is checked there.
+RANGES = {
+    **dict.fromkeys(("_width", "_layers", "_heads", "inner", "hidden", "history", "past_items", "neighbours", "copies"), SOME),
+    **dict.fromkeys(("rounds", "batch_size", "sequences"), SOME),
+    **dict.fromkeys(("_rounds", "_epochs", "patience", "negatives", "valid_rows", "seed", "audience", "past_users"), ANY_NUMBER),
+    **dict.fromkeys(("weight_decay", "mlm_weight", "shrink"), ANY_NUMBER),
+    **dict.fromkeys(("learning_rate", "gradient_norm"), POSITIVE),
+    **dict.fromkeys(("alpha", "masked", "hidden_ids", "newest_only"), SHARE),
+    "_dropout": Range(least=0, most=0.99),
+}
+
+
+def check(settings: Any) -> None:
+    """Settings of a model or of its training within their ranges, settings within settings included."""
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        allowed = RANGES.get(field.name, RANGES.get(f"_{field.name.rpartition('_')[2]}"))
+        if is_dataclass(value):
+            check(value)
+        elif allowed is not None and isinstance(value, int | float) and value not in allowed:
+            raise BadInput(f"{field.name} {value}: expected {allowed}")
+    width, heads = getattr(settings, "width", 0), getattr(settings, "heads", 1)
+    if width % heads:
+        raise BadInput(f"heads {heads}: expected a divisor of width, {width}")
+
+
+def names_of(settings: Any) -> list[str]:
+    """The names of all settings, those within settings included: as often as they are there."""
+    hints = get_type_hints(settings)
+    return [name for f in fields(settings) for name in (names_of(hints[f.name]) if is_dataclass(hints[f.name]) else [f.name])]
 
 
 def rebuilt(settings: type[C], document: dict[str, Any]) -> C:

@@ -8,8 +8,8 @@ Protocols:
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 
 from unskew.catalog import Scorer
 from unskew.data.batches import contexts
-from unskew.data.split import Part, Split, Test
-from unskew.data.views import Ints
+from unskew.data.split import Part, Protocol, Split, Test
+from unskew.data.views import PAD, Ints
 from unskew.errors import BadInput, UnskewError
 from unskew.progress import steps
 from unskew.statistics import gini
 
-Protocol = Literal["full", "uni100", "authors"]
 Floats = NDArray[np.float64]
 
 CUTS = (5, 10, 20)
@@ -60,6 +59,7 @@ class Evaluation:
     values: dict[str, Floats]
     known: NDArray[np.bool_]  # units whose users and items training saw
     beyond: dict[str, float] = field(default_factory=dict)  # what the lists are like: coverage, popularity
+    rows: Ints | None = None  # of the log, one per unit; None where units are users
 
     def mean(self, metric: str) -> float:
         return float(self.values[metric].mean()) if len(self.user) else float("nan")
@@ -84,14 +84,16 @@ class Ranked:
     uniform: Floats
     score: NDArray[np.float32]
     negatives: NDArray[np.float32]  # scores of the 100 drawn ones, (rows, 100); -inf where fewer exist
-    top: NDArray[np.int32]  # the best 20 of the catalogue, (rows, 20)
+    top: NDArray[np.int32]  # the best 20 of the catalogue, (rows, 20); PAD where fewer exist
 
 
 def positives(split: Split, part: Part, test: Test, sample: int | None = None, seed: int = 0) -> Ints:
     """The rows to rank, in time: all positives of a part but the first ones of an item, or a seeded sample of them."""
+    if sample is not None and sample < 0:
+        raise BadInput(f"sample {sample}: expected at least 0")
     rows = np.flatnonzero(split.mask(part, test) & (split.log.label == 1) & ~split.newborn)
     if sample is not None and len(rows) > sample:
-        rows = np.random.default_rng([seed, 13]).choice(rows, sample, replace=False)
+        rows = np.random.default_rng([seed, 13]).permutation(rows)[:sample]  # a smaller sample is part of a larger one
     return rows[np.lexsort((rows, split.log.time[rows]))]
 
 
@@ -123,7 +125,8 @@ def rank(scorer: Scorer, split: Split, rows: Ints, seed: int = 0) -> Ranked:
             width = found.top.shape[1]
             best = np.argpartition(-scores, width - 1, axis=1)[:, :width] if width < items else np.tile(np.arange(items), (len(here), 1))
             order = np.argsort(-np.take_along_axis(scores, best, 1), axis=1, kind="stable")
-            found.top[part] = np.take_along_axis(best, order, 1)
+            best = np.take_along_axis(best, order, 1)
+            found.top[part] = np.where(np.isfinite(np.take_along_axis(scores, best, 1)), best, PAD)
             drawn = (spare[part] * born[part, None]).astype(np.int64)
             others = np.take_along_axis(scores, drawn, 1)
             others[drawn == target[:, None]] = -np.inf
@@ -159,7 +162,8 @@ def evaluation(split: Split, ranked: Ranked, protocol: Protocol, test: Test) -> 
         return _pooled(user, known, ranked, test)
     ranks = ranked.full if protocol == "full" else ranked.uniform
     values = {f"{name}@{cut}": metric(ranks, cut) for name, metric in METRICS.items() for cut in CUTS}
-    return Evaluation(protocol, test, user, values, known, beyond_accuracy(split, ranked.top[:, :10]) if protocol == "full" else {})
+    beyond = beyond_accuracy(split, ranked.top[:, :10]) if protocol == "full" else {}
+    return Evaluation(protocol, test, user, values, known, beyond, ranked.rows)
 
 
 def _pooled(user: Ints, known: NDArray[np.bool_], ranked: Ranked, test: Test) -> Evaluation:
@@ -182,16 +186,16 @@ def _pooled(user: Ints, known: NDArray[np.bool_], ranked: Ranked, test: Test) ->
 
 def beyond_accuracy(split: Split, lists: NDArray[np.int32], head: float = 0.2) -> dict[str, float]:
     """What the recommended lists are like: how much of the catalogue, how even, how popular, how far into the long tail."""
-    counts, known = split.item_counts, split.known_items
-    shown = np.bincount(lists.ravel(), minlength=len(split.log.items))
+    counts, known, listed = split.item_counts, split.known_items, lists[lists != PAD]
+    shown = np.bincount(listed, minlength=len(split.log.items))
     popular = np.argsort(-counts[:known], kind="stable")[: int(np.ceil(head * known))]
     tail = np.ones(len(counts), bool)
     tail[popular] = False
     return {
         "coverage@10": float((shown > 0).mean()),
         "gini@10": gini(shown),
-        "popularity@10": float(counts[lists].mean()),
-        "long_tail@10": float(tail[lists].mean()),
+        "popularity@10": float(counts[listed].mean()),
+        "long_tail@10": float(tail[listed].mean()),
     }
 
 
@@ -229,7 +233,7 @@ class Comparison:
 def compare(one: Evaluation, other: Evaluation, metric: str = "ndcg@10", draws: int = 2000, seed: int = 0) -> Comparison:
     if (one.protocol, one.test) != (other.protocol, other.test):
         raise BadInput(f"{one.protocol} on {one.test} cannot be compared with {other.protocol} on {other.test}")
-    if not np.array_equal(one.user, other.user):
+    if not np.array_equal(one.user, other.user) or not _same(one.rows, other.rows):
         raise BadInput("the two evaluations are not of the same rows")
     difference = one.values[metric] - other.values[metric]
     users, of = np.unique(one.user, return_inverse=True)
@@ -246,10 +250,13 @@ def compare(one: Evaluation, other: Evaluation, metric: str = "ndcg@10", draws: 
     )
 
 
+def _same(one: Ints | None, other: Ints | None) -> bool:
+    return one is other if one is None or other is None else np.array_equal(one, other)
+
+
 def interval(evaluation: Evaluation, metric: str, draws: int = 1000, seed: int = 0) -> tuple[float, float]:
     """95 % bootstrap interval of a mean, over users."""
-    zero = Evaluation(evaluation.protocol, evaluation.test, evaluation.user, {metric: np.zeros(len(evaluation.user))}, evaluation.known)
-    found = compare(evaluation, zero, metric, draws, seed)
+    found = compare(evaluation, replace(evaluation, values={metric: np.zeros(len(evaluation.user))}), metric, draws, seed)
     return found.low, found.high
 
 

@@ -45,11 +45,14 @@ class _FullSoftmax(torch.autograd.Function):
         of_vectors = torch.zeros_like(vectors) if wants_vectors else None
         of_offsets = torch.zeros_like(offsets) if offsets is not None and wants_offsets else None
         total = states.new_zeros(())
-        rows = max(32, CHUNK // max(len(vectors), 1))
-        for first in range(0, len(states), rows):
+        rows = min(len(states), max(32, CHUNK // max(len(vectors), 1)))
+        buffer = states.new_empty(rows, len(vectors))  # one for all chunks: fresh memory costs more than the product
+        for first in range(0, len(states), max(rows, 1)):
             part = slice(first, first + rows)
             state, target, scale = states[part], targets[part, None], weight[part, None]
-            logits = state @ vectors.T if offsets is None else torch.addmm(offsets, state, vectors.T)
+            logits = torch.mm(state, vectors.T, out=buffer[: len(state)])
+            if offsets is not None:
+                logits.add_(offsets)
             logits.sub_(logits.amax(1, keepdim=True))
             mine = logits.gather(1, target)
             normaliser = logits.exp_().sum(1, keepdim=True)

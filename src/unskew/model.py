@@ -4,29 +4,39 @@ import dataclasses
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
+from numpy.typing import NDArray
 
 import unskew.models as _registered  # noqa: F401 (fills the registry)
-from unskew.config import configured, fits, in_words
-from unskew.data.batches import batch_of_rows
+from unskew.config import check, configured, fits, in_words, names_of
+from unskew.data.batches import Batch, batch_of_rows
 from unskew.data.log import Log
-from unskew.data.split import Split, Test
-from unskew.errors import BadInput
-from unskew.evaluate import Evaluation, Protocol, evaluation, positives, rank
+from unskew.data.split import Part, Protocol, Split, Test
+from unskew.data.views import Ints
+from unskew.errors import BadInput, UnskewError
+from unskew.evaluate import Evaluation, evaluation, positives, rank
 from unskew.models import deps
 from unskew.models.base import ModelConfig, Recommender, model_named
-from unskew.models.debiased import Debiased as Weighted
+from unskew.progress import steps
+from unskew.propensity import Propensity, Unit
 from unskew.recommend import Recommendations, for_histories, for_users
-from unskew.run import RunFolder, card_of, sizes, train
+from unskew.run import RunFolder, card, card_of, sizes, train
 from unskew.run import load as load_run
-from unskew.train import Trainer, Training
+from unskew.train import OnRecord, Trainer, Training
+
+PARTS: tuple[Part, ...] = ("train", "valid", "test")
+ESTIMATES = ("item_view", "user_view", "weight")
+BLOCK = 1024  # rows whose propensities are computed together
+ROW_GROUP = 64 * BLOCK  # rows that are written together
 
 
 class Model:
@@ -39,15 +49,26 @@ class Model:
         self._log: Log | None = None
         self._trainer: Trainer | None = None  # of `fit`
         self._folder: Path | None = None  # of `load`
+        self._borders = (0, 0)  # in time, of the training and the validation part
 
     def __repr__(self) -> str:
         return f"{self.name} ({'trained' if self.network is not None else 'not trained'}): {self.config}"
 
-    def fit(self, split: Split, folder: str | os.PathLike[str] | None = None, resume: bool = False) -> "Model":
-        """Train on the training part, stop by the validation part. With a folder, a killed training can be resumed."""
+    def fit(
+        self,
+        split: Split,
+        folder: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+        on_record: OnRecord | None = None,
+    ) -> "Model":
+        """Train on the training part, stop by the validation part. With a folder, a killed training can be resumed.
+
+        `on_record` is called with the record of each round; when a run is resumed, first with those that it has already.
+        """
         path = None if folder is None else Path(folder)
-        self.network, trainer = train(split, self.name, self.config, self.training, path, resume)
+        self.network, trainer = train(split, self.name, self.config, self.training, path, resume, on_record=on_record)
         self.records, self._log = trainer.records, split.log
+        self._borders = split.train_end, split.valid_end
         self._trainer, self._folder = trainer, None
         return self
 
@@ -69,31 +90,76 @@ class Model:
         network, log = self._trained(), self._known()
         return for_users(network, log, users, k, seen) if users is not None else for_histories(network, log, histories, k, seen)  # type: ignore[arg-type]
 
-    def propensities(self, log: Log) -> pa.Table:
-        """Of each row of a log, both estimated propensities and the weight, with the caller's ids."""
+    @property
+    def propensity(self) -> Propensity:
+        """What it estimates propensities with."""
         network = self._trained()
-        if not isinstance(network, deps.DEPS | Weighted):
-            raise BadInput(f"{self.name} has no propensities; debiased-{self.name} has")
+        found = getattr(network, "propensity", None)
+        if not isinstance(found, Propensity):
+            raise BadInput(f"{self.name} has no propensities of pairs; debiased-{self.name} has")
+        if isinstance(found, Unit):
+            raise BadInput(f"this {self.name} was trained without propensities")
+        if {f"propensity.{name}" for name, _ in found.named_parameters()} - network.reached():
+            raise BadInput(
+                f"{self.name} is not trained by gradients, so its propensities never were; item-pro and user-pro need no training"
+            )
+        return found
+
+    def propensities(self, log: Log) -> pa.Table:
+        """Of each row of a log both propensities, the weight, and the part of the run's split that it is in; with the caller's ids."""
+        return pa.concat_tables(self._propensities(log))
+
+    def save_propensities(self, log: Log, file: str | os.PathLike[str]) -> dict[Part, int]:
+        """The same as a Parquet file, whole or not at all, block by block. Returns how many rows each part has."""
+        target, blocks = Path(file), self._propensities(log)
+        beside = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            _check_free(target)
+            target.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"{target}: cannot write there ({error.strerror})") from None
+        try:
+            first = next(blocks)
+            with pq.ParquetWriter(beside, first.schema) as writer:
+                for block in chain([first], blocks):
+                    writer.write_table(block)
+            _check_free(target)
+            beside.rename(target)
+        except OSError as error:
+            raise UnskewError(f"{target}: writing failed ({error.strerror or error}); nothing was written") from error
+        finally:
+            beside.unlink(missing_ok=True)
+        return dict(zip(PARTS, np.bincount(self._part(log.time), minlength=len(PARTS)).tolist(), strict=True))
+
+    def _propensities(self, log: Log) -> Iterator[pa.Table]:
+        """Refuses at once, computes as it is asked."""
+        estimator, network = self.propensity, self._trained().eval()
         self._same_ids(log)
-        parts: list[list[torch.Tensor]] = []
-        with torch.no_grad():
-            for first in range(0, len(log), 1024):
-                rows = np.arange(first, min(first + 1024, len(log)))
-                made = batch_of_rows(log, rows, network.history, network.audience)
-                views = (network.propensity.item_view(made), network.propensity.user_view(made), network.propensity.weights(made))
-                parts.append([torch.full((len(made.user_B), 1), float("nan")) if view is None else view for view in views])
-        columns = [torch.cat(column).squeeze(1).numpy() for column in zip(*parts, strict=True)]
-        table = log.table().select(["user", "item", "time", "label"])
-        for name, column in zip(("item_view", "user_view", "weight"), columns, strict=True):
-            table = table.append_column(name, pa.array(column.astype(np.float64)))
-        return table
+        # The estimator of a wrapper reads as far as its own settings say, whatever its backbone reads.
+        past = getattr(self.config, "past_items", network.history), getattr(self.config, "past_users", network.audience)
+
+        def tables() -> Iterator[pa.Table]:
+            with steps("propensities", len(log)) as job:
+                for first in range(0, len(log), ROW_GROUP):
+                    rows = np.arange(first, min(first + ROW_GROUP, len(log)))
+                    columns = {"user": log.users.of(log.user[rows]), "item": log.items.of(log.item[rows])}
+                    columns |= {"time": pa.array(log.time[rows]), "label": pa.array(log.label[rows])}
+                    found = np.concatenate([_estimates(estimator, batch_of_rows(log, some, *past)) for some in _blocks(rows)])
+                    columns |= {name: pa.array(found[:, place], from_pandas=True) for place, name in enumerate(ESTIMATES)}
+                    yield pa.table(columns | {"part": pa.array(np.array(PARTS)[self._part(log.time[rows])])})
+                    job.advance(len(rows))
+
+        return tables()
+
+    def _part(self, time: Ints) -> Ints:
+        """Which part of the split that it was trained on each time is in."""
+        return np.searchsorted(self._borders, time, "right")
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """The run of `fit`, written after the fact: the same files."""
         self._trained()
         target = Path(folder)
-        if target.exists():
-            raise BadInput(f"{target}: exists already")
+        _check_free(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
         try:
@@ -131,11 +197,31 @@ class Model:
         return self._log
 
 
+def _check_free(target: Path) -> None:
+    if target.exists():
+        raise BadInput(f"{target}: exists already; nothing was written")
+
+
+def _blocks(rows: Ints) -> list[Ints]:
+    return [rows[first : first + BLOCK] for first in range(0, len(rows), BLOCK)]
+
+
+@torch.no_grad()
+def _estimates(estimator: Propensity, batch: Batch) -> NDArray[np.float64]:
+    """Both views and the weight of each row, (rows, 3); nan where there is no such view."""
+    weight = estimator.weights(batch)
+    views = (estimator.item_view(batch), estimator.user_view(batch))
+    columns = [torch.full_like(weight, torch.nan) if view is None else view for view in views]
+    return torch.cat([*columns, weight], dim=1).numpy().astype(np.float64)
+
+
 def load(folder: str | os.PathLike[str]) -> Model:
     """A model from the run that it was trained in."""
     network, log, config = load_run(folder)
+    cut = card(Path(folder))["split"]
     made = Model(config["model"], network.config, Training(**config["training"]))
     made.network, made._log, made._folder = network, log, Path(folder)
+    made._borders = cut["train_end"], cut["valid_end"]
     return made
 
 
@@ -147,25 +233,35 @@ class _Settings(deps.DEPS.Config, Training):
 @configured(_Settings)
 def DEPS(settings: _Settings) -> Model:  # noqa: N802 (reads like the class it stands for)
     """The paper's model: dual propensities, dual transformers, two stages."""
-    return make("deps", dataclasses.asdict(settings))
+    return recommender("deps", dataclasses.asdict(settings))
 
 
-def Debiased(backbone: str, **settings: Any) -> Model:  # noqa: N802
-    """Any registered model with its pairs weighted by inverse propensities: `Debiased("gru4rec", propensity="dual", width=64)`.
+def Debiased(backbone: str, settings: dict[str, Any] | None = None) -> Model:  # noqa: N802
+    """Any registered model with its pairs weighted by inverse propensities: `Debiased("gru4rec", {"propensity": "dual", "width": 64})`.
 
     Settings are those of `unskew.models.debiased.Weighting`, of the backbone and of training.
     """
-    return make(f"debiased-{backbone}", settings)
+    return recommender(f"debiased-{backbone}", settings)
 
 
-def make(name: str, settings: dict[str, Any]) -> Model:
-    """Any registered model from one flat set of settings: its own, its backbone's if it has one, and those of training."""
+def recommender(name: str, settings: dict[str, Any] | None = None) -> Model:
+    """Any registered model from one flat set of settings: its own, its backbone's if it has one, and those of training.
+
+    `unskew models` lists names and settings; what is not given is as in the model's paper.
+    """
+    settings = settings or {}
     kind = model_named(name)
+    names = [*names_of(kind.Config), *names_of(Training)]
+    twice = [setting for setting in settings if names.count(setting) > 1]
+    if twice:
+        raise BadInput(f"{name}: {twice[0]!r} is a setting of two of its parts; say it in its Config, where each part has its own")
     left = dict(settings)
     config = _taken(kind.Config, left)
     training = _taken(Training, left, kind.recipe)
     if left:
         raise BadInput(f"{name} has no setting {sorted(left)[0]!r}")
+    check(config)
+    check(training)
     return Model(name, config, training)
 
 

@@ -75,6 +75,9 @@ class Propensity(nn.Module, ABC):
 class Unit(Propensity):
     """Everything was observed: no weights."""
 
+    def __init__(self) -> None:
+        super().__init__(clip=1.0)
+
     def item_view(self, batch: Batch) -> None:
         return None
 

@@ -27,13 +27,13 @@ from safetensors.numpy import load_file as load_arrays
 from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load_file, save_file
 
-from unskew.config import rebuilt
+from unskew.config import check, rebuilt
 from unskew.data.log import Log, Vocabulary
 from unskew.data.split import Split, Splitting
 from unskew.data.views import Sequences
 from unskew.errors import BadInput, UnskewError
 from unskew.models.base import Recommender, model_named
-from unskew.train import METRIC, Store, Trainer, Training
+from unskew.train import METRIC, OnRecord, Store, Trainer, Training
 
 FORMAT = 1
 CHECKPOINT_EVERY = 20.0  # seconds; what a kill can cost
@@ -125,22 +125,32 @@ class RunFolder(Store):
 
 
 def train(
-    split: Split, model: str, config: Any, training: Training, folder: Path | None = None, resume: bool = False, data: str = ""
+    split: Split,
+    model: str,
+    config: Any,
+    training: Training,
+    folder: Path | None = None,
+    resume: bool = False,
+    data: str = "",
+    on_record: OnRecord | None = None,
 ) -> tuple[Recommender, Trainer]:
     """Train a registered model, from the start or from where a killed run stopped."""
     kind = model_named(model)
+    check(config)
+    check(training)
     asked = {"model": model, "config": asdict(config), "training": asdict(training), "split": asdict(split.settings), "data": data}
     torch.manual_seed(training.seed)
     network = kind(split, config)
     if folder is None:
-        trainer = Trainer(network, split, training)
+        trainer = Trainer(network, split, training, on_record=on_record)
         trainer.run()
         return network, trainer
     store = RunFolder.begin(folder, asked | sizes(split), resume)
-    trainer = Trainer(network, split, training, store)
+    trainer = Trainer(network, split, training, store, on_record)
     if store.finished:
         network.load_state_dict(load_file(folder / "weights.safetensors"))
         trainer.records = [json.loads(line) for line in (folder / "records.jsonl").read_text(encoding="utf-8").splitlines()]
+        trainer.tell(trainer.records)
         return network.eval(), trainer
     trainer.run()
     store.finish(trainer, split, card_of(split, trainer, asked))
@@ -159,11 +169,30 @@ def card_of(split: Split, trainer: Trainer, asked: dict[str, Any]) -> dict[str, 
         "data": {"folder": asked["data"], "hash": split.log.fingerprint(), "rows": len(split.log), "source": split.log.facts.get("source")},
         "split": asked["split"] | {"train_end": split.train_end, "valid_end": split.valid_end} | sizes(split),
         "chosen_by": f"{METRIC}, full ranking of {len(trainer.valid)} validation positives ({trainer.settings.valid_test})",
+        "settled": settled(trainer.model),
         "best": {"round": at.best_round, METRIC: at.best} if at.best_round >= 0 and math.isfinite(at.best) else None,
         "seed": trainer.settings.seed,
         "threads": torch.get_num_threads(),
         "versions": versions,
     }
+
+
+def settled(model: Recommender) -> dict[str, float]:
+    """What was chosen on the validation part and by no gradient: the numbers of the state that are no parameters."""
+    learned = {name for name, _ in model.named_parameters()}
+    state = {name: value for name, value in model.state_dict().items() if name not in learned}
+    return {name: float(value) for name, value in state.items() if not value.ndim and value.is_floating_point()}
+
+
+def card(folder: Path) -> dict[str, Any]:
+    """What a finished run says of itself."""
+    try:
+        found = json.loads((folder / "card.json").read_text(encoding="utf-8"))
+        if {"data", "split"} <= found.keys():
+            return dict(found)
+        raise ValueError("card.json is not the card of a run")
+    except (OSError, ValueError, AttributeError) as error:
+        raise BadInput(f"{folder}: the run is damaged ({error})") from None
 
 
 # What a stored run remembers of the log

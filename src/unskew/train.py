@@ -3,11 +3,12 @@
 Everything drawn is a function of (seed, step), so a checkpoint holds weights, moments and counters, and no generator.
 """
 
+import copy
 import json
 import math
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from unskew.data.batches import Batch, Sampler, Sampling, batch_of_rows, real
 from unskew.data.sequences import SequenceBatch, SequenceSampler
 from unskew.data.split import Split, Test
-from unskew.errors import UnskewError
+from unskew.errors import BadInput, UnskewError
 from unskew.evaluate import evaluation, positives, rank
 from unskew.layers import reseed
 from unskew.models.base import Phase, Recommender, Stage
@@ -56,6 +57,8 @@ class Training:
 PROBE = 512
 METRIC = "ndcg@10"  # of the validation part, full ranking
 
+OnRecord = Callable[[dict[str, Any]], None]
+
 
 @dataclass
 class Progress:
@@ -77,10 +80,16 @@ class Progress:
 
 
 class Trainer:
-    """Walks through a model's stages. `store` keeps records and checkpoints; without one, nothing is written."""
+    """Walks through a model's stages. `store` keeps records and checkpoints; without one, nothing is written.
 
-    def __init__(self, model: Recommender, split: Split, settings: Training, store: "Store | None" = None) -> None:
-        self.model, self.split, self.settings, self.store = model, split, settings, store
+    `on_record` is told every record of the run: a resumed one begins with those that were told before it was stopped,
+    because nobody knows whether the last of them arrived.
+    """
+
+    def __init__(
+        self, model: Recommender, split: Split, settings: Training, store: "Store | None" = None, on_record: OnRecord | None = None
+    ) -> None:
+        self.model, self.split, self.settings, self.store, self.on_record = model, split, settings, store, on_record
         self.stages = model.stages(settings.rounds)
         self.progress = Progress()
         self.best: dict[str, Tensor] | None = None
@@ -99,6 +108,8 @@ class Trainer:
         if phase.batches == "histories":
             return SequenceSampler(self.split, settings.sequences, seed, model.window, audience=None, overlap=1)
         wanted = phase.negatives if settings.negatives is None or phase.negatives == 0 else settings.negatives
+        if phase.negatives and not wanted:
+            raise BadInput(f"negatives {wanted}: {model.name} compares each positive with others; expected at least 1")
         positives_only = phase.batches == "positives"
         sampling = Sampling(
             batch_size=settings.batch_size,
@@ -125,6 +136,7 @@ class Trainer:
         self.model.settle(self.split, self.valid)
         if self.store is not None:
             self.store.restore(self)
+        self.tell(self.records)
         at = self.progress
         while at.stage < len(self.stages) and not at.finished:
             stage = self.stages[at.stage]
@@ -167,6 +179,12 @@ class Trainer:
         self.records.append(record)
         at.losses, at.round, at.records = {}, at.round + 1, len(self.records)
         self._save(record)
+        self.tell([record])
+
+    def tell(self, records: list[dict[str, Any]]) -> None:
+        if self.on_record is not None:
+            for record in records:
+                self.on_record(copy.deepcopy(record))  # whatever is done to it there, the run keeps its own
 
     def _epoch(self, stage: Stage, phase: Phase) -> int:
         at, sampler, optimizer = self.progress, self.samplers[phase.name], self.optimizers[phase.name]

@@ -157,10 +157,12 @@ def unseen(draw: Draw) -> Ints:
 
 def anything(draw: Draw) -> Ints:
     """Uniform over the known items that existed before, the user's own positives included, without the logged one."""
-    item, existing = draw.item_B[:, None], draw.existing_B[:, None]
+    item = draw.item_B[:, None]
+    # Where the logged one is all there was, over all known items.
+    choice = np.where(draw.existing_B > 1, draw.existing_B, draw.positives.known_items)[:, None]
     # One fewer to choose from, and those from the logged one on are one further.
-    drawn = (draw.random.random((len(item), draw.wanted)) * np.maximum(existing - 1, 1)).astype(np.int64)
-    return drawn + (drawn >= item)
+    drawn = (draw.random.random((len(item), draw.wanted)) * (choice - 1)).astype(np.int64)
+    return np.asarray(drawn + (drawn >= item))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,9 @@ from unskew.errors import BadInput
 
 Part = Literal["train", "valid", "test"]
 Test = Literal["ordinary", "resampled", "randomised"]
+Protocol = Literal[
+    "full", "uni100", "authors"
+]  # how a test is ranked: evaluate.py. Here, because it is a flag, and no flag waits for torch
 Mask = NDArray[np.bool_]
 
 AUTHORS_EXPONENT = 0.005

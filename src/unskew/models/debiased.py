@@ -99,16 +99,12 @@ class Debiased(Recommender):
         return _Shorter(self, self.backbone.catalog(log, first, last))
 
     def statistics(self, batch: Batch) -> dict[str, float]:
-        return self.propensity.statistics(batch) | self.backbone.statistics(self._own(batch))
+        estimated = self.propensity.statistics(newest(batch, self.config.past_items, self.config.past_users))
+        return estimated | self.backbone.statistics(self._own(batch))
 
     def _own(self, batch: Batch) -> Batch:
         """No more of the past than the backbone reads."""
-        history = batch.history_BL[:, max(batch.history_BL.shape[1] - self.backbone.history, 0) :]
-        if self.backbone.audience is None:
-            return batch._replace(history_BL=history)
-        return batch._replace(
-            history_BL=history, audience_AM=batch.audience_AM[:, max(batch.audience_AM.shape[1] - self.backbone.audience, 0) :]
-        )
+        return newest(batch, self.backbone.history, self.backbone.audience)
 
     # How it learns
 
@@ -131,7 +127,7 @@ class Debiased(Recommender):
             if self.config.propensity == "none" or not phase.weighted:
                 return phase.loss(self._own(batch) if isinstance(batch, Batch) else batch)
             if isinstance(batch, Batch):
-                weight = self.propensity.weights(batch)
+                weight = self.propensity.weights(newest(batch, self.config.past_items, self.config.past_users))
                 return phase.loss(self._own(batch)._replace(weight_BC=self._normalised(weight, torch.ones_like(weight).bool())))
             weight = self._rows()[batch.event_BL]
             return phase.loss(batch._replace(weight_BL=self._normalised(weight, batch.target_BL)))
@@ -139,7 +135,10 @@ class Debiased(Recommender):
         return replace(phase, loss=loss)
 
     def _normalised(self, weight: Tensor, counted: Tensor) -> Tensor:
-        return weight / weight[counted].mean() if self.config.weights == "snips" and bool(counted.any()) else weight
+        """Clipped ones times M, as in DEPS: no weight is above one, so shortening long gradients means the same with them."""
+        if self.config.weights == "snips" and bool(counted.any()):
+            return weight / weight[counted].mean()
+        return weight * self.propensity.clip if self.config.weights == "clipped" else weight
 
     @torch.no_grad()
     def _rows(self) -> Tensor:
@@ -153,6 +152,14 @@ class Debiased(Recommender):
                 weight = self.propensity.weights(batch_of_rows(log, some, self.config.past_items, self.config.past_users))
                 self._of_rows[torch.from_numpy(some)] = weight.squeeze(1)
         return self._of_rows
+
+
+def newest(batch: Batch, history: int, audience: int | None) -> Batch:
+    """The same batch with no more of the past than this."""
+    history_BL, audience_AM = batch.history_BL, batch.audience_AM
+    if audience is not None:
+        audience_AM = audience_AM[:, max(audience_AM.shape[1] - audience, 0) :]
+    return batch._replace(history_BL=history_BL[:, max(history_BL.shape[1] - history, 0) :], audience_AM=audience_AM)
 
 
 class _Shorter:

@@ -144,8 +144,12 @@ class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensit
         return self.config.mlm_weight * total / max(count, 1)
 
     def unbiased_loss(self, batch: Batch) -> Tensor:
-        """L^unbiased_s: binary cross-entropy, each pair weighted by its inverse propensities (eq. UnbiasLI_LU)."""
-        terms = self.loss_per_pair(batch) * self.propensity.weights(batch)
+        """L^unbiased_s: binary cross-entropy, each pair weighted by its inverse propensities (eq. UnbiasLI_LU).
+
+        Times M, so that no weight is above one: the minimum is where it was, and shortening long gradients (which knows only
+        their length) means the same with and without weights.
+        """
+        terms = self.loss_per_pair(batch) * (self.propensity.clip * self.propensity.weights(batch))
         return weighted_mean(terms, batch.weight_BC)
 
     def statistics(self, batch: Batch) -> dict[str, float]:

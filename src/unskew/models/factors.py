@@ -1,0 +1,43 @@
+"""Matrix factorisation, and popularity as a propensity: what the unbiased models without a history share. Not a model by itself."""
+
+import torch
+from torch import Tensor
+
+from unskew.data.batches import Batch
+from unskew.data.split import Split
+from unskew.data.views import Ints
+from unskew.errors import BadInput
+from unskew.layers import Embeddings
+from unskew.models.base import DotProduct, ModelConfig
+
+
+class MatrixFactors(DotProduct):
+    """A vector per user and one per item, and nothing else: time and history are not read."""
+
+    def __init__(self, split: Split, config: ModelConfig, width: int) -> None:
+        super().__init__(split, config)
+        self.users, self.items = (xavier(known, width) for known in (split.known_users, split.known_items))
+
+    def context(self, batch: Batch) -> Tensor:
+        return self.users(batch.user_B)  # type: ignore[no-any-return]
+
+    def vectors(self, item: Tensor) -> Tensor:
+        return self.items(item)  # type: ignore[no-any-return]
+
+
+def xavier(known: int, width: int) -> Embeddings:
+    """A table that starts with the variance of Glorot and Bengio for a matrix of its shape, as in the code of UIR, UBPR and CPR."""
+    return Embeddings(known, width, (2 / (known + width)) ** 0.5)
+
+
+def popularity_propensity(counts_I: Ints, exponent: float, clip: float) -> tuple[Tensor, Tensor]:
+    """theta_i = max((n_i / max_j n_j)^eta, M) of every item, and which ones the clip has raised.
+
+    One entry for every item, with or without positives: a vector of only those that occur would shift every index.
+    """
+    if exponent < 0:
+        raise BadInput(f"exponent {exponent}: expected at least 0")
+    if not 0 < clip <= 1:
+        raise BadInput(f"clip {clip}: expected above 0 and at most 1")
+    theta_I = torch.tensor((counts_I / counts_I.max()) ** exponent, dtype=torch.float32)
+    return theta_I.clamp(min=clip), theta_I < clip

@@ -1,0 +1,221 @@
+"""BERT4Rec by hand: which places are masked, which of them count, and where the mask stands."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import unskew
+from unskew.data.batches import batch
+from unskew.data.sequences import SequenceBatch
+from unskew.data.views import PAD
+from unskew.layers import real, reseed
+from unskew.models import bert4rec
+from unskew.models.bert4rec import BERT4Rec, Cloze, cloze, masked_count
+from unskew.train import Trainer, Training
+
+HISTORY = 6
+
+
+@pytest.fixture(scope="module")
+def split(log: unskew.Log) -> unskew.Split:
+    return unskew.split(log)
+
+
+def model(split: unskew.Split, **settings: Any) -> BERT4Rec:
+    """Away from its initial values, where much is zero."""
+    torch.manual_seed(0)
+    made = BERT4Rec(split, BERT4Rec.Config(**{"history": HISTORY, "width": 8, "inner": 12, "dropout": 0.0, **settings})).eval()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.3)
+    return made
+
+
+def window(ids: list[int], first_target: int = 0, weight: list[float] | None = None) -> SequenceBatch:
+    ids_BL, none = torch.tensor([ids], dtype=torch.int64), torch.zeros(0, 0, dtype=torch.int64)
+    weight_BL = None if weight is None else torch.tensor([weight])
+    return SequenceBatch(torch.zeros(1), ids_BL, ids_BL, torch.arange(len(ids))[None] >= first_target, none, weight_BL)
+
+
+def masking(monkeypatch: pytest.MonkeyPatch, *places: int) -> None:
+    chosen = Cloze(torch.tensor([places]), torch.ones(1, len(places), dtype=torch.bool))
+    monkeypatch.setattr(bert4rec, "cloze", lambda *_: chosen)
+
+
+def scores(made: BERT4Rec, history: list[int]) -> Tensor:
+    """Of all known items after a history."""
+    return made.context(window(history)) @ made.vectors(torch.arange(made.items.known)).T  # type: ignore[arg-type]
+
+
+# Which places are masked
+
+
+def test_how_many_places_are_masked() -> None:
+    assert masked_count(torch.tensor([7, 200, 2]), 0.2, 40).tolist() == [1, 40, 1]
+    assert masked_count(torch.tensor([50, 200]), 0.6, 30).tolist() == [30, 30]
+    assert masked_count(torch.tensor([1, 3, 10]), 0.4, 20).tolist() == [1, 1, 4]
+
+
+LENGTHS = [1, 2, 5, 7, 10]
+
+
+def padded(lengths: list[int]) -> Tensor:
+    ids = torch.full((len(lengths), max(lengths)), PAD)
+    for row, length in enumerate(lengths):
+        ids[row, max(lengths) - length :] = torch.arange(length)
+    return ids
+
+
+@pytest.mark.parametrize("share", [0.01, 0.2, 0.6, 1.0])
+def test_every_real_place_is_masked_some_time_and_no_other(share: float) -> None:
+    reseed(0)
+    ids, ever = padded(LENGTHS), torch.zeros(5, 10, dtype=torch.bool)
+    for _ in range(80):
+        hidden = cloze(ids, share, 30, 0.0)
+        masked = hidden.masked(ids)
+        assert masked.sum(1).tolist() == [max(1, round(share * length)) for length in LENGTHS]
+        assert torch.equal(masked.sum(1), hidden.chosen_BW.sum(1))
+        ever |= masked
+    assert torch.equal(ever, real(ids))  # the oldest place too
+
+
+def test_masks_are_fresh_and_repeat_with_the_seed() -> None:
+    ids = padded([10] * 20)
+    reseed(1)
+    first, second = cloze(ids, 0.3, 30, 0.1), cloze(ids, 0.3, 30, 0.1)
+    reseed(1)
+    again = cloze(ids, 0.3, 30, 0.1)
+    assert torch.equal(first.masked(ids), again.masked(ids))
+    assert not torch.equal(first.masked(ids), second.masked(ids))
+
+
+def test_a_share_of_the_windows_masks_only_the_newest() -> None:
+    reseed(2)
+    ids = padded(LENGTHS)
+    assert torch.equal(cloze(ids, 0.6, 30, 1.0).masked(ids), torch.arange(10).expand(5, -1) == 9)
+    many = padded([10] * 4000)
+    masked = cloze(many, 0.6, 30, 0.25).masked(many)
+    alone = masked.sum(1) == 1
+    assert bool(masked[alone, -1].all())
+    assert masked[~alone].sum(1).unique().tolist() == [6]
+    assert abs(float(alone.float().mean()) - 0.25) < 0.03
+
+
+# Which of them count
+
+
+def test_the_loss_is_the_mean_over_masked_places_the_oldest_too(split: unskew.Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    """True items with probabilities 1/2 and 1/4."""
+    made = model(split)
+    with torch.no_grad():
+        made.head[2].weight.zero_()
+        made.head[2].bias.zero_()  # so that the logits are the bias
+        made.bias.fill_(-torch.inf)
+        made.bias[:3] = torch.tensor([0.5, 0.25, 0.25]).log()
+        masking(monkeypatch, 0, 3)
+        assert made.cloze_loss(window([0, 2, 2, 1])).item() == pytest.approx(1.03972, abs=1e-5)
+        assert made.cloze_loss(window([0, 2, 2, 1], first_target=1)).item() == pytest.approx(1.38629, abs=1e-5)
+        weighted = window([0, 2, 2, 1], weight=[3.0, 9.0, 9.0, 1.0])
+        assert made.cloze_loss(weighted).item() == pytest.approx((3 * math.log(2) + math.log(4)) / 2, abs=1e-5)
+        made.bias.zero_()  # the mask is nobody that could be predicted
+        assert made.cloze_loss(window([0, 2, 2, 1])).item() == pytest.approx(math.log(split.known_items), abs=1e-5)
+
+
+def test_the_head_and_the_bias_are_in_the_loss(split: unskew.Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, rows = model(split), window([4, 1, 3, 5, 2])
+    masking(monkeypatch, 1, 4)
+    with torch.no_grad():
+        states = made.states(rows.history_BL, torch.tensor([[False, True, False, False, True]]), torch.tensor([[1, 4]]))[0]
+        dense, norm = made.head[0], made.head[2]
+        g = functional.layer_norm(functional.gelu(states @ dense.weight.T + dense.bias), (8,), norm.weight, norm.bias)
+        expected = functional.cross_entropy(g @ made.items.weight.T + made.bias, torch.tensor([1, 2]))
+        torch.testing.assert_close(made.cloze_loss(rows), expected)
+
+
+def test_each_event_counts_in_one_window(split: unskew.Split) -> None:
+    """With all places masked: what the window before has counted is no loss, whatever its weight, and all else is."""
+    made = model(split, masked=1.0, newest_only=0.0)
+    windows = list(Trainer(made, split, Training(sequences=64)).samplers["cloze"].epoch())
+    repeated = [real(rows.history_BL) & ~rows.target_BL for rows in windows]
+    assert max(rows.history_BL.shape[1] for rows in windows) == HISTORY + 1
+    assert sum(int(some.sum()) for some in repeated) > 50
+    with torch.no_grad():
+        for rows, some in zip(windows, repeated, strict=True):
+            assert made.cloze_loss(rows._replace(weight_BL=some.float())).item() == 0
+            without = made.cloze_loss(rows._replace(weight_BL=(~some).float()))
+            torch.testing.assert_close(without, made.cloze_loss(rows))
+
+
+# What a place sees, and where the mask stands
+
+
+def test_a_masked_place_sees_both_sides_and_not_itself(split: unskew.Split) -> None:
+    made = model(split)
+
+    def state(ids: list[int]) -> Tensor:
+        return made.states(torch.tensor([ids]), torch.tensor([[False, False, True, False]]), torch.tensor([[2]]))
+
+    with torch.no_grad():
+        before = state([4, 1, 3, 5])
+        assert torch.equal(state([4, 1, 7, 5]), before)
+        for other in ([0, 1, 3, 5], [4, 0, 3, 5], [4, 1, 3, 0], [1, 4, 3, 5]):
+            assert not torch.allclose(state(other), before, atol=1e-4)
+
+
+def test_recommending_is_reading_a_masked_newest_place(split: unskew.Split) -> None:
+    """A window with its newest item masked, and the history without it with a mask behind: of any length, from none to all."""
+    made = model(split)
+    with torch.no_grad():
+        for length in range(HISTORY + 1):
+            ids = [*range(3, 3 + length), 0]
+            masked = torch.arange(length + 1)[None] == length
+            trained = made.head(made.states(torch.tensor([ids]), masked, torch.tensor([[length]]))[:, 0])
+            torch.testing.assert_close(made.context(window(ids[:-1]))[:, :-1], trained)  # type: ignore[arg-type]
+
+
+def test_places_are_counted_from_the_newest(split: unskew.Split) -> None:
+    """So that padding, which is in front, moves nobody."""
+    made = model(split)
+    with torch.no_grad():
+        for ids in ([], [4], [4, 1, 3]):
+            read = torch.tensor([[len(ids)]])
+            found = made.states(torch.tensor([[PAD, PAD, PAD, *ids, 0]]), None, read + 3)
+            torch.testing.assert_close(found, made.states(torch.tensor([[*ids, 0]]), None, read))
+
+
+def test_nothing_is_dropped_from_a_history(split: unskew.Split) -> None:
+    made = model(split)
+    with torch.no_grad():
+        for length in (1, 3, HISTORY):
+            rest = list(range(1, length))
+            assert not torch.allclose(scores(made, [0, *rest]), scores(made, [9, *rest]), atol=1e-4)
+        empty = batch(split.log, [0, PAD], [0, 10], [[0, 1]] * 2, None, HISTORY, 0)
+        assert not empty.history_BL.numel()
+        found = made(empty)
+        assert bool(found.isfinite().all())
+        torch.testing.assert_close(found[0], scores(made, [])[0, :2])
+
+
+def test_strangers(split: unskew.Split) -> None:
+    """In a history, a stranger is a mask; as a candidate, it is the mean of what is known."""
+    made, known = model(split), split.known_items
+    with torch.no_grad():
+        vectors = made.vectors(torch.tensor([0, known - 1, known, known + 7]))
+        torch.testing.assert_close(vectors[0], torch.cat([made.items.weight[0], made.bias[:1]]))
+        mean = torch.cat([made.items.weight.mean(0), made.bias.mean()[None]])
+        torch.testing.assert_close(vectors[2:], torch.stack([mean, mean]))
+        before, met = scores(made, [1, 2]), scores(made, [1, known + 3])
+        made.items.unknown.add_(torch.arange(8) / 8.0)
+        torch.testing.assert_close(made.vectors(torch.tensor([known])), mean[None])
+        assert not torch.allclose(scores(made, [1, 2]), before, atol=1e-4)  # the mask behind it
+        assert not torch.allclose(scores(made, [1, known + 3]), met, atol=1e-4)
+        torch.testing.assert_close(scores(made, [1, known + 3]), scores(made, [1, known]))
+
+
+def test_a_round_has_as_many_epochs_as_copies(split: unskew.Split) -> None:
+    ((phase,),) = [stage.phases for stage in model(split, copies=3).stages(5)]
+    assert (phase.batches, phase.epochs) == ("histories", 3)

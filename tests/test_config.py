@@ -1,0 +1,141 @@
+"""Settings outside their range: one line that names setting, value and range, before anything is written."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import unskew
+from tests.conftest import random_table
+from unskew.cli import main
+from unskew.config import RANGES, check, names_of
+from unskew.model import recommender
+from unskew.models.base import MODELS, ModelConfig, model_named
+from unskew.run import train
+from unskew.train import Training
+
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("deps", {"heads": 3}, "heads 3: expected a divisor of width, 64"),
+    ("deps", {"heads": 0}, "heads 0: expected at least 1"),
+    ("sasrec", {"heads": 4, "width": 6}, "heads 4: expected a divisor of width, 6"),
+    ("debiased-sasrec", {"heads": 5}, "heads 5: expected a divisor of width, 64"),
+    ("deps", {"dropout": 1.0}, "dropout 1.0: expected at least 0 and at most 0.99"),
+    ("sasrec", {"dropout": -0.1}, "dropout -0.1: expected at least 0 and at most 0.99"),
+    ("sasrec", {"sequences": 0}, "sequences 0: expected at least 1"),
+    ("deps", {"batch_size": 0}, "batch_size 0: expected at least 1"),
+    ("popularity", {"rounds": 0}, "rounds 0: expected at least 1"),
+    ("deps", {"history": 0}, "history 0: expected at least 1"),
+    ("itemknn", {"history": -1}, "history -1: expected at least 1"),
+    ("deps", {"audience": -1}, "audience -1: expected at least 0"),
+    ("debiased-sasrec", {"past_items": 0}, "past_items 0: expected at least 1"),
+    ("deps", {"masked": 1.5}, "masked 1.5: expected at least 0 and at most 1"),
+    ("sasrec", {"width": 0}, "width 0: expected at least 1"),
+    ("debiased-sasrec", {"propensity_width": 0}, "propensity_width 0: expected at least 1"),
+    ("debiased-sasrec", {"gru_layers": 0}, "gru_layers 0: expected at least 1"),
+    ("debiased-sasrec", {"propensity_rounds": -1}, "propensity_rounds -1: expected at least 0"),
+    ("deps", {"learning_rate": 0.0}, "learning_rate 0.0: expected above 0"),
+    ("deps", {"learning_rate": -1e-3}, "learning_rate -0.001: expected above 0"),
+    ("deps", {"gradient_norm": 0.0}, "gradient_norm 0.0: expected above 0"),
+    ("deps", {"seed": -1}, "seed -1: expected at least 0"),
+    ("deps", {"negatives": -1}, "negatives -1: expected at least 0"),
+    ("deps", {"valid_rows": -1}, "valid_rows -1: expected at least 0"),
+]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("prepared") / "data"
+    unskew.prepare(random_table(rows=900, users=40, items=30), folder)
+    return folder
+
+
+@pytest.mark.parametrize(("name", "settings", "said"), WRONG, ids=[f"{name} {settings}" for name, settings, _ in WRONG])
+def test_settings_outside_their_range(capsys, data: Path, tmp_path: Path, name: str, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(unskew.BadInput) as caught:
+        recommender(name, settings)
+    assert str(caught.value) == said
+    flags = [f"--{setting.replace('_', '-')}={value}" for setting, value in settings.items()]
+    code = main(["train", str(data), "--out", str(tmp_path / "run"), "--model", name, *flags])
+    printed = capsys.readouterr()
+    assert (code, printed.out, printed.err) == (2, "", f"unskew: {said}\n")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("setting", ["learning_rate", "dropout", "alpha"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_that_are_none(data: Path, setting: str, value: float) -> None:
+    with pytest.raises(unskew.BadInput, match=f"{setting} {value}"):
+        recommender("deps", {setting: value})
+    parts = {f.name for f in dataclasses.fields(Training)}
+    training = Training(**{setting: value} if setting in parts else {})
+    config = MODELS["deps"].Config(**{} if setting in parts else {setting: value})
+    with pytest.raises(unskew.BadInput, match=f"{setting} {value}: expected"):
+        train(unskew.split(unskew.Log.open(data)), "deps", config, training)
+
+
+@pytest.mark.parametrize("name", [name for kind in MODELS for name in (kind, f"debiased-{kind}")])
+def test_what_the_models_come_with_is_within(name: str) -> None:
+    kind = model_named(name)
+    check(kind.Config())
+    check(Training(**kind.recipe))
+
+
+def test_a_model_to_come_is_checked_by_the_words_of_its_settings() -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Config(ModelConfig):
+        output_dropout: float = 0.1
+        tower_layers: int = 2
+        history: int | None = None
+        mode: str = "layers"
+
+    check(Config())
+    for wrong, said in (
+        ({"output_dropout": 1}, "output_dropout 1"),
+        ({"tower_layers": 0}, "tower_layers 0"),
+        ({"history": 0}, "history 0"),
+    ):
+        with pytest.raises(unskew.BadInput, match=f"{said}: expected"):
+            check(Config(**wrong))
+
+
+def test_every_range_is_of_some_setting() -> None:
+    names = {name for kind in MODELS for name in names_of(model_named(f"debiased-{kind}").Config)} | set(names_of(Training))
+    assert [key for key in RANGES if key not in names and not any(name.endswith(key.removeprefix("_")) for name in names)] == []
+
+
+# Settings that two parts of a model have
+
+
+def test_a_setting_of_two_parts_needs_a_config_of_each() -> None:
+    with pytest.raises(unskew.BadInput, match="debiased-deps: 'clip' is a setting of two of its parts"):
+        unskew.Debiased("deps", {"clip": 0.1})
+    assert unskew.Debiased("deps", {"past_items": 7, "heads": 4}).config.backbone.heads == 4
+
+
+@pytest.mark.parametrize("name", ["debiased-deps", "debiased-usr"])
+def test_such_a_model_has_no_flags(capsys, data: Path, tmp_path: Path, name: str) -> None:
+    code = main(["train", str(data), "--out", str(tmp_path / "run"), "--model", name])
+    printed = capsys.readouterr()
+    assert (code, printed.out, printed.err.count("\n")) == (2, "", 1)
+    assert printed.err.startswith(f"unskew: {name}: '")
+    assert "is a setting of two of its parts" in printed.err
+
+
+def test_the_flags_of_a_debiased_model_are_flat(capsys, data: Path, tmp_path: Path) -> None:
+    for flag in ("--help", "--width"):
+        with pytest.raises(SystemExit):
+            main(["train", str(data), "--out", str(tmp_path / "run"), "--model", "debiased-sasrec", flag])
+        printed = capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main(["train", "--model", "debiased-sasrec", "--help"])
+    printed = capsys.readouterr().out
+    assert all(f"--{flag} " in printed for flag in ("width", "heads", "clip", "weights", "propensity-width", "past-items", "rounds"))
+    assert "--backbone" not in printed
+
+
+@pytest.mark.parametrize("flags", [["--threads", "0"], ["--threads=-1"]])
+def test_threads(capsys, data: Path, tmp_path: Path, flags: list[str]) -> None:
+    assert main(["train", str(data), "--out", str(tmp_path / "run"), *flags]) == 2
+    assert "expected at least 1" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
