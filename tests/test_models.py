@@ -335,6 +335,10 @@ def test_the_registry() -> None:
     assert all(kind.name == name and kind.paper for name, kind in MODELS.items())
     with pytest.raises(unskew.BadInput, match=r"no model 'nobody'; there are .*deps"):
         model_named("nobody")
+    training = {field.name for field in dataclasses.fields(Training)}
+    for kind in MODELS.values():  # both are flags of one command
+        assert not training & {field.name for field in dataclasses.fields(kind.Config)}
+        Training(**kind.recipe)
     line = nn.Linear(2, 2)
     assert parameters_of(line, None, line.bias) == [line.weight, line.bias, line.bias]
 
@@ -450,7 +454,7 @@ WALKERS = [kind for kind in MODELS.values() if "history" in {field.name for fiel
 def test_it_learns_a_predictable_walk(kind: type[Recommender]) -> None:
     split = cycle()
     settings = Training(rounds=6, patience=9, batch_size=32, sequences=16, learning_rate=1e-2)
-    config = tiny(kind, width=16, hidden=16, inner=32, heads=1, history=4, audience=4, unsupervised_rounds=2, negatives=4)
+    config = tiny(kind, width=16, hidden=16, inner=32, heads=1, history=4, audience=4, unsupervised_rounds=2, samples=4)
     model, trainer = train(split, kind.name, config, settings)
     rows = positives(split, "test", "ordinary")
     found = evaluation(split, rank(model, split, rows), "full", "ordinary").mean("ndcg@10")

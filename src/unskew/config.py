@@ -88,7 +88,7 @@ SOME, ANY_NUMBER, POSITIVE, SHARE = Range(least=1), Range(least=0), Range(above=
 # `_width` is every name whose last word is that; a name of its own goes before. What means something else in some model
 # (a clip, a decay) is checked there.
 RANGES = {
-    **dict.fromkeys(("_width", "_layers", "_heads", "inner", "hidden", "history", "past_items", "neighbours", "copies"), SOME),
+    **dict.fromkeys(("_width", "_layers", "_heads", "inner", "hidden", "history", "past_items", "neighbours", "copies", "samples"), SOME),
     **dict.fromkeys(("rounds", "batch_size", "sequences"), SOME),
     **dict.fromkeys(("_rounds", "_epochs", "patience", "negatives", "valid_rows", "seed", "audience", "past_users"), ANY_NUMBER),
     **dict.fromkeys(("weight_decay", "mlm_weight", "shrink"), ANY_NUMBER),

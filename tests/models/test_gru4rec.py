@@ -90,7 +90,7 @@ def plainly(model: GRU4Rec, states: Tensor, targets: Tensor, weight: Tensor, dra
 def test_the_loss_is_that_of_the_drawn_negatives(loss: Any, elu: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """In value and in gradient, over several chunks; a draw that is the target does not count."""
     monkeypatch.setattr(gru4rec, "CHUNK", 1)
-    model = made(loss=loss, elu=elu, negatives=40, regularisation=0.7)
+    model = made(loss=loss, elu=elu, samples=40, regularisation=0.7)
     states, targets, weight = torch.randn(70, 12, requires_grad=True), torch.randint(15, (70,)), torch.rand(70)
     reseed(1)
     found = model.loss_of(states, targets, weight)

@@ -74,7 +74,7 @@ def drawn_by(model: GSASRec, targets: torch.Tensor, monkeypatch: pytest.MonkeyPa
 
 
 def test_negatives_are_uniform_fresh_and_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, targets = made(negatives=8), torch.full((3000,), 4)
+    model, targets = made(samples=8), torch.full((3000,), 4)
     torch.manual_seed(0)
     ids, power = drawn_by(model, targets, monkeypatch)
     assert ids.shape == (3000, 9)
@@ -85,7 +85,7 @@ def test_negatives_are_uniform_fresh_and_not_checked(monkeypatch: pytest.MonkeyP
 
 
 def test_no_more_negatives_than_there_are_other_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    ids, power = drawn_by(made(negatives=256), torch.tensor([1, 2]), monkeypatch)
+    ids, power = drawn_by(made(samples=256), torch.tensor([1, 2]), monkeypatch)
     assert ids.shape == (2, 11)
     assert power == 1
 

@@ -51,8 +51,8 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
         """Share of the states' entries dropped."""
         loss: Literal["bpr-max", "top1-max", "cross-entropy"] = "bpr-max"
         """BPR-max or TOP1-max with drawn negatives, or cross-entropy among all items."""
-        negatives: int = 2048
-        """Drawn per batch."""
+        samples: int = 2048
+        """Negatives drawn per batch."""
         exponent: float = 0.5
         """They are drawn in proportion to counts to the power of this (alpha): 0 is uniform, 1 is popularity."""
         elu: float = 0.5
@@ -108,7 +108,7 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
             weight_N = torch.ones(len(targets_N))
         states_ND = functional.pad(states_ND, (0, 1), value=1.0)
         positive_N = self.bent((states_ND * self.vectors(targets_N)).sum(1))
-        drawn_K, times_K = torch.unique(self.draw(self.config.negatives), return_counts=True)
+        drawn_K, times_K = torch.unique(self.draw(self.config.samples), return_counts=True)
         pairs = positive_N, states_ND, self.vectors(drawn_K), targets_N, drawn_K, times_K.float(), weight_N
         return _AgainstNegatives.apply(self.terms, *pairs) / count  # type: ignore[no-untyped-call, no-any-return]
 

@@ -37,8 +37,8 @@ class GSASRec(NextItem, name="gsasrec", paper="Petrov and Macdonald, RecSys 2023
         """Heads of each attention."""
         dropout: float = 0.5
         """Share of activations dropped."""
-        negatives: int = 256
-        """Drawn per position (k)."""
+        samples: int = 256
+        """Negatives drawn per position (k)."""
         calibration: float = 0.75
         """From 0, plain binary cross-entropy, to 1, calibrated (t)."""
         output: Literal["separate", "tied"] = "separate"
@@ -60,7 +60,7 @@ class GSASRec(NextItem, name="gsasrec", paper="Petrov and Macdonald, RecSys 2023
 
     def loss_of(self, states_ND: Tensor, targets_N: Tensor, weight_N: Tensor | None) -> Tensor:
         items = self.candidates.known
-        k = min(self.config.negatives, max(items - 1, 1))  # a sampling rate is at most one
+        k = min(self.config.samples, max(items - 1, 1))  # a sampling rate is at most one
         weight_N = torch.ones(len(targets_N)) if weight_N is None else weight_N
         ids_NC = torch.cat([targets_N[:, None], torch.randint(items, (len(targets_N), k))], dim=1)
         power = beta(k, items, self.config.calibration)
