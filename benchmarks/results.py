@@ -282,7 +282,7 @@ def stored(name: str, shares: str, model: str, seed: int) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Compare:
-    """Paired comparisons of every model with the best other learned one, from the ranks that the runs left behind: results/compare.jsonl."""
+    """Paired comparisons of every model with the best other learned one, from the ranks that the runs left: results/compare.jsonl."""
 
     data: Path = DATA
 
