@@ -64,6 +64,34 @@ def phase_rate(trainer: Trainer, phase: Phase, seconds: float) -> tuple[float, f
     return rows / used, tokens / used
 
 
+def profile(trainer: Trainer, phase: Phase, steps: int = 6) -> dict[str, float]:
+    """Shares of the CPU time of a few steps by kind of operation; what is not listed is `else`."""
+    sampler, optimizer = trainer.samplers[phase.name], trainer.optimizers[phase.name]
+    batches = sampler.epoch()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
+        for _ in range(steps):
+            loss = phase.loss(next(batches))
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    kinds = {
+        "matrix products": ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"),
+        "attention": ("scaled_dot_product", "flash_attention"),
+        "dropout": ("_Drop",),
+        "normalisation": ("layer_norm",),
+        "GRU": ("gru", "mkldnn_rnn"),
+        "look-ups": ("embedding", "index", "gather", "scatter"),
+        "copies and memory": ("copy_", "cat", "fill_", "zero_", "clone"),
+        "element by element": ("add", "mul", "where", "relu", "threshold", "exp", "div", "sub", "sum", "masked_fill", "logsumexp"),
+        "optimizer": ("adam",),
+    }
+    spent = dict.fromkeys([*kinds, "else"], 0.0)
+    for event in found.key_averages():
+        kind = next((kind for kind, names in kinds.items() if any(name in event.key for name in names)), "else")
+        spent[kind] += event.self_cpu_time_total
+    return {kind: round(time / sum(spent.values()), 3) for kind, time in sorted(spent.items(), key=lambda pair: -pair[1])}
+
+
 def matmul_peak() -> float:
     """GFLOP per CPU-second of the matrix products that the transformer consists of."""
     a, b = torch.randn(25_600, 64), torch.randn(64, 256)
@@ -109,6 +137,7 @@ def main(settings: Benchmark) -> None:
             share = tokens * config.layers * 3 * 2 * 12 * config.width**2 / 1e9 / peak if name == "unbiased" else None
             record |= {name: round(rate, 1), f"{name}_ratio": round(rate / AUTHORS[name], 1)}
             record |= {"tokens_per_cpu_s": round(tokens), "share_of_matmul_peak": round(share, 3)} if share else {}
+        record["unbiased_profile"] = profile(trainer, phases["unbiased"])
         pairs = evaluation_rate(model, split, settings.rows)
         record |= {"evaluation_pairs": round(pairs), "evaluation_ratio": round(pairs / AUTHORS["evaluation"], 1)}
         record["peak_gb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2)
