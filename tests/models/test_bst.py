@@ -19,11 +19,6 @@ from unskew.train import Trainer, Training
 HISTORY, WIDTH = 5, 12
 
 
-@pytest.fixture(scope="module")
-def split(log: unskew.Log) -> unskew.Split:
-    return unskew.split(log)
-
-
 def model(split: unskew.Split, **settings: Any) -> BST:
     """Away from its initial values, where much is zero."""
     torch.manual_seed(0)

@@ -17,16 +17,6 @@ TRIPLE = torch.tensor([[2.0, 0.5, 9.0], [9.0, 1.0, 1.5], [1.0, 9.0, 0.0]])  # cr
 ONLY_LONGEST = 1e-12  # as the ratio: hardly any other cycles
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
-
-
-@pytest.fixture(scope="module")
-def split(log: unskew.Log) -> unskew.Split:
-    return unskew.split(log)
-
-
 def scoring(split: unskew.Split, scores: Tensor, **config: Any) -> CPR:
     """A model with these scores of its first users and items."""
     size = len(scores)

@@ -18,16 +18,6 @@ from unskew.train import Trainer, Training
 POPULARITY = {"middle": 50, "top": 100, "high": 95, "upper": 80, "low": 26, "bottom": 20}
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
-
-
-@pytest.fixture(scope="module")
-def split(log: unskew.Log) -> unskew.Split:
-    return unskew.split(log)
-
-
 @pytest.fixture(scope="module")
 def town() -> unskew.Split:
     """Six items of the guide's popularity. User n has those with more than n clicks, save for two users with odd tastes."""

@@ -17,11 +17,6 @@ from unskew.train import Trainer, Training
 HISTORY = 6
 
 
-@pytest.fixture(scope="module")
-def split(log: unskew.Log) -> unskew.Split:
-    return unskew.split(log)
-
-
 def model(split: unskew.Split, **settings: Any) -> DIN:
     """Away from its initial values, where much is zero."""
     torch.manual_seed(0)

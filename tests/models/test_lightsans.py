@@ -18,11 +18,6 @@ HISTORY, WIDTH, HEADS = 6, 8, 2
 AXES: tuple[Axis, ...] = ("interest", "query")
 
 
-@pytest.fixture(scope="module")
-def split(log: unskew.Log) -> unskew.Split:
-    return unskew.split(log)
-
-
 def model(split: unskew.Split, **settings: Any) -> LightSANs:
     """Away from its initial values, where much is zero."""
     torch.manual_seed(0)

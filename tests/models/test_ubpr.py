@@ -12,16 +12,6 @@ from unskew.models.ubpr import UBPR, clamped, pairwise_terms
 from unskew.train import Trainer, Training
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
-
-
-@pytest.fixture(scope="module")
-def split(log: unskew.Log) -> unskew.Split:
-    return unskew.split(log)
-
-
 def two_partners(score_i: Tensor) -> Tensor:
     """An unclicked and a clicked partner, both one below; every propensity is a half."""
     half = torch.full((2,), 0.5)

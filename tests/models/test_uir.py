@@ -15,16 +15,6 @@ COUNTS = np.array([100, 25, 4])
 SCORES, LABELS = torch.tensor([0.0, 1.0, -1.0]), torch.tensor([1.0, 0.0, 1.0])
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
-
-
-@pytest.fixture(scope="module")
-def split(log: unskew.Log) -> unskew.Split:
-    return unskew.split(log)
-
-
 def close(found: Tensor, expected: list[float] | float, tolerance: float = 1e-6) -> None:
     torch.testing.assert_close(found, torch.tensor(expected), atol=tolerance, rtol=tolerance)
 

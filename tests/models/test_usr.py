@@ -19,16 +19,6 @@ from unskew.train import Trainer, Training
 LOGITS = torch.tensor([1.0, 2.0, 5.0]).log()
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
-
-
-@pytest.fixture(scope="module")
-def split(log: unskew.Log) -> unskew.Split:
-    return unskew.split(log)
-
-
 def small(split: unskew.Split, **config: Any) -> USR:
     defaults = {"width": 6, "hidden": 5, "history": 7, "gru_layers": 1, "dropout": 0.0}
     return USR(split, USR.Config(**{**defaults, **config}))
