@@ -137,12 +137,13 @@ def test_the_card_says_what_validation_chose(split: Split, uninterrupted: Path, 
         chosen[name] = card(tmp_path / name)["settled"]
         assert card(tmp_path / name)["best"] is None
     network = train(split, "popularity", Popularity.Config(), replace(SHORT, valid_rows=100, seed=0))[0]
-    assert chosen["popularity"] == {"span": float(network.span)}
-    assert chosen["debiased-popularity"] == {"backbone.span": float(network.span)}
+    settled = {"window_ticks": float(network.window_ticks), "half_life_ticks": float(network.half_life_ticks)}
+    assert chosen["popularity"] == settled
+    assert chosen["debiased-popularity"] == {f"backbone.{name}": value for name, value in settled.items()}
     assert chosen["itemknn"].keys() == {"decay"}
     assert chosen["itemknn"]["decay"] in DECAYS
-    given = recommender("popularity", {"recency": "window", "span": 77.0}).fit(split, tmp_path / "given")
-    assert card(tmp_path / "given")["settled"] == {"span": float(given.network.span)} == {"span": 77.0}
+    recommender("popularity", {"recency": "window", "span": 77.0}).fit(split, tmp_path / "given")
+    assert card(tmp_path / "given")["settled"] == {"window_ticks": 77.0, "half_life_ticks": 0.0}
     assert card(uninterrupted)["settled"] == {}
 
 

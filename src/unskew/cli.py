@@ -159,7 +159,9 @@ class Train(Verb):
         rounds = [record for record in trainer.records if "valid" in record]
         rows = [(str(r["round"]), *(f"{r['losses'][name]:.4f}" for name in r["losses"]), f"{r['valid'][METRIC]:.4f}") for r in rounds]
         head = ("round", *(rounds[0]["losses"] if rounds else ()), f"valid {METRIC}")
-        self.show({"run": str(self.out), **card(self.out), "records": trainer.records}, _table(f"{self.model} -> {self.out}", head, rows))
+        said, title = card(self.out), f"{self.model} -> {self.out}"
+        shown = _table(title, head, rows) if rounds else _pairs(title, said["settled"])  # nothing to train: what validation chose
+        self.show({"run": str(self.out), **said, "records": trainer.records}, shown)
 
 
 @dataclass(frozen=True, kw_only=True)

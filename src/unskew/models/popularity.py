@@ -34,15 +34,16 @@ class Popularity(Recommender, name="popularity", paper="no paper: counts of what
         """Length of the window, or half-life, in ticks of the log's clock."""
 
     config: Config
-    span: Tensor  # in the state of the model: 0 is everything, above 0 a window, below 0 (minus) a half-life
+    window_ticks: Tensor  # in the state of the model; without a window and without a half-life everything counts alike
+    half_life_ticks: Tensor
 
     def __init__(self, split: Split, config: Config) -> None:
         super().__init__(split, config)
         if (config.span > 0) != (config.recency in ("window", "fading")):
             raise BadInput(f"recency {config.recency}, span {config.span}: a window and fading need a span above 0, the others none")
         self.log = split.log
-        sign = {"chosen": 0.0, "total": 0.0, "window": 1.0, "fading": -1.0}[config.recency]
-        self.register_buffer("span", torch.tensor(sign * config.span, dtype=torch.float64))
+        for name, recency in (("window_ticks", "window"), ("half_life_ticks", "fading")):
+            self.register_buffer(name, torch.tensor(config.span if config.recency == recency else 0.0, dtype=torch.float64))
 
     @property
     def audience(self) -> None:
@@ -52,11 +53,9 @@ class Popularity(Recommender, name="popularity", paper="no paper: counts of what
     def settle(self, split: Split, rows: Ints) -> None:
         if self.config.recency != "chosen" or not len(rows):
             return
-        found = {}
-        for option in recencies(split).values():
-            other = Popularity(split, option)
-            found[float(other.span)] = evaluation(split, rank(other, split, rows), "full", "ordinary").mean("ndcg@10")
-        self.span.fill_(max(found, key=lambda span: found[span]))
+        options = [Popularity(split, option) for option in recencies(split).values()]
+        best = max(options, key=lambda option: evaluation(split, rank(option, split, rows), "full", "ordinary").mean("ndcg@10"))
+        self.load_state_dict(best.state_dict())
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         return ()
@@ -64,18 +63,18 @@ class Popularity(Recommender, name="popularity", paper="no paper: counts of what
     def forward(self, batch: Batch) -> Tensor:
         """Counts of the log that it was made with; a catalogue counts the log that it is given."""
         item, time = batch.candidates_BC.numpy().ravel(), np.repeat(batch.times_B.numpy(), batch.candidates_BC.shape[1])
-        view, span = self.log.audiences, float(self.span)
+        view, window, half_life = self.log.audiences, int(self.window_ticks), float(self.half_life_ticks)
         start, end = view.before(item, time)
-        if span >= 0:
-            counts = end - (view.before(item, time - int(span))[1] if span else start)
+        if not half_life:
+            counts = end - (view.before(item, time - window)[1] if window else start)
             return torch.from_numpy(counts.astype(np.float32)).view(batch.candidates_BC.shape)
         pair, place = view.flat(start, end)
-        faded = np.bincount(pair, np.exp2((time[pair] - view.times[place]) / span), minlength=len(item))
+        faded = np.bincount(pair, np.exp2((view.times[place] - time[pair]) / half_life), minlength=len(item))
         return torch.from_numpy(faded.astype(np.float32)).view(batch.candidates_BC.shape)
 
     def catalog(self, log: Log, first: int, last: int) -> Catalog:
-        span = float(self.span)
-        return Fading(log, -span) if span < 0 else Counting(log, int(span))
+        half_life = float(self.half_life_ticks)
+        return Fading(log, half_life) if half_life else Counting(log, int(self.window_ticks))
 
 
 def recencies(split: Split) -> dict[str, Popularity.Config]:
