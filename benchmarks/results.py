@@ -201,9 +201,18 @@ class Run:
                 found.append(one.as_dict() | {"interval_ndcg@10": [low, high], "of_positives": len(positives(split, "test", test))})
         record = {"set": name, "shares": shares, "model": model, "seed": seed, **facts, "results": found}
         with RESULTS.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(json.dumps(rounded(record)) + "\n")
         shown = {f"{r['test']}": round(r["metrics"]["ndcg@10"], 4) for r in found if r["protocol"] == "full"}
         print(name, shares, model, seed, facts.get("cpu_s", 0), "CPU-s", shown, flush=True)
+
+
+def rounded(value: Any) -> Any:
+    """Six digits: more are noise, and would make the file large."""
+    if isinstance(value, dict):
+        return {key: rounded(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(inner) for inner in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def valid_test(shares: str) -> Literal["ordinary", "randomised"]:
