@@ -6,8 +6,9 @@ import torch
 
 import unskew
 from tests.conftest import random_table
-from unskew.data.batches import Batch, Draw, Sampler, Sampling, anything, batch, real
+from unskew.data.batches import Batch, Draw, Sampler, Sampling, anything, batch
 from unskew.data.views import AUDIENCE, HISTORY, PAD
+from unskew.layers import real
 
 
 def same(a: Batch, b: Batch) -> bool:

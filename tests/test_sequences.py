@@ -8,8 +8,8 @@ import torch
 
 import unskew
 from tests.conftest import random_table
-from unskew.data.batches import real
 from unskew.data.sequences import SequenceBatch, SequenceSampler, windows
+from unskew.layers import real
 
 
 def sampler(log: unskew.Log, size: int = 16, seed: int = 0, history: int = 5, audience: int = 7) -> SequenceSampler:

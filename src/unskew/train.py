@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unskew.data.batches import Batch, Sampler, Sampling, batch_of_rows, real
+from unskew.data.batches import Batch, Sampler, Sampling, batch_of_rows
 from unskew.data.sequences import SequenceBatch, SequenceSampler
 from unskew.data.split import Split, Test
 from unskew.errors import BadInput, UnskewError
 from unskew.evaluate import evaluation, positives, rank
-from unskew.layers import reseed
+from unskew.layers import real, reseed
 from unskew.models.base import Phase, Recommender, Stage
 from unskew.progress import steps
 

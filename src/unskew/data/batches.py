@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unskew.data.log import Log
 from unskew.data.split import Part, Split, Test
-from unskew.data.views import AUDIENCE, HISTORY, PAD, Ints
+from unskew.data.views import AUDIENCE, HISTORY, Ints
 from unskew.errors import BadInput
 
 POOL = 64  # batches whose rows are sorted by length together: enough to trim well, few enough to keep batches random
@@ -272,8 +272,3 @@ class Sampler:
     @cached_property
     def _positives(self) -> Positives:
         return Positives(self.split)
-
-
-def real(ids: Tensor) -> Tensor:
-    """Which entries of a padded tensor are somebody."""
-    return ids != PAD
