@@ -1,10 +1,11 @@
 """Rows per CPU-second of training and evaluation, on one thread, against what the authors' code did on this kind of machine.
 
-    python benchmarks/train.py --data FOLDER_OR_FILE [--seconds 20]
+    python benchmarks/train.py --data FOLDER_OR_FILE [--model deps-causal --batch-size 4096] [--seconds 20]
 
-A row is one positive or one negative. The model: histories 50, audiences 30, width 64, 3 layers, 2 heads, batch 512. The
-figures go to results/train.jsonl. The authors' code, measured on this kind of machine on ml-100k: unbiased 294, propensity (AR) 412
-rows and evaluation 1,184 pairs per CPU-second, 2.7 GB.
+A row is one positive or one negative. The model: histories 50, audiences 30, width 64, 3 layers, 2 heads, 512 contexts in a
+batch unless said otherwise. The figures go to results/train.jsonl, and the newest of each kind to docs/speed.md. The
+authors' code, measured on this kind of machine on ml-100k: unbiased 294, propensity (AR) 412 rows and evaluation 1,184 pairs per
+CPU-second, 2.7 GB.
 """
 
 import json
@@ -12,22 +13,25 @@ import resource
 import tempfile
 import time
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 import tyro
 
 import unskew
+from unskew.data.batches import Batch
 from unskew.data.split import Split
 from unskew.evaluate import positives, rank
 from unskew.layers import real
-from unskew.models.base import Phase
+from unskew.models.base import Phase, model_named
 from unskew.models.deps import DEPS
 from unskew.train import Trainer, Training, rows_in
 
-RESULTS = Path(__file__).parents[1] / "results" / "train.jsonl"
+ROOT = Path(__file__).parents[1]
+RESULTS, PAGE = ROOT / "results" / "train.jsonl", ROOT / "docs" / "speed.md"
 AUTHORS = {"unbiased": 294.0, "propensity": 412.0, "evaluation": 1184.0}
 
 
@@ -37,6 +41,9 @@ class Benchmark:
     """A log, as `unskew prepare` reads it; or ml-100k, read out of an installed package recbole."""
     positive: float | None = None
     time: str | None = None
+    model: Literal["deps", "deps-causal"] = "deps"
+    batch_size: int = 512
+    """Contexts in a batch."""
     seconds: float = 20.0
     """CPU-seconds per phase."""
     rows: int = 2000
@@ -58,7 +65,8 @@ def phase_rate(trainer: Trainer, phase: Phase, seconds: float) -> tuple[float, f
             optimizer.step()
             used += time.process_time() - started
             rows += rows_in(batch)
-            tokens += int(real(batch[1]).sum() + (real(batch[3]).sum() if phase.batches == "pairs" else 0))
+            if isinstance(batch, Batch):
+                tokens += sum(int(real(read.ids_WL).sum()) for read in (batch.histories, batch.audiences))
             if used >= seconds:
                 break
     return rows / used, tokens / used
@@ -67,10 +75,10 @@ def phase_rate(trainer: Trainer, phase: Phase, seconds: float) -> tuple[float, f
 def profile(trainer: Trainer, phase: Phase, steps: int = 6) -> dict[str, float]:
     """Shares of the CPU time of a few steps by kind of operation; what is not listed is `else`."""
     sampler, optimizer = trainer.samplers[phase.name], trainer.optimizers[phase.name]
-    batches = sampler.epoch()
+    batches = list(islice(sampler.epoch(), steps))
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
-        for _ in range(steps):
-            loss = phase.loss(next(batches))
+        for batch in batches:
+            loss = phase.loss(batch)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -117,11 +125,13 @@ def main(settings: Benchmark) -> None:
         split = unskew.split(log)
         torch.manual_seed(0)
         config = DEPS.Config(layers=3, heads=2, inner=256, dropout=0.5)
-        model = DEPS(split, config)
-        trainer = Trainer(model, split, Training(batch_size=512))
+        model = model_named(settings.model)(split, config)
+        assert isinstance(model, DEPS)
+        trainer = Trainer(model, split, Training(batch_size=settings.batch_size))
         phases = {phase.name: phase for stage in trainer.stages for phase in stage.phases}
         peak = matmul_peak()
         record: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "data": Path(settings.data).name, "rows": len(log)}
+        record |= {"model": settings.model, "batch_size": settings.batch_size}
         lengths = [
             np.minimum(np.subtract(*view.before(entity, log.time)[::-1]), cut).mean()
             for view, entity, cut in ((log.histories, log.user, 50), (log.audiences, log.item, 30))
@@ -145,6 +155,39 @@ def main(settings: Benchmark) -> None:
     RESULTS.parent.mkdir(exist_ok=True)
     with RESULTS.open("a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+HEAD = """# How fast DEPS is
+
+Generated by `python benchmarks/train.py --data FILE [--model deps-causal --batch-size 4096]` from `results/train.jsonl`: the newest run
+of each kind, on one thread. A row is one positive or one negative, a rate is per CPU-second of forward, backward and update; in brackets,
+the ratio to the authors' code on ml-100k on this kind of machine (unbiased 294 rows, propensity 412 rows, evaluation 1,184 pairs per
+CPU-second, 2.7 GB). Width 64, 3 layers, 2 heads, histories up to 50, audiences up to 30. *of the limit*: what the products of
+the transformer layers need, against what this machine does in nothing but such products. The machine is shared: figures move by a fifth.
+
+`deps` is the paper's model: bidirectional, so it reads every prefix anew, and the number of tokens is what costs. `deps-causal` reads each
+sequence once for all its prefixes. What it gives up is in [the results](results.md).
+"""
+
+
+def page() -> str:
+    newest = {}
+    for line in RESULTS.read_text(encoding="utf-8").splitlines():
+        record = {"model": "deps", "batch_size": 512} | json.loads(line)
+        newest[record["data"], record["model"], record["batch_size"]] = record
+    rows = ["| data | model | contexts in a batch | unbiased phase | propensity phase | evaluation, pairs | of the limit | GB |"]
+    rows.append("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    shares = []
+    for (data, model, batch_size), record in newest.items():
+        rates = [f"{record[name]:,.0f} ({record[f'{name}_ratio']:.1f}x)" for name in ("unbiased", "propensity")]
+        rates.append(f"{record['evaluation_pairs']:,} ({record['evaluation_ratio']:.0f}x)")
+        cells = [data, model, f"{batch_size:,}", *rates, f"{record['share_of_matmul_peak']:.0%}", f"{record['peak_gb']:.1f}"]
+        rows.append("| " + " | ".join(cells) + " |")
+        if "unbiased_profile" in record:
+            parts = ", ".join(f"{kind} {share:.0%}" for kind, share in record["unbiased_profile"].items() if share >= 0.01)
+            shares.append(f"- {model} on {data}, {batch_size:,} contexts: {parts}.")
+    return HEAD + "\n" + "\n".join(rows) + "\n\nWhere the time of the unbiased phase goes:\n\n" + "\n".join(shares) + "\n"
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import torch
 
 import unskew
 from tests.conftest import random_table
-from unskew.data.batches import Batch, Draw, Sampler, Sampling, anything, batch
+from unskew.data.batches import Batch, Draw, Prefixes, Sampler, Sampling, anything, batch
 from unskew.data.views import AUDIENCE, HISTORY, PAD
 from unskew.layers import real
 
@@ -31,6 +31,50 @@ def test_a_batch_holds_what_was_before_and_nothing_else(log: unskew.Log) -> None
         for column in range(2):
             audience = made.audience_AM[made.audience_of_BC[place, column]]
             assert audience[real(audience)].tolist() == past(log, log.item, log.user, candidates[place, column], log.time[row], 4)
+
+
+@pytest.mark.parametrize("length", [1, 4, 7, 1000])
+def test_shared_sequences_end_where_the_past_does_and_keep_at_least_half(log: unskew.Log, length: int) -> None:
+    sampler = Sampler(unskew.split(log), Sampling(batch_size=64, negatives=2, history=length, audience=length, shared=True))
+    for made in sampler.epoch():
+        assert made.shared is not None
+        assert made.history_BL.numel() == made.audience_AM.numel() == 0
+        for place, (user, time) in enumerate(zip(made.user_B.tolist(), made.times_B.tolist(), strict=True)):
+            check_shared(made.histories, place, past(log, log.user, log.item, user, time, 10**6), length)
+            for item, which in zip(made.candidates_BC[place].tolist(), made.audience_of_BC[place].tolist(), strict=True):
+                check_shared(made.audiences, which, past(log, log.item, log.user, item, time, 10**6), length)
+
+
+def check_shared(found: Prefixes, place: int, before: list[int], length: int) -> None:
+    read = found.ids_WL[found.row_N[place], : found.length_N[place]].tolist()
+    assert read == before[len(before) - len(read) :]
+    assert len(read) <= length
+    assert len(read) == len(before) or len(read) > length - max(length // 2, 1)
+
+
+def test_shared_sequences_are_few_and_their_epoch_meets_every_row_once(log: unskew.Log) -> None:
+    plain, shared = (Sampler(unskew.split(log), Sampling(batch_size=64, shared=value)) for value in (False, True))
+    rows = [
+        sorted(
+            zip(
+                *[torch.cat(c).tolist() for c in zip(*[(b.user_B, b.times_B, b.candidates_BC[:, 0]) for b in s.epoch()], strict=True)],
+                strict=True,
+            )
+        )
+        for s in (plain, shared)
+    ]
+    assert rows[0] == rows[1]
+    for made in shared.epoch():
+        assert len(made.histories.ids_WL) <= len(set(made.user_B.tolist())) * 2
+
+
+def test_shared_batches_know_logged_propensities() -> None:
+    table = random_table(negatives=0.7)
+    log = unskew.read(table.append_column("propensity", [[(n % 9 + 1) / 10 for n in range(table.num_rows)]]))
+    sampler = Sampler(unskew.split(log), Sampling(batch_size=64, shared=True))
+    made = next(sampler.epoch())
+    assert made.logged_BC is not None
+    assert made.logged_BC.shape == made.candidates_BC.shape == (64, 1)
 
 
 def test_each_distinct_audience_once(log: unskew.Log) -> None:

@@ -297,7 +297,7 @@ def test_a_large_vocabulary_is_sampled_and_agrees(split: unskew.Split, monkeypat
     table = made._tables[0]
     spread = torch.arange(0, table.known, 2)
     assert table.known > 24
-    state = made.items.last(rows.history_BL, table)
+    state = made.items.after(rows.histories, table)
     total = (state @ table.weight[spread].T).exp().sum(1) * table.known / len(spread)
     torch.testing.assert_close(made.item_view(rows), (state @ table.weight.T).exp().gather(1, rows.candidates_BC) / total[:, None])
     assert not torch.allclose(made.item_view(rows), item)

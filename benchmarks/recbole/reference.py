@@ -1,7 +1,7 @@
 """One of RecBole's models, trained by RecBole's trainer on the files of export.py, stopped by our validation rows, asked for scores.
 
     build/recbole-env/bin/python benchmarks/recbole/reference.py GRU4Rec --data build/recbole/80-10-10 --out FOLDER
-        [--seed 0] [--epochs 30] [--patience 5] [--valid PLACES.npy] [--minutes M] [--throughput]
+        [--seed 0] [--batch 256] [--epochs 30] [--patience 3] [--valid PLACES.npy] [--minutes M] [--throughput]
 
 Runs in RecBole's environment and knows nothing of our package. What a run leaves in FOLDER:
 
@@ -9,8 +9,8 @@ result.json   rows per CPU-second, epochs, validation NDCG@10 of each of them, a
 scores.npy    (test rows, items) float32, in the order of exchange.npz and of our item codes
 last.pt       where training is: a run that was killed, or has used its CPU minutes (exit code 3), goes on from there
 
-Width 64, Adam at 1e-3, batches of 2048; everything else is RecBole's default for the model. Only DIN's width (10 there) is thereby
-changed. A pointwise model (DIN) counts its one sampled negative in the batch: 1024 rows and as many negatives.
+Width 64 and Adam at 1e-3; everything else is RecBole's default for the model. Only DIN's width (10 there) is thereby
+changed. A pointwise model (DIN) counts its one sampled negative in the batch: half as many rows.
 
 Validation and test are our protocol `full`: the whole catalogue of items that existed before, without the user's own past ones,
 ties sharing their mean rank. RecBole's evaluator knows neither of these exclusions, so its trainer is told how to validate and otherwise
@@ -82,7 +82,6 @@ def configured(model: str, data: Path, scratch: Path, **changes: Any) -> Any:
         "topk": [10],
         "valid_metric": "NDCG@10",
         "learning_rate": 1e-3,
-        "train_batch_size": 2048,
         "use_gpu": False,
         "show_progress": False,
         "state": "ERROR",
@@ -237,7 +236,9 @@ def main(asked: argparse.Namespace) -> None:
     os.chdir(out)  # RecBole writes its logs to wherever it is
     exchange = dict(np.load(data / "exchange.npz"))
     # RecBole stops after more than `stopping_step` epochs without a better one, we after as many as our patience.
-    config = configured(asked.model, data, out, seed=asked.seed, epochs=asked.epochs, stopping_step=asked.patience - 1)
+    config = configured(
+        asked.model, data, out, seed=asked.seed, train_batch_size=asked.batch, epochs=asked.epochs, stopping_step=asked.patience - 1
+    )
     dataset, batches, model = built(config)
     catalogue = Catalogue(model, dataset, int(exchange["users"]), int(exchange["items"]))
     places = np.arange(len(exchange["valid_row"])) if valid is None else valid
@@ -246,7 +247,14 @@ def main(asked: argparse.Namespace) -> None:
         scores = catalogue.scores(exchange["valid_user"][places], exchange["valid_history"][places])
         return ndcg(ranks(scores, exchange, "valid", places))
 
-    settings = {"model": asked.model, "seed": asked.seed, "epochs": asked.epochs, "patience": asked.patience, "valid_rows": len(places)}
+    settings = {
+        "model": asked.model,
+        "seed": asked.seed,
+        "batch": asked.batch,
+        "epochs": asked.epochs,
+        "patience": asked.patience,
+        "valid_rows": len(places),
+    }
     trainer = Reference(config, model, out, validate, asked.minutes, settings)
     size = len(batches._dataset)
     facts = {**settings, "rows": size, "parameters": sum(p.numel() for p in model.parameters())}
@@ -294,8 +302,9 @@ if __name__ == "__main__":
     parser.add_argument("--data", type=Path, required=True, help="what export.py wrote")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--batch", type=int, default=256, help="rows in a batch")
     parser.add_argument("--epochs", type=int, default=30, help="at most")
-    parser.add_argument("--patience", type=int, default=5, help="epochs without a better validation metric before training stops")
+    parser.add_argument("--patience", type=int, default=3, help="epochs without a better validation metric before training stops")
     parser.add_argument("--valid", type=Path, help="which of the validation rows are ranked after each epoch, as an .npy; default all")
     parser.add_argument("--minutes", type=float, help="CPU minutes after which to pause; default none")
     parser.add_argument("--throughput", action="store_true", help="time one epoch, and nothing else")

@@ -7,7 +7,8 @@
 
 Every finished run is a line of results/recbole.jsonl; what is there already is not done again. A run of RecBole's that is
 killed, or has used up the minutes, goes on where it was. Both sides: one thread, width 64, Adam at 1e-3, the newest 50 items, and
-the same patience, epochs at most and validation rows; everything else is each side's default.
+the same batches, patience, epochs at most and validation rows; everything else is each side's default. Throughput is measured apart,
+with large batches.
 """
 
 import json
@@ -18,6 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from unittest.mock import patch
@@ -46,8 +48,8 @@ PAUSED = 3  # exit code of reference.py when its minutes are used up
 
 # From cheap to dear, so that a budget buys as many finished runs as it can.
 MODELS = ("FPMC", "STAMP", "GRU4Rec", "DIN", "LightSANs", "SASRec", "BERT4Rec")
-PATIENCE = 5
-EPOCHS = {"FPMC": 200}  # at most; BPR with one negative learns little in each of its cheap epochs
+PATIENCE = 3
+EPOCHS = {"FPMC": 100}  # at most; BPR with one negative learns little in each of its cheap epochs
 USUAL_EPOCHS = 30
 VALID_ROWS = {"DIN": 400}  # ranked after each epoch; DIN scores pair by pair, and the rest of the budget is for training
 USUAL_VALID_ROWS = 2000
@@ -62,8 +64,9 @@ OURS: dict[str, tuple[str, dict[str, Any]]] = {
     "FPMC": ("fpmc", {}),
     "DIN": ("din", {}),
 }
-BATCH = 2048  # contexts in a batch, where a model of ours learns from pairs
-WINDOWS = 64  # whole histories in a batch, where it learns from these: they have about as many targets
+ROWS_OF_WINDOW = 32  # about as many targets as a whole history has: batches of these are as large as those of pairs
+BATCH = 256  # rows in a batch: with small ones few epochs do, and an epoch of RecBole's costs minutes
+TIMED_BATCH = 2048  # where only throughput is measured: what both sides are fastest with
 
 # Rows per CPU-second of RecBole, measured before on this kind of machine: what ours are held against, beside the fresh figure.
 BEFORE = {"GRU4Rec": 770, "BERT4Rec": 236, "SASRec": 276, "LightSANs": 300, "STAMP": 3413, "FPMC": 48937, "DIN": 900}
@@ -123,7 +126,18 @@ def recbole(split: Split, data: Path, model: str, seed: int, minutes: float | No
     chosen = positives(split, "valid", "ordinary", valid_rows_of(model), seed)
     np.save(out / "valid.npy", np.flatnonzero(np.isin(everything, chosen)))
     if not (out / "result.json").is_file():
-        more = ["--seed", str(seed), "--epochs", str(epochs_of(model)), "--patience", str(PATIENCE), "--valid", str(out / "valid.npy")]
+        more = [
+            "--seed",
+            str(seed),
+            "--batch",
+            str(BATCH),
+            "--epochs",
+            str(epochs_of(model)),
+            "--patience",
+            str(PATIENCE),
+            "--valid",
+            str(out / "valid.npy"),
+        ]
         if reference(model, data, out, *more, *([] if minutes is None else ["--minutes", str(minutes)])) == PAUSED:
             return None
     facts: dict[str, Any] = json.loads((out / "result.json").read_text(encoding="utf-8"))
@@ -137,44 +151,56 @@ def recbole(split: Split, data: Path, model: str, seed: int, minutes: float | No
 # Ours
 
 
+def training(model: str, seed: int, batch: int, rounds: int, valid_rows: int) -> Training:
+    return Training(
+        rounds=rounds,
+        patience=PATIENCE,
+        batch_size=batch,
+        sequences=batch // ROWS_OF_WINDOW,
+        learning_rate=1e-3,
+        valid_rows=valid_rows,
+        seed=seed,
+    )
+
+
 def ours(split: Split, model: str, seed: int) -> dict[str, Any]:
     """The same of one of our models. An epoch of ours visits every row that RecBole's does: each training positive with a past."""
     name, settings = OURS[model]
-    training = Training(
-        rounds=epochs_of(model),
-        patience=PATIENCE,
-        batch_size=BATCH,
-        sequences=WINDOWS,
-        learning_rate=1e-3,
-        valid_rows=valid_rows_of(model),
-        seed=seed,
-    )
     started = time.process_time()
-    with clock() as spent:
-        network, trainer = train(split, name, REGISTERED[name].Config(**settings), training)
+    made = training(model, seed, BATCH, epochs_of(model), valid_rows_of(model))
+    network, trainer = train(split, name, REGISTERED[name].Config(**settings), made)
     trained = time.process_time()
     measured = ranked(split, network.eval())
     rounds = [record["valid"]["ndcg@10"] for record in trainer.records if "valid" in record]
-    size, timed = len(training_rows(split)), spent[1:] or spent
-    if model == "BERT4Rec":  # a pass over a sequence predicts a share of its places, so here a row is a pass, on both sides
-        windows = trainer.samplers["cloze"]
-        assert isinstance(windows, SequenceSampler)
-        size = len(windows.windows[0][0])
     return measured | {
         "valid_ndcg@10": trainer.progress.best,
-        "epochs": training.rounds,
+        "batch": BATCH,
+        "epochs": made.rounds,
         "patience": PATIENCE,
         "valid_rows": len(trainer.valid),
-        "rows": size,
+        "rows": len(training_rows(split)),
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
-        "rows_per_cpu_s": round(size * len(timed) / sum(timed), 1),
         "epochs_run": len(rounds),
         "best_epoch": trainer.progress.best_round + 1,
-        "capped": len(rounds) == training.rounds,
+        "capped": len(rounds) == made.rounds,
         "cpu_s": round(trained - started),
         "test_cpu_s": round(time.process_time() - trained),
         "peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2),
     }
+
+
+def throughput_of_ours(split: Split, model: str) -> dict[str, Any]:
+    """Rows per CPU-second of the second epoch on."""
+    name, settings = OURS[model]
+    with clock() as spent:
+        network, trainer = train(split, name, REGISTERED[name].Config(**settings), training(model, 0, TIMED_BATCH, 3, 10))
+    size = len(training_rows(split))
+    if model == "BERT4Rec":  # a pass over a sequence predicts a share of its places, so here a row is a pass, on both sides
+        windows = trainer.samplers["cloze"]
+        assert isinstance(windows, SequenceSampler)
+        size = len(windows.windows[0][0])
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    return {"rows": size, "parameters": parameters, "rows_per_cpu_s": round(size * len(spent[1:]) / sum(spent[1:]), 1)}
 
 
 @contextmanager
@@ -259,22 +285,27 @@ def _used_by_children() -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Throughput:
-    """Time one training epoch of RecBole's models, after a few batches to warm up. Runs measure it, too; this is quicker."""
+    """Time training epochs of both sides, after a few batches or an epoch to warm up."""
 
     models: tuple[str, ...] = MODELS
+    sides: tuple[Side, ...] = ("recbole", "ours")
     shares: str = "80-10-10"
 
     def run(self) -> None:
-        _, data = exported(self.shares)
-        for model in self.models:
-            if any(line["model"] == model for line in records("throughput", self.shares)):
+        torch.set_num_threads(1)
+        split, data = exported(self.shares)
+        for model, side in product(self.models, self.sides):
+            if any((line["side"], line["model"]) == (side, model) for line in records("throughput", self.shares)):
                 continue
-            out = data / "throughput" / model
-            if not (out / "throughput.json").is_file():
-                reference(model, data, out, "--throughput")
-            facts = json.loads((out / "throughput.json").read_text(encoding="utf-8"))
-            line = {"what": "throughput", "side": "recbole", "model": model, "shares": self.shares}
-            store(line | {name: facts[name] for name in ("rows", "parameters", "rows_per_cpu_s")})
+            facts = throughput_of_ours(split, model) if side == "ours" else self._of_recbole(data, model)
+            store({"what": "throughput", "side": side, "model": model, "shares": self.shares} | facts)
+
+    def _of_recbole(self, data: Path, model: str) -> dict[str, Any]:
+        out = data / "throughput" / model
+        if not (out / "throughput.json").is_file():
+            reference(model, data, out, "--throughput", "--batch", str(TIMED_BATCH))
+        facts = json.loads((out / "throughput.json").read_text(encoding="utf-8"))
+        return {name: facts[name] for name in ("rows", "parameters", "rows_per_cpu_s")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,13 +316,14 @@ class Page:
 
     def run(self) -> None:
         runs = records("run", self.shares)
-        quick = {line["model"]: line["rows_per_cpu_s"] for line in records("throughput", self.shares)}
-        parts = [HEAD.format(patience=PATIENCE, epochs=limits(EPOCHS, USUAL_EPOCHS), valid=limits(VALID_ROWS, USUAL_VALID_ROWS))]
+        parts = [
+            HEAD.format(batch=BATCH, patience=PATIENCE, epochs=limits(EPOCHS, USUAL_EPOCHS), valid=limits(VALID_ROWS, USUAL_VALID_ROWS))
+        ]
         if runs:
             one = runs[0]
             counts = f"{one['rows']:,} training rows; {one['units']:,} test positives, {one['known_units']:,} of them known"
             parts += [f"## Accuracy, ml-100k, split {self.shares.replace('-', ' / ')}\n\n{counts}.\n", accuracy(runs)]
-        parts += ["## Training throughput\n", throughput(runs, quick)]
+        parts += ["## Training throughput\n", throughput(records("throughput", self.shares))]
         PAGE.write_text("\n".join(parts), encoding="utf-8")
 
 
@@ -300,8 +332,9 @@ HEAD = """# Against RecBole
 Generated by `python benchmarks/recbole/run.py page` from `results/recbole.jsonl`, which `python benchmarks/recbole/run.py run` fills and
 `benchmarks/recbole/setup.sh` prepares. RecBole 1.2.1, in an environment of its own, is the reference: its trainer and its models learn from
 our prepared split, one row per training positive with a past (the newest 50 items strictly before). Both sides are tuned
-equally, that is, hardly: width 64, Adam at 1e-3, batches of 2048 where a batch means the same, everything else each side's own
-default; at most {epochs} epochs, stopped after {patience} without a better NDCG@10 of {valid} validation positives.
+equally, that is, hardly: width 64, Adam at 1e-3, batches of {batch} rows (or of whole histories with about as many), everything
+else each side's own default; at most {epochs} epochs, stopped after {patience} without a better NDCG@10 of {valid} validation
+positives.
 
 Every figure is the mean over seeds (± the standard deviation between seeds). Protocol `full`: each test positive among all items that
 existed before, without the user's own past ones, ranked by the same code for both sides. *known*: test positives whose user and
@@ -311,8 +344,8 @@ cannot read an empty history, so it is given one padding item there. *capped*: s
 """
 
 
-WHY = """Rows per CPU-second of whole training epochs, one thread; a row is one prefix with its next item, and for BERT4Rec a sequence
-that is passed through the network. The machine is shared: single figures move by a fifth or more.
+WHY = """Rows per CPU-second of whole training epochs, one thread, batches of 2048 rows; a row is one prefix with its next
+item, and for BERT4Rec a sequence that is passed through the network. The machine is shared: single figures move by a fifth or more.
 
 Where the factor comes from, and where it ends: GRU4Rec, SASRec and STAMP read a history once and have a state after each of its
 items, where RecBole reads every prefix anew; then the softmax over all items takes most of the time, in chunks that stay in the
@@ -356,16 +389,13 @@ def accuracy(runs: list[dict[str, Any]]) -> str:
     )
 
 
-def throughput(runs: list[dict[str, Any]], quick: dict[str, float]) -> str:
-    """The ratio is to RecBole's figure of the same machine; where there is none yet, to the one measured before."""
-    lines = []
+def throughput(lines: list[dict[str, Any]]) -> str:
+    rows = []
     for model in MODELS:
-        theirs = [run["rows_per_cpu_s"] for run in of(runs, model, "recbole")] or ([quick[model]] if model in quick else [])
-        mine = [run["rows_per_cpu_s"] for run in of(runs, model, "ours")]
-        ratio = f"{np.mean(mine) / (np.mean(theirs) if theirs else BEFORE[model]):.1f}" if mine else "–"
-        cells = [spread(values, ",.0f") if values else "–" for values in (theirs, mine)]
-        lines.append([model, f"{BEFORE[model]:,}", *cells, ratio])
-    return WHY + "\n" + table(["model", "RecBole, measured before", "RecBole, here", "ours", "ratio"], lines)
+        theirs, mine = ([line["rows_per_cpu_s"] for line in of(lines, model, side)] for side in ("recbole", "ours"))
+        ratio = f"{np.mean(mine) / np.mean(theirs):.1f}" if mine and theirs else "–"
+        rows.append([model, f"{BEFORE[model]:,}", *(spread(values, ",.0f") if values else "–" for values in (theirs, mine)), ratio])
+    return WHY + "\n" + table(["model", "RecBole, measured before", "RecBole, here", "ours", "ratio"], rows)
 
 
 if __name__ == "__main__":

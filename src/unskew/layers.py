@@ -131,11 +131,11 @@ class Block(nn.Module):
         self.widen, self.narrow = nn.Linear(width, inner), nn.Linear(inner, width)
         self.dropout = Dropout(dropout)
 
-    def forward(self, x_BLD: Tensor, visible: Tensor | None) -> Tensor:
+    def forward(self, x_BLD: Tensor, visible: Tensor | None = None, causal: bool = False) -> Tensor:
         B, L, D = x_BLD.shape
         parts = self.query_key_value(self.before_attention(x_BLD)).view(B, L, 3, self.heads, D // self.heads)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
-        read = functional.scaled_dot_product_attention(query, key, value, attn_mask=visible)
+        read = functional.scaled_dot_product_attention(query, key, value, attn_mask=visible, is_causal=causal)
         x_BLD = x_BLD + self.dropout(self.attended(read.transpose(1, 2).reshape(B, L, D)))
         inner = functional.relu(self.widen(self.before_inner(x_BLD)))
         return x_BLD + self.dropout(self.narrow(inner))  # type: ignore[no-any-return]

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from unskew.data.batches import Batch
+from unskew.data.batches import Batch, Prefixes
 from unskew.data.split import Split
 from unskew.errors import BadInput
 from unskew.layers import Embeddings, real
@@ -105,13 +105,10 @@ class SequenceGRU(nn.Module):
         started = torch.cat([self.start.expand(len(ids_BL), 1, -1), embedded], dim=1)
         return self.out(self.gru(started)[0])  # type: ignore[no-any-return]
 
-    def last(self, ids_BL: Tensor, table: Embeddings) -> Tensor:
-        """y after the whole of each sequence, padded on the left: (B, D)."""
-        is_real = real(ids_BL)
+    def after(self, prefixes: Prefixes, table: Embeddings) -> Tensor:
+        """y after the whole of each sequence: (N, D)."""
         # To the right of the real ones there may be anything: the GRU has not read it yet when their last output comes.
-        order = (~is_real).to(torch.int8).argsort(dim=1, stable=True)
-        outputs = self.outputs(ids_BL.gather(1, order), table)
-        return outputs[torch.arange(len(ids_BL)), is_real.sum(1)]
+        return self.outputs(prefixes.ids_WL, table)[prefixes.row_N, prefixes.length_N]
 
     def loss(self, ids_BL: Tensor, table: Embeddings) -> Tensor:
         """-log P of each element given those before it, summed over the batch; padded on the right.   (L^AR)"""
@@ -157,7 +154,7 @@ class DualGRU(Propensity):
         if self.items is None:
             return None
         table = self._tables[0]
-        state_BD = self.items.last(batch.history_BL, table)
+        state_BD = self.items.after(batch.histories, table)
         logits_BC = torch.einsum("bcd,bd->bc", table(batch.candidates_BC), state_BD)
         of_BC = torch.arange(len(state_BD))[:, None].expand(logits_BC.shape)
         return probability(logits_BC, state_BD, of_BC, table, least)  # eq. prob_item
@@ -166,7 +163,7 @@ class DualGRU(Propensity):
         if self.users is None:
             return None
         table = self._tables[1]
-        state_AD = self.users.last(batch.audience_AM, table)
+        state_AD = self.users.after(batch.audiences, table)
         logits_BC = torch.einsum("bcd,bd->bc", state_AD[batch.audience_of_BC], table(batch.user_B))
         return probability(logits_BC, state_AD, batch.audience_of_BC, table, least)  # eq. prob_user
 

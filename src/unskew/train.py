@@ -110,13 +110,13 @@ class Trainer:
         wanted = phase.negatives if settings.negatives is None or phase.negatives == 0 else settings.negatives
         if phase.negatives and not wanted:
             raise BadInput(f"negatives {wanted}: {model.name} compares each positive with others; expected at least 1")
-        positives_only = phase.batches == "positives"
         sampling = Sampling(
             batch_size=settings.batch_size,
             negatives=wanted,
             history=model.history,
             audience=model.audience,
-            positives_only=positives_only,
+            positives_only=phase.batches == "positives",
+            shared=phase.batches == "prefixes",
             seed=seed,
         )
         return Sampler(self.split, sampling, drawing=phase.drawing)

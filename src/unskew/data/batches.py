@@ -13,15 +13,33 @@ from torch import Tensor
 
 from unskew.data.log import Log
 from unskew.data.split import Part, Split, Test
-from unskew.data.views import AUDIENCE, HISTORY, Ints
+from unskew.data.views import AUDIENCE, HISTORY, PAD, Ints, Sequences
 from unskew.errors import BadInput
 
 POOL = 64  # batches whose rows are sorted by length together: enough to trim well, few enough to keep batches random
 ROUNDS = 16  # of redrawing negatives that turn out to be positives, before the user's complement is listed
 
 
+class Prefixes(NamedTuple):
+    """N sequences, each the first ids of a row: what is causal reads a row once and has all its prefixes."""
+
+    ids_WL: Tensor  # padded on the right
+    row_N: Tensor
+    length_N: Tensor
+
+
+def whole(ids_BL: Tensor) -> Prefixes:
+    """Sequences that are padded on the left, each a row of its own."""
+    is_real = ids_BL != PAD
+    ids_WL = ids_BL.gather(1, (~is_real).to(torch.int8).argsort(dim=1, stable=True))
+    return Prefixes(ids_WL, torch.arange(len(ids_BL)), is_real.sum(1))
+
+
 class Batch(NamedTuple):
-    """Axes: B contexts, C candidates, L past items, M past users, A distinct audiences. PAD stands for nobody, on the left."""
+    """Axes: B contexts, C candidates, L past items, M past users, A distinct audiences. PAD stands for nobody, on the left.
+
+    Where a phase reads sequences once, both are `shared` instead, and history_BL and audience_AM are empty.
+    """
 
     user_B: Tensor
     history_BL: Tensor  # as long as the longest of the batch
@@ -33,6 +51,17 @@ class Batch(NamedTuple):
     logged_BC: Tensor | None = None  # the log's own propensities, where it has them and nothing is sampled
     weight_BC: Tensor | None = None  # what a propensity makes of each pair; every loss multiplies by it
     epoch: int = 0  # of the sampler that made it: a curriculum goes by it
+    shared: tuple[Prefixes, Prefixes] | None = None
+
+    @property
+    def histories(self) -> Prefixes:
+        """The history of each context."""
+        return whole(self.history_BL) if self.shared is None else self.shared[0]
+
+    @property
+    def audiences(self) -> Prefixes:
+        """Each distinct audience."""
+        return whole(self.audience_AM) if self.shared is None else self.shared[1]
 
 
 def batch(
@@ -50,7 +79,10 @@ def batch(
 
 def batch_of_rows(log: Log, rows: Ints, history: int = HISTORY, audience: int | None = AUDIENCE) -> Batch:
     """Rows of the log, each a context with its own item, label and, where the log has it, propensity."""
-    made = batch(log, log.user[rows], log.time[rows], log.item[rows], log.label[rows], history, audience)
+    return _logged(batch(log, log.user[rows], log.time[rows], log.item[rows], log.label[rows], history, audience), log, rows)
+
+
+def _logged(made: Batch, log: Log, rows: Ints) -> Batch:
     if log.propensity is None:
         return made
     return made._replace(logged_BC=torch.from_numpy(log.propensity[rows].astype(np.float32))[:, None])
@@ -82,12 +114,35 @@ def with_candidates(context: Batch, log: Log, candidates: ArrayLike, labels: Arr
         nobody = torch.zeros(1, 0, dtype=torch.int64)
         return context._replace(audience_AM=nobody, audience_of_BC=torch.zeros_like(context.candidates_BC))
     start, end = log.audiences.before(candidates_BC.ravel(), np.repeat(context.times_B.numpy(), candidates_BC.shape[1]), audience)
-    # Two candidates have the same audience exactly if their windows end at the same event; all empty windows are one.
-    _, first, audience_of = np.unique(np.where(end > start, end, -1), return_index=True, return_inverse=True)
+    first, audience_of = _distinct(start, end)
     return context._replace(
         audience_AM=_tensor(log.audiences.padded(start[first], end[first])),
         audience_of_BC=torch.from_numpy(audience_of.reshape(candidates_BC.shape)),
     )
+
+
+def batch_shared(log: Log, user: Ints, time: Ints, candidates: Ints, labels: ArrayLike, history: int, audience: int | None) -> Batch:
+    """The same as `batch`, with each history and each audience a prefix of a row that many of them share."""
+    made = batch(log, user, time, candidates, labels, history=0, audience=0)
+    histories = _prefixes(log.histories, *log.histories.before(user, time), history)
+    start, end = log.audiences.before(candidates.ravel(), np.repeat(time, candidates.shape[1]))
+    first, audience_of = _distinct(start, end)
+    audiences = _prefixes(log.audiences, start[first], end[first], len(log) if audience is None else audience)
+    return made._replace(audience_of_BC=torch.from_numpy(audience_of.reshape(candidates.shape)), shared=(histories, audiences))
+
+
+def _distinct(start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """Of many windows that end in one table: the first of each distinct one, and which one each is.
+
+    Two of them are the same exactly if they end at the same event; all empty ones are one.
+    """
+    _, first, which = np.unique(np.where(end > start, end, -1), return_index=True, return_inverse=True)
+    return first, which
+
+
+def _prefixes(view: Sequences, start: Ints, end: Ints, length: int) -> Prefixes:
+    starts, ends, row = view.shared(start, end, length)
+    return Prefixes(_tensor(view.padded(starts, ends, right=True)), torch.from_numpy(row), torch.from_numpy(end - starts[row]))
 
 
 def _tensor(codes: NDArray[np.int32]) -> Tensor:
@@ -179,6 +234,8 @@ class Sampling:
     """Past users of an item, the newest; all of them if None."""
     positives_only: bool = False
     """Leave out the rows that were shown and not clicked."""
+    shared: bool = False
+    """Keep the rows of a user together, and let sequences share what they have in common: for what reads each of them once."""
     seed: int = 0
     """Of the order of the rows and of the negatives."""
 
@@ -239,12 +296,14 @@ class Sampler:
         return np.random.default_rng([self.settings.seed, self.epoch_number, *what])
 
     def _plan(self) -> list[Ints]:
-        """The rows of each batch: shuffled, then sorted by length within pools, and the batches shuffled again."""
+        """The rows of each batch: shuffled, then sorted by length within pools, and the batches shuffled again; or user by user."""
         random, size = self._random(), self.settings.batch_size
-        shuffled = random.permutation(len(self.rows))
-        lengths = self._lengths[shuffled]
-        pool = np.arange(len(shuffled)) // (size * POOL)
-        shuffled = shuffled[np.lexsort((lengths, pool))]
+        if self.settings.shared:
+            shuffled = np.argsort(random.permutation(len(self.log.users))[self.log.user[self.rows]], kind="stable")
+        else:
+            shuffled = random.permutation(len(self.rows))
+            pool = np.arange(len(shuffled)) // (size * POOL)
+            shuffled = shuffled[np.lexsort((self._lengths[shuffled], pool))]
         batches = [self.rows[shuffled[at : at + size]] for at in range(0, len(shuffled), size)]
         return [batches[place] for place in random.permutation(len(batches))]
 
@@ -254,20 +313,18 @@ class Sampler:
         return end - start
 
     def _batch(self, rows: Ints) -> Batch:
-        history, audience = self.settings.history, self.settings.audience
-        if not self.negatives:
-            return batch_of_rows(self.log, rows, history, audience)._replace(epoch=self.epoch_number)
         user, item, time = self.log.user[rows].astype(np.int64), self.log.item[rows].astype(np.int64), self.log.time[rows]
-        # Codes follow first appearance, so "existed before" is "has a code below", for negatives as for targets.
-        existing = np.minimum(np.searchsorted(self.log.births[1], time, "left"), self.split.known_items)
-        random = self._random(self.step + 1)
-        drawn = self.drawing(Draw(random, user, item, existing, self.negatives, self.epoch_number, self._positives))
-        labels = np.zeros((len(rows), 1 + drawn.shape[1]), np.float32)
-        labels[:, 0] = self.log.label[rows]
-        if self.drawing is not unseen:
-            labels[:, 1:] = self._positives.has(user[:, None], drawn)
-        candidates = np.concatenate([item[:, None], drawn], axis=1)
-        return batch(self.log, user, time, candidates, labels, history, audience)._replace(epoch=self.epoch_number)
+        candidates, labels = item[:, None], self.log.label[rows][:, None].astype(np.float32)
+        if self.negatives:
+            # Codes follow first appearance, so "existed before" is "has a code below", for negatives as for targets.
+            existing = np.minimum(np.searchsorted(self.log.births[1], time, "left"), self.split.known_items)
+            random = self._random(self.step + 1)
+            drawn = self.drawing(Draw(random, user, item, existing, self.negatives, self.epoch_number, self._positives))
+            has = np.zeros(drawn.shape) if self.drawing is unseen else self._positives.has(user[:, None], drawn)
+            candidates, labels = np.concatenate([candidates, drawn], axis=1), np.concatenate([labels, has], axis=1)
+        make = batch_shared if self.settings.shared else batch
+        made = make(self.log, user, time, candidates, labels, self.settings.history, self.settings.audience)
+        return (made if self.negatives else _logged(made, self.log, rows))._replace(epoch=self.epoch_number)
 
     @cached_property
     def _positives(self) -> Positives:

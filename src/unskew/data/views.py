@@ -50,11 +50,27 @@ class Sequences:
             start[known], end[known] = self.before(entities[known], times[known])
         return (start if newest is None else np.maximum(start, end - newest)), end
 
-    def padded(self, start: Ints, end: Ints) -> Codes:
-        """The windows [start, end) as rows, padded on the left, as wide as the longest of them."""
+    def padded(self, start: Ints, end: Ints, *, right: bool = False) -> Codes:
+        """The windows [start, end) as rows, padded on the left (or on the right), as wide as the longest of them."""
         width = int((end - start).max(initial=0))
-        where = end[:, None] - width + np.arange(width)
-        return np.where(where >= start[:, None], self.ids[np.maximum(where, 0)] if len(self.ids) else PAD, PAD).astype(np.int32)
+        if not len(self.ids) or not width:
+            return np.full((len(start), width), PAD, np.int32)
+        where = (start[:, None] if right else end[:, None] - width) + np.arange(width)
+        inside = (where >= start[:, None]) & (where < end[:, None])
+        return np.where(inside, self.ids[np.where(inside, where, 0)], PAD).astype(np.int32)
+
+    def shared(self, start: Ints, end: Ints, length: int) -> tuple[Ints, Ints, Ints]:
+        """Few windows of at most `length` that hold many pasts: where each window starts and ends, and which one is whose.
+
+        A past [start, end) is the front part of its window, up to `end`. One that is longer than `length` keeps its newest
+        events, at least half of `length`: windows begin at every half of it, so that neighbours share theirs.
+        """
+        half = max(length // 2, 1)
+        first = start + half * np.maximum(-(-(end - start - length) // half), 0)
+        starts, window = np.unique(first, return_inverse=True)
+        ends = starts.copy()
+        np.maximum.at(ends, window, end)
+        return starts, ends, window
 
     def flat(self, start: Ints, end: Ints) -> tuple[Ints, Ints]:
         """The windows [start, end) one after the other: of each event in them, the number of its window and its place in the table."""

@@ -45,12 +45,13 @@ class Phase:
 
     `pairs`      rows of the log, clicked or not, each with sampled negatives where the log has few of its own (Batch)
     `positives`  the clicked ones only, each with as many others as the phase asks for (Batch)
+    `prefixes`   as pairs, user by user, with each history and audience a prefix of a row that is read once (Batch with `shared`)
     `histories`  whole histories of users, cut into windows, each event once a target (SequenceBatch)
     `sequences`  whole histories of users and audiences of items (SequenceBatch)
     """
 
     name: str
-    batches: Literal["pairs", "positives", "histories", "sequences"]
+    batches: Literal["pairs", "positives", "prefixes", "histories", "sequences"]
     loss: Callable[[Any], Tensor]
     parameters: Callable[[], Iterable[nn.Parameter]]
     epochs: int = 1

@@ -1,7 +1,7 @@
 """DEPS: Dually Enhanced Propensity Score Estimation in Sequential Recommendation (Xu et al., CIKM 2022)."""
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensit
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
         audience: int = AUDIENCE
-        """Past users of an item that the model reads, the newest."""
+        """Past users of an item that the model reads, the newest. The authors' 30 hide how popular it is; 500 may rank far better."""
         width: int = 64
         """Width of embeddings and states (d)."""
         layers: int = 2
@@ -58,14 +58,15 @@ class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensit
         """Epochs of the propensity losses in each round of stage 2 (n_b)."""
 
     config: Config
+    Encoder: ClassVar[type[Encoder]] = Encoder
 
     def __init__(self, split: Split, config: Config) -> None:
         super().__init__(split, config)
         width = config.width
         self.items, self.users = (Table(known, width, config.hidden_ids) for known in (split.known_items, split.known_users))  # theta_e
         shape = (width, config.layers, config.heads, config.inner, config.dropout)
-        self.history_encoder = Encoder(*shape, config.history) if config.reads != "audience" else None  # theta_t
-        self.audience_encoder = Encoder(*shape, config.audience) if config.reads != "history" else None
+        self.history_encoder = self.Encoder(*shape, config.history) if config.reads != "audience" else None  # theta_t
+        self.audience_encoder = self.Encoder(*shape, config.audience) if config.reads != "history" else None
         # The first layer of the MLP in four parts, so that a catalogue costs one addition per pair.   theta_m
         self.of_user, self.of_item = nn.Linear(width, config.hidden, bias=False), nn.Linear(width, config.hidden)
         self.of_history = nn.Linear(width, config.hidden, bias=False) if self.history_encoder is not None else None
@@ -79,9 +80,7 @@ class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensit
 
     def context_side(self, batch: Batch) -> Tensor:
         side: Tensor = self.of_user(self.users.hiding(batch.user_B))
-        if self.history_encoder is not None and self.of_history is not None:
-            side = side + self.of_history(in_groups(batch.history_BL, self._history))
-        return side
+        return side if self.of_history is None else side + self.of_history(self.histories(batch))
 
     def item_side(self, item_N: Tensor) -> Tensor:
         return self.of_item(self.items.hiding(item_N))  # type: ignore[no-any-return]
@@ -90,6 +89,13 @@ class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensit
         if self.of_audience is None:
             return torch.zeros(len(audience_AM), self.config.hidden)
         return self.of_audience(in_groups(audience_AM, self._audience))  # type: ignore[no-any-return]
+
+    def audiences(self, batch: Batch) -> Tensor:
+        """The audience's part of the first layer, for each distinct audience."""
+        return self.audience_side(batch.audience_AM)
+
+    def histories(self, batch: Batch) -> Tensor:
+        return in_groups(batch.history_BL, self._history)
 
     def _history(self, ids_BL: Tensor) -> Tensor:
         assert self.history_encoder is not None
@@ -103,7 +109,7 @@ class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensit
         return self.last(functional.relu(context + candidate)).squeeze(-1)  # type: ignore[no-any-return]  # eq. prediction
 
     def forward(self, batch: Batch) -> Tensor:
-        audience_BCH = self.audience_side(batch.audience_AM)[batch.audience_of_BC]
+        audience_BCH = self.audiences(batch)[batch.audience_of_BC]
         return self.join(self.context_side(batch)[:, None], self.item_side(batch.candidates_BC) + audience_BCH)
 
     def catalog(self, log: Log, first: int, last: int) -> Catalog:

@@ -1,0 +1,91 @@
+"""DEPS with transformers that read each sequence once, oldest first: a variant of ours, not the paper's.
+
+The paper's transformers are bidirectional, so every prefix of a sequence must be read anew. Where a state sees only what is
+before it, one pass over a history or an audience yields the mean of every prefix of it, and a batch of thousands of pairs reads
+each of its sequences once. Sequences longer than the model reads are cut into windows that overlap by half. Masking places
+has no sense here: in stage 1 the transformers predict the next id from those before. All else is DEPS.
+"""
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from unskew.data.batches import Batch, Prefixes, whole
+from unskew.data.sequences import SequenceBatch
+from unskew.layers import Encoder, Table, real, right_padded
+from unskew.losses import cross_entropy
+from unskew.models.base import Stage
+from unskew.models.deps import DEPS
+
+GROUP = 128  # rows of similar length that are read together
+
+
+class CausalEncoder(Encoder):
+    """A transformer over sequences padded on the right, in which each state has seen what is before it."""
+
+    def forward(self, x_BLD: Tensor, real_BL: Tensor | None = None) -> Tensor:
+        x_BLD = self.dropout(x_BLD + self.places[: x_BLD.shape[1]])
+        for block in self.blocks:
+            x_BLD = block(x_BLD, causal=True)
+        return self.norm(x_BLD)  # type: ignore[no-any-return]
+
+    def means(self, x_BLD: Tensor) -> Tensor:
+        """The mean of the states of the first 0, 1, ..., L places: (B, L + 1, D)."""
+        if not x_BLD.shape[1]:
+            return x_BLD.new_zeros(x_BLD.shape[0], 1, x_BLD.shape[2])
+        count_L = torch.arange(1, x_BLD.shape[1] + 1)
+        return functional.pad(self(x_BLD).cumsum(1) / count_L[:, None], (0, 0, 1, 0))
+
+
+class CausalDEPS(DEPS, name="deps-causal", paper="a variant of Xu et al., CIKM 2022, that reads each sequence once; no paper"):
+    Encoder: ClassVar[type[Encoder]] = CausalEncoder
+    recipe: ClassVar[dict[str, Any]] = {"batch_size": 4096}
+
+    def histories(self, batch: Batch) -> Tensor:
+        return prefix_means(self.history_encoder, self.items, batch.histories)  # eq. EmbedSeqI
+
+    def audiences(self, batch: Batch) -> Tensor:
+        return self._side(batch.audiences)
+
+    def audience_side(self, audience_AM: Tensor) -> Tensor:
+        return self._side(whole(audience_AM))
+
+    def _side(self, audiences: Prefixes) -> Tensor:
+        if self.of_audience is None:
+            return torch.zeros(len(audiences.row_N), self.config.hidden)
+        return self.of_audience(prefix_means(self.audience_encoder, self.users, audiences))  # type: ignore[no-any-return]  # eq. EmbedSeqU
+
+    def stages(self, rounds: int) -> tuple[Stage, ...]:
+        first, second = super().stages(rounds)
+        once = tuple(replace(phase, batches="prefixes") if phase.batches == "pairs" else phase for phase in second.phases)
+        return first, replace(second, phases=once)
+
+    def masked_loss(self, batch: SequenceBatch) -> Tensor:
+        """lambda_p times the mean over all ids but the first of each sequence: each one given those before it."""
+        total, count = 0 * self.items.weight.sum(), 0  # sequences of one id have nothing to predict, and yet a gradient
+        for encoder, table, ids in (
+            (self.history_encoder, self.items, right_padded(batch.history_BL)),
+            (self.audience_encoder, self.users, right_padded(batch.audience_BM)),
+        ):
+            if encoder is None or ids.shape[1] < 2:
+                continue
+            wanted = real(ids[:, 1:])
+            states = encoder(table(ids[:, :-1]), None)[wanted]
+            total, count = total + cross_entropy(states, table.weight, ids[:, 1:][wanted]), count + int(wanted.sum())
+        return self.config.mlm_weight * total / max(count, 1)
+
+
+def prefix_means(encoder: Encoder | None, table: Table, prefixes: Prefixes) -> Tensor:
+    """The mean state of each prefix, (N, D), with each row read once, among rows of its own length."""
+    assert isinstance(encoder, CausalEncoder)
+    lengths_W = real(prefixes.ids_WL).sum(1)
+    means, place_W, used = [], torch.empty_like(lengths_W), 0
+    for group in torch.split(lengths_W.argsort(), GROUP):
+        longest = int(lengths_W[group].max())
+        means.append(encoder.means(table.hiding(prefixes.ids_WL[group, :longest])).flatten(0, 1))
+        place_W[group] = used + torch.arange(len(group)) * (longest + 1)
+        used += len(means[-1])
+    return torch.cat(means)[place_W[prefixes.row_N] + prefixes.length_N]

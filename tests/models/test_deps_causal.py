@@ -1,0 +1,87 @@
+"""The variant of DEPS that reads each sequence once: the same scores and weights as when every prefix is read anew."""
+
+import torch
+from torch import Tensor
+
+import unskew
+from tests.test_models import builder, close
+from unskew.data.batches import Batch, Sampler, Sampling, batch, whole
+from unskew.data.sequences import SequenceBatch
+from unskew.data.views import PAD
+from unskew.models.deps import DEPS
+from unskew.models.deps_causal import CausalDEPS, prefix_means
+from unskew.propensity import DualGRU
+
+EVERYTHING = 10_000  # longer than any sequence here: nothing is cut
+
+
+def model_of(split: unskew.Split, length: int = EVERYTHING) -> CausalDEPS:
+    config = CausalDEPS.Config(history=length, audience=length, width=16, inner=32, hidden=8, dropout=0.3, hidden_ids=0.3)
+    return CausalDEPS(split, config).eval()
+
+
+def pair(split: unskew.Split, length: int = EVERYTHING) -> tuple[Batch, Batch]:
+    """A batch that shares its sequences, and the same pairs with each prefix on its own."""
+    sampler = Sampler(split, Sampling(batch_size=96, negatives=2, history=length, audience=length, shared=True))
+    shared = next(sampler.epoch())
+    asked = [part.numpy() for part in (shared.user_B, shared.times_B, shared.candidates_BC, shared.labels_BC)]
+    plain = batch(split.log, asked[0], asked[1], asked[2], asked[3], length, length)
+    return shared, plain
+
+
+@torch.no_grad()
+def test_reading_once_gives_the_scores_and_weights_of_reading_every_prefix(split: unskew.Split) -> None:
+    model, (shared, plain) = model_of(split), pair(split)
+    assert len(shared.histories.ids_WL) < len(plain.history_BL) / 2
+    assert len(shared.audiences.ids_WL) < len(plain.audience_AM) / 2
+    close(model(shared), model(plain))
+    close(model.propensity.weights(shared), model.propensity.weights(plain))
+    assert float(model(plain).std()) > 0.01
+
+
+def test_gradients_are_the_same_too(split: unskew.Split) -> None:
+    model, (shared, plain) = model_of(split), pair(split)
+    gradients: list[list[Tensor]] = []
+    for one in (shared, plain):
+        model.zero_grad()
+        model.unbiased_loss(one).backward()  # type: ignore[no-untyped-call]
+        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    for mine, its in zip(*gradients, strict=True):
+        close(mine, its)
+
+
+@torch.no_grad()
+def test_a_prefix_has_the_mean_of_its_own_states(split: unskew.Split) -> None:
+    model = model_of(split)
+    encoder = model.history_encoder
+    assert encoder is not None
+    ids = torch.tensor([[PAD, PAD, PAD], [PAD, PAD, 3], [PAD, 3, 1], [3, 1, 2]])
+    found = prefix_means(encoder, model.items, whole(ids))
+    assert found[0].tolist() == [0.0] * 16
+    states = encoder(model.items(torch.tensor([[3, 1, 2]])), None)[0]
+    close(found[1:], torch.stack([states[: n + 1].mean(0) for n in range(3)]))
+
+
+def test_stage_one_predicts_the_next_id_and_stage_two_reads_once(split: unskew.Split) -> None:
+    model = model_of(split)
+    assert isinstance(model.propensity, DualGRU)
+    first, second = model.stages(3)
+    assert [phase.batches for phase in first.phases] == ["sequences", "sequences"]
+    assert [phase.batches for phase in second.phases] == ["sequences", "prefixes"]
+    assert issubclass(CausalDEPS, DEPS)
+
+
+def test_sequences_of_one_id_have_nothing_to_predict(split: unskew.Split) -> None:
+    nothing = torch.zeros(0, 0, dtype=torch.int64)
+    single = SequenceBatch(torch.tensor([0]), torch.tensor([[4]]), torch.tensor([[0]]), torch.tensor([[True]]), nothing)
+    model = model_of(split)
+    loss = model.masked_loss(single)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert float(loss.detach()) == 0
+    assert model.items.weight.grad is not None
+    assert not model.items.weight.grad.any()
+
+
+def test_all_of_its_parameters_have_a_gradient_in_stage_one_and_two(split: unskew.Split) -> None:
+    model = builder(CausalDEPS)(split)
+    assert model.reached() == {name for name, _ in model.named_parameters()}
