@@ -1,5 +1,7 @@
 """The paper's theorems hold where the truth is known: 400 exposures of the same visits, everything else fixed."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -148,3 +150,24 @@ def test_the_bias_grows_with_the_clip_and_the_variance_falls(world, drawn):
         assert abs(z(losses, expected)) < 4
     assert bias[0] > -1e-3 * drawn.ideal
     assert z(draws[-1], drawn.ideal) < -10
+
+
+# Other estimators
+
+
+def test_dividing_by_the_mean_weight_keeps_the_mean_and_lowers_the_deviation(world, drawn):
+    weight = TruePropensity(world).weights(drawn.pairs)
+    plain, divided = drawn.weighted(weight), drawn.self_normalised(weight)
+    assert abs(divided.mean() / drawn.ideal - 1) < 0.02
+    assert divided.std() < plain.std()
+    # With equal weights it is the naive loss.
+    assert np.allclose(drawn.self_normalised(np.full(drawn.chance_VI.shape, 3.0)), drawn.naive())
+
+
+def test_a_doubly_robust_loss_is_right_where_either_guess_is(world, drawn):
+    weight = TruePropensity(world).weights(drawn.pairs)
+    assert abs(drawn.doubly_robust(weight, smoothed=1e9).mean() / drawn.ideal - 1) < 0.02  # a poor guess, true propensities
+    same = dataclasses.replace(drawn, delta_VI=np.broadcast_to(np.linspace(0.1, 2, drawn.delta_VI.shape[1]), drawn.delta_VI.shape))
+    shown_everywhere = dataclasses.replace(same, shown_NVI=same.shown_NVI[:, :, :] | (np.arange(len(same.delta_VI)) == 0)[:, None])
+    wrong = np.full(drawn.chance_VI.shape, 7.0)
+    assert np.allclose(shown_everywhere.doubly_robust(wrong, smoothed=1e-9), same.ideal)  # a perfect guess, wrong weights

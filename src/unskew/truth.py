@@ -3,6 +3,8 @@
     L_ideal    = sum of delta over all pairs
     L_weighted = sum of w delta over the shown pairs,   w = alpha / max(P, M) + (1 - alpha) / max(P, M)     (Theorem 1)
     L_naive    = mean of delta over the shown pairs, times the number of all pairs
+    L_snips    = weighted mean of delta over the shown pairs, times the number of all pairs
+    L_robust   = sum of d over all pairs + sum of w (delta - d) over the shown pairs, d guessed from the shown pairs of the same item
 
 Only o is random: visits, r, the prediction and so delta are fixed, P = P(o = 1) is the true one. Then, per pair,
 
@@ -72,6 +74,20 @@ class Redrawn:
     def naive(self) -> Floats:
         """L_naive of each draw."""
         return np.array([self.delta_VI[shown].mean() * shown.size for shown in self.shown_NVI])
+
+    def self_normalised(self, weight_VI: Tensor | Floats) -> Floats:
+        """L_snips of each draw."""
+        weight = np.asarray(weight_VI, np.float64)
+        return np.array([np.average(self.delta_VI[shown], weights=weight[shown]) * shown.size for shown in self.shown_NVI])
+
+    def doubly_robust(self, weight_VI: Tensor | Floats, smoothed: float = 5.0) -> Floats:
+        """L_robust of each draw. What was guessed of an item is the mean over its shown pairs, and so many of all items."""
+        weight, found = np.asarray(weight_VI, np.float64), []
+        for shown in self.shown_NVI:
+            own_I, mean = (self.delta_VI * shown).sum(0), float(self.delta_VI[shown].mean())
+            guess_VI = np.broadcast_to((own_I + smoothed * mean) / (shown.sum(0) + smoothed), shown.shape)
+            found.append(guess_VI.sum() + (weight * (self.delta_VI - guess_VI))[shown].sum())
+        return np.array(found)
 
     def bias(self, clip: float) -> Floats:
         """Of each pair, exactly."""
