@@ -52,6 +52,17 @@ def check_shared(found: Prefixes, place: int, before: list[int], length: int) ->
     assert len(read) == len(before) or len(read) > length - max(length // 2, 1)
 
 
+@pytest.mark.parametrize("longest", [1, 3, 8])
+def test_shared_sequences_can_be_shortened(log: unskew.Log, longest: int) -> None:
+    sampler = Sampler(unskew.split(log), Sampling(batch_size=64, history=8, shared=True))
+    for made in sampler.epoch():
+        whole, short = made.histories, made.histories.newest(longest)
+        assert short is whole or short.ids_WL.shape == (len(made.user_B), longest)
+        for place in range(len(made.user_B)):
+            read = [of.ids_WL[of.row_N[place], : of.length_N[place]].tolist() for of in (whole, short)]
+            assert read[1] == read[0][-longest:]
+
+
 def test_shared_sequences_are_few_and_their_epoch_meets_every_row_once(log: unskew.Log) -> None:
     plain, shared = (Sampler(unskew.split(log), Sampling(batch_size=64, shared=value)) for value in (False, True))
     rows = [

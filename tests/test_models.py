@@ -15,6 +15,7 @@ from torch.nn import functional
 
 import unskew
 import unskew.models
+from tests.conftest import random_table
 from unskew.catalog import Catalog
 from unskew.data.batches import Batch, batch, contexts, with_candidates
 from unskew.data.views import PAD
@@ -428,6 +429,19 @@ def test_every_model_can_be_debiased(kind: type[Recommender], propensity: str, w
     phases = [phase.name for stage in trainer.stages for phase in stage.phases]
     assert phases.count("exposure") == (2 if propensity == "dual" and kind(split, tiny(kind)).stages(1) else 0)
     catalog_equals_forward(lambda split: trained, split)
+
+
+@every_model
+def test_a_backbone_may_read_less_than_the_estimator(kind: type[Recommender]) -> None:
+    """Every phase has batches that its own part of the model can read."""
+    short = unskew.split(unskew.read(random_table(rows=2000, users=40, items=80)))
+    model = model_named(f"debiased-{kind.name}")
+    config = model.Config(backbone=tiny(kind, history=5, audience=4), past_items=20, past_users=25, propensity_width=8)
+    network = model(short, config)
+    trainer = Trainer(network, short, Training(batch_size=256, sequences=64))
+    for phase in {phase.name: phase for stage in trainer.stages for phase in stage.phases}.values():
+        made = next(trainer.samplers[phase.name].epoch())
+        assert torch.isfinite(phase.loss(made))
 
 
 # A predictable walk

@@ -103,8 +103,9 @@ class Trainer:
     def _sampler(self, phase: Phase, place: int) -> Sampler | SequenceSampler:
         settings, model = self.settings, self.model
         seed = settings.seed * 1000 + place
+        history, audience = phase.past or (model.history, model.audience)
         if phase.batches == "sequences":
-            return SequenceSampler(self.split, settings.sequences, seed, model.history, model.audience)
+            return SequenceSampler(self.split, settings.sequences, seed, history, audience)
         if phase.batches == "histories":
             return SequenceSampler(self.split, settings.sequences, seed, model.window, audience=None, overlap=1)
         wanted = phase.negatives if settings.negatives is None or phase.negatives == 0 else settings.negatives
@@ -113,8 +114,8 @@ class Trainer:
         sampling = Sampling(
             batch_size=settings.batch_size,
             negatives=wanted,
-            history=model.history,
-            audience=model.audience,
+            history=history,
+            audience=audience,
             positives_only=phase.batches == "positives",
             shared=phase.batches == "prefixes",
             seed=seed,

@@ -27,6 +27,14 @@ class Prefixes(NamedTuple):
     row_N: Tensor
     length_N: Tensor
 
+    def newest(self, longest: int) -> "Prefixes":
+        """No more than this of each; where rows are longer, each sequence gets a row of its own."""
+        if self.ids_WL.shape[1] <= longest:
+            return self
+        place_NL = (self.length_N - longest).clamp(min=0)[:, None] + torch.arange(longest)
+        ids_NL = self.ids_WL[self.row_N[:, None], place_NL].masked_fill(place_NL >= self.length_N[:, None], PAD)
+        return Prefixes(ids_NL, torch.arange(len(ids_NL)), self.length_N.clamp(max=longest))
+
 
 def whole(ids_BL: Tensor) -> Prefixes:
     """Sequences that are padded on the left, each a row of its own."""

@@ -59,6 +59,7 @@ class Phase:
     drawing: Drawing = unseen
     optimizer: Callable[[Iterable[nn.Parameter], float, float], torch.optim.Optimizer] = adam
     weighted: bool = True  # whether its terms are observed pairs, which a propensity may weight
+    past: tuple[int, int | None] | None = None  # of histories and audiences, how much its batches hold; None: what the model reads
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,10 @@ class Debiased(Recommender):
         its = tuple(replace(stage, phases=tuple(map(self._weighted, stage.phases))) for stage in self.backbone.stages(rounds))
         if not isinstance(self.propensity, DualGRU) or not its:
             return its
-        exposure = Phase("exposure", "sequences", self.autoregressive_loss, lambda: parameters_of(self.propensity), weighted=False)
+        past = self.config.past_items, self.config.past_users
+        exposure = Phase(
+            "exposure", "sequences", self.autoregressive_loss, lambda: parameters_of(self.propensity), weighted=False, past=past
+        )
         again = replace(exposure, epochs=self.config.propensity_epochs)
         its = tuple(replace(stage, phases=(again, *stage.phases)) if stage.validated else stage for stage in its)
         return Stage("exposure", (exposure,), self.config.propensity_rounds), *its
@@ -132,7 +135,8 @@ class Debiased(Recommender):
             weight = self._rows()[batch.event_BL]
             return phase.loss(batch._replace(weight_BL=self._normalised(weight, batch.target_BL)))
 
-        return replace(phase, loss=loss)
+        own = (self.backbone.history, self.backbone.audience) if phase.batches == "sequences" else None
+        return replace(phase, loss=loss, past=phase.past or own)
 
     def _normalised(self, weight: Tensor, counted: Tensor) -> Tensor:
         """Clipped ones times M, as in DEPS: no weight is above one, so shortening long gradients means the same with them."""
@@ -157,9 +161,13 @@ class Debiased(Recommender):
 def newest(batch: Batch, history: int, audience: int | None) -> Batch:
     """The same batch with no more of the past than this."""
     history_BL, audience_AM = batch.history_BL, batch.audience_AM
-    if audience is not None:
-        audience_AM = audience_AM[:, max(audience_AM.shape[1] - audience, 0) :]
-    return batch._replace(history_BL=history_BL[:, max(history_BL.shape[1] - history, 0) :], audience_AM=audience_AM)
+    audience = audience_AM.shape[1] if audience is None else audience
+    if batch.shared is not None:
+        return batch._replace(shared=(batch.histories.newest(history), batch.audiences.newest(audience)))
+    return batch._replace(
+        history_BL=history_BL[:, max(history_BL.shape[1] - history, 0) :],
+        audience_AM=audience_AM[:, max(audience_AM.shape[1] - audience, 0) :],
+    )
 
 
 class _Shorter:
