@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from unskew.data.batches import Prefixes
 from unskew.data.views import PAD
 
 # One stream per process, like torch's own. Bytes from numpy cost a quarter of torch's dropout on a CPU.
@@ -102,6 +103,21 @@ def in_groups(ids_BL: Tensor, encode: Callable[[Tensor], Tensor], size: int = 12
     order = lengths.argsort()
     groups = [encode(ids_BL[group, ids_BL.shape[1] - int(lengths[group].max()) :]) for group in torch.split(order, size)]
     return torch.cat(groups)[order.argsort()] if groups else encode(ids_BL)
+
+
+def after(prefixes: Prefixes, encode: Callable[[Tensor], Tensor], size: int = 128) -> Tensor:
+    """What a causal network has after each prefix, (N, D), with every row read once, among rows of its own length.
+
+    `encode` makes (rows, places + 1, D) of (rows, places): what it has after 0, 1, ... of them.
+    """
+    lengths_W = real(prefixes.ids_WL).sum(1)
+    found, first_W, used = [], torch.empty_like(lengths_W), 0
+    for group in torch.split(lengths_W.argsort(), size):
+        longest = int(lengths_W[group].max())
+        found.append(encode(prefixes.ids_WL[group, :longest]).flatten(0, 1))
+        first_W[group] = used + torch.arange(len(group)) * (longest + 1)
+        used += len(found[-1])
+    return torch.cat(found)[first_W[prefixes.row_N] + prefixes.length_N]
 
 
 def real(ids: Tensor) -> Tensor:

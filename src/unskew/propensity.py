@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from unskew.data.batches import Batch, Prefixes
 from unskew.data.split import Split
 from unskew.errors import BadInput
-from unskew.layers import Embeddings, real
+from unskew.layers import Embeddings, after, real
 from unskew.losses import FULL_SOFTMAX, SAMPLES, cross_entropy
 
 BOUND = 512  # ids whose sum bounds the normaliser from below
@@ -107,8 +107,7 @@ class SequenceGRU(nn.Module):
 
     def after(self, prefixes: Prefixes, table: Embeddings) -> Tensor:
         """y after the whole of each sequence: (N, D)."""
-        # To the right of the real ones there may be anything: the GRU has not read it yet when their last output comes.
-        return self.outputs(prefixes.ids_WL, table)[prefixes.row_N, prefixes.length_N]
+        return after(prefixes, lambda ids_BL: self.outputs(ids_BL, table))
 
     def loss(self, ids_BL: Tensor, table: Embeddings) -> Tensor:
         """-log P of each element given those before it, summed over the batch; padded on the right.   (L^AR)"""

@@ -8,8 +8,9 @@ from tests.test_models import builder, close
 from unskew.data.batches import Batch, Sampler, Sampling, batch, whole
 from unskew.data.sequences import SequenceBatch
 from unskew.data.views import PAD
+from unskew.layers import after
 from unskew.models.deps import DEPS
-from unskew.models.deps_causal import CausalDEPS, prefix_means
+from unskew.models.deps_causal import CausalDEPS
 from unskew.propensity import DualGRU
 
 EVERYTHING = 10_000  # longer than any sequence here: nothing is cut
@@ -54,9 +55,8 @@ def test_gradients_are_the_same_too(split: unskew.Split) -> None:
 def test_a_prefix_has_the_mean_of_its_own_states(split: unskew.Split) -> None:
     model = model_of(split)
     encoder = model.history_encoder
-    assert encoder is not None
     ids = torch.tensor([[PAD, PAD, PAD], [PAD, PAD, 3], [PAD, 3, 1], [3, 1, 2]])
-    found = prefix_means(encoder, model.items, whole(ids))
+    found = after(whole(ids), lambda ids_BL: encoder.means(model.items(ids_BL)))
     assert found[0].tolist() == [0.0] * 16
     states = encoder(model.items(torch.tensor([[3, 1, 2]])), None)[0]
     close(found[1:], torch.stack([states[: n + 1].mean(0) for n in range(3)]))

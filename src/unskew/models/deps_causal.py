@@ -15,12 +15,10 @@ from torch.nn import functional
 
 from unskew.data.batches import Batch, Prefixes, whole
 from unskew.data.sequences import SequenceBatch
-from unskew.layers import Encoder, Table, real, right_padded
+from unskew.layers import Encoder, after, real, right_padded
 from unskew.losses import cross_entropy
 from unskew.models.base import Stage
 from unskew.models.deps import DEPS
-
-GROUP = 128  # rows of similar length that are read together
 
 
 class CausalEncoder(Encoder):
@@ -42,10 +40,12 @@ class CausalEncoder(Encoder):
 
 class CausalDEPS(DEPS, name="deps-causal", paper="a variant of Xu et al., CIKM 2022, that reads each sequence once; no paper"):
     Encoder: ClassVar[type[Encoder]] = CausalEncoder
+    history_encoder: CausalEncoder
+    audience_encoder: CausalEncoder
     recipe: ClassVar[dict[str, Any]] = {"batch_size": 4096}
 
     def histories(self, batch: Batch) -> Tensor:
-        return prefix_means(self.history_encoder, self.items, batch.histories)  # eq. EmbedSeqI
+        return after(batch.histories, lambda ids_BL: self.history_encoder.means(self.items.hiding(ids_BL)))  # eq. EmbedSeqI
 
     def audiences(self, batch: Batch) -> Tensor:
         return self._side(batch.audiences)
@@ -56,7 +56,8 @@ class CausalDEPS(DEPS, name="deps-causal", paper="a variant of Xu et al., CIKM 2
     def _side(self, audiences: Prefixes) -> Tensor:
         if self.of_audience is None:
             return torch.zeros(len(audiences.row_N), self.config.hidden)
-        return self.of_audience(prefix_means(self.audience_encoder, self.users, audiences))  # type: ignore[no-any-return]  # eq. EmbedSeqU
+        means = after(audiences, lambda ids_BM: self.audience_encoder.means(self.users.hiding(ids_BM)))  # eq. EmbedSeqU
+        return self.of_audience(means)  # type: ignore[no-any-return]
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         first, second = super().stages(rounds)
@@ -76,16 +77,3 @@ class CausalDEPS(DEPS, name="deps-causal", paper="a variant of Xu et al., CIKM 2
             states = encoder(table(ids[:, :-1]), None)[wanted]
             total, count = total + cross_entropy(states, table.weight, ids[:, 1:][wanted]), count + int(wanted.sum())
         return self.config.mlm_weight * total / max(count, 1)
-
-
-def prefix_means(encoder: Encoder | None, table: Table, prefixes: Prefixes) -> Tensor:
-    """The mean state of each prefix, (N, D), with each row read once, among rows of its own length."""
-    assert isinstance(encoder, CausalEncoder)
-    lengths_W = real(prefixes.ids_WL).sum(1)
-    means, place_W, used = [], torch.empty_like(lengths_W), 0
-    for group in torch.split(lengths_W.argsort(), GROUP):
-        longest = int(lengths_W[group].max())
-        means.append(encoder.means(table.hiding(prefixes.ids_WL[group, :longest])).flatten(0, 1))
-        place_W[group] = used + torch.arange(len(group)) * (longest + 1)
-        used += len(means[-1])
-    return torch.cat(means)[place_W[prefixes.row_N] + prefixes.length_N]
