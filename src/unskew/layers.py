@@ -1,6 +1,6 @@
 """Blocks that two models or more are made of. Suffix letters are axes: B rows, L places, D width, H heads."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -97,23 +97,37 @@ class Table(Embeddings):
         return self(ids, (torch.rand(ids.shape) < self.hidden) & (ids != PAD))  # type: ignore[no-any-return]
 
 
-def in_groups(ids_BL: Tensor, encode: Callable[[Tensor], Tensor], size: int = 128) -> Tensor:
-    """Encode sequences in groups of similar length, each trimmed to its own longest: padding is what costs most."""
-    lengths = real(ids_BL).sum(1)
-    order = lengths.argsort()
-    groups = [encode(ids_BL[group, ids_BL.shape[1] - int(lengths[group].max()) :]) for group in torch.split(order, size)]
-    return torch.cat(groups)[order.argsort()] if groups else encode(ids_BL)
+TOKENS = 2048  # read together: what they need stays in the cache
 
 
-def after(prefixes: Prefixes, encode: Callable[[Tensor], Tensor], size: int = 128) -> Tensor:
-    """What a causal network has after each prefix, (N, D), with every row read once, among rows of its own length.
+def groups(ids_BL: Tensor) -> Iterator[tuple[Tensor, int]]:
+    """Rows of similar length that are read together, and the longest of them: padding is what costs most. The longest come first."""
+    lengths, order = real(ids_BL).sum(1).sort(descending=True)
+    at = 0
+    while at < len(order):
+        longest = int(lengths[at])
+        size = max(TOKENS // max(longest, 1), 1)
+        yield order[at : at + size], longest
+        at += size
+
+
+def in_groups(ids_BL: Tensor, encode: Callable[[Tensor], Tensor]) -> Tensor:
+    """What `encode` makes of sequences that are padded on the left, (B, D), read in groups."""
+    found, order = [], []
+    for group, longest in groups(ids_BL):
+        found.append(encode(ids_BL[group, ids_BL.shape[1] - longest :]))
+        order.append(group)
+    return torch.cat(found)[torch.cat(order).argsort()] if found else encode(ids_BL)
+
+
+def after(prefixes: Prefixes, encode: Callable[[Tensor], Tensor]) -> Tensor:
+    """What a causal network has after each prefix, (N, D), with every row read once, in groups.
 
     `encode` makes (rows, places + 1, D) of (rows, places): what it has after 0, 1, ... of them.
     """
-    lengths_W = real(prefixes.ids_WL).sum(1)
-    found, first_W, used = [], torch.empty_like(lengths_W), 0
-    for group in torch.split(lengths_W.argsort(), size):
-        longest = int(lengths_W[group].max())
+    found, used = [], 0
+    first_W = torch.empty(len(prefixes.ids_WL), dtype=torch.int64)
+    for group, longest in groups(prefixes.ids_WL):
         found.append(encode(prefixes.ids_WL[group, :longest]).flatten(0, 1))
         first_W[group] = used + torch.arange(len(group)) * (longest + 1)
         used += len(found[-1])
