@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from results import COMPARED, PROTOCOLS, PUBLISHED, ROOT, SAMPLES, SETS, TUNED, records
 
-PAGE = ROOT / "docs" / "results.md"
+PAGE, README = ROOT / "docs" / "results.md", ROOT / "README.md"
+OPENED, CLOSED = "<!-- made by benchmarks/results_page.py -->", "<!-- end -->"
+OWN = ("DEPS", "DEPS unweighted", "DEPS without audience")
 METRICS = ("ndcg@10", "hr@10", "ndcg@20", "hr@20", "mrr@10")
 # Of the paper's Table main, NDCG@10, HR@10, NDCG@20, HR@20: DEPS and the best other.
 PAPER = {
@@ -20,8 +22,9 @@ PAPER = {
 
 
 def main() -> None:
-    parts = [HEAD, tuning_table()]
     runs = records()
+    short = summary(runs)
+    parts = [HEAD, short, tuning_table()]
     for name in [name for name in SETS if any(r["set"] == name for r in runs)]:
         for shares in sorted({r["shares"] for r in runs if r["set"] == name}):
             here = [r for r in runs if (r["set"], r["shares"]) == (name, shares)]
@@ -29,6 +32,8 @@ def main() -> None:
             parts += [table(here, test, protocol) for protocol in PROTOCOLS for test in ("ordinary", "resampled", "randomised")]
             parts += [weight_table(here)]
     PAGE.write_text("\n".join(part for part in parts if part), encoding="utf-8")
+    before, _, rest = README.read_text(encoding="utf-8").partition(OPENED)
+    README.write_text(before + OPENED + "\n\n" + short + "\n" + CLOSED + rest.partition(CLOSED)[2], encoding="utf-8")
 
 
 HEAD = """# Results
@@ -74,6 +79,35 @@ of paper-music, and mended for all sets, so its test part is not untouched.
   test rows with less training data than the paper had; the paper's figures stand beside them under its own protocol, and are no
   reproduction.
 """
+
+
+def summary(runs: list[dict[str, Any]]) -> str:
+    """NDCG@10 of the whole catalogue, ordinary / resampled: DEPS, its variants, popularity, and the best of all other models."""
+    head = ["data, split", "popularity: total", "recency by validation", *OWN, "best other model"]
+    rows = []
+    for name in SETS:
+        for shares in sorted({run["shares"] for run in runs if run["set"] == name and run["shares"] != PUBLISHED}):
+            here = [run for run in runs if (run["set"], run["shares"]) == (name, shares)]
+            models = {model: both(here, model) for model in dict.fromkeys(run["model"] for run in here)}
+            recent = max((run for run in here if run["model"].startswith("popularity")), key=lambda run: run["chosen_by"])["model"]
+            others = [model for model in models if not model.startswith(("popularity", "DEPS")) and model not in SAMPLES]
+            best = max(others, key=lambda model: models[model][0], default=None)
+            cells = [shown(models["popularity, total"]), shown(models[recent]) + f" ({recent.removeprefix('popularity, ')})"]
+            cells += [shown(models[model]) if model in models else "–" for model in OWN]
+            cells.append(f"{shown(models[best])} ({best})" if best is not None else "–")
+            rows.append(f"| {name}, {shares.replace('-', '/')} | " + " | ".join(cells) + " |")
+    title = "NDCG@10 over the whole catalogue (`full`), ordinary / resampled test, mean over the seeds that were run:\n"
+    return "\n".join([title, "| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1), *rows, ""])
+
+
+def both(runs: list[dict[str, Any]], model: str) -> tuple[float, ...]:
+    """NDCG@10 of a model in the two tests, mean over its seeds."""
+    found = [r for run in runs if run["model"] == model for r in run["results"] if r["protocol"] == "full"]
+    return tuple(float(np.mean([r["metrics"]["ndcg@10"] for r in found if r["test"] == test])) for test in ("ordinary", "resampled"))
+
+
+def shown(figures: tuple[float, ...]) -> str:
+    return " / ".join(f"{figure:.4f}" for figure in figures)
 
 
 def tuning_table() -> str:
