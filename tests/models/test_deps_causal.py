@@ -1,17 +1,22 @@
 """The variant of DEPS that reads each sequence once: the same scores and weights as when every prefix is read anew."""
 
+import dataclasses
+
+import pytest
 import torch
 from torch import Tensor
 
 import unskew
-from tests.test_models import builder, close
+from tests.test_models import AUDIENCE, HISTORY, builder, catalog_equals_forward, close
 from unskew.data.batches import Batch, Sampler, Sampling, batch, whole
 from unskew.data.sequences import SequenceBatch
 from unskew.data.views import PAD
 from unskew.layers import after
-from unskew.models.deps import DEPS
+from unskew.models.deps import ABLATIONS, DEPS
 from unskew.models.deps_causal import CausalDEPS
 from unskew.propensity import DualGRU
+from unskew.run import train
+from unskew.train import Training
 
 EVERYTHING = 10_000  # longer than any sequence here: nothing is cut
 
@@ -58,7 +63,7 @@ def test_a_prefix_has_the_mean_of_its_own_states(split: unskew.Split) -> None:
     ids = torch.tensor([[PAD, PAD, PAD], [PAD, PAD, 3], [PAD, 3, 1], [3, 1, 2]])
     found = after(whole(ids), lambda ids_BL: encoder.means(model.items(ids_BL)))
     assert found[0].tolist() == [0.0] * 16
-    states = encoder(model.items(torch.tensor([[3, 1, 2]])), None)[0]
+    states = encoder(model.items(torch.tensor([[3, 1, 2]])))[0]
     close(found[1:], torch.stack([states[: n + 1].mean(0) for n in range(3)]))
 
 
@@ -85,3 +90,11 @@ def test_sequences_of_one_id_have_nothing_to_predict(split: unskew.Split) -> Non
 def test_all_of_its_parameters_have_a_gradient_in_stage_one_and_two(split: unskew.Split) -> None:
     model = builder(CausalDEPS)(split)
     assert model.reached() == {name for name, _ in model.named_parameters()}
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_it_has_the_same_ablations(split: unskew.Split, name: str) -> None:
+    """All of its stages run, and its catalogue is its forward, whatever is left out."""
+    config = dataclasses.replace(ABLATIONS[name], history=HISTORY, audience=AUDIENCE, width=8, layers=1, unsupervised_rounds=1)
+    network, _ = train(split, "deps-causal", config, Training(rounds=1, batch_size=256))
+    catalog_equals_forward(lambda _: network.eval(), split)

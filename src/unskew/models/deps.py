@@ -58,15 +58,15 @@ class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensit
         """Epochs of the propensity losses in each round of stage 2 (n_b)."""
 
     config: Config
-    Encoder: ClassVar[type[Encoder]] = Encoder
+    Transformer: ClassVar[type[Encoder]] = Encoder
 
     def __init__(self, split: Split, config: Config) -> None:
         super().__init__(split, config)
         width = config.width
         self.items, self.users = (Table(known, width, config.hidden_ids) for known in (split.known_items, split.known_users))  # theta_e
         shape = (width, config.layers, config.heads, config.inner, config.dropout)
-        self.history_encoder = self.Encoder(*shape, config.history) if config.reads != "audience" else None  # theta_t
-        self.audience_encoder = self.Encoder(*shape, config.audience) if config.reads != "history" else None
+        self.history_encoder = self.Transformer(*shape, config.history) if config.reads != "audience" else None  # theta_t
+        self.audience_encoder = self.Transformer(*shape, config.audience) if config.reads != "history" else None
         # The first layer of the MLP in four parts, so that a catalogue costs one addition per pair.   theta_m
         self.of_user, self.of_item = nn.Linear(width, config.hidden, bias=False), nn.Linear(width, config.hidden)
         self.of_history = nn.Linear(width, config.hidden, bias=False) if self.history_encoder is not None else None

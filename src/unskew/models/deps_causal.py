@@ -39,7 +39,7 @@ class CausalEncoder(Encoder):
 
 
 class CausalDEPS(DEPS, name="deps-causal", paper="a variant of Xu et al., CIKM 2022, that reads each sequence once; no paper"):
-    Encoder: ClassVar[type[Encoder]] = CausalEncoder
+    Transformer: ClassVar[type[Encoder]] = CausalEncoder
     history_encoder: CausalEncoder
     audience_encoder: CausalEncoder
     recipe: ClassVar[dict[str, Any]] = {"batch_size": 4096}
@@ -74,6 +74,6 @@ class CausalDEPS(DEPS, name="deps-causal", paper="a variant of Xu et al., CIKM 2
             if encoder is None or ids.shape[1] < 2:
                 continue
             wanted = real(ids[:, 1:])
-            states = encoder(table(ids[:, :-1]), None)[wanted]
+            states = encoder(table(ids[:, :-1]))[wanted]
             total, count = total + cross_entropy(states, table.weight, ids[:, 1:][wanted]), count + int(wanted.sum())
         return self.config.mlm_weight * total / max(count, 1)
