@@ -167,7 +167,7 @@ CPU-second, 2.7 GB). Width 64, 3 layers, 2 heads, histories up to 50, audiences 
 the transformer layers need, against what this machine does in nothing but such products. The machine is shared: figures move by a fifth.
 
 `deps` is the paper's model: bidirectional, so it reads every prefix anew, and the number of tokens is what costs. `deps-causal` reads each
-sequence once for all its prefixes. What it gives up is in [the results](results.md).
+sequence once for all its prefixes; how it ranks is in [the results](results.md).
 """
 
 
