@@ -133,8 +133,6 @@ class Run:
     shares: tuple[str, ...] = ("50-20-30",)
     seeds: tuple[int, ...] = (0, 1, 2)
     models: tuple[str, ...] = tuple(MODELS)
-    sample: int = 10_000
-    """Test positives that are ranked, a fixed seeded sample where there are more."""
 
     def run(self) -> None:
         torch.set_num_threads(1)
@@ -155,7 +153,7 @@ class Run:
                 scorer = Popularity(split, config)
                 rows = positives(split, "valid", valid_test(shares), 2000, 0)
                 valid = evaluation(split, rank(scorer, split, rows), "full", valid_test(shares)).mean("ndcg@10")
-                self._store(name, shares, split, f"popularity, {label}", scorer, 0, {"chosen_by": valid}, self.sample)
+                self._store(name, shares, split, f"popularity, {label}", scorer, 0, {"chosen_by": valid}, sample_of(name, shares))
 
     def _model(self, name: str, shares: str, split: Split, label: str, seed: int) -> None:
         model, settings = MODELS[label]
@@ -182,7 +180,7 @@ class Run:
             if trainer.records
             else None,
         }
-        self._store(name, shares, split, label, network.eval(), seed, facts, SAMPLES.get(label, self.sample))
+        self._store(name, shares, split, label, network.eval(), seed, facts, SAMPLES.get(label, sample_of(name, shares)))
 
     def _store(
         self, name: str, shares: str, split: Split, model: str, scorer: Scorer, seed: int, facts: dict[str, Any], sample: int
@@ -213,6 +211,11 @@ def rounded(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [rounded(inner) for inner in value]
     return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def sample_of(name: str, shares: str) -> int:
+    """Test positives that are ranked, a fixed seeded sample where there are more."""
+    return 10_000 if name == "movietweetings" or shares == PUBLISHED else 5_000
 
 
 def valid_test(shares: str) -> Literal["ordinary", "randomised"]:

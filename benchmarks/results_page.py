@@ -52,7 +52,8 @@ first moment of their item are no test positives ([why](deps.md)).
 
 **How the models were trained.** Every one stops by NDCG@10 (`full`) of 2,000 validation positives (BST: 300) and keeps its best
 round; the test part chose nothing. DEPS and its variants share one recipe, the best of those below on MovieTweetings'
-validation part; the others have the settings of their papers (`unskew models`; UIR's batch and weight decay and CPR's sample
+validation part (`DEPS, causal`: batches of 2,048, at most 20 rounds, patience 3); the others have the settings of their papers
+(`unskew models`; UIR's batch and weight decay and CPR's sample
 rate were looked at on validation), at most 40 rounds, patience 4. So DEPS was tuned more than its rivals. Large sets (beauty,
 paper-beauty) had less of everything: DEPS one negative and 5 rounds, the others 12 rounds with patience 2. The number of
 seeds stands in each row. Exact settings are in every line of `results/runs/`. Two faults were found earlier by looking at test

@@ -57,6 +57,7 @@ def test_shared_sequences_can_be_shortened(log: unskew.Log, longest: int) -> Non
     sampler = Sampler(unskew.split(log), Sampling(batch_size=64, history=8, shared=True))
     for made in sampler.epoch():
         whole, short = made.histories, made.histories.newest(longest)
+        assert whole.newest(None) is whole
         assert short is whole or short.ids_WL.shape == (len(made.user_B), longest)
         for place in range(len(made.user_B)):
             read = [of.ids_WL[of.row_N[place], : of.length_N[place]].tolist() for of in (whole, short)]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.data.batches import Prefixes
+from unskew.data.batches import Prefixes, whole
 from unskew.data.views import PAD
 
 # One stream per process, like torch's own. Bytes from numpy cost a quarter of torch's dropout on a CPU.
@@ -141,7 +141,7 @@ def real(ids: Tensor) -> Tensor:
 
 def right_padded(ids_BL: Tensor) -> Tensor:
     """The same sequences with their padding on the right."""
-    return shifted_left(ids_BL, ids_BL)
+    return whole(ids_BL).ids_WL
 
 
 def shifted_left(values_BL: Tensor, ids_BL: Tensor) -> Tensor:

@@ -27,9 +27,9 @@ class Prefixes(NamedTuple):
     row_N: Tensor
     length_N: Tensor
 
-    def newest(self, longest: int) -> "Prefixes":
-        """No more than this of each; where rows are longer, each sequence gets a row of its own."""
-        if self.ids_WL.shape[1] <= longest:
+    def newest(self, longest: int | None) -> "Prefixes":
+        """No more than this of each (None: all); where rows are longer, each sequence gets a row of its own."""
+        if longest is None or self.ids_WL.shape[1] <= longest:
             return self
         place_NL = (self.length_N - longest).clamp(min=0)[:, None] + torch.arange(longest)
         ids_NL = self.ids_WL[self.row_N[:, None], place_NL].masked_fill(place_NL >= self.length_N[:, None], PAD)

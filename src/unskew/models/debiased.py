@@ -160,10 +160,10 @@ class Debiased(Recommender):
 
 def newest(batch: Batch, history: int, audience: int | None) -> Batch:
     """The same batch with no more of the past than this."""
-    history_BL, audience_AM = batch.history_BL, batch.audience_AM
-    audience = audience_AM.shape[1] if audience is None else audience
     if batch.shared is not None:
         return batch._replace(shared=(batch.histories.newest(history), batch.audiences.newest(audience)))
+    history_BL, audience_AM = batch.history_BL, batch.audience_AM
+    audience = audience_AM.shape[1] if audience is None else audience
     return batch._replace(
         history_BL=history_BL[:, max(history_BL.shape[1] - history, 0) :],
         audience_AM=audience_AM[:, max(audience_AM.shape[1] - audience, 0) :],

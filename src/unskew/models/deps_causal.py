@@ -21,7 +21,7 @@ from unskew.models.base import Stage
 from unskew.models.deps import DEPS
 
 
-class CausalEncoder(Encoder):
+class PrefixEncoder(Encoder):
     """A transformer over sequences padded on the right, in which each state has seen what is before it."""
 
     def forward(self, x_BLD: Tensor, real_BL: Tensor | None = None) -> Tensor:
@@ -39,9 +39,9 @@ class CausalEncoder(Encoder):
 
 
 class CausalDEPS(DEPS, name="deps-causal", paper="a variant of Xu et al., CIKM 2022, that reads each sequence once; no paper"):
-    Transformer: ClassVar[type[Encoder]] = CausalEncoder
-    history_encoder: CausalEncoder
-    audience_encoder: CausalEncoder
+    Transformer: ClassVar[type[Encoder]] = PrefixEncoder
+    history_encoder: PrefixEncoder
+    audience_encoder: PrefixEncoder
     recipe: ClassVar[dict[str, Any]] = {"batch_size": 4096}
 
     def histories(self, batch: Batch) -> Tensor:
