@@ -6,7 +6,7 @@ import torch
 
 import unskew
 from tests.conftest import random_table
-from unskew.data.batches import Batch, Draw, Prefixes, Sampler, Sampling, anything, batch
+from unskew.data.batches import Batch, Draw, Prefixes, Sampler, Sampling, batch, uniform_items
 from unskew.data.views import AUDIENCE, HISTORY, PAD
 from unskew.layers import real
 
@@ -253,7 +253,7 @@ def test_buckets_keep_padding_low_and_batches_random() -> None:
 def test_anything_is_drawn_but_the_logged_item(positive_log: unskew.Log) -> None:
     """The user's own positives included, with label 1; only what existed, unless the logged one was all there was."""
     split = unskew.split(positive_log)
-    sampler = Sampler(split, Sampling(batch_size=64, negatives=6), drawing=anything)
+    sampler = Sampler(split, Sampling(batch_size=64, negatives=6), drawing=uniform_items)
     own = 0
     for made in sampler.epoch():
         others, logged = made.candidates_BC[:, 1:], made.candidates_BC[:, :1]
@@ -266,6 +266,6 @@ def test_anything_is_drawn_but_the_logged_item(positive_log: unskew.Log) -> None
         assert int(others.max()) < split.known_items
     assert own > 0
     alone = Draw(np.random.default_rng(0), np.zeros(50, int), np.zeros(50, int), np.ones(50, int), 2, 0, sampler._positives)
-    drawn = anything(alone)
+    drawn = uniform_items(alone)
     assert drawn.min() >= 1
     assert drawn.max() < split.known_items

@@ -101,7 +101,7 @@ def columns_of(log: Log, rows: Ints) -> dict[str, NDArray[np.integer]]:
         "item": log.item[rows].astype(np.int64),
         "time": time,
         "history": history.astype(np.int32),
-        "born": np.searchsorted(log.births[1], time, "left"),
+        "born": log.audiences.existing(time),
         "past": log.histories.ids[past],
         "past_offsets": np.concatenate([[0], np.cumsum(end - start)]),
     }

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import duckdb
 import tyro
@@ -23,15 +23,19 @@ from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, Positional, Suppr
 
 from unskew.config import names_of
 from unskew.data.audit import audit
+from unskew.data.held_out import Protocol
 from unskew.data.log import Log
 from unskew.data.prepare import Preparation, prepare
 from unskew.data.simulate import Simulation, simulate
-from unskew.data.split import Protocol, Split, Splitting, Test, split
+from unskew.data.split import Split, Splitting, split
 from unskew.data.views import AUDIENCE, HISTORY
 from unskew.errors import BadInput, Leak, UnskewError
 from unskew.health import Health, health, logged_truth
 from unskew.inspection import Inspection, inspect
 from unskew.progress import shown_on
+
+if TYPE_CHECKING:
+    from unskew.model import Model
 
 Data = Annotated[Path, tyro.conf.arg(metavar="DATA", help="A folder that `unskew prepare` made.")]
 RunArg = Annotated[Path, tyro.conf.arg(metavar="RUN", help="A folder that `unskew train` made.")]
@@ -78,10 +82,12 @@ class Inspect(Verb):
     data: Positional[Data]
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Also write one self-contained HTML file with plots (extra `report`)."""
+    seed: int = 0
+    """Seed of the shuffles that test whether order matters."""
     splitting: OmitArgPrefixes[Splitting] = field(default_factory=Splitting)
 
     def run(self) -> None:
-        found = inspect(_split(self.data, self.splitting), self.splitting.resample_seed)
+        found = inspect(_split(self.data, self.splitting), self.seed)
         if self.html is not None:
             from unskew.report.inspect_page import inspect_page
 
@@ -103,7 +109,10 @@ class Audit(Verb):
     def run(self) -> None:
         findings = audit(_split(self.data, self.splitting), self.history, self.audience)
         leaks = [finding for finding in findings if not finding.passed]
-        rows = [(finding.check, f"{finding.checked:,}", finding.offence or "no leak") for finding in findings]
+        rows = [
+            (finding.check, f"{finding.checked:,}", finding.offence or f"no leak{f' ({finding.note})' if finding.note else ''}")
+            for finding in findings
+        ]
         document = {"leak_free": not leaks, "checks": [asdict(finding) | {"passed": finding.passed} for finding in findings]}
         self.show(document, _table(f"Leak audit of {self.data}", ("check", "checked", "finding"), rows))
         if leaks:
@@ -118,7 +127,7 @@ class Simulate(Verb):
     settings: OmitArgPrefixes[Simulation] = field(default_factory=Simulation)
 
     def run(self) -> None:
-        log = prepare(simulate(**asdict(self.settings)).log, self.out, min_count=1, duplicates="keep")
+        log = prepare(simulate(**asdict(self.settings)).log, self.out, duplicates="keep")
         facts = {name: log.facts[name] for name in ("rows", "positives", "users", "items")}
         self.show({"data": str(self.out), **facts, "world": asdict(self.settings)}, _pairs(f"simulated world -> {self.out}", facts))
 
@@ -157,10 +166,20 @@ class Train(Verb):
         cut, data = _split(self.data, self.splitting), str(self.data.resolve())
         _, trainer = train(cut, self.model, self.config, self.training, self.out, self.resume, data, on_record)
         rounds = [record for record in trainer.records if "valid" in record]
-        rows = [(str(r["round"]), *(f"{r['losses'][name]:.4f}" for name in r["losses"]), f"{r['valid'][METRIC]:.4f}") for r in rounds]
-        head = ("round", *(rounds[0]["losses"] if rounds else ()), f"valid {METRIC}")
         said, title = card(self.out), f"{self.model} -> {self.out}"
-        shown = _table(title, head, rows) if rounds else _pairs(title, said["settled"])  # nothing to train: what validation chose
+        versions = list(rounds[0]["valid"]) if rounds else []
+        rows = [
+            (
+                str(r["round"]),
+                *(f"{r['losses'][name]:.4f}" for name in r["losses"]),
+                *(f"{r['valid'][version][METRIC]:.4f}{'*' if said['best'][version]['round'] == r['round'] else ''}" for version in versions),
+            )
+            for r in rounds
+        ]
+        head = ("round", *(rounds[0]["losses"] if rounds else ()), *(f"{version} {METRIC}" for version in versions))
+        # A model without rounds: what validation chose.
+        chosen = {f"{by}: {name}": value for by, state in said["chosen"].items() for name, value in state.items()}
+        shown = _table(title, head, rows) if rounds else _pairs(title, chosen)
         self.show({"run": str(self.out), **said, "records": trainer.records}, shown)
 
 
@@ -170,28 +189,126 @@ class Evaluate(Verb):
 
     folder: Positional[RunArg]
     protocol: Protocol = "full"
-    """full: the whole catalogue. uni100: 100 uniform negatives per positive. authors: the same, pooled by user."""
-    test: Test = "ordinary"
-    """Which version of the test part."""
+    """How each positive is ranked. full: among the whole catalogue. uni100: among 100 uniformly drawn items. authors: the same,
+    pooled by user, as the paper's tables are."""
+    test: str | None = None
+    """Which test of the held-out part: ordinary (every row counts once), balanced (every item counts once), shown (among what the
+    same visit showed), randomised, weighted (by logged propensities), authors (the paper's resampling), or one that the log names.
+    By default ordinary, and authors with that protocol."""
     data: Annotated[Path | None, tyro.conf.arg(metavar="DATA")] = None
     """Where the prepared data is, if it has moved."""
     sample: int | None = None
-    """Rank a fixed, seeded sample of so many positives."""
+    """Rank a fixed, seeded sample of so many positives; their weights come from the whole test."""
+    seed: int = 0
+    """Seed of the sample, of the drawn candidates and of the authors' resampling."""
+    cutoffs: tuple[int, ...] = (5, 10, 20)
+    """The K of NDCG@K, HR@K and MRR@K."""
+    choose_by: Literal["ordinary", "balanced", "shown"] | None = None
+    """Which version of the validation part chose the weights that are evaluated; by default the test's own, where there is one."""
+    save: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Also write every ranked row with its values as a Parquet file, for `unskew compare`."""
+    rolling: Annotated[str | None, tyro.conf.arg(metavar="WINDOW")] = None
+    """Evaluate window by window along the time line instead: a duration such as 7d, 12h or 1w."""
+    refresh: Literal["never", "each"] = "never"
+    """With --rolling: train the model again before each window, or never."""
 
     def run(self) -> None:
-        from unskew.evaluate import evaluation, interval, positives, rank
-        from unskew.run import load
+        from unskew.evaluate import METRICS
+        from unskew.model import load
+        from unskew.significance import interval
 
-        network, _, config = load(self.folder)
-        cut = _split_of_run(self.folder, self.data)
-        rows = positives(cut, "test", self.test, self.sample)
-        found = evaluation(cut, rank(network, cut, rows), self.protocol, self.test)
-        known, shown = found.metrics_of_known(), []
-        for name, value in found.metrics().items():
-            low, high = interval(found, name, 300)
-            shown.append((name, f"{value:.4f}", f"{low:.4f} - {high:.4f}", f"{known[name]:.4f}"))
-        title = f"{config['model']}, {self.test} test, protocol {self.protocol}, {len(found.user):,} units"
-        self.show({"run": str(self.folder), **_plain(found.as_dict())}, _table(title, ("", "mean", "95 % interval", "known only"), shown))
+        trained, cut = load(self.folder), _split_of_run(self.folder, self.data)
+        if self.rolling is not None:
+            return self._roll(trained, cut)
+        if self.refresh != "never":
+            raise BadInput("--refresh goes with --rolling WINDOW")
+        found = trained.evaluate(cut, self.protocol, self.test, self.sample, self.seed, self.cutoffs, self.choose_by)
+        if self.save is not None:
+            found.save(self.save)
+        intervals = {name: interval(found, name, 300) for name in found.values}
+        shown = [(name, f"{found.mean(name):.4f}", "{:.4f} - {:.4f}".format(*intervals[name])) for name in found.values]
+        metric = f"{next(iter(METRICS))}@{10 if 10 in self.cutoffs else self.cutoffs[0]}"
+        groups = [
+            (segment, group, f"{figures['units']:,}", f"{figures['share']:.0%}", f"{figures[metric]:.4f}" if metric in figures else "–")
+            for segment, parts in found.by_segment().items()
+            for group, figures in parts.items()
+        ]
+        title = f"{trained.name}, {found.test} test, protocol {found.protocol}"
+        said = {"units": len(found.user), "effective sample size": round(found.effective_sample_size), "repeats": found.about["repeats"]}
+        said |= {"left out": _in_words(found.about["left_out"]), "weights chosen by": found.about["weights_chosen_by"]}
+        document = {"run": str(self.folder), **_plain(found.as_dict()), "intervals": _plain(intervals)}
+        self.show(
+            document,
+            _pairs(title, said),
+            _table("", ("", "mean", "95 % interval over users"), shown),
+            _table("", ("segment", "", "units", "weight", metric), groups),
+        )
+        return None
+
+    def _roll(self, trained: "Model", cut: Split) -> None:
+        from unskew.timeline import rolling
+
+        if self.save is not None or self.choose_by is not None:
+            raise BadInput("--save and --choose-by do not go with --rolling")
+        assert self.rolling is not None
+        found = rolling(trained, cut, self.rolling, self.refresh, self.protocol, self.test, self.sample, self.seed)
+        metrics = [f"{name}@10" for name in ("ndcg", "hr", "mrr")]
+        document = found.as_dict()
+        rows = [
+            (str(part["start"]), f"{part['units']:,}", *(f"{part['metrics'][name]:.4f}" if part["units"] else "–" for name in metrics))
+            for part in document["windows"]
+        ]
+        rows.append(("all windows", "", *(f"{found.mean(name):.4f}" for name in metrics)))
+        title = f"{trained.name}, windows of {self.rolling}, refresh {self.refresh}"
+        mean = {name: found.mean(name) for name in metrics}
+        self.show(_plain({"run": str(self.folder), **document, "metrics": mean}), _table(title, ("from", "units", *metrics), rows))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compare(Verb):
+    """Compare saved evaluations of the same rows. Files of one model with different seeds count together; the first model is
+    compared with each of the others."""
+
+    files: Positional[Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE", help="Files that `unskew evaluate --save` made.")]]
+    metric: str = "ndcg@10"
+    """Which metric."""
+
+    def run(self) -> None:
+        from unskew.evaluate import Evaluation
+        from unskew.significance import compare, holm, interval
+
+        groups: dict[str, list[Evaluation]] = {}
+        for file in self.files:
+            found = Evaluation.load(file)
+            groups.setdefault(found.about.get("settings", str(file)), []).append(found)
+        models = list(groups.values())
+        if len(models) < 2:
+            raise BadInput("expected files of at least two models; files that differ in the seed only are one model")
+        names = [_numbered(group[0].about.get("model", "?"), number) for number, group in enumerate(models, 1)]
+        found = {name: compare(models[0], group, self.metric) for name, group in zip(names[1:], models[1:], strict=True)}
+        adjusted = holm({name: each.p_bootstrap for name, each in found.items() if each.p_bootstrap is not None})
+        means = {name: interval(group, self.metric) for name, group in zip(names, models, strict=True)}
+        document = {
+            "metric": self.metric,
+            "models": {
+                name: {"mean": sum(each.mean(self.metric) for each in group) / len(group), "interval": means[name], "seeds": len(group)}
+                for name, group in zip(names, models, strict=True)
+            },
+            "comparisons": {
+                name: asdict(each) | {"interval_over": each.interval_over, "p_holm": adjusted.get(name)} for name, each in found.items()
+            },
+        }
+        rows = [
+            (
+                f"{names[0]} - {name}",
+                f"{each.difference:+.4f}",
+                f"{each.low:+.4f} - {each.high:+.4f}",
+                each.interval_over,
+                "one seed: none" if each.p_bootstrap is None else f"{each.p_bootstrap:.3f} (Holm {adjusted[name]:.3f})",
+            )
+            for name, each in found.items()
+        ]
+        self.show(_plain(document), _table("", (self.metric, "difference", "95 % interval", "over", "p"), rows))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,8 +377,10 @@ class Recommend(Verb):
     """A user of the log."""
     k: int = 10
     """How many items."""
-    seen: bool = False
-    """Also items that are in the history."""
+    include_seen: bool | None = None
+    """Whether items of the history can be recommended again; by default as in the evaluation of this run."""
+    choose_by: Literal["ordinary", "balanced", "shown"] | None = None
+    """Which version of the validation part chose the weights that recommend; by default what training was told."""
 
     def run(self) -> None:
         if self.user is not None and self.history:
@@ -269,10 +388,12 @@ class Recommend(Verb):
         from unskew.model import load
 
         trained = load(self.folder)
+        if self.choose_by is not None:
+            trained.chosen_by(self.choose_by)
         found = (
-            trained.recommend(users=[self.user], k=self.k, seen=self.seen)
+            trained.recommend(users=[self.user], k=self.k, include_seen=self.include_seen)
             if self.user is not None
-            else trained.recommend(histories=[self.history], k=self.k, seen=self.seen)
+            else trained.recommend(histories=[self.history], k=self.k, include_seen=self.include_seen)
         )
         table = found.table.to_pylist()
         shown = [(str(row["rank"]), str(row["item_id"]), f"{row['score']:.4f}", str(row.get("title", ""))) for row in table]
@@ -339,9 +460,9 @@ class Demo(Verb):
         done = demo.run(self.out)
         leak_free = f"Leak audit: {sum(finding.checked for finding in done.findings):,} values checked, no leak."
         document = done.inspection.as_dict() | {"page": str(done.page), "leak_free": True, "results": done.results, "protocol": "full"}
-        head = ("full ranking", *(f"{test} {metric}" for test in ("ordinary", "resampled") for metric in ("ndcg@10", "hr@10")))
+        head = ("full ranking", *(f"{test} {metric}" for test in ("ordinary", "balanced") for metric in ("ndcg@10", "hr@10")))
         scores = [
-            (name, *(f"{tests[test][metric]:.4f}" for test in ("ordinary", "resampled") for metric in ("ndcg@10", "hr@10")))
+            (name, *(f"{tests[test][metric]:.4f}" for test in ("ordinary", "balanced") for metric in ("ndcg@10", "hr@10")))
             for name, tests in done.results.items()
         ]
         self.show(document, inspection_table(done.inspection), _table("", head, scores))
@@ -357,6 +478,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "simulate": Simulate,
     "train": Train,
     "evaluate": Evaluate,
+    "compare": Compare,
     "recommend": Recommend,
     "propensity": Propensity,
     "models": Models,
@@ -442,6 +564,15 @@ def _plain(document: dict[str, Any]) -> dict[str, Any]:
     """JSON has no nan: what is undefined is null."""
     plain = {name: _plain(value) if isinstance(value, dict) else value for name, value in document.items()}
     return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in plain.items()}
+
+
+def _in_words(counts: dict[str, int]) -> str:
+    said = [f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count]
+    return ", ".join(said) or "nothing"
+
+
+def _numbered(name: str, number: int) -> str:
+    return f"{name} ({number})"
 
 
 def _flat(facts: dict[str, Any], prefix: str = "") -> dict[str, Any]:

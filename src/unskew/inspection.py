@@ -14,7 +14,7 @@ from unskew import statistics, words
 from unskew.data.split import Split
 from unskew.data.views import AUDIENCE, HISTORY
 from unskew.progress import steps
-from unskew.statistics import HEAD, Clock, Drift, Lengths, Popularity, Shuffle, Size, Tested
+from unskew.statistics import HEAD, Clock, Drift, Lengths, Popularity, Repeats, Shuffle, Size, Tested
 
 FEWEST_IN_SLICE = 30
 CLEAR = 3.0  # standard deviations from which we call a difference one
@@ -40,6 +40,7 @@ class Inspection:
     popularity: Popularity
     drift: Drift
     shuffle: Shuffle
+    repeats: Repeats
     tests: tuple[Tested, ...]
     split: tuple[dict[str, Any], ...]
 
@@ -54,7 +55,8 @@ class Inspection:
             "Popularity": _concentration(self.popularity, self.size),
             "Drift": _movement(self.drift),
             "Order": _order(self.shuffle),
-            "Test": _resampling(self.tests),
+            "Test": _balance(self.tests),
+            "Repeats": _repeats(self.repeats),
             "Ties": _ties(self.clock),
         }
         return tuple(f"{topic}: {sentence}" for topic, sentence in found.items() if sentence)
@@ -103,14 +105,18 @@ class Inspection:
             ),
             Row("order", "ratio / z", f"{words.number(shuffle.ratio)} / {words.number(shuffle.z)}", _order(shuffle)),
         ]
+        repeats = self.repeats
+        rows += [
+            Row("repeats", "repeated positives", words.count(repeats.repeated), "their user had the same item before"),
+            Row("repeats", "in training / test", f"{words.share(repeats.train_share)} / {words.share(repeats.test_share)}", "of the positives"),
+            Row("repeats", "past items", "candidates" if repeats.kept else "hidden", "in training, evaluation and recommend"),
+        ]
         for tested in self.tests:
             group = f"{tested.test} test"
             rows += [
-                Row(group, "rows / positives", f"{words.count(tested.rows)} / {words.count(tested.positives)}"),
-                Row(group, "Gini", words.number(tested.gini)),
-                Row(group, "... of a blind draw", words.number(tested.gini_blind), "as many positives of the ordinary test"),
-                Row(group, "Gini, known items", words.number(tested.gini_known)),
-                Row(group, "... of a blind draw", words.number(tested.gini_known_blind), "fewer rows alone raise a Gini"),
+                Row(group, "positives", words.count(tested.positives), "that are ranked"),
+                Row(group, "effective sample size", words.number(tested.effective_sample_size), "(sum of weights)² / sum of weights²"),
+                Row(group, "Gini", words.number(tested.gini), "of the weight of its items; 0: all count alike"),
                 Row(group, "typical popularity", words.number(10**tested.mean_log10_popularity), "training positives, geometric mean"),
                 Row(group, "long tail", words.share(tested.long_tail), f"of positives outside the top {HEAD:.0%} of known items"),
                 Row(group, "unknown items", words.share(tested.unknown_items), "training never saw them"),
@@ -134,11 +140,11 @@ def inspect(split: Split, seed: int = 0) -> Inspection:
         job.advance(note="audiences")
         audience = statistics.lengths_of(statistics.events_before(log.audiences, item, time), AUDIENCE)
         job.advance(note="drift")
-        drift = statistics.drift_of(item, time, log.births[1], ticks)
+        drift = statistics.drift_of(item, time, log.audiences.first_times, ticks)
         job.advance(note="shuffle test")
         shuffle = statistics.shuffle_test(positives, len(log.items), statistics.number_of_shuffles(len(item)), seed)
         job.advance(note="tests")
-        tests = statistics.tests_of(split, seed)
+        tests = statistics.tested_of(split, seed)
         job.advance(note="split")
         summary = tuple(split.summary())
     return Inspection(
@@ -150,6 +156,7 @@ def inspect(split: Split, seed: int = 0) -> Inspection:
         popularity=statistics.popularity_of(counts, seed),
         drift=drift,
         shuffle=shuffle,
+        repeats=statistics.repeats_of(split),
         tests=tests,
         split=summary,
     )
@@ -195,16 +202,20 @@ def _order(shuffle: Shuffle) -> str:
     return f"carries {verdict} information: {often} (z = {words.number(shuffle.z)}).".replace("  ", " ")
 
 
-def _resampling(tests: tuple[Tested, ...]) -> str:
-    ordinary, resampled = (next(tested for tested in tests if tested.test == name) for name in ("ordinary", "resampled"))
+def _balance(tests: tuple[Tested, ...]) -> str:
+    ordinary, balanced = (next(tested for tested in tests if tested.test == name) for name in ("ordinary", "balanced"))
     if not ordinary.positives:
-        return "the test part has no positives."
-    kept = f"resampling keeps {words.count(resampled.positives)} of {words.count(ordinary.positives)} positives"
-    if not resampled.positives:
-        return f"{kept}."
-    head = f"from {words.share(ordinary.head)} to {words.share(resampled.head)}"
-    unknown = f"from {words.share(ordinary.unknown_items)} to {words.share(resampled.unknown_items)}"
-    return f"{kept}. Their share on the most popular fifth of the items goes {head}, on items that training never saw {unknown}."
+        return "the test part has no positives that could be ranked."
+    head = f"{words.share(ordinary.head)} of the ordinary test is on the most popular fifth of the items"
+    return f"{head}; where every item counts once (balanced), {words.share(balanced.head)} is."
+
+
+def _repeats(repeats: Repeats) -> str:
+    if not repeats.repeated:
+        return ""
+    how = "past items stay candidates" if repeats.kept else "past items are hidden, and repeated targets are left out"
+    share = words.share(repeats.repeated / repeats.positives)
+    return f"{share} of the positives are on an item that the same user had before; {how}."
 
 
 def _ties(clock: Clock) -> str:

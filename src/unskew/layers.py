@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unskew.data.batches import Prefixes, whole
+from unskew.data.split import Known
 from unskew.data.views import PAD
 
 # One stream per process, like torch's own. Bytes from numpy cost a quarter of torch's dropout on a CPU.
@@ -48,31 +49,55 @@ class Dropout(nn.Module):
 
 
 class Embeddings(nn.Module):
-    """An embedding per known id. PAD is nobody: the zero vector. Whoever training never saw is the average of those it saw.
+    """An embedding per known id. PAD is the zero vector. All unknown ids share one vector, `unknown_vector`.
 
-    In training there are no unknown ids, so what they read is no parameter; to learn it, see `Table`.
+    Where some ids that training saw are too rare to have a vector of their own, they are unknown, too, and so the shared vector
+    is learned from them. Where none is, training meets no unknown id, and the shared vector is the average of all others.
     """
 
-    def __init__(self, known: int, width: int, deviation: float | None = None) -> None:
-        super().__init__()
-        self.known = known
-        self.weight = nn.Parameter(torch.empty(known, width))
-        nn.init.normal_(self.weight, std=width**-0.5 if deviation is None else deviation)
+    row_of: Tensor | None
 
-    def anybody(self) -> Tensor:
+    def __init__(self, known: int | Known, width: int, deviation: float | None = None) -> None:
+        super().__init__()
+        ids = known if isinstance(known, Known) else Known(known)
+        self.known = ids.size
+        rows = self.known if ids.rare is None else int((~ids.rare).sum())
+        self.weight = nn.Parameter(torch.empty(rows, width))
+        nn.init.normal_(self.weight, std=width**-0.5 if deviation is None else deviation)
+        self.unknown: nn.Parameter | None = None
+        self.register_buffer("row_of", None)
+        if ids.rare is not None:
+            self.row_of = torch.from_numpy(np.where(ids.rare, rows, np.cumsum(~ids.rare) - 1))
+            self.unknown = nn.Parameter(torch.zeros(width))
+
+    def unknown_vector(self) -> Tensor:
         """What an unknown id reads."""
-        return self.weight.mean(0)
+        return self.weight.mean(0) if self.unknown is None else self.unknown
+
+    def is_unknown(self, ids: Tensor) -> Tensor:
+        """Which ids have no vector of their own."""
+        beyond = ids >= self.known
+        if self.row_of is None:
+            return beyond
+        return beyond | (self.row_of[ids.clamp(0, self.known - 1)] == len(self.weight)) & (ids != PAD)
+
+    def table(self) -> Tensor:
+        """A vector per id below `known`, (known, D): what every id is compared with."""
+        return self.weight if self.row_of is None else torch.cat([self.weight, self.unknown_vector()[None]])[self.row_of]
 
     def forward(self, ids: Tensor, masked: Tensor | None = None) -> Tensor:
-        """Embeddings; those of `masked` places are that of nobody in particular."""
-        unknown = ids >= self.known
+        """Embeddings; those of `masked` positions are the unknown vector."""
+        unknown = self.is_unknown(ids)
         if masked is not None:
             unknown = unknown | masked
-        nobody = ids == PAD
-        embedded = functional.embedding(ids.masked_fill(unknown | nobody, 0), self.weight)
+        padding = ids == PAD
+        rows = ids.masked_fill(unknown | padding, 0)
+        if self.row_of is not None:
+            rows = self.row_of[rows].clamp(max=max(len(self.weight) - 1, 0))
+        embedded = functional.embedding(rows, self.weight)
         if bool(unknown.any()):
-            embedded = torch.where(unknown.unsqueeze(-1), self.anybody(), embedded)
-        return embedded.masked_fill(nobody.unsqueeze(-1), 0) if bool(nobody.any()) else embedded
+            embedded = torch.where(unknown.unsqueeze(-1), self.unknown_vector(), embedded)
+        return embedded.masked_fill(padding.unsqueeze(-1), 0) if bool(padding.any()) else embedded
 
 
 class Table(Embeddings):
@@ -82,13 +107,12 @@ class Table(Embeddings):
     share of the known ones (`hiding`); it is also what a masked place reads.
     """
 
-    def __init__(self, known: int, width: int, hidden: float = 0.0) -> None:
+    unknown: nn.Parameter
+
+    def __init__(self, known: int | Known, width: int, hidden: float = 0.0) -> None:
         super().__init__(known, width)
         self.hidden = hidden
         self.unknown = nn.Parameter(torch.zeros(width))
-
-    def anybody(self) -> Tensor:
-        return self.unknown
 
     def hiding(self, ids: Tensor) -> Tensor:
         """The same, with a share of the ids hidden while training."""
@@ -144,10 +168,9 @@ def right_padded(ids_BL: Tensor) -> Tensor:
     return whole(ids_BL).ids_WL
 
 
-def shifted_left(values_BL: Tensor, ids_BL: Tensor) -> Tensor:
-    """Values beside ids that are padded on the left, moved as the ids are when their padding goes to the right."""
-    order = (~real(ids_BL)).to(torch.int8).argsort(dim=1, stable=True)
-    return values_BL.gather(1, order)
+def read_before(ids_BL: Tensor, past_N: Tensor) -> Tensor:
+    """The beginnings of sequences, padded on the right, as far as any of these pasts reaches: no further is read."""
+    return right_padded(ids_BL)[:, : int(past_N.max()) if len(past_N) else 0]
 
 
 class Block(nn.Module):

@@ -1,6 +1,7 @@
 """The models as people use them: `DEPS(width=64, clip=0.05).fit(split)`, then evaluate, recommend, save."""
 
 import dataclasses
+import json
 import os
 import shutil
 import tempfile
@@ -15,21 +16,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 import unskew.models as _registered  # noqa: F401 (fills the registry)
 from unskew.config import check, configured, fits, in_words, names_of
 from unskew.data.batches import Batch, batch_of_rows
+from unskew.data.held_out import Protocol, held_out
 from unskew.data.log import Log
-from unskew.data.split import Part, Protocol, Split, Test
+from unskew.data.split import Part, Split
 from unskew.data.views import Ints
 from unskew.errors import BadInput, UnskewError
-from unskew.evaluate import Evaluation, evaluation, positives, rank
+from unskew.evaluate import CUTOFFS, Evaluation, evaluation, rank
 from unskew.models import deps
 from unskew.models.base import ModelConfig, Recommender, model_named
 from unskew.progress import steps
 from unskew.propensity import Propensity, Unit
 from unskew.recommend import Recommendations, for_histories, for_users
-from unskew.run import RunFolder, card, card_of, sizes, train
+from unskew.run import RunFolder, card_of, sizes, train, weights_of
 from unskew.run import load as load_run
 from unskew.train import OnRecord, Trainer, Training
 
@@ -50,6 +53,10 @@ class Model:
         self._trainer: Trainer | None = None  # of `fit`
         self._folder: Path | None = None  # of `load`
         self._borders = (0, 0)  # in time, of the training and the validation part
+        self._repeats = False  # whether past items can be recommended again, as in the evaluation
+        self._weights: dict[str, dict[str, Tensor]] = {}  # that each version of the validation part chose
+        self._choose_by = "ordinary"  # the version whose weights recommend
+        self._data = ""  # the hash of the data that it was trained on
 
     def __repr__(self) -> str:
         return f"{self.name} ({'trained' if self.network is not None else 'not trained'}): {self.config}"
@@ -68,27 +75,88 @@ class Model:
         path = None if folder is None else Path(folder)
         self.network, trainer = train(split, self.name, self.config, self.training, path, resume, on_record=on_record)
         self.records, self._log = trainer.records, split.log
-        self._borders = split.train_end, split.valid_end
+        self._borders, self._repeats = (split.train_end, split.valid_end), split.repeats
+        self._weights, self._choose_by = weights_of(trainer), trainer.choose_by
         self._trainer, self._folder = trainer, None
         return self
 
-    def evaluate(self, split: Split, protocol: Protocol = "full", test: Test = "ordinary", sample: int | None = None) -> Evaluation:
+    def evaluate(
+        self,
+        split: Split,
+        protocol: Protocol = "full",
+        test: str | None = None,
+        sample: int | None = None,
+        seed: int = 0,
+        cutoffs: tuple[int, ...] = CUTOFFS,
+        choose_by: str | None = None,
+        until: int | None = None,
+    ) -> Evaluation:
+        """Rank the positives of the test part.
+
+        test: one of `unskew.data.held_out`, by default `ordinary`, and `authors` with the protocol of that name.
+        sample: rank a fixed, seeded sample of so many positives; their weights come from the whole part.
+        seed: of that sample, of the drawn candidates of `uni100` and `authors`, and of the authors' resampling.
+        cutoffs: the K of NDCG@K, HR@K and MRR@K.
+        choose_by: the version of the validation part whose weights are used; by default the test's own, where there is one.
+        until: rank only what happened before this time.
+        """
         self._same_ids(split.log)
-        rows = positives(split, "test", test, sample, self.training.seed)
-        return evaluation(split, rank(self._trained().eval(), split, rows, self.training.seed), protocol, test)
+        self._not_trained_on(split)
+        if not cutoffs or min(cutoffs) < 1:
+            raise BadInput(f"cutoffs {cutoffs}: expected whole numbers of at least 1")
+        test = test or ("authors" if protocol == "authors" else "ordinary")
+        tested = held_out(split, "test", test, sample, seed, until)
+        if not len(tested.rows):
+            why = "nothing was shown together with a positive and not clicked" if test == "shown" else "it has no positives"
+            raise BadInput(f"nothing to rank in the {test} test: {why}")
+        network, by = self._chosen_for(test, choose_by)
+        try:
+            ranked = rank(network, split, tested.rows, seed, max(cutoffs))
+        finally:
+            network.load_state_dict(self._weights[self._choose_by])
+        found = evaluation(split, ranked, protocol, tested, cutoffs)
+        self._data = self._data or split.log.fingerprint()
+        found.about.update(weights_chosen_by=by, seed=seed, sample=sample, model=self.name, training_seed=self.training.seed)
+        found.about.update(data=self._data, settings=settings_key(self))
+        return found
+
+    def _chosen_for(self, test: str, choose_by: str | None) -> tuple[Recommender, str]:
+        """The network with the weights that a test's own version of the validation part chose, or else those that recommend."""
+        by = choose_by or (test if test in self._weights else self._choose_by)
+        if by not in self._weights:
+            raise BadInput(f"choose_by {by}: this run has weights chosen by {', '.join(self._weights)}")
+        network = self._trained()
+        network.load_state_dict(self._weights[by])
+        return network.eval(), by
+
+    def _not_trained_on(self, split: Split) -> None:
+        train_end, valid_end = self._borders
+        if split.valid_end < train_end:
+            raise BadInput(f"this model was trained on rows before {train_end}, and the test part begins at {split.valid_end}")
+        if split.valid_end < valid_end:
+            raise BadInput(f"this model was chosen on rows before {valid_end}, and the test part begins at {split.valid_end}")
 
     def recommend(
         self,
         users: Sequence[Any] | None = None,
         histories: Sequence[Sequence[Any]] | None = None,
         k: int = 10,
-        seen: bool = False,
+        include_seen: bool | None = None,
     ) -> Recommendations:
-        """The k best items now, for users of the log or for bare histories of item ids, as `user_id, item_id, score, rank`."""
+        """The k best items now, for users of the log or for bare histories of item ids, as `user_id, item_id, score, rank`.
+
+        include_seen: whether items of the history can be recommended again; by default as in the evaluation of this model.
+        """
         if (users is None) == (histories is None):
             raise BadInput("expected users or histories, one of the two")
-        network, log = self._trained(), self._known()
+        network, log, seen = self._trained(), self._known(), self._repeats if include_seen is None else include_seen
         return for_users(network, log, users, k, seen) if users is not None else for_histories(network, log, histories, k, seen)  # type: ignore[arg-type]
+
+    def chosen_by(self, criterion: str) -> "Model":
+        """The same model, recommending with the weights that another version of the validation part chose."""
+        self._chosen_for(criterion, criterion)
+        self._choose_by = criterion
+        return self
 
     @property
     def propensity(self) -> Propensity:
@@ -217,12 +285,19 @@ def _estimates(estimator: Propensity, batch: Batch) -> NDArray[np.float64]:
 
 def load(folder: str | os.PathLike[str]) -> Model:
     """A model from the run that it was trained in."""
-    network, log, config = load_run(folder)
-    cut = card(Path(folder))["split"]
-    made = Model(config["model"], network.config, Training(**config["training"]))
-    made.network, made._log, made._folder = network, log, Path(folder)
-    made._borders = cut["train_end"], cut["valid_end"]
+    found = load_run(folder)
+    cut = found.card["split"]
+    made = Model(found.config["model"], found.network.config, Training(**found.config["training"]))
+    made.network, made._log, made._folder = found.network, found.log, Path(folder)
+    made._borders, made._repeats = (cut["train_end"], cut["valid_end"]), cut["repeats"]
+    made._weights, made._choose_by, made._data = found.weights, found.card["choose_by"], found.card["data"]["hash"]
     return made
+
+
+def settings_key(model: Model) -> str:
+    """Two models with the same one differ in nothing but the seed."""
+    training = {name: value for name, value in dataclasses.asdict(model.training).items() if name != "seed"}
+    return json.dumps([model.name, dataclasses.asdict(model.config), training], sort_keys=True, default=str)
 
 
 @dataclass(frozen=True, kw_only=True)

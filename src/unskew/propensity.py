@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from unskew.data.batches import Batch, Prefixes
+from unskew.data.sequences import SequenceBatch
 from unskew.data.split import Split
 from unskew.errors import BadInput
-from unskew.layers import Embeddings, after, real
+from unskew.layers import Embeddings, after, read_before, real
 from unskew.losses import FULL_SOFTMAX, SAMPLES, cross_entropy
 
 BOUND = 512  # ids whose sum bounds the normaliser from below
@@ -109,12 +110,15 @@ class SequenceGRU(nn.Module):
         """y after the whole of each sequence: (N, D)."""
         return after(prefixes, lambda ids_BL: self.outputs(ids_BL, table))
 
-    def loss(self, ids_BL: Tensor, table: Embeddings) -> Tensor:
-        """-log P of each element given those before it, summed over the batch; padded on the right.   (L^AR)"""
-        outputs = self.outputs(ids_BL[:, :-1], table) if ids_BL.shape[1] > 1 else self.outputs(ids_BL[:, :0], table)
+    def loss(self, ids_BL: Tensor, past_BL: Tensor, table: Embeddings) -> Tensor:
+        """-log P of each element given those strictly before it, summed over the batch; padded on the left.   (L^AR)
+
+        `past_BL` says how many elements of its row are before each.
+        """
         wanted = real(ids_BL) & (ids_BL < table.known)
-        states, targets = outputs[wanted], ids_BL[wanted]
-        return cross_entropy(states, table.weight if self.trains else table.weight.detach(), targets)
+        row_N, past_N = wanted.nonzero()[:, 0], past_BL[wanted]
+        states = self.outputs(read_before(ids_BL, past_N), table)[row_N, past_N]
+        return cross_entropy(states, table.table() if self.trains else table.table().detach(), ids_BL[wanted])
 
 
 class DualGRU(Propensity):
@@ -166,12 +170,14 @@ class DualGRU(Propensity):
         logits_BC = torch.einsum("bcd,bd->bc", state_AD[batch.audience_of_BC], table(batch.user_B))
         return probability(logits_BC, state_AD, batch.audience_of_BC, table, least)  # eq. prob_user
 
-    def loss(self, histories_BL: Tensor | None, audiences_BM: Tensor | None) -> Tensor:
+    def loss(self, batch: SequenceBatch) -> Tensor:
         """L^AR of both views over whole sequences, mean per element: one pass yields every prefix."""
-        total, count = torch.zeros(()), 0
-        for view, table, ids in ((self.items, self._tables[0], histories_BL), (self.users, self._tables[1], audiences_BM)):
-            if view is not None and ids is not None and ids.numel():
-                total, count = total + view.loss(ids, table), count + int(real(ids).sum())
+        # A batch may have no sequence of the only view, and yet needs a gradient.
+        total, count = sum((0 * parameter.sum() for parameter in self.parameters()), torch.zeros(())), 0
+        histories, audiences = (batch.history_BL, batch.past_BL), (batch.audience_BM, batch.audience_past_BM)
+        for view, table, (ids, past) in ((self.items, self._tables[0], histories), (self.users, self._tables[1], audiences)):
+            if view is not None and ids.numel():
+                total, count = total + view.loss(ids, past, table), count + int(real(ids).sum())
         return total / max(count, 1)
 
 
@@ -194,7 +200,7 @@ def probability(logits_BC: Tensor, state_ND: Tensor, of_BC: Tensor, table: Embed
 
 
 def _normaliser(state_ND: Tensor, table: Embeddings) -> Tensor:
-    weight = table.weight.detach()
+    weight = table.table().detach()
     if table.known <= FULL_SOFTMAX:
         return torch.logsumexp(state_ND @ weight.T, dim=1)
     # Estimated from a fixed spread of ids: a weight must not depend on a draw.

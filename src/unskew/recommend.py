@@ -67,13 +67,14 @@ def _best(model: Recommender, log: Log, user: Ints, past: Sequences, owner: Ints
     if k < 1:
         raise BadInput(f"k {k}: expected at least 1")
     now = _now(log)
-    catalog = model.eval().catalog(log, now, now + 1)
+    catalog, existing = model.eval().catalog(log, now, now + 1), int(log.audiences.existing(now))
     lists: list[Ints] = [np.zeros((0, min(k, len(log.items))), np.int64)]
     values: list[NDArray[np.float32]] = [np.zeros(lists[0].shape, np.float32)]
     for first in range(0, len(user), BLOCK):
         here = slice(first, first + BLOCK)
         window = past.before(owner[here], now, model.history)
         scores = catalog.scores(bare_contexts(user[here], past.padded(*window), np.full(len(user[here]), now)))
+        scores[:, existing:] = -torch.inf
         if not seen:
             row, place = past.flat(*past.before(owner[here], now))
             scores[torch.from_numpy(row), torch.from_numpy(past.ids[place].astype(np.int64))] = -torch.inf

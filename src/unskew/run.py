@@ -1,7 +1,7 @@
 """A run is a directory: what was asked for, what was learned, and all that is needed to recommend from it. No pickle anywhere.
 
 config.json          model, its settings, training, split, and where the data was
-weights.safetensors  the best weights
+weights-*.safetensors   the best weights by each version of the validation part, by the name of the version
 users.parquet items.parquet memory.safetensors
                      the caller's ids, and each user's newest items and each item's newest users
 records.jsonl        a line per round: losses, validation metrics, rate, memory
@@ -10,13 +10,12 @@ checkpoint.safetensors  only while it is not finished
 """
 
 import json
-import math
 import os
 import platform
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +34,7 @@ from unskew.errors import BadInput, UnskewError
 from unskew.models.base import Recommender, model_named
 from unskew.train import METRIC, OnRecord, Store, Trainer, Training
 
-FORMAT = 1
+FORMAT = 2
 CHECKPOINT_EVERY = 20.0  # seconds; what a kill can cost
 
 
@@ -98,8 +97,9 @@ class RunFolder(Store):
 
     def finish(self, trainer: Trainer, split: Split, card: dict[str, Any]) -> None:
         """Weights, then memory, then the card: a run with a card is whole."""
-        self._replace("weights.safetensors", lambda path: save_file(_contiguous(trainer.model.state_dict()), path))
-        save_memory(self, split.log, trainer.model.audience)
+        for criterion, state in weights_of(trainer).items():
+            self._replace(f"weights-{criterion}.safetensors", lambda path, state=state: save_file(_contiguous(state), path))
+        save_memory(self, split, trainer.model.audience)
         self._records(trainer)
         self._write_json("card.json", card)
         (self.folder / "checkpoint.safetensors").unlink(missing_ok=True)
@@ -148,7 +148,10 @@ def train(
     store = RunFolder.begin(folder, asked | sizes(split), resume)
     trainer = Trainer(network, split, training, store, on_record)
     if store.finished:
-        network.load_state_dict(load_file(folder / "weights.safetensors"))
+        said = card(folder)
+        network.load_state_dict(load_file(folder / f"weights-{said['choose_by']}.safetensors"))
+        trainer.best = {name: load_file(folder / f"weights-{name}.safetensors") for name in said["weights"]}
+        trainer.choose_by = said["choose_by"]
         trainer.records = [json.loads(line) for line in (folder / "records.jsonl").read_text(encoding="utf-8").splitlines()]
         trainer.tell(trainer.records)
         return network.eval(), trainer
@@ -157,8 +160,15 @@ def train(
     return network, trainer
 
 
-def sizes(split: Split) -> dict[str, int]:
-    return {"known_users": split.known_users, "known_items": split.known_items}
+def sizes(split: Split) -> dict[str, int | bool]:
+    """What else a network and `recommend` must know of the split that it was trained on."""
+    known = {"known_users": split.known_users, "known_items": split.known_items}
+    return known | {"min_count": split.min_count, "repeats": split.repeats}
+
+
+def weights_of(trainer: Trainer) -> dict[str, dict[str, torch.Tensor]]:
+    """The weights that each version of the validation part chose; where nothing was chosen, those that there are."""
+    return trainer.best or {trainer.choose_by: trainer.model.state_dict()}
 
 
 def card_of(split: Split, trainer: Trainer, asked: dict[str, Any]) -> dict[str, Any]:
@@ -168,27 +178,29 @@ def card_of(split: Split, trainer: Trainer, asked: dict[str, Any]) -> dict[str, 
         "model": asked["model"],
         "data": {"folder": asked["data"], "hash": split.log.fingerprint(), "rows": len(split.log), "source": split.log.facts.get("source")},
         "split": asked["split"] | {"train_end": split.train_end, "valid_end": split.valid_end} | sizes(split),
-        "chosen_by": f"{METRIC}, full ranking of {len(trainer.valid)} validation positives ({trainer.settings.valid_test})",
-        "settled": settled(trainer.model),
-        "best": {"round": at.best_round, METRIC: at.best} if at.best_round >= 0 and math.isfinite(at.best) else None,
+        "choose_by": trainer.choose_by,
+        "weights": list(weights_of(trainer)),
+        "chosen_by": f"{METRIC}, full ranking of {len(trainer.valid.rows)} validation positives, by each version of the part",
+        "chosen": {name: chosen(trainer.model, state) for name, state in weights_of(trainer).items()},
+        "best": {name: {"round": at.best_round[name], METRIC: value} for name, value in at.best.items()},
         "seed": trainer.settings.seed,
         "threads": torch.get_num_threads(),
         "versions": versions,
     }
 
 
-def settled(model: Recommender) -> dict[str, float]:
+def chosen(model: Recommender, state: dict[str, torch.Tensor]) -> dict[str, float]:
     """What was chosen on the validation part and by no gradient: the numbers of the state that are no parameters."""
     learned = {name for name, _ in model.named_parameters()}
-    state = {name: value for name, value in model.state_dict().items() if name not in learned}
-    return {name: float(value) for name, value in state.items() if not value.ndim and value.is_floating_point()}
+    left = {name: value for name, value in state.items() if name not in learned}
+    return {name: float(value) for name, value in left.items() if not value.ndim and value.is_floating_point()}
 
 
 def card(folder: Path) -> dict[str, Any]:
     """What a finished run says of itself."""
     try:
         found = json.loads((folder / "card.json").read_text(encoding="utf-8"))
-        if {"data", "split"} <= found.keys():
+        if {"data", "split", "weights", "choose_by"} <= found.keys():
             return dict(found)
         raise ValueError("card.json is not the card of a run")
     except (OSError, ValueError, AttributeError) as error:
@@ -198,9 +210,10 @@ def card(folder: Path) -> dict[str, Any]:
 # What a stored run remembers of the log
 
 
-def save_memory(store: RunFolder, log: Log, audience: int | None) -> None:
+def save_memory(store: RunFolder, split: Split, audience: int | None) -> None:
+    log = split.log
     now = int(log.time.max()) + 1
-    arrays = {"now": np.array([now])}
+    arrays = {"now": np.array([now]), "user_counts": split.user_counts, "item_counts": split.item_counts}
     for name, view, newest in (("history", log.histories, None), ("audience", log.audiences, audience)):
         start, end = view.before(np.arange(len(view)), now, newest)
         _, places = view.flat(start, end)
@@ -214,31 +227,49 @@ def save_memory(store: RunFolder, log: Log, audience: int | None) -> None:
         store._replace(f"{name}.parquet", lambda path, columns=columns: pq.write_table(pa.table(columns), path))
 
 
-def load(folder: str | os.PathLike[str]) -> tuple[Recommender, Log, dict[str, Any]]:
-    """A finished run: its network, what it remembers (as a log of the newest events), and its configuration."""
+class Run(NamedTuple):
+    """A finished run: its network, what it remembers (as a log of the newest events), its configuration and card, and the
+    weights that each version of the validation part chose."""
+
+    network: Recommender
+    log: Log
+    config: dict[str, Any]
+    card: dict[str, Any]
+    weights: dict[str, dict[str, torch.Tensor]]
+
+
+def load(folder: str | os.PathLike[str]) -> Run:
+    """Read a finished run. Its network has the weights that recommend."""
     path = Path(folder)
     if not (path / "card.json").is_file():
         begun = (path / "config.json").is_file()
         raise BadInput(f"{path}: {'this run is not finished: unskew train ... --resume' if begun else 'not a run (no config.json)'}")
     try:
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        memory = load_arrays(path / "memory.safetensors")
-        users, items = (pq.read_table(path / f"{name}.parquet") for name in ("users", "items"))
-        weights = load_file(path / "weights.safetensors")
-    except (OSError, ValueError, SafetensorError, pa.ArrowInvalid) as error:
+    except (OSError, ValueError) as error:
         raise BadInput(f"{path}: the run is damaged ({error})") from None
     if not isinstance(config, dict) or "format" not in config:
         raise BadInput(f"{path}: the run is damaged (config.json is not the description of a run)")
     if config["format"] != FORMAT:
-        raise BadInput(f"{path}: run of format {config.get('format')}, this version reads {FORMAT}")
+        raise BadInput(
+            f"{path}: a run of format {config.get('format')}; this version reads {FORMAT}, because how models are chosen and "
+            "tested has changed. Prepare the data and train it again; the test 'resampled' is gone, use 'balanced'"
+        )
+    said = card(path)
+    try:
+        memory = load_arrays(path / "memory.safetensors")
+        users, items = (pq.read_table(path / f"{name}.parquet") for name in ("users", "items"))
+        weights = {name: load_file(path / f"weights-{name}.safetensors") for name in said["weights"]}
+    except (OSError, ValueError, SafetensorError, pa.ArrowInvalid) as error:
+        raise BadInput(f"{path}: the run is damaged ({error})") from None
     try:
         log = _remembered(memory, users, items)
         kind = model_named(config["model"])
-        network = kind(_shell(log, config), rebuilt(kind.Config, config["config"]))
-        network.load_state_dict(weights)
+        network = kind(_shell(log, memory, config), rebuilt(kind.Config, config["config"]))
+        network.load_state_dict(weights[said["choose_by"]])
     except (KeyError, TypeError, RuntimeError, ValueError) as error:
         raise BadInput(f"{path}: the run is damaged, its parts do not fit ({str(error).splitlines()[0]})") from None
-    return network.eval(), log, config
+    return Run(network.eval(), log, config, said, weights)
 
 
 def _remembered(memory: dict[str, Any], users: pa.Table, items: pa.Table) -> Log:
@@ -262,11 +293,11 @@ def _remembered(memory: dict[str, Any], users: pa.Table, items: pa.Table) -> Log
     )
 
 
-def _shell(log: Log, config: dict[str, Any]) -> Split:
+def _shell(log: Log, memory: dict[str, Any], config: dict[str, Any]) -> Split:
     """As much of the split as a network needs to be built; its weights come from the file."""
-    users, items = np.ones(len(log.users), np.int64), np.ones(len(log.items), np.int64)
     settings = Splitting(**{**config["split"], "shares": tuple(config["split"]["shares"])})
-    return Split(log, settings, 0, 0, config["known_users"], config["known_items"], users, items, np.ones(len(items)))
+    known, counts = (config["known_users"], config["known_items"]), (memory["user_counts"], memory["item_counts"])
+    return Split(log, settings, 0, 0, *known, *counts, repeats=config["repeats"], min_count=config["min_count"])
 
 
 def _contiguous(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

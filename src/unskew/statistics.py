@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from unskew.data.checks import UNITS
+from unskew.data.held_out import effective_size, held_out, tests_of
 from unskew.data.log import Log
-from unskew.data.split import Split, Test
+from unskew.data.split import Split
 from unskew.data.views import Codes, Ints, Sequences
 
 SLICES = 10
@@ -122,20 +123,28 @@ class Shuffle:
 
 @dataclass(frozen=True)
 class Tested:
-    """One of the tests of the held-out part, through the eyes of popularity in training."""
+    """One of the tests of the held-out part, through the eyes of popularity in training. All shares and means are weighted."""
 
-    test: Test
-    rows: int
+    test: str
     positives: int
-    gini: float  # over the items that the ordinary test asks for
-    gini_blind: float  # of as many positives drawn blindly from the ordinary test: fewer rows alone raise a Gini
-    gini_known: float  # the same two over known items only: no resampling by training counts can flatten the others
-    gini_known_blind: float
+    effective_sample_size: float
+    gini: float  # of the weight that each item of the part has; 0: every item counts alike
     mean_log10_popularity: float  # training positives of the item, at least 1
-    head: float  # share of positives on the most popular fifth of the known items
+    head: float  # share of the weight on the most popular fifth of the known items
     long_tail: float  # on the other known items
     unknown_items: float  # on items that training never saw
-    deciles: tuple[float, ...]  # share of positives per tenth of the known items, the most popular first
+    deciles: tuple[float, ...]  # share of the weight per tenth of the known items, the most popular first
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """How often users come back to an item that they have had before."""
+
+    positives: int
+    repeated: int
+    train_share: float  # of the training positives: what `repeats="auto"` decides by
+    test_share: float
+    kept: bool  # whether past items are candidates in this split
 
 
 # Size and time
@@ -369,63 +378,50 @@ def _shuffled_within(group: Ints, draw: np.random.Generator) -> Ints:
 # Tests
 
 
-def tests_of(split: Split, seed: int) -> tuple[Tested, ...]:
+def tested_of(split: Split, seed: int) -> tuple[Tested, ...]:
     """What each test asks for, in terms of training popularity."""
     known = split.known_items
     trained = np.asarray(split.item_counts)
     place = np.empty(known, np.int64)
     place[np.argsort(-trained[:known], kind="stable")] = np.arange(known)
-    draw = np.random.default_rng([seed, 5])
-
-    def asked(test: Test) -> tuple[int, Codes]:
-        rows = split.rows("test", test)
-        return len(rows), np.asarray(split.log.item[rows[split.log.label[rows] == 1]])
-
-    _, ordinary = asked("ordinary")
-    catalogue = np.unique(ordinary)
-
-    def ginis(items: Codes) -> tuple[float, float]:
-        counts = np.bincount(np.searchsorted(catalogue, items), minlength=len(catalogue))
-        return gini(counts), gini(counts[catalogue < known])
-
-    def blindly(items: Codes) -> tuple[float, float]:
-        """As many of the ordinary test, and as many known ones of its known ones."""
-        ordinary_known = ordinary[ordinary < known]
-        as_many, as_many_known = len(items), np.count_nonzero(items < known)
-        one = ginis(draw.choice(ordinary, as_many, replace=False))[0] if as_many else math.nan
-        return one, ginis(draw.choice(ordinary_known, as_many_known, replace=False))[1] if as_many_known else math.nan
-
     found = []
-    for test in split.tests():
-        rows, items = asked(test)
-        places = place[items[items < known]]
-        in_head = int(np.count_nonzero(places < math.ceil(HEAD * known)))
-        (every, of_known), (every_blind, of_known_blind) = ginis(items), blindly(items)
-        deciles = np.bincount(places * DECILES // known, minlength=DECILES)
+    for test in tests_of(split):
+        tested = held_out(split, "test", test, seed=seed)
+        item, weight = split.log.item[tested.rows], tested.weights
+        total, of_known = float(weight.sum()), item < known
+        per_item = np.bincount(item, weight, minlength=len(split.log.items))
+        places = place[item[of_known]]
+        deciles = np.bincount(places * DECILES // known, weight[of_known], minlength=DECILES)
+        in_head = float(weight[of_known][places < math.ceil(HEAD * known)].sum())
         found.append(
             Tested(
                 test=test,
-                rows=rows,
-                positives=len(items),
-                gini=every,
-                gini_blind=every_blind,
-                gini_known=of_known,
-                gini_known_blind=of_known_blind,
-                mean_log10_popularity=_mean(np.log10(np.maximum(trained[items], 1))),
-                head=_ratio(in_head, len(items)),
-                long_tail=_ratio(len(places) - in_head, len(items)),
-                unknown_items=_ratio(len(items) - len(places), len(items)),
-                deciles=tuple(_ratio(int(n), len(items)) for n in deciles),
+                positives=len(item),
+                effective_sample_size=effective_size(weight),
+                gini=gini(per_item[per_item > 0]),
+                mean_log10_popularity=_ratio(float((weight * np.log10(np.maximum(trained[item], 1))).sum()), total),
+                head=_ratio(in_head, total),
+                long_tail=_ratio(float(weight[of_known].sum()) - in_head, total),
+                unknown_items=_ratio(float(weight[~of_known].sum()), total),
+                deciles=tuple(_ratio(float(share), total) for share in deciles),
             )
         )
     return tuple(found)
+
+
+def repeats_of(split: Split) -> Repeats:
+    """Positives whose user had a positive on the same item strictly before."""
+    log = split.log
+    positive = log.label == 1
+    train, test = (log.repeated[split.mask(part) & positive] for part in ("train", "test"))  # type: ignore[arg-type]
+    return Repeats(log.positives, int((log.repeated & positive).sum()), _mean(train), _mean(test), split.repeats)
 
 
 def _mean(values: NDArray[Any]) -> float:
     return float(values.mean()) if len(values) else math.nan
 
 
-def _ratio(part: int, whole: int) -> float:
+def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else math.nan
 
 

@@ -10,17 +10,18 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from unskew.data.batches import Batch, Sampler, Sampling, batch_of_rows
+from unskew.data.held_out import Criterion, criteria_of, held_out
 from unskew.data.sequences import SequenceBatch, SequenceSampler
-from unskew.data.split import Split, Test
+from unskew.data.split import Split
 from unskew.errors import BadInput, UnskewError
-from unskew.evaluate import evaluation, positives, rank
+from unskew.evaluate import evaluation, rank
 from unskew.layers import real, reseed
 from unskew.models.base import Phase, Recommender, Stage
 from unskew.progress import steps
@@ -48,14 +49,15 @@ class Training:
     """Longer gradients are shortened to this."""
     valid_rows: int = 2000
     """Positives of the validation part that are ranked after each round, a seeded sample."""
-    valid_test: Test = "ordinary"
-    """Which version of the validation part."""
+    choose_by: Literal["auto", "ordinary", "balanced", "shown"] = "auto"
+    """Which version of the validation part chooses the weights that recommend. The best weights by each version are kept, and every
+    test is evaluated with those that its own version chose. `auto`: `balanced` for models that debias, else `ordinary`."""
     seed: int = 0
     """Of everything random."""
 
 
 PROBE = 512
-METRIC = "ndcg@10"  # of the validation part, full ranking
+METRIC = "ndcg@10"  # of each version of the validation part, full ranking
 
 OnRecord = Callable[[dict[str, Any]], None]
 
@@ -73,8 +75,8 @@ class Progress:
     loss_sum: float = 0.0
     batches: int = 0
     losses: dict[str, float] = field(default_factory=dict)
-    best: float = -math.inf
-    best_round: int = -1
+    best: dict[str, float] = field(default_factory=dict)  # by each version of the validation part
+    best_round: dict[str, int] = field(default_factory=dict)
     records: int = 0
     finished: bool = False
 
@@ -92,11 +94,13 @@ class Trainer:
         self.model, self.split, self.settings, self.store, self.on_record = model, split, settings, store, on_record
         self.stages = model.stages(settings.rounds)
         self.progress = Progress()
-        self.best: dict[str, Tensor] | None = None
+        self.best: dict[str, dict[str, Tensor]] = {}  # the best weights by each version of the validation part
         phases = {phase.name: phase for stage in self.stages for phase in stage.phases}
         self.samplers = {name: self._sampler(phase, place) for place, (name, phase) in enumerate(phases.items())}
         self.optimizers = {name: self._optimizer(phase) for name, phase in phases.items()}
-        self.valid = positives(split, "valid", settings.valid_test, settings.valid_rows, settings.seed)
+        self.valid = held_out(split, "valid", "ordinary", settings.valid_rows, settings.seed)
+        self.criteria = {name: held_out(split, "valid", name) for name in criteria_of(split)}
+        self.choose_by = chosen_criterion(model, settings.choose_by, tuple(self.criteria))
         self.probe = self._probe()
         self.records: list[dict[str, Any]] = []
 
@@ -125,7 +129,7 @@ class Trainer:
     def _probe(self) -> Batch:
         """A fixed sample of training pairs, on which every round reports the model's statistics."""
         split = self.split
-        rows = np.flatnonzero(split.mask("train") & ~split.newborn)
+        rows = np.flatnonzero(split.targets("train", reads_audiences=self.model.audience != 0))
         rows = np.sort(np.random.default_rng([self.settings.seed, 19]).choice(rows, min(PROBE, len(rows)), replace=False))
         return batch_of_rows(split.log, rows, self.model.history, self.model.audience)
 
@@ -134,7 +138,7 @@ class Trainer:
 
     def run(self) -> None:
         """To the end, from wherever it is. The model ends with its best weights."""
-        self.model.settle(self.split, self.valid)
+        self._choose()
         if self.store is not None:
             self.store.restore(self)
         self.tell(self.records)
@@ -145,14 +149,34 @@ class Trainer:
                 self._round(stage)
             at.stage, at.round = at.stage + 1, 0
             self._save()
-        if self.best is not None:
-            self.model.load_state_dict(self.best)
+        if self.choose_by in self.best:
+            self.model.load_state_dict(self.best[self.choose_by])
         at.finished = True
         self.model.eval()
 
     def _stopped(self, stage: Stage) -> bool:
         """Asked before a round and not after it: a run killed in between must not go on for one more."""
-        return stage.validated and self.progress.round > 0 and self.progress.round - 1 - self.progress.best_round >= self.settings.patience
+        at = self.progress
+        return stage.validated and at.round > 0 and at.round - 1 - max(at.best_round.values(), default=-1) >= self.settings.patience
+
+    def _choose(self) -> None:
+        """What no gradient can choose: of the model's own options, the best one by each version of the validation part."""
+        if not len(self.valid.rows):
+            return
+        for option in self.model.options(self.split):
+            self.model.load_state_dict(option, strict=False)
+            self._keep_best(self._validate(), -1)
+        if self.best:
+            self.model.load_state_dict(self.best[self.choose_by])
+            if self.stages:  # then rounds decide, from here on
+                self.best, self.progress.best, self.progress.best_round = {}, {}, {}
+
+    def _keep_best(self, valid: dict[str, dict[str, float]], number: int) -> None:
+        at = self.progress
+        for criterion, metrics in valid.items():
+            if metrics[METRIC] > at.best.get(criterion, -math.inf):
+                at.best[criterion], at.best_round[criterion] = metrics[METRIC], number
+                self.best[criterion] = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
     def _round(self, stage: Stage) -> None:
         at = self.progress
@@ -166,13 +190,11 @@ class Trainer:
             at.phase, at.epoch = at.phase + 1, 0
         at.phase = 0
         record: dict[str, Any] = {"stage": stage.name, "round": at.round, "losses": dict(at.losses), "step": at.step}
-        if stage.validated and len(self.valid):
+        if stage.validated and len(self.valid.rows):
             record["valid"] = self._validate()
-            if record["valid"][METRIC] > at.best:
-                at.best, at.best_round = record["valid"][METRIC], at.round
-                self.best = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+            self._keep_best(record["valid"], at.round)
         elif stage.validated:
-            at.best_round = at.round  # nothing to stop early by
+            at.best_round = {self.choose_by: at.round}  # nothing to stop early by
         if statistics := self.model.eval().statistics(self.probe):
             record["statistics"] = statistics
         record["rows_per_s"] = round(rows / max(time.perf_counter() - started, 1e-9), 1)
@@ -192,7 +214,7 @@ class Trainer:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         rows = 0
         self.model.train()
-        valid = "" if at.best == -math.inf else f", valid {METRIC} {at.best:.4f}"
+        valid = f", valid {METRIC} {at.best[self.choose_by]:.4f}" if self.choose_by in at.best else ""
         with steps(f"{stage.name} {at.round + 1}, {phase.name}", len(sampler)) as job:
             job.advance(sampler.step)
             batches: Iterator[Batch | SequenceBatch] = sampler.epoch()
@@ -216,9 +238,15 @@ class Trainer:
         at.samplers[phase.name] = sampler.state_dict()
         return rows
 
-    def _validate(self) -> dict[str, float]:
-        ranked = rank(self.model.eval(), self.split, self.valid, self.settings.seed)
-        return {name: round(value, 6) for name, value in evaluation(self.split, ranked, "full", self.settings.valid_test).metrics().items()}
+    def _validate(self) -> dict[str, dict[str, float]]:
+        """Metrics by each version of the validation part: one ranking serves all of them."""
+        ranked = rank(self.model.eval(), self.split, self.valid.rows, self.settings.seed)
+        found = {}
+        for name, tested in self.criteria.items():
+            metrics = evaluation(self.split, ranked, "full", tested, segmented=False).metrics()
+            if not math.isnan(metrics[METRIC]):
+                found[name] = {metric: round(value, 6) for metric, value in metrics.items()}
+        return found
 
     def _save(self, record: dict[str, Any] | None = None) -> None:
         if self.store is not None:
@@ -228,7 +256,8 @@ class Trainer:
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, str]]:
         tensors = {f"model/{name}": value for name, value in self.model.state_dict().items()}
-        tensors |= {f"best/{name}": value for name, value in (self.best or {}).items()}
+        for criterion, state in self.best.items():
+            tensors |= {f"best/{criterion}/{name}": value for name, value in state.items()}
         for name, optimizer in self.optimizers.items():
             for place, moments in optimizer.state_dict()["state"].items():
                 tensors |= {f"moments/{name}/{place}/{kind}": value for kind, value in moments.items()}
@@ -238,7 +267,7 @@ class Trainer:
         self.progress = Progress(**json.loads(words["progress"]))
         self.records = json.loads(words["records"])
         self.model.load_state_dict(_below("model", tensors))
-        self.best = _below("best", tensors) or None
+        self.best = {criterion: _below(f"best/{criterion}", tensors) for criterion in self.progress.best}
         for name, optimizer in self.optimizers.items():
             moments: dict[int, dict[str, Tensor]] = {}
             for path, value in _below(f"moments/{name}", tensors).items():
@@ -247,6 +276,14 @@ class Trainer:
             optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
         for name, state in self.progress.samplers.items():
             self.samplers[name].load_state_dict(state)
+
+
+def chosen_criterion(model: Recommender, choose_by: str, available: tuple[Criterion, ...]) -> Criterion:
+    """The version of the validation part that chooses the weights which recommend."""
+    wanted = model.choose_by if choose_by == "auto" else choose_by
+    if wanted not in available:
+        raise BadInput(f"choose_by {wanted}: this log's validation part has only {', '.join(available)}")
+    return wanted  # type: ignore[return-value]
 
 
 def rows_in(batch: Batch | SequenceBatch) -> int:

@@ -1,28 +1,42 @@
-"""The leak audit: proof, for one split, that nothing a model may read comes from the future. Every figure is counted again, another way."""
+"""The leak audit: proof, for one split, that nothing a model may read comes from the future, and that nothing tells the label.
+
+Every figure is counted again, another way. What the samplers hand to the models is looked at as well, for every kind of batch.
+"""
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unskew.data.split import Split, inverse_popularity
+from unskew.data.held_out import held_out
+from unskew.data.split import Split
 from unskew.data.views import AUDIENCE, HISTORY, Ints, Sequences
 from unskew.errors import BadInput, Leak
 from unskew.progress import Steps, steps
 
+if TYPE_CHECKING:
+    from unskew.data.batches import Batch, Prefixes
+    from unskew.data.sequences import SequenceBatch
+
 CHUNK = 1_000_000
+RECOUNTED = 200_000_000  # rows looked at to recount what samplers hand out: each context is recounted from the whole log
+CONTEXTS = 500  # recounted at most, of each kind of batch
+PAIRS = 20_000  # contexts whose candidates are compared, in training and in the test
+CANDIDATES = 20  # drawn for each of them
+TELLING = 0.01  # how far from one half the AUC of a feature may be that must not tell the label
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was checked: how many rows or entries, and the first that is wrong, in words."""
+    """One thing that was checked: how many rows or entries, the first that is wrong, and what else is to be known."""
 
     check: str
     checked: int
     offence: str | None
+    note: str = ""
 
     @property
     def passed(self) -> bool:
@@ -34,7 +48,7 @@ def audit(split: Split, history: int = HISTORY, audience: int = AUDIENCE) -> lis
     if history < 1 or audience < 1:
         raise BadInput(f"history {history}, audience {audience}: expected at least 1, or there is nothing to look at")
     log = split.log
-    with steps("audit", total=7 + 2 * math.ceil(len(log) / CHUNK)) as job:
+    with steps("audit", total=16 + 2 * math.ceil(len(log) / CHUNK)) as job:
 
         def said(finding: Finding) -> Finding:
             job.advance(note=finding.check)
@@ -46,10 +60,14 @@ def audit(split: Split, history: int = HISTORY, audience: int = AUDIENCE) -> lis
             said(_counts(split, "item counts", split.item_counts, log.item, log.items.of)),
             said(_known(split, "known users", split.known_users, log.user, log.users.of)),
             said(_known(split, "known items", split.known_items, log.item, log.items.of)),
-            said(_acceptance(split)),
+            said(_balanced(split)),
             _windows(split, "histories", log.histories, log.user, log.items.of, history, job),
             _windows(split, "audiences", log.audiences, log.item, log.users.of, audience, job),
             said(_views_hold_the_log(split)),
+            *(said(_handed_out(split, kind, history, audience)) for kind in ("pairs", "prefixes")),
+            *(said(_sequences(split, kind, history, audience)) for kind in ("histories", "sequences")),
+            *(said(finding) for finding in _telling(split, audience)),
+            said(_look_ahead(split)),
         ]
 
 
@@ -99,9 +117,9 @@ def _counts(split: Split, name: str, counts: Ints, column: Any, of: Name) -> Fin
 
 
 def _known(split: Split, name: str, known: int, column: Any, of: Name) -> Finding:
-    """What is called known was seen in training, and all that was seen is called known."""
+    """What is called known had a positive in training, and all that had one is called known."""
     seen = np.zeros(int(max(known, column.max(initial=-1) + 1)), bool)
-    seen[column[split.log.time < split.train_end]] = True
+    seen[column[(split.log.time < split.train_end) & (split.log.label == 1)]] = True
     wrong = np.flatnonzero(seen != (np.arange(len(seen)) < known))
     offence = None
     if len(wrong):
@@ -110,15 +128,17 @@ def _known(split: Split, name: str, known: int, column: Any, of: Name) -> Findin
     return Finding(name, len(seen), offence)
 
 
-def _acceptance(split: Split) -> Finding:
-    """The resampling reads popularity, so it may read the training part only."""
-    log = split.log
-    popularity = np.bincount(log.item[(log.time < split.train_end) & (log.label == 1)], minlength=len(log.items))
-    expected = inverse_popularity(popularity, split.settings.strength)
-    offence = _first_difference(split.acceptance, expected, log.items.of, "training popularity gives")
-    if offence is not None and split.settings.resample == "authors":
-        offence = f"the authors' resampling counts the held-out part itself: {offence}"
-    return Finding("resampling weights", len(expected), offence)
+def _balanced(split: Split) -> Finding:
+    """In the balanced test every item weighs the same: summed up by item, one row after the other."""
+    tested = held_out(split, "test", "balanced")
+    total: dict[int, float] = {}
+    for item, weight in zip(split.log.item[tested.rows].tolist(), tested.weights.tolist(), strict=True):
+        total[item] = total.get(item, 0.0) + weight
+    wrong = next((item for item, weight in total.items() if not math.isclose(weight, 1.0, rel_tol=1e-6)), None)
+    offence = None
+    if wrong is not None:
+        offence = f"item {split.log.items.of(np.array([wrong]))[0].as_py()!r} weighs {total[wrong]:g} in the balanced test; expected 1"
+    return Finding("balanced test", len(tested.rows), offence)
 
 
 def _first_difference(found: Any, expected: Any, of: Name, said: str) -> str | None:
@@ -175,3 +195,198 @@ def _views_hold_the_log(split: Split) -> Finding:
 
 def _chunks(length: int) -> Iterator[tuple[int, int]]:
     return ((first, min(first + CHUNK, length)) for first in range(0, length, CHUNK))
+
+
+# What the samplers hand to the models
+
+
+def _handed_out(split: Split, kind: str, history: int, audience: int) -> Finding:
+    """Contexts of pairs: histories and audiences are what a search through the whole log finds strictly before, and no more."""
+    from unskew.data.batches import Sampler, Sampling
+
+    name, log = f"batches of {kind}", split.log
+    wanted = int(np.clip(RECOUNTED // max(len(log), 1), 20, CONTEXTS))
+    try:
+        sampler = Sampler(split, Sampling(batch_size=wanted, history=history, audience=audience, shared=kind == "prefixes"))
+    except BadInput as error:
+        return Finding(name, 0, None, str(error))
+    made = next(sampler.epoch())
+    checked = 0
+    for place in range(len(made.user_B)):
+        user, time = int(made.user_B[place]), int(made.times_B[place])
+        past = _past(log.item, log.user == user, split, time)
+        if not _is_newest(_prefix(made.histories, place), past, history, kind == "prefixes"):
+            return Finding(name, checked, f"the history of user {log.users.of(np.array([user]))[0].as_py()!r} at time {time} {_WRONG}")
+        candidate = place % made.candidates_BC.shape[1]  # one of each context: every kind of candidate comes to its turn
+        item = int(made.candidates_BC[place, candidate])
+        past = _past(log.user, log.item == item, split, time)
+        if not _is_newest(_prefix(made.audiences, int(made.audience_of_BC[place, candidate])), past, audience, kind == "prefixes"):
+            return Finding(name, checked, f"the audience of item {log.items.of(np.array([item]))[0].as_py()!r} at time {time} {_WRONG}")
+        checked += 1 + made.candidates_BC.shape[1]
+    return Finding(name, checked, None)
+
+
+_WRONG = "holds something that is not strictly before, or lacks something that is"
+
+
+def _past(ids: Any, mine: NDArray[np.bool_], split: Split, time: int) -> list[int]:
+    """The ids of all positives of one entity strictly before a time, oldest first."""
+    log = split.log
+    rows = np.flatnonzero(mine & (log.time < time) & (log.label == 1))
+    return [int(ids[row]) for row in rows[np.lexsort((ids[rows], log.time[rows]))]]
+
+
+def _prefix(prefixes: "Prefixes", place: int) -> list[int]:
+    row, length = int(prefixes.row_N[place]), int(prefixes.length_N[place])
+    return [int(code) for code in prefixes.ids_WL[row, :length]]
+
+
+def _is_newest(found: list[int], past: list[int], most: int, shared: bool) -> bool:
+    """Whether it is the newest part of the past; where sequences share what they have in common, it may be half as long."""
+    enough = min(len(past), most // 2 if shared else most)
+    return enough <= len(found) <= most and found == past[len(past) - len(found) :]
+
+
+def _sequences(split: Split, kind: str, history: int, audience: int) -> Finding:
+    """Whole sequences: what is said to be before an event is strictly before it, and what is not said to be is not."""
+    from unskew.data.sequences import SequenceSampler
+
+    sampler = SequenceSampler(split, 256, 0, history, audience if kind == "sequences" else None, overlap=int(kind == "histories"))
+    checked = 0
+    for _, made in zip(range(20), sampler.epoch(), strict=False):
+        for name, view, owner, event, past in _views_of(split, made):
+            inside = event >= 0
+            start = event.max(axis=1, initial=-1) - inside.sum(axis=1) + 1
+            wrong = inside & ((event < view.offsets[owner][:, None]) | (event >= view.offsets[owner + 1][:, None]))
+            time = view.times[np.where(inside, event, 0)]
+            last, following = start[:, None] + past - 1, start[:, None] + past
+            wrong |= inside & (past > 0) & (view.times[np.maximum(last, 0)] >= time)
+            wrong |= inside & (following < event) & (view.times[np.maximum(np.minimum(following, event), 0)] < time)
+            wrong |= inside & (time >= split.train_end)
+            if wrong.any():
+                row, place = np.argwhere(wrong)[0]
+                return Finding(f"batches of {kind}", checked, f"event {event[row, place]} of the {name}: its past {_WRONG}")
+            checked += int(inside.sum())
+    return Finding(f"batches of {kind}", checked, None)
+
+
+def _views_of(split: Split, made: "SequenceBatch") -> Iterator[tuple[str, Sequences, Ints, Ints, Ints]]:
+    log = split.log
+    yield "histories", log.histories, made.user_B.numpy(), made.event_BL.numpy(), made.past_BL.numpy()
+    yield "audiences", log.audiences, made.item_B.numpy(), made.audience_event_BM.numpy(), made.audience_past_BM.numpy()
+
+
+# What tells the label
+
+
+def _telling(split: Split, audience: int) -> list[Finding]:
+    """Features that tell the label: the AUC of each on training pairs as a sampler hands them out, and on test candidates.
+
+    An audience or a history that is empty must tell nothing. Being in the user's own past may tell something where repeats are part
+    of the task, but no more than among all candidates: past items must be as frequent among drawn negatives as among these.
+    """
+    training, drawn, test = _training_pairs(split, audience), None, _test_candidates(split)
+    if training is not None:
+        drawn = _uniform(split, *training.contexts)
+    found = []
+    for name in ("empty audience", "empty history", "own past"):
+        figures = {where: pairs.auc(name) for where, pairs in (("training pairs", training), ("test candidates", test)) if pairs is not None}
+        note = ", ".join(f"AUC {auc:.3f} on {where}" for where, auc in figures.items()) or "too few rows to tell"
+        offence = None
+        must_tell_nothing = name != "own past" and not (name == "empty history" and training is not None and not training.sampled)
+        for where, auc in figures.items():
+            if must_tell_nothing and abs(auc - 0.5) > TELLING:
+                offence = f"on {where} it tells the label: AUC {auc:.3f} alone, expected 0.5"
+        if name == "own past" and training is not None and training.sampled and drawn is not None:
+            share, expected = float(training.negative[name].mean()), float(drawn[name].mean())
+            error = 4 * math.sqrt(max(expected * (1 - expected), 1e-12) / len(training.negative[name]))
+            if split.repeats and abs(share - expected) > TELLING * expected + error:
+                offence = f"{share:.2%} of the drawn negatives are past items of the user, but {expected:.2%} of all candidates are"
+            if not split.repeats and training.positive[name].mean() != share:
+                offence = f"{training.positive[name].mean():.2%} of the positives and {share:.2%} of the negatives are past items"
+        checked = sum(len(pairs.positive[name]) + len(pairs.negative[name]) for pairs in (training, test) if pairs is not None)
+        found.append(Finding(name, checked, offence, note))
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Pairs:
+    """Features of positives and of negatives, and the contexts (user, item, time) of the positives."""
+
+    positive: dict[str, NDArray[np.bool_]]
+    negative: dict[str, NDArray[np.bool_]]
+    contexts: tuple[Ints, Ints, Ints]
+    sampled: bool  # whether the negatives were drawn; else they are the log's own
+
+    def auc(self, name: str) -> float:
+        """Of a feature that is true or false."""
+        return 0.5 + 0.5 * float(self.positive[name].mean() - self.negative[name].mean())
+
+
+def _features(split: Split, user: Ints, item: Ints, time: Ints) -> dict[str, NDArray[np.bool_]]:
+    log = split.log
+    (start, end), (first, last) = log.audiences.before(item, time), log.histories.before(user, time)
+    return {"empty audience": end == start, "empty history": last == first, "own past": log.had_before(user, item, time)}
+
+
+def _training_pairs(split: Split, audience: int) -> _Pairs | None:
+    from unskew.data.batches import Sampler, Sampling
+
+    try:
+        sampler = Sampler(split, Sampling(batch_size=PAIRS, history=0, audience=audience))
+    except BadInput:
+        return None
+    made = next(sampler.epoch())
+    return _pairs_of(split, made, bool(sampler.negatives))
+
+
+def _pairs_of(split: Split, made: "Batch", sampled: bool) -> _Pairs | None:
+    shape = made.candidates_BC.shape
+    user, time = (np.repeat(column.numpy(), shape[1]) for column in (made.user_B, made.times_B))
+    item, label = made.candidates_BC.numpy().ravel(), made.labels_BC.numpy().ravel() == 1
+    if not label.any() or label.all():
+        return None
+    positive = user[label], item[label], time[label]
+    return _Pairs(_features(split, *positive), _features(split, user[~label], item[~label], time[~label]), positive, sampled)
+
+
+def _uniform(split: Split, user: Ints, item: Ints, time: Ints) -> dict[str, NDArray[np.bool_]]:
+    """Features of candidates drawn evenly from the known items that existed, the logged one aside."""
+    existing = np.maximum(np.minimum(split.log.audiences.existing(time), split.known_items), 1)
+    drawn = (np.random.default_rng(29).random((len(user), CANDIDATES)) * existing[:, None]).astype(np.int64)
+    kept = (drawn != item[:, None]).ravel()
+    user, time = np.repeat(user, CANDIDATES)[kept], np.repeat(time, CANDIDATES)[kept]
+    return _features(split, user, drawn.ravel()[kept], time)
+
+
+def _test_candidates(split: Split) -> _Pairs | None:
+    """Test positives, and candidates as the evaluation has them."""
+    log, rows = split.log, held_out(split, "test", "ordinary", PAIRS).rows
+    if not len(rows):
+        return None
+    user, item, time = log.user[rows].astype(np.int64), log.item[rows].astype(np.int64), np.asarray(log.time[rows])
+    drawn = (np.random.default_rng(31).random((len(rows), CANDIDATES)) * log.audiences.existing(time)[:, None]).astype(np.int64)
+    kept = (drawn != item[:, None]).ravel()
+    users, times, others = np.repeat(user, CANDIDATES)[kept], np.repeat(time, CANDIDATES)[kept], drawn.ravel()[kept]
+    if not split.repeats:
+        candidate = ~log.had_before(users, others, times)
+        users, times, others = users[candidate], times[candidate], others[candidate]
+    if not len(others):
+        return None
+    return _Pairs(_features(split, user, item, time), _features(split, users, others, times), (user, item, time), True)
+
+
+def _look_ahead(split: Split) -> Finding:
+    """A k-core keeps only what comes often enough in the whole log, so whatever has come less often so far is certain to return."""
+    log = split.log
+    least = int(log.facts.get("settings", {}).get("k_core", 1))
+    rows = held_out(split, "test", "ordinary").rows
+    if least <= 1:
+        return Finding("look-ahead filter", len(rows), None, "no k-core")
+    moments, tick = np.unique(log.time, return_inverse=True)
+    keys = np.sort(log.item.astype(np.int64) * len(moments) + tick)
+    first = log.item[rows].astype(np.int64) * len(moments)
+    before = np.searchsorted(keys, first + tick[rows]) - np.searchsorted(keys, first)
+    certain = int((before < least).sum())
+    note = f"the {least}-core made {certain:,} of {len(rows):,} test positives certain: their items had fewer than {least} rows by then"
+    return Finding("look-ahead filter", len(rows), None, note)

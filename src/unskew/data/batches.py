@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from unskew.data.log import Log
-from unskew.data.split import Part, Split, Test
+from unskew.data.split import Split
 from unskew.data.views import AUDIENCE, HISTORY, PAD, Ints, Sequences
 from unskew.errors import BadInput
 
@@ -161,15 +161,26 @@ class Positives:
     """The training positives of all users, to ask what somebody has."""
 
     def __init__(self, split: Split) -> None:
-        train = split.mask("train") & (split.log.label == 1)
-        self.items, self.known_items, self.users = len(split.log.items), split.known_items, split.log.users
-        self.pairs = np.unique(split.log.user[train].astype(np.int64) * self.items + split.log.item[train])
+        log = split.log
+        train = split.mask("train")[: log.positives]
+        self.items, self.known_items, self.users, self.view = len(log.items), split.known_items, log.users, log.histories
+        self.pairs = np.unique(log.user[: log.positives][train].astype(np.int64) * self.items + log.item[: log.positives][train])
 
     def has(self, user: Ints, item: Ints) -> NDArray[np.bool_]:
-        """Whether each user has each item; the two are broadcast."""
-        wanted = user * self.items + item
-        place = np.minimum(np.searchsorted(self.pairs, wanted), len(self.pairs) - 1)
-        return np.asarray(self.pairs[place] == wanted)
+        """Whether each user has each item, at whatever time; the two are broadcast."""
+        return _among(self.pairs, user * self.items + item)
+
+    def has_now(self, user_B: Ints, time_B: Ints, item_BC: Ints) -> NDArray[np.bool_]:
+        """Whether each user has each item at the very moment of the context."""
+        _, moment_B = self.view.before(user_B, time_B)
+        place_B = np.minimum(moment_B, max(len(self._now) - 1, 0))
+        is_now_B = (moment_B < self.view.offsets[np.minimum(user_B, len(self.view) - 1) + 1]) & (self.view.times[place_B] == time_B)
+        return is_now_B[:, None] & _among(self._now, moment_B[:, None] * self.items + item_BC)
+
+    @cached_property
+    def _now(self) -> Ints:
+        """A number per moment of a user and item. Positives are sorted by user, time and item, so these increase."""
+        return self.view.moments * self.items + self.view.ids
 
     def missing(self, user: int, item: int, existing: int) -> Ints:
         """What a user with nearly everything does not have, this item aside: of what exists, or else of all known items."""
@@ -184,41 +195,56 @@ class Positives:
         raise BadInput(f"user {name!r} has {everything}, so none is left to sample as a negative; leave this user out")
 
 
+def _among(increasing: Ints, wanted: Ints) -> NDArray[np.bool_]:
+    if not len(increasing):
+        return np.zeros(wanted.shape, bool)
+    place = np.minimum(np.searchsorted(increasing, wanted), len(increasing) - 1)
+    return np.asarray(increasing[place] == wanted)
+
+
 class Draw(NamedTuple):
     """What is known when the other candidates of B training contexts are drawn."""
 
     random: np.random.Generator
     user_B: Ints
     item_B: Ints  # the logged ones
+    time_B: Ints
     existing_B: Ints  # known items that existed before: those with a code below
     wanted: int  # per context
     epoch: int
     positives: Positives
+    repeats: bool = False  # whether a user's past items are candidates
 
 
 Drawing = Callable[[Draw], Ints]
 
 
-def unseen(draw: Draw) -> Ints:
-    """Uniform over the known items that existed before, without the logged one and the user's own positives in training.
+def uniform_negatives(draw: Draw) -> Ints:
+    """Uniform over the known items that existed before, without what the user has.
 
-    An item without a past has an empty audience, which would tell the model the label.
+    Where past items are hidden, what the user has is all of the user's training positives. Where repeats are part of the task,
+    it is only what the user takes at this very moment: past items are drawn, too, or being in the history would mean positive.
     """
     user, item, existing = draw.user_B[:, None], draw.item_B[:, None], draw.existing_B[:, None]
     shape = (len(user), draw.wanted)
+
+    def clashing(drawn: Ints) -> NDArray[np.bool_]:
+        own = draw.positives.has_now(draw.user_B, draw.time_B, drawn) if draw.repeats else draw.positives.has(user, drawn)
+        return own | (drawn == item)
+
     drawn = (draw.random.random(shape) * existing).astype(np.int64)
     for _ in range(ROUNDS):
-        clash = draw.positives.has(user, drawn) | (drawn == item)
+        clash = clashing(drawn)
         if not clash.any():
             return drawn
         drawn = np.where(clash, (draw.random.random(shape) * existing).astype(np.int64), drawn)
-    for context, place in np.argwhere(draw.positives.has(user, drawn) | (drawn == item)):
+    for context, place in np.argwhere(clashing(drawn)):
         missing = draw.positives.missing(int(draw.user_B[context]), int(draw.item_B[context]), int(draw.existing_B[context]))
         drawn[context, place] = draw.random.choice(missing)
     return drawn
 
 
-def anything(draw: Draw) -> Ints:
+def uniform_items(draw: Draw) -> Ints:
     """Uniform over the known items that existed before, the user's own positives included, without the logged one."""
     item = draw.item_B[:, None]
     # Where the logged one is all there was, over all known items.
@@ -249,7 +275,7 @@ class Sampling:
 
 
 class Sampler:
-    """An endless, seeded walk over the rows of a part but the first ones of an item: `for batch in sampler.epoch()`.
+    """An endless, seeded walk over the training rows that may be targets: `for batch in sampler.epoch()`.
 
     Everything drawn is a function of (seed, epoch, step), so its whole state is two numbers, and a restored sampler goes
     on exactly where the saved one stopped.
@@ -259,17 +285,15 @@ class Sampler:
         self,
         split: Split,
         settings: Sampling = Sampling(),  # noqa: B008 (frozen)
-        part: Part = "train",
-        test: Test = "ordinary",
-        drawing: Drawing = unseen,
+        drawing: Drawing = uniform_negatives,
     ) -> None:
         if settings.batch_size < 1 or (settings.negatives or 0) < 0 or settings.seed < 0:
             raise BadInput(f"{settings}: expected a batch size of at least 1, and no negative numbers")
-        self.split, self.log, self.settings, self.part, self.drawing = split, split.log, settings, (part, test), drawing
-        wanted = split.mask(part, test) & ~split.newborn
+        self.split, self.log, self.settings, self.drawing = split, split.log, settings, drawing
+        wanted = split.targets("train", reads_audiences=settings.audience != 0)
         self.rows = np.flatnonzero(wanted & (self.log.label == 1) if settings.positives_only else wanted)
         if not len(self.rows):
-            raise BadInput(f"the {part} part ({test}) has no rows")
+            raise BadInput("the training part has no rows to learn from: every row is the first of its item, or repeats one")
         positives = int(self.log.label[self.rows].sum())
         self.negatives = settings.negatives if settings.negatives is not None else int(2 * positives > len(self.rows))
         self.epoch_number, self.step = 0, 0
@@ -282,7 +306,7 @@ class Sampler:
         return {"epoch": self.epoch_number, "step": self.step, **self._identity()}
 
     def _identity(self) -> dict[str, Any]:
-        return {**asdict(self.settings), "part": list(self.part), "rows": len(self.rows)}
+        return {**asdict(self.settings), "rows": len(self.rows)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, mine in self._identity().items():
@@ -312,7 +336,8 @@ class Sampler:
             shuffled = random.permutation(len(self.rows))
             pool = np.arange(len(shuffled)) // (size * POOL)
             shuffled = shuffled[np.lexsort((self._lengths[shuffled], pool))]
-        batches = [self.rows[shuffled[at : at + size]] for at in range(0, len(shuffled), size)]
+        # Neighbours in a batch must not be alike: some models compare each row with the next one.
+        batches = [self.rows[random.permutation(shuffled[at : at + size])] for at in range(0, len(shuffled), size)]
         return [batches[place] for place in random.permutation(len(batches))]
 
     @cached_property
@@ -324,11 +349,15 @@ class Sampler:
         user, item, time = self.log.user[rows].astype(np.int64), self.log.item[rows].astype(np.int64), self.log.time[rows]
         candidates, labels = item[:, None], self.log.label[rows][:, None].astype(np.float32)
         if self.negatives:
-            # Codes follow first appearance, so "existed before" is "has a code below", for negatives as for targets.
-            existing = np.minimum(np.searchsorted(self.log.births[1], time, "left"), self.split.known_items)
-            random = self._random(self.step + 1)
-            drawn = self.drawing(Draw(random, user, item, existing, self.negatives, self.epoch_number, self._positives))
-            has = np.zeros(drawn.shape) if self.drawing is unseen else self._positives.has(user[:, None], drawn)
+            existing = np.minimum(self.log.audiences.existing(time), self.split.known_items)
+            # At the very first moment nothing existed, so all known items are alike.
+            existing = np.where(existing > 0, existing, self.split.known_items)
+            random, repeats = self._random(self.step + 1), self.split.repeats
+            drawn = self.drawing(
+                Draw(random, user, item, time, existing, self.negatives, self.epoch_number, self._positives, repeats)
+            )
+            clean = self.drawing is uniform_negatives
+            has = np.zeros(drawn.shape) if clean else self._positives.has(user[:, None], drawn)
             candidates, labels = np.concatenate([candidates, drawn], axis=1), np.concatenate([labels, has], axis=1)
         make = batch_shared if self.settings.shared else batch
         made = make(self.log, user, time, candidates, labels, self.settings.history, self.settings.audience)

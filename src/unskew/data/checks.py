@@ -10,6 +10,7 @@ from typing import Any
 from unskew.data.engines import FILE, ROW, Engine, Unparsed, literal
 from unskew.data.files import opened
 from unskew.data.formats import Column, Reading, Source
+from unskew.data.log import MARK
 from unskew.errors import BadInput
 
 TIMES = "'^ *[0-9]+([.][0-9]*)?([eE][+]?[0-9]+)? *$'"
@@ -43,6 +44,7 @@ class Checked:
 
     query: str
     extras: tuple[str, ...]
+    marks: tuple[str, ...]  # of named tests, as mark_0, mark_1, ...
     titled: bool
     rows: int
     time_unit: str
@@ -92,9 +94,13 @@ def _checked(engine: Engine, source: Source, reading: Reading) -> Checked:
             raise BadInput(_complaint(found[0], source))
         bad_rows += found
     values = {"u": source.roles["user"].sql, "i": source.roles["item"].sql, "t": clock.ticks(scale), "y": _label(source)}
-    extras = tuple(role for role in ("propensity", "exposed", "position") if role in source.roles)
+    extras = tuple(role for role in ("propensity", "exposed", "position", "visit") if role in source.roles)
     types = {"propensity": "DOUBLE", "exposed": "TINYINT", "position": "INT"}
-    values |= {role: f"CAST({_number(source.roles[role])} AS {types[role]})" for role in extras}
+    values |= {role: f"CAST({_number(source.roles[role])} AS {types[role]})" for role in extras if role != "visit"}
+    marks = tuple(role for role in source.roles if role.startswith(MARK))
+    values |= {f"mark_{place}": f"CAST({_number(source.roles[role])} AS TINYINT)" for place, role in enumerate(marks)}
+    if "visit" in source.roles:
+        values["visit"] = f"NULLIF(trim(CAST({source.roles['visit'].sql} AS STRING)), '')"
     if "title" in source.roles:
         values["title"] = source.roles["title"].sql
     select = ", ".join(f"{sql} AS {name}" for name, sql in values.items())
@@ -102,7 +108,8 @@ def _checked(engine: Engine, source: Source, reading: Reading) -> Checked:
     good = rows + len(unparsed) - len(bad_rows)
     if not good:
         raise BadInput(f"{source.name}: not one good row of {rows}; the first: {_complaint(bad_rows[0], source)}")
-    return Checked(f"SELECT {select} FROM {relation} AS source{where}", extras, "title" in source.roles, good, unit, bad_rows)
+    query = f"SELECT {select} FROM {relation} AS source{where}"
+    return Checked(query, extras, marks, "title" in source.roles, good, unit, bad_rows)
 
 
 @dataclass(frozen=True)
@@ -188,7 +195,7 @@ def _number_checks(source: Source) -> list[Check]:
             )
         elif role == "propensity":
             checks.append(Check(column, f"{_number(column)} > 0 AND {_number(column)} <= 1", "a probability above 0 and at most 1"))
-        elif role == "exposed":
+        elif role == "exposed" or role.startswith(MARK):
             checks.append(Check(column, f"{_number(column)} IN (0, 1)", "0 or 1"))
         elif role == "position":
             whole = f"{_number(column)} BETWEEN 0 AND 2147483647 AND {_number(column)} = floor({_number(column)})"

@@ -101,8 +101,14 @@ def check_same(names: Iterable[list[str]], files: list[str]) -> None:
             )
 
 
-def header(line: str, delimiter: str) -> list[str]:
-    fields = next(csv.reader([line], delimiter=delimiter)) if len(delimiter) == 1 else line.split(delimiter)
+def header(file: str, delimiter: str) -> list[str]:
+    """The names of a text file's columns, from its first line."""
+    line = first_lines(file, 1)[0]
+    try:
+        fields = next(csv.reader([line], delimiter=delimiter)) if len(delimiter) == 1 else line.split(delimiter)
+    except csv.Error:  # a carriage return that ends no line, or a field without end
+        said = "expected names between separators; a carriage return in the middle?"
+        raise BadInput(f"{file}, line 1: the header cannot be read, {line[:80]!r}; {said}") from None
     return [name.strip() or f"column_{place}" for place, name in enumerate(fields)]
 
 

@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from unskew.data.engines import FILE, Scan, identifier
 from unskew.data.files import KINDS, check_same, check_width, files_of, first_lines, header, json_schema, parquet_schema, suffix
-from unskew.data.log import Log, is_prepared
+from unskew.data.log import MARK, TESTS, Log, is_prepared
 from unskew.errors import BadInput
 
 Format = Literal["auto", "csv", "parquet", "json", "inter", "mind", "amazon", "kuairand", "openbandit"]
 
-ROLES = ("user", "item", "time", "label", "propensity", "exposed", "position", "title")
+ROLES = ("user", "item", "time", "label", "propensity", "exposed", "position", "visit", "title")
 REQUIRED = ("user", "item", "time")
 
 # Names that people give to the roles, in order of preference; compared without case.
@@ -29,6 +29,7 @@ ALIASES = {
     "propensity": ("propensity", "propensity_score", "pscore"),
     "exposed": ("exposed", "is_rand", "exposed_at_random"),
     "position": ("position",),
+    "visit": ("visit", "visit_id", "impression", "impression_id"),
     "title": ("title",),
 }
 
@@ -53,6 +54,11 @@ class Reading:
     """Column that is 1 where the item was exposed at random."""
     position: str | None = None
     """Column of the place on the page."""
+    visit: str | None = None
+    """Column of the visit or impression: rows of a user with the same value were shown together. Without one, rows of a user
+    with the same time were."""
+    tests: str | None = None
+    """Columns, between commas, that are 1 where a row belongs to the test of that name: `--test NAME` then asks for these rows."""
     title: str | None = None
     """Column of the item's title."""
     positive: float | None = None
@@ -153,7 +159,23 @@ def _columns(scan: Scan, reading: Reading, name: str) -> Source:
         roles[role] = Column(identifier(scan.schema.names[place]), _kind(kind, name, column), column, None if scan.kind == "text" else kind)
         if role in ("user", "item") and not _sql_knows(kind):
             scan, roles[role] = _by_place(scan, place, roles[role])
-    return Source(name, scan, roles, positive=reading.positive)
+    return Source(name, scan, roles | _marks(scan, reading, name), positive=reading.positive)
+
+
+def _marks(scan: Scan, reading: Reading, name: str) -> dict[str, Column]:
+    """The columns of named tests: those that the caller names, and those that an earlier log has as such."""
+    named = {column.strip(): column.strip() for column in (reading.tests or "").split(",") if column.strip()}
+    named |= {column.removeprefix(MARK): column for column in scan.names if column.startswith(MARK)}
+    found = {}
+    for test, column in named.items():
+        if test in (*TESTS, "resampled"):
+            raise BadInput(f"{name}: a test {test!r} is there already; rename the column")
+        if scan.names.count(column) != 1:
+            raise BadInput(f"{name}: no column {column!r} for a test; expected one of {', '.join(map(repr, scan.names))}")
+        place = scan.names.index(column)
+        kind = _kind(scan.schema.field(place).type, name, column)
+        found[f"{MARK}{test}"] = Column(identifier(scan.schema.names[place]), kind, column)
+    return found
 
 
 def _sql_knows(kind: pa.DataType) -> bool:
@@ -197,17 +219,20 @@ def _mind(name: str, files: list[str], reading: Reading) -> Source:
 
     def derive(relation: str, keep: str) -> str:
         seconds = 'CAST(unix_micros(american_time("time")) / 1000000 AS BIGINT)'
-        shown = f'(SELECT "user", history, impressions{keep}, {seconds} AS t FROM {relation})'
+        shown = f'(SELECT impression, "user", history, impressions{keep}, {seconds} AS t FROM {relation})'
         pair = "'^(.*)-([01])$'"
         none_kept = keep and ", NULL AS " + keep.removeprefix(", ")
         # Only the history of a user's first impression lies before all of them. It is dated one second per click, ending
         # just before the first impression of the whole log.
         return f"""(
-            SELECT "user", regexp_extract(shown, {pair}, 1) AS item, t,
+            SELECT impression, "user", regexp_extract(shown, {pair}, 1) AS item, t,
                 TRY_CAST(regexp_extract(shown, {pair}, 2) AS DOUBLE) AS clicked{keep}
-            FROM (SELECT "user", t{keep}, explode(split(trim(impressions), ' ')) AS shown FROM {shown} AS impression) AS pairs
+            FROM (
+                SELECT impression, "user", t{keep}, explode(split(trim(impressions), ' ')) AS shown FROM {shown} AS listed
+            ) AS pairs
             UNION ALL
-            SELECT "user", split_part(history, ' ', k) AS item, first - words + k - 1 AS t, 1.0 AS clicked{none_kept}
+            SELECT CAST(NULL AS STRING) AS impression, "user", split_part(history, ' ', k) AS item,
+                first - words + k - 1 AS t, 1.0 AS clicked{none_kept}
             FROM (
                 SELECT "user", history, words, first, explode(sequence(1, words)) AS k
                 FROM (
@@ -223,6 +248,7 @@ def _mind(name: str, files: list[str], reading: Reading) -> Source:
 
     roles = {"user": Column('"user"', "text", "user"), "item": Column("item", "text", "impressions")}
     roles |= {"time": Column("t", "int", "time"), "label": Column("clicked", "float", "impressions")}
+    roles |= {"visit": Column("impression", "text", "impression")}
     return Source(name, scan, roles, derive=derive)
 
 
@@ -285,7 +311,7 @@ def _file_scan(files: list[str], form: Format, reading: Reading) -> Scan:
 def _text_scan(files: list[str], form: Format, reading: Reading) -> Scan:
     first = first_lines(files[0], 1)[0]
     delimiter = (reading.delimiter or max(("\t", ",", ";", "|"), key=first.count)).replace("\\t", "\t")
-    fields = header(first, delimiter)
+    fields = header(files[0], delimiter)
     if form == "amazon" and _is_amazon_rating(fields):
         return _text(files, _amazon_columns(fields), delimiter, header=False)
     if len(fields) < 2:
@@ -296,7 +322,7 @@ def _text_scan(files: list[str], form: Format, reading: Reading) -> Scan:
         if len(names) != len(fields):
             raise BadInput(f"{files[0]}, line 1: {len(fields)} fields, but --columns names {len(names)}")
         return _text(files, names, delimiter, header=False)
-    check_same([header(first_lines(file, 1)[0], delimiter) for file in files], files)
+    check_same([header(file, delimiter) for file in files], files)
     if not any(first_lines(file, 2)[1:] for file in files):
         raise BadInput(f"{files[0]}: a header and no rows")
     return _text(files, fields, delimiter)

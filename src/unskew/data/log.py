@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -21,10 +22,12 @@ from numpy.typing import NDArray
 from unskew.data.views import PAD, Codes, Ints, Sequences
 from unskew.errors import BadInput, UnskewError
 
-FORMAT = 1  # of the prepared folder; raised when an older reader would misread it
+FORMAT = 2  # of the prepared folder; raised when an older reader would misread it
 
 COLUMNS = {"user": np.int32, "item": np.int32, "time": np.int64, "label": np.int8}
-EXTRAS = {"propensity": np.float64, "exposed": np.int8, "position": np.int32}
+EXTRAS = {"propensity": np.float64, "exposed": np.int8, "position": np.int32, "visit": np.int64}
+TESTS = ("ordinary", "balanced", "shown", "randomised", "weighted", "authors")  # what they are: held_out.py
+MARK = "test:"  # before the name of a column that says which rows belong to a named test
 AUDIENCE = {"audience_user": np.int32, "audience_time": np.int64}
 OFFSETS = ("history_offsets", "audience_offsets")
 
@@ -33,9 +36,9 @@ NewArray = Callable[[str, type, int], NDArray[Any]]  # (name, dtype, length) -> 
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """The caller's ids in the order of their codes, which is the order in which they first appear in time.
+    """The caller's ids in the order of their codes, which is the order of their first positives in time.
 
-    So the ids known at any moment are a prefix: `code < n`. No set of known ids is ever stored.
+    So the ids that exist at any moment are a prefix: `code < n`. Ids that never had a positive come last.
     """
 
     ids: pa.Array
@@ -83,6 +86,8 @@ class Log:
     propensity: NDArray[np.float64] | None = None  # logged P(o = 1)
     exposed: NDArray[np.int8] | None = None  # 1 = exposed at random
     position: Codes | None = None  # place on the page
+    visit: Ints | None = None  # rows of one user with the same number were shown together; PAD: not known to have been shown
+    marks: dict[str, NDArray[np.int8]] = field(default_factory=dict)  # of each named test, 1 where a row belongs to it
     facts: dict[str, Any] = field(default_factory=dict)  # how it was made, what was removed
 
     def __len__(self) -> int:
@@ -93,9 +98,52 @@ class Log:
         return len(self.histories.ids)
 
     @cached_property
-    def births(self) -> tuple[Ints, Ints]:
-        """First time of every user and of every item, in order of their codes; both increase."""
-        return _first_times(self.user, self.time, len(self.users)), _first_times(self.item, self.time, len(self.items))
+    def repeated(self) -> NDArray[np.bool_]:
+        """Rows whose user had a positive on the same item strictly before."""
+        return self.had_before(self.user, self.item, self.time)
+
+    def had_before(self, user: NDArray[np.integer], item: NDArray[np.integer], time: Ints) -> NDArray[np.bool_]:
+        """Whether each user had a positive on each item strictly before each time. Broadcasts."""
+        pairs, first = self._first_positives
+        pair = np.asarray(user, np.int64) * len(self.items) + item
+        place = np.minimum(np.searchsorted(pairs, pair), max(len(pairs) - 1, 0))
+        return np.asarray((pairs[place] == pair) & (first[place] < time))
+
+    @cached_property
+    def _first_positives(self) -> tuple[Ints, Ints]:
+        """Every pair of a user and an item with a positive, as one increasing number, and the time of the first."""
+        positives = self.positives
+        pairs, which = np.unique(self.user[:positives].astype(np.int64) * len(self.items) + self.item[:positives], return_inverse=True)
+        first = np.full(len(pairs), np.iinfo(np.int64).max)
+        np.minimum.at(first, which, self.time[:positives])
+        return pairs, first
+
+    @cached_property
+    def _visits(self) -> tuple[Ints, Ints, Ints]:
+        """A number per row that rows shown together share, and the rows that were not clicked, sorted by it, with it.
+
+        Without a column of visits, rows of the same user and time were shown together.
+        """
+        together = self.time if self.visit is None else self.visit
+        _, number = np.unique(together, return_inverse=True)
+        number = self.user.astype(np.int64) * (int(number.max(initial=0)) + 1) + number
+        if self.visit is not None:
+            number = np.where(np.asarray(self.visit) == PAD, PAD, number)
+        passed = np.arange(self.positives, len(self))
+        passed = passed[number[passed] != PAD]
+        passed = passed[np.argsort(number[passed], kind="stable")]
+        return number, passed, number[passed]
+
+    def shown_with(self, rows: Ints) -> tuple[Ints, Ints]:
+        """What was shown in the same visit as each of these rows and not clicked: which of the rows, and the row of the log."""
+        if len(self) == self.positives:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        number, passed, numbers = self._visits
+        start, end = (np.searchsorted(numbers, number[rows], side) for side in ("left", "right"))
+        end = np.where(number[rows] == PAD, start, end)
+        lengths = end - start
+        which = np.repeat(np.arange(len(rows)), lengths)
+        return which, passed[np.arange(lengths.sum()) + np.repeat(start - np.cumsum(lengths) + lengths, lengths)]
 
     def fingerprint(self) -> str:
         """A hash of all rows and ids: two logs with the same one hold the same."""
@@ -104,6 +152,8 @@ class Log:
             column = getattr(self, name)
             if column is not None:
                 digest.update(name.encode() + np.ascontiguousarray(column).data)
+        for name, mark in sorted(self.marks.items()):
+            digest.update(f"{MARK}{name}".encode() + np.ascontiguousarray(mark).data)
         for vocabulary in (self.users, self.items):
             digest.update(str(vocabulary.ids.type).encode() + "\0".join(map(str, vocabulary.ids.to_pylist())).encode())
         return digest.hexdigest()
@@ -117,6 +167,9 @@ class Log:
             "label": self.label,
         }
         columns |= {name: getattr(self, name) for name in EXTRAS if getattr(self, name) is not None}
+        if self.visit is not None:
+            columns["visit"] = pa.array(self.visit, mask=np.asarray(self.visit) == PAD)
+        columns |= {f"{MARK}{name}": mark for name, mark in self.marks.items()}
         if self.items.titles is not None:
             columns["title"] = self.items.titles.take(pa.array(self.item))
         return pa.table(columns)
@@ -128,7 +181,7 @@ class Log:
         facts = _facts(folder)
 
         def column(name: str) -> NDArray[Any]:
-            array: NDArray[Any] = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+            array: NDArray[Any] = np.load(_column_file(folder, name), mmap_mode="r", allow_pickle=False)
             return array
 
         try:
@@ -155,6 +208,7 @@ def assemble(columns: dict[str, NDArray[Any]], users: pa.Table, items: pa.Table,
     return Log(
         **{name: columns[name] for name in COLUMNS},
         **{name: columns[name] for name in EXTRAS if name in columns},
+        marks={name.removeprefix(MARK): column for name, column in columns.items() if name.startswith(MARK)},
         users=Vocabulary(users["id"].combine_chunks()),
         items=Vocabulary(items["id"].combine_chunks(), titles),
         histories=Sequences(columns["item"][:positives], columns["time"][:positives], columns["history_offsets"]),
@@ -167,11 +221,16 @@ def in_memory(name: str, dtype: type, length: int) -> NDArray[Any]:
     return np.empty(length, dtype)
 
 
+def _column_file(folder: Path, name: str) -> Path:
+    """Where a column is. The name of a named test is the caller's, so it is escaped."""
+    return folder / f"{quote(name, safe='') if name.startswith(MARK) else name}.npy"
+
+
 def on_disk(folder: Path) -> NewArray:
     """Arrays that are .npy files. The space is claimed first: a full disk is an error here, not a crash while writing."""
 
     def new(name: str, dtype: type, length: int) -> NDArray[Any]:
-        path = folder / f"{name}.npy"
+        path = _column_file(folder, name)
         if length == 0:
             np.save(path, np.empty(0, dtype))
             return np.load(path)  # type: ignore[no-any-return]
@@ -195,6 +254,10 @@ OURS = {f"{name}.npy" for name in (*COLUMNS, *EXTRAS, *AUDIENCE, *OFFSETS)} | {
     "data.json",
     "bad_rows.csv",
 }
+
+
+def _is_ours(name: str) -> bool:
+    return name in OURS or (name.startswith(quote(MARK, safe="")) and name.endswith(".npy"))
 
 
 @contextmanager
@@ -222,7 +285,7 @@ def _check_replaceable(target: Path) -> None:
     if not target.exists():
         return
     try:
-        foreign = sorted(path.name for path in target.iterdir() if path.name not in OURS) if target.is_dir() else [target.name]
+        foreign = sorted(path.name for path in target.iterdir() if not _is_ours(path.name)) if target.is_dir() else [target.name]
         empty = target.is_dir() and not any(target.iterdir())
     except OSError as error:
         raise BadInput(f"{target}: cannot be read ({error.strerror})") from None
@@ -273,8 +336,3 @@ def _facts(folder: Path) -> dict[str, Any]:
         raise BadInput(f"{folder}: prepared folder of format {facts['format']}, this version reads {FORMAT}; prepare it again")
     return facts
 
-
-def _first_times(code: Codes, time: Ints, size: int) -> Ints:
-    first = np.full(size, np.iinfo(np.int64).max)
-    np.minimum.at(first, code, time)
-    return first

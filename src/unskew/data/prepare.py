@@ -24,7 +24,7 @@ from unskew.data.checks import SIDE_FILE, Checked, check
 from unskew.data.engines import DuckDB, Engine, Spark
 from unskew.data.formats import Reading, Source, recognise
 from unskew.data.log import AUDIENCE, COLUMNS, EXTRAS, Log, NewArray, assemble, in_memory, is_prepared, new_folder, on_disk, save_facts
-from unskew.data.views import offsets_of
+from unskew.data.views import PAD, offsets_of
 from unskew.errors import BadInput, UnskewError
 from unskew.progress import Steps, steps
 
@@ -33,10 +33,14 @@ from unskew.progress import Steps, steps
 class Preparation(Reading):
     """How a log is prepared: how it is read, and which rows stay."""
 
-    min_count: int = 5
-    """Users and items with fewer interactions are removed, again and again until none is left (k-core)."""
+    min_count: int = 1
+    """Users and items with fewer positives in the training part are unknown to every model: they share one learned vector. No row
+    is removed. Kept with the data as the default of `split` and `train`, where the training part is known."""
+    k_core: int = 1
+    """Remove users and items with fewer interactions than this, again and again until none is left. A filter over the whole log
+    looks ahead: whatever stays is certain to come again. For comparison with published data sets only; 1 removes nothing."""
     core: Literal["iterative", "authors"] = "iterative"
-    """`authors`: one single pass, items first, then users, as in the paper's code."""
+    """How the k-core is made. `authors`: one single pass, items first, then users, as in the paper's code."""
     count: Literal["interactions", "positives"] = "interactions"
     """Which rows count for the k-core."""
     duplicates: Literal["event", "pair", "keep"] = "event"
@@ -50,7 +54,8 @@ class Preparation(Reading):
     """What the engine may use; beyond it, it spills to disk."""
 
 
-EVERYTHING = Preparation(min_count=1, duplicates="keep")
+_NEVER = np.iinfo(np.int64).max  # the first positive of who has none
+EVERYTHING = Preparation(duplicates="keep")
 
 
 @configured(Reading)
@@ -72,8 +77,9 @@ def read(source: Any, reading: Reading) -> Log:
 @configured(Preparation)
 def prepare(source: Any, out: str | os.PathLike[str], settings: Preparation) -> Log:
     """Prepare a log once, into the folder `out`, and open it. On any error `out` is as it was before."""
-    if settings.min_count < 1:
-        raise BadInput(f"min_count {settings.min_count}: expected at least 1")
+    for name in ("min_count", "k_core"):
+        if getattr(settings, name) < 1:
+            raise BadInput(f"{name} {getattr(settings, name)}: expected at least 1")
     target = Path(out).expanduser().resolve()
     found = recognise(source, settings)
     with new_folder(target) as folder, _engine(settings, folder) as engine, steps("prepare") as job:
@@ -93,7 +99,7 @@ def _engine(settings: Preparation, folder: Path | None) -> Iterator[Engine]:
 
 
 def _run(engine: Engine, checked: Checked, source: Source, settings: Preparation, new: NewArray, folder: Path | None, job: Steps) -> Log:
-    extras = "".join(f", {name}" for name in checked.extras)
+    extras = "".join(f", {name}" for name in (*checked.extras, *(f"mark_{place}" for place in range(len(checked.marks)))))
     columns = f"u, i, t, y{extras}{', title' if checked.titled else ''}"
     job.advance(note="rows that stay")
     kept = engine.table("core", _first_of_duplicates(checked, settings, columns))
@@ -103,22 +109,34 @@ def _run(engine: Engine, checked: Checked, source: Source, settings: Preparation
     job.advance(note="index")
     for table, key in (("users", "u"), ("items", "i")):
         title = ", title" if checked.titled and key == "i" else ""
-        # Codes follow the first appearance in time: what is known at any moment is then a prefix.
+        # Codes follow the first positive in time: what exists at any moment is then a prefix. Who never has one comes last.
         engine.table(
             table,
-            f"""SELECT id, CAST(row_number() OVER (ORDER BY first, id) - 1 AS INT) AS code{title}
-            FROM (SELECT {key} AS id, MIN(t) AS first{", MIN(title) AS title" if title else ""} FROM core GROUP BY {key}) AS firsts""",
+            f"""SELECT id, CAST(row_number() OVER (ORDER BY first, seen, id) - 1 AS INT) AS code{title}
+            FROM (
+                SELECT {key} AS id, MIN(CASE WHEN y = 1 THEN t ELSE {_NEVER} END) AS first, MIN(t) AS seen
+                    {", MIN(title) AS title" if title else ""}
+                FROM core GROUP BY {key}
+            ) AS firsts""",
         )
     users, items = (_vocabulary(engine, source, table, role) for table, role in (("users", "user"), ("items", "item")))
+    visits, numbered = "", extras
+    if "visit" in checked.extras:
+        engine.table(
+            "visits",
+            """SELECT id, CAST(row_number() OVER (ORDER BY id) - 1 AS BIGINT) AS code
+            FROM (SELECT DISTINCT visit AS id FROM core WHERE visit IS NOT NULL) AS seen""",
+        )
+        visits, numbered = " LEFT JOIN visits ON visit = visits.id", extras.replace(", visit", f", COALESCE(visits.code, {PAD}) AS visit")
     engine.table(
         "indexed",
-        f"""SELECT users.code AS user_code, items.code AS item_code, t, y{extras}
-        FROM core JOIN users ON u = users.id JOIN items ON i = items.id""",
+        f"""SELECT users.code AS user_code, items.code AS item_code, t, y{numbered}
+        FROM core JOIN users ON u = users.id JOIN items ON i = items.id{visits}""",
     )
 
     job.advance(note="sort by user")
     by_user = f"SELECT user_code, item_code, t, y{extras} FROM indexed ORDER BY y DESC, user_code, t, item_code{extras}"
-    wanted = COLUMNS | {name: EXTRAS[name] for name in checked.extras}
+    wanted = COLUMNS | {name: EXTRAS[name] for name in checked.extras} | dict.fromkeys(checked.marks, np.int8)
     arrays = _fill(engine.batches(by_user), {name: new(name, dtype, kept) for name, dtype in wanted.items()})
     positives = int(np.count_nonzero(arrays["label"]))
     if not positives:
@@ -142,7 +160,7 @@ def _run(engine: Engine, checked: Checked, source: Source, settings: Preparation
         "positives": positives,
         "users": len(users),
         "items": len(items),
-        "extras": list(checked.extras),
+        "extras": [*checked.extras, *checked.marks],
         "time_unit": source.origin.get("time_unit", checked.time_unit),
         "columns": {role: column.name for role, column in source.roles.items()},
         "removed": removed,
@@ -169,7 +187,10 @@ def _first_of_duplicates(checked: Checked, settings: Preparation, columns: str) 
     if settings.duplicates == "keep":
         return checked.query
     key = "u, i, t" if settings.duplicates == "event" else "u, i"
-    order = "".join(f", {name}" for name in (*checked.extras, *(["title"] if checked.titled else [])))
+    # Engines differ in where they put what is missing, so a missing visit is an empty one.
+    values = ["COALESCE(visit, '')" if name == "visit" else name for name in checked.extras]
+    values += [f"mark_{place} DESC" for place in range(len(checked.marks))]
+    order = "".join(f", {name}" for name in (*values, *(["title"] if checked.titled else [])))
     numbered = f"SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY t, y DESC{order}) AS place FROM ({checked.query}) AS good"
     return f"SELECT {columns} FROM ({numbered}) AS placed WHERE place = 1"
 
@@ -179,7 +200,7 @@ def _core(engine: Engine, settings: Preparation, columns: str, rows: int, job: S
 
     Counting all rows again in each round is what makes a k-core slow; here each round counts only what the last one removed.
     """
-    least, before, rounds = settings.min_count, rows, 0
+    least, before, rounds = settings.k_core, rows, 0
     if least == 1:
         return rows, 0, 0
     counts = "WHERE y = 1" if settings.count == "positives" else ""
@@ -214,7 +235,7 @@ def _core(engine: Engine, settings: Preparation, columns: str, rows: int, job: S
 def _complain_if_empty(rows: int, before: int, settings: Preparation) -> None:
     if not rows:
         raise BadInput(
-            f"min_count {settings.min_count} removes all {before} rows: no users and items with so many {settings.count}; try a smaller one"
+            f"k_core {settings.k_core} removes all {before} rows: no users and items with so many {settings.count}; try a smaller one"
         )
 
 

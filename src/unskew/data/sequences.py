@@ -1,10 +1,11 @@
-"""Whole training sequences of users and of items, in batches: what is learned without targets reads each of them once."""
+"""Whole training sequences of users and of items, in batches: what is learned without candidates reads each of them once."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unskew.data.split import Split
@@ -14,15 +15,38 @@ POOL = 32  # batches whose sequences are sorted by length together
 
 
 class SequenceBatch(NamedTuple):
-    """Padded on the left with PAD. The two views are independent: some users' histories, and some items' audiences."""
+    """Padded on the left with PAD. The two views are independent: some users' histories, and some items' audiences.
+
+    An event may be predicted from what is strictly before it, and events at the same moment are not. `past_BL` says how many
+    events of the window are: they are its first ones.
+    """
 
     user_B: Tensor
     history_BL: Tensor
     event_BL: Tensor  # the row of the log that each place of a history is
-    target_BL: Tensor  # which places are to be predicted: all but what was there in the window before
+    past_BL: Tensor  # how many events of the window lie strictly before each place
+    target_BL: Tensor  # which places are to be predicted: each event once, without repeats where past items are hidden
+    item_B: Tensor  # whose audiences these are
     audience_BM: Tensor
+    audience_event_BM: Tensor  # the place in the table of audiences
+    audience_past_BM: Tensor
     weight_BL: Tensor | None = None  # what a propensity makes of each event; every loss multiplies by it
     epoch: int = 0
+
+    def targets(self) -> "Targets":
+        """The events to be predicted, one after the other."""
+        wanted_BL = self.target_BL
+        weight_N = None if self.weight_BL is None else self.weight_BL[wanted_BL]
+        return Targets(wanted_BL.nonzero()[:, 0], self.past_BL[wanted_BL], self.history_BL[wanted_BL], weight_N)
+
+
+class Targets(NamedTuple):
+    """N events to be predicted: the row of each, how many events of that row are before it, its id, and its weight."""
+
+    row_N: Tensor
+    past_N: Tensor
+    id_N: Tensor
+    weight_N: Tensor | None
 
 
 class SequenceSampler:
@@ -36,14 +60,16 @@ class SequenceSampler:
         self, split: Split, batch_size: int, seed: int, history: int = HISTORY, audience: int | None = AUDIENCE, overlap: int = 0
     ) -> None:
         self.batch_size, self.seed = batch_size, seed
-        self.views, self.overlap = (split.log.histories, split.log.audiences), overlap
+        self.views = (split.log.histories, split.log.audiences)
+        # Positives come first in a log and are sorted as its histories are, so a place in these is a row of the log.
+        self.wanted = np.ones(split.log.positives, bool) if split.repeats else ~split.log.repeated[: split.log.positives]
         self.windows = [windows(split.log.histories, split.known_users, history, split.train_end, overlap)]
         if audience:
             self.windows.append(windows(split.log.audiences, split.known_items, audience, split.train_end))
         self.epoch_number, self.step = 0, 0
 
     def __len__(self) -> int:
-        return max(-(-len(starts) // self.batch_size) for _, starts, _ in self.windows)
+        return max(-(-len(found.start) // self.batch_size) for found in self.windows)
 
     def state_dict(self) -> dict[str, int]:
         return {"epoch": self.epoch_number, "step": self.step}
@@ -62,38 +88,70 @@ class SequenceSampler:
     def _plan(self, place: int) -> list[Ints]:
         """The windows of each batch. Both views have the same number of batches, so the smaller one has smaller batches."""
         random = np.random.default_rng([self.seed, self.epoch_number, 100 + place])
-        _, starts, ends = self.windows[place]
-        shuffled = random.permutation(len(starts))
+        start, end = self.windows[place].start, self.windows[place].end
+        shuffled = random.permutation(len(start))
         pool = np.arange(len(shuffled)) * len(self) // (POOL * max(len(shuffled), 1))
-        shuffled = shuffled[np.lexsort(((ends - starts)[shuffled], pool))]
+        shuffled = shuffled[np.lexsort(((end - start)[shuffled], pool))]
         parts = np.array_split(shuffled, len(self))
         return [parts[at] for at in random.permutation(len(parts))]
 
     def _batch(self, chosen: list[Ints]) -> SequenceBatch:
-        user, starts, ends = (column[chosen[0]] for column in self.windows[0])
-        width = int((ends - starts).max(initial=0))
-        event = ends[:, None] - width + np.arange(width)
-        # Positives come first in a log and are sorted as its histories are, so a place in these is a row of the log.
-        repeated = np.where(starts > self.views[0].offsets[user], self.overlap, 0)
-        target = event >= (starts + repeated)[:, None]
-        event = np.where(event >= starts[:, None], event, PAD)
-        history = self.views[0].padded(starts, ends)
-        audience = np.zeros((0, 0), np.int32)
+        user, history, event, past, first = self._read(0, chosen[0])
+        target = (event >= first[:, None]) & self.wanted[event] & (event != PAD)
+        item, audience, audience_event, audience_past = _nothing()
         if len(chosen) > 1:
-            _, starts, ends = (column[chosen[1]] for column in self.windows[1])
-            audience = self.views[1].padded(starts, ends)
-        users, histories, events, audiences = (torch.from_numpy(part.astype(np.int64)) for part in (user, history, event, audience))
-        return SequenceBatch(users, histories, events, torch.from_numpy(target), audiences, epoch=self.epoch_number)
+            item, audience, audience_event, audience_past, _ = self._read(1, chosen[1])
+        histories = (torch.from_numpy(part) for part in (user, history, event, past, target))
+        audiences = (torch.from_numpy(part) for part in (item, audience, audience_event, audience_past))
+        return SequenceBatch(*histories, *audiences, epoch=self.epoch_number)
+
+    def _read(self, place: int, chosen: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+        """Of some windows: whose they are, ids, events, pasts, and the first event to be predicted."""
+        view, found = self.views[place], self.windows[place]
+        owner, start, end, first = (column[chosen] for column in found)
+        ids = view.padded(start, end).astype(np.int64)
+        event = end[:, None] - ids.shape[1] + np.arange(ids.shape[1])
+        inside = event >= start[:, None]
+        event = np.where(inside, event, PAD)
+        past = np.where(inside, np.maximum(view.moments[event] - start[:, None], 0), 0) if event.size else event
+        return owner, ids, event, past, first
 
 
-def windows(view: Sequences, known: int, length: int, train_end: int, overlap: int = 0) -> tuple[Ints, Ints, Ints]:
-    """Each known entity's events before the end of training, cut into pieces of at most `length`, the newest piece full.
+def _nothing() -> tuple[NDArray[np.int64], ...]:
+    return np.zeros(0, np.int64), *(np.zeros((0, 0), np.int64) for _ in range(3))
 
-    Of each piece: the entity, the start and the end. With `overlap`, each piece also has so many events before it.
+
+class Windows(NamedTuple):
+    """Pieces of sequences: whose each is, where it starts and ends, and where the events begin that it is there to predict."""
+
+    owner: Ints
+    start: Ints
+    end: Ints
+    first: Ints
+
+
+def windows(view: Sequences, known: int, length: int, train_end: int, overlap: int = 0) -> Windows:
+    """Each known entity's events before the end of training, cut into pieces of about `length`, the newest piece full.
+
+    With `overlap`, each piece also has at least so many events before it, and no cut parts events of one moment, so that a piece
+    holds the past of each of its events; a moment of more than `length` events is a piece of its own, however long.
+    Without it no piece is longer than `length`.
     """
-    first, last = view.before(np.arange(known), train_end)
-    pieces = np.maximum(-(-(last - first - overlap) // length), np.minimum(last - first, 1))
-    owner = np.repeat(np.arange(known), pieces)
-    place = np.arange(len(owner)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    ends = last[owner] - place * length
-    return owner, np.maximum(first[owner], ends - length - overlap), ends
+    oldest, end = view.before(np.arange(known), train_end)
+    owner = np.flatnonzero(end > oldest)
+    oldest, end, found = oldest[owner], end[owner], []
+    while len(owner):
+        first = np.maximum(oldest, end - length)
+        moment = view.moments[first]
+        # A cut within a moment moves to its end, and if nothing is left then, to its beginning.
+        _, after = view.before(owner, view.times[first] + 1)
+        cut = np.where(moment == first, first, after)
+        single = cut >= end
+        cut = np.where(single, moment if overlap else first, cut)
+        start = np.maximum(oldest, cut - np.where(single & (overlap > 0), max(length, overlap), overlap))
+        # What is left of the sequence may be no longer than the overlap: then it belongs to this piece.
+        last = cut - oldest <= overlap
+        found.append((owner, np.where(last, oldest, start), end, np.where(last, oldest, cut)))
+        owner, oldest, end = owner[~last], oldest[~last], cut[~last]
+    columns = zip(*found, strict=True) if found else [[np.zeros(0, np.int64)]] * 4
+    return Windows(*(np.concatenate(column) for column in columns))

@@ -230,7 +230,8 @@ def simulate(settings: Simulation) -> World:
             alike = np.einsum("nd,nd->n", user_now[user], item_now[item])
             liked = _happens(_liking(settings, alike, appeal[item]), random)
             row = {"user": user, "item": item, "time": np.full(len(user), time), "label": liked.astype(np.int8)}
-            rows.append(row | {"propensity": chance.astype(np.float64), "exposed": at_random.astype(np.int8)})
+            visits = np.int64(step) * settings.users + user
+            rows.append(row | {"propensity": chance.astype(np.float64), "exposed": at_random.astype(np.int8), "visit": visits})
             histories.add(step, user[liked], item_now[item[liked]])
             audiences.add(step, item[liked], user_now[user[liked]])
             clicks.append(clicks[-1] + int(liked.sum()))

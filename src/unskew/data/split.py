@@ -1,4 +1,4 @@
-"""One global time line, cut into train, valid and test; and three tests of the held-out part: ordinary, resampled, randomised."""
+"""One global time line, cut into train, valid and test. What a model may know is counted on training rows only."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,35 +13,41 @@ from unskew.data.views import Ints
 from unskew.errors import BadInput
 
 Part = Literal["train", "valid", "test"]
-Test = Literal["ordinary", "resampled", "randomised"]
-Protocol = Literal[
-    "full", "uni100", "authors"
-]  # how a test is ranked: evaluate.py. Here, because it is a flag, and no flag waits for torch
 Mask = NDArray[np.bool_]
 
-AUTHORS_EXPONENT = 0.005
+PART_OF_THE_TASK = 0.01  # share of repeats among the training positives from which `auto` keeps past items as candidates
 
 
 @dataclass(frozen=True, kw_only=True)
 class Splitting:
-    """How a log is cut in time and how its held-out part is resampled."""
+    """How a log is cut in time, and what its models are asked for."""
 
     shares: tuple[float, float, float] = (50, 20, 30)
     """Shares of the rows, in time: train, valid, test."""
-    resample: Literal["inverse", "authors"] = "inverse"
-    """`inverse` undoes the popularity of the training part; `authors` is what the paper's code does, seeded."""
-    strength: float = 1.0
-    """How far popularity is undone: 0 not at all, 1 fully."""
-    resample_seed: int = 0
-    """Of the resampling."""
+    repeats: Literal["auto", "keep", "hide"] = "auto"
+    """Whether items that a user has had before can be recommended again. `keep`: they stay candidates, in training, evaluation and
+    recommendation alike. `hide`: they are no candidates, and repeated targets are left out and counted. `auto`: keep them if at
+    least 1 % of the training positives repeat an item of the same user."""
+    min_count: int | None = None
+    """Users and items with fewer positives in the training part are unknown to every model: they share one learned vector, and no
+    row is removed. By default what `prepare` was told, and otherwise 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """The ids that training saw: those with a code below `size`. The `rare` ones among them are treated as unknown."""
+
+    size: int
+    rare: Mask | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
     """A log with its two borders, and the statistics a model may read: all of them of training rows only.
 
-    Rows of equal time are always on the same side of a border. Users and items that training never saw are kept: their
-    codes are simply not below `known_users` and `known_items`.
+    Rows of equal time are always on the same side of a border. Users and items without a positive in training are kept: their
+    codes are simply not below `known_users` and `known_items`. Of those below, the ones with fewer than `min_count` positives
+    are treated as unknown by the models.
     """
 
     log: Log
@@ -52,60 +58,69 @@ class Split:
     known_items: int
     user_counts: Ints  # positives of each user in the training part
     item_counts: Ints
-    acceptance: NDArray[np.float64]  # of each item, the probability that a held-out row survives the resampling
+    repeats: bool  # whether a user's past items stay candidates
+    min_count: int
 
-    def mask(self, part: Part, test: Test = "ordinary") -> Mask:
-        """The rows of a part. `test` says which of its three versions; the training part has only the ordinary one."""
+    def mask(self, part: Part) -> Mask:
+        """The rows of a part."""
         time = self.log.time
         if part == "train":
-            if test != "ordinary":
-                raise BadInput(f"the training part is never {test}")
             return np.asarray(time < self.train_end)
-        if part not in ("valid", "test") or test not in ("ordinary", "resampled", "randomised"):
-            raise BadInput(f"no part {part!r} with test {test!r}; parts are train, valid, test; tests are ordinary, resampled, randomised")
-        inside = (time >= self.train_end) & (time < self.valid_end) if part == "valid" else time >= self.valid_end
-        if test == "resampled":
-            inside &= self.survives
-        if test == "randomised":
-            if self.log.exposed is None:
-                raise BadInput("this log does not say which rows were exposed at random: no randomised test (--exposed names the column)")
-            inside &= self.log.exposed == 1
-        return np.asarray(inside)
+        if part == "valid":
+            return np.asarray((time >= self.train_end) & (time < self.valid_end))
+        if part == "test":
+            return np.asarray(time >= self.valid_end)
+        raise BadInput(f"no part {part!r}; parts are train, valid, test")
 
-    def rows(self, part: Part, test: Test = "ordinary") -> Ints:
-        return np.flatnonzero(self.mask(part, test))
+    def rows(self, part: Part) -> Ints:
+        return np.flatnonzero(self.mask(part))
 
     @cached_property
-    def newborn(self) -> Mask:
-        """Rows at the first moment of their item. They are no targets, of training or of a test: nothing could be known of
-        the item yet, and of all items that exist by then it alone has nobody before it, which would tell that it is the one."""
-        return np.asarray(self.log.births[1][self.log.item] == self.log.time)
+    def first_appearance(self) -> Mask:
+        """Rows whose item had no positive strictly before. Its audience is empty, and that of every other candidate is not, so
+        emptiness would tell the label. At the very first moment all audiences are empty, and emptiness tells nothing."""
+        first = self.log.audiences.first_times
+        return np.asarray((first[self.log.item] >= self.log.time) & (self.log.time > first.min(initial=0)))
 
-    @cached_property
-    def survives(self) -> Mask:
-        """One seeded draw per row, so that valid and test never depend on each other."""
-        draws = np.random.default_rng([self.settings.resample_seed, 7]).random(len(self.log))
-        return np.asarray(draws < self.acceptance[self.log.item])
+    def targets(self, part: Part, reads_audiences: bool) -> Mask:
+        """Rows that may be trained on or tested: where past items are hidden, no repeats; where audiences are read (and in every
+        test, so that all models have the same rows), no first appearances."""
+        wanted = self.mask(part)
+        if not self.repeats:
+            wanted &= ~self.log.repeated
+        return wanted & ~self.first_appearance if reads_audiences else wanted
 
-    def tests(self) -> tuple[Test, ...]:
-        return ("ordinary", "resampled") if self.log.exposed is None else ("ordinary", "resampled", "randomised")
+    @property
+    def user_ids(self) -> Known:
+        """What a model may know of the users' ids."""
+        return self._known(self.user_counts[: self.known_users])
+
+    @property
+    def item_ids(self) -> Known:
+        """What a model may know of the items' ids."""
+        return self._known(self.item_counts[: self.known_items])
+
+    def _known(self, counts: Ints) -> Known:
+        rare = counts < self.min_count
+        return Known(len(counts), rare if rare.any() else None)
 
     def __repr__(self) -> str:
         return f"Split({self.log!r}, train before {self.train_end}, valid before {self.valid_end})"
 
     def summary(self) -> list[dict[str, Any]]:
-        """Per part and test: rows, positives, and how many have a user or an item that training never saw."""
-        held_out: tuple[Part, ...] = ("valid", "test")
-        parts: list[tuple[Part, Test]] = [("train", "ordinary"), *((part, test) for part in held_out for test in self.tests())]
+        """Per part: rows, positives, repeats, and how many have a user or an item that training never saw."""
         found = []
-        for part, test in parts:
-            rows = self.rows(part, test)
-            user, item = self.log.user[rows], self.log.item[rows]
-            counts = {"rows": len(rows), "positives": int(self.log.label[rows].sum())}
+        parts: tuple[Part, ...] = ("train", "valid", "test")
+        for part in parts:
+            rows = self.rows(part)
+            user, item, positive = self.log.user[rows], self.log.item[rows], self.log.label[rows] == 1
+            counts = {"rows": len(rows), "positives": int(positive.sum())}
             counts |= {"users": len(np.unique(user)), "items": len(np.unique(item))}
             counts |= {"unknown_user_rows": int((user >= self.known_users).sum())}
-            counts |= {"unknown_item_rows": int((item >= self.known_items).sum()), "newborn_item_rows": int(self.newborn[rows].sum())}
-            found.append({"part": part, "test": test, **counts})
+            counts |= {"unknown_item_rows": int((item >= self.known_items).sum())}
+            counts |= {"repeated_positives": int((self.log.repeated[rows] & positive).sum())}
+            counts |= {"first_appearances": int((self.first_appearance[rows] & positive).sum())}
+            found.append({"part": part, **counts})
         return found
 
 
@@ -115,19 +130,27 @@ def split(log: Log, settings: Splitting) -> Split:
     shares = np.asarray(settings.shares, float)
     if len(shares) != 3 or (shares < 0).any() or not shares.sum() > 0 or shares[0] == 0:
         raise BadInput(f"shares {settings.shares}: expected three of at least 0, the first above 0")
-    if settings.strength < 0 or settings.resample_seed < 0:
-        raise BadInput(f"strength {settings.strength}, resample_seed {settings.resample_seed}: expected at least 0")
     train_end, valid_end = borders(log.time, shares / shares.sum())
-    train = np.asarray(log.time < train_end)
-    positive = train & (log.label == 1)
-    if not positive.any():
+    return split_at(log, settings, train_end, valid_end)
+
+
+def split_at(log: Log, settings: Splitting, train_end: int, valid_end: int) -> Split:
+    """A split with given borders: train is what happened before `train_end`, valid the rest before `valid_end`."""
+    prepared = log.facts.get("settings", {}).get("min_count", 1)
+    min_count = int(prepared if settings.min_count is None else settings.min_count)
+    if min_count < 1:
+        raise BadInput(f"min_count {min_count}: expected at least 1")
+    positives = log.positives
+    train = np.asarray(log.time[:positives] < train_end)
+    if not train.any():
         raise BadInput(f"the training part has no positive: shares {settings.shares} of {len(log)} rows, before time {train_end}")
-    user_counts = np.bincount(log.user[positive], minlength=len(log.users))
-    item_counts = np.bincount(log.item[positive], minlength=len(log.items))
-    known = int(log.user[train].max()) + 1, int(log.item[train].max()) + 1
-    held_out = np.bincount(log.item[~train & (log.label == 1)], minlength=len(log.items))
-    acceptance = inverse_popularity(item_counts, settings.strength) if settings.resample == "inverse" else authors_popularity(held_out)
-    return Split(log, settings, train_end, valid_end, *known, user_counts, item_counts, acceptance)
+    user_counts = np.bincount(log.user[:positives][train], minlength=len(log.users))
+    item_counts = np.bincount(log.item[:positives][train], minlength=len(log.items))
+    known = int(log.histories.existing(train_end)), int(log.audiences.existing(train_end))
+    repeats = settings.repeats == "keep"
+    if settings.repeats == "auto":
+        repeats = bool(log.repeated[:positives][train].mean() >= PART_OF_THE_TASK)
+    return Split(log, settings, train_end, valid_end, *known, user_counts, item_counts, repeats, min_count)
 
 
 def borders(time: Ints, shares: NDArray[np.float64]) -> tuple[int, int]:
@@ -146,18 +169,3 @@ def borders(time: Ints, shares: NDArray[np.float64]) -> tuple[int, int]:
 
     train_end = nearest(float(shares[0]))
     return train_end, max(train_end, nearest(float(shares[0] + shares[1])))
-
-
-def inverse_popularity(counts: Ints, strength: float) -> NDArray[np.float64]:
-    """(min m / m_i)^strength, with m counted on training rows and at least 1: an item that training never saw always survives."""
-    floored = np.maximum(counts, 1)
-    return np.asarray((floored.min() / floored) ** strength, np.float64)
-
-
-def authors_popularity(counts: Ints) -> NDArray[np.float64]:
-    """What the paper's code does: minmax of (max f / f_i)^0.005 over the held-out part itself. The most popular item always vanishes."""
-    present = counts > 0
-    weight = np.zeros(len(counts))
-    weight[present] = (counts.max(initial=1) / counts[present]) ** AUTHORS_EXPONENT
-    low, high = weight[present].min(initial=1.0), weight[present].max(initial=1.0)
-    return np.where(present, (weight - low) / (high - low), 0.0) if high > low else present.astype(np.float64)

@@ -1,4 +1,8 @@
-"""The two views of a log: each user's items and each item's users, oldest first. Only this file decides what "before" means."""
+"""The two views of a log: each user's items and each item's users, oldest first.
+
+Only this file decides what "before" and "exists" mean: an event is before a moment if its time is strictly earlier, so events
+at the same moment are no past of each other; an item exists once it has had a positive before.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -49,6 +53,26 @@ class Sequences:
             start, end = np.zeros(entities.shape, np.int64), np.zeros(entities.shape, np.int64)
             start[known], end[known] = self.before(entities[known], times[known])
         return (start if newest is None else np.maximum(start, end - newest)), end
+
+    @cached_property
+    def first_times(self) -> Ints:
+        """The time of each entity's first event; the largest number for an entity without any."""
+        first = np.full(len(self), _LARGEST)
+        some = np.diff(self.offsets) > 0
+        first[some] = self.times[self.offsets[:-1][some]]
+        return first
+
+    def existing(self, time: ArrayLike) -> Ints:
+        """How many entities had an event strictly before each time. Codes follow first events, so they are the codes below."""
+        return np.asarray(np.searchsorted(self.first_times, np.asarray(time, np.int64), "left"))
+
+    @cached_property
+    def moments(self) -> Ints:
+        """Of each event, the place of the first event of the same entity at the same time. What is before it ends there."""
+        new = np.ones(len(self.ids), bool)
+        new[1:] = self.times[1:] != self.times[:-1]
+        new[self.offsets[:-1][np.diff(self.offsets) > 0]] = True
+        return np.maximum.accumulate(np.where(new, np.arange(len(new)), 0)) if len(new) else np.zeros(0, np.int64)
 
     def padded(self, start: Ints, end: Ints, *, right: bool = False) -> Codes:
         """The windows [start, end) as rows, padded on the left (or on the right), as wide as the longest of them."""

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from unskew.catalog import Catalog, DotCatalog, PlainCatalog
-from unskew.data.batches import Batch, Drawing, unseen
+from unskew.data.batches import Batch, Drawing, uniform_negatives
+from unskew.data.held_out import Criterion
 from unskew.data.log import Log
 from unskew.data.sequences import SequenceBatch
 from unskew.data.split import Split
-from unskew.data.views import HISTORY, Ints
+from unskew.data.views import HISTORY
 from unskew.errors import BadInput
-from unskew.layers import Embeddings, real, right_padded, shifted_left
+from unskew.layers import Embeddings, read_before, real, right_padded
 from unskew.losses import cross_entropy
 
 MODELS: dict[str, type["Recommender"]] = {}
@@ -56,7 +57,7 @@ class Phase:
     parameters: Callable[[], Iterable[nn.Parameter]]
     epochs: int = 1
     negatives: int | None = None  # drawn per context, where training does not say; 0 is final
-    drawing: Drawing = unseen
+    drawing: Drawing = uniform_negatives
     optimizer: Callable[[Iterable[nn.Parameter], float, float], torch.optim.Optimizer] = adam
     weighted: bool = True  # whether its terms are observed pairs, which a propensity may weight
     past: tuple[int, int | None] | None = None  # of histories and audiences, how much its batches hold; None: what the model reads
@@ -76,6 +77,7 @@ class Recommender(nn.Module, ABC):
     name: ClassVar[str]
     paper: ClassVar[str]
     Config: ClassVar[type[ModelConfig]]
+    choose_by: ClassVar[Criterion] = "ordinary"  # the version of the validation part that chooses its weights, unless one is named
     recipe: ClassVar[dict[str, Any]] = {}  # the settings of training in its paper, where they are not the usual ones
 
     def __init_subclass__(cls, *, name: str = "", paper: str = "", **keywords: Any) -> None:
@@ -111,8 +113,9 @@ class Recommender(nn.Module, ABC):
         """Events of a user that are trained on together, where whole histories are."""
         return self.history
 
-    def settle(self, split: Split, rows: Ints) -> None:
-        """Choose on the validation part (these rows of it) what no gradient can; once, before training."""
+    def options(self, split: Split) -> list[dict[str, Tensor]]:
+        """Entries of the state that no gradient can choose: validation tries each of these once, before training."""
+        return []
 
     def catalog(self, log: Log, first: int, last: int) -> Catalog:
         """Scores of all items at times from first to last. A faster one must give the same as `forward`."""
@@ -176,7 +179,7 @@ class NextItem(DotProduct):
 
     def __init__(self, split: Split, config: HistoryConfig, width: int, deviation: float | None = None) -> None:
         super().__init__(split, config)
-        self.items = Embeddings(split.known_items, width, deviation)
+        self.items = Embeddings(split.item_ids, width, deviation)
         self.start = nn.Parameter(torch.zeros(width))
 
     @abstractmethod
@@ -203,12 +206,11 @@ class NextItem(DotProduct):
         return (Stage("train", (Phase("next item", "histories", self.next_item_loss, self.parameters),), rounds, validated=True),)
 
     def next_item_loss(self, batch: SequenceBatch) -> Tensor:
-        """The loss of each event given those before it: one pass yields every prefix."""
-        ids_BL, wanted_BL = right_padded(batch.history_BL), shifted_left(batch.target_BL, batch.history_BL)
-        states_ND = self.states(batch.user_B, ids_BL[:, :-1])[wanted_BL]
-        weight_N = None if batch.weight_BL is None else shifted_left(batch.weight_BL, batch.history_BL)[wanted_BL]
-        return self.loss_of(states_ND, ids_BL[wanted_BL], weight_N)
+        """The loss of each event given those strictly before it: one pass yields every prefix."""
+        row_N, past_N, target_N, weight_N = batch.targets()
+        states_BLD = self.states(batch.user_B, read_before(batch.history_BL, past_N))
+        return self.loss_of(states_BLD[row_N, past_N], target_N, weight_N)
 
     def loss_of(self, states_ND: Tensor, targets_N: Tensor, weight_N: Tensor | None) -> Tensor:
         """The weighted mean over targets; by default, of cross-entropy among all items."""
-        return cross_entropy(states_ND, self.items.weight, targets_N, weight_N) / max(len(targets_N), 1)
+        return cross_entropy(states_ND, self.items.table(), targets_N, weight_N) / max(len(targets_N), 1)

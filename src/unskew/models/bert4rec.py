@@ -3,7 +3,8 @@
 Some places of a window are masked and predicted from all others; to recommend, a mask is appended to the history and read there.
 
 Masks      fresh in every step (the authors make ten copies beforehand, so a round here is ten epochs); always the mask, never another
-           item. A share of the windows masks only the newest item, which is what recommending looks like.
+           item. A share of the windows masks only the newest moment, which is what recommending looks like. Elsewhere a place is
+           predicted from both sides, as the paper has it: later events, and others of its own moment, are no past, but visible.
 Counting   every masked place counts, the oldest too, but for the one that the window before has counted already.
 Places     counted from the newest, 0. A window has at most history + 1 of them, and so has a history with the mask behind it,
            which stands at place 0 however short the history is. Nothing is dropped from a history, and an empty one is the mask alone.
@@ -22,7 +23,7 @@ from torch.nn import functional
 from unskew.data.batches import Batch
 from unskew.data.sequences import SequenceBatch
 from unskew.data.split import Split
-from unskew.layers import Dropout, Table, in_groups, real
+from unskew.layers import Dropout, Embeddings, Table, in_groups, real
 from unskew.losses import cross_entropy
 from unskew.models.base import DotProduct, HistoryConfig, Phase, Stage
 
@@ -57,14 +58,14 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
     def __init__(self, split: Split, config: Config) -> None:
         super().__init__(split, config)
         width = config.width
-        self.items = Table(split.known_items, width)  # its vector of the unknown is the mask
+        self.items = Table(split.item_ids, width)  # its vector of the unknown is the mask
         self.places = nn.Parameter(torch.empty(config.history + 1, width))
         for drawn in (self.items.weight, self.items.unknown, self.places):
             nn.init.normal_(drawn, std=DEVIATION)
         self.norm, self.dropout = nn.LayerNorm(width), Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(width, config.heads, config.inner, config.dropout) for _ in range(config.layers))
         self.head = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))
-        self.bias = nn.Parameter(torch.zeros(split.known_items))
+        self.bias = Embeddings(split.item_ids, 1, deviation=0.0)
 
     def states(self, ids_BL: Tensor, masked_BL: Tensor | None, read_BW: Tensor) -> Tensor:
         """States at some places of each sequence, (B, W, D)."""
@@ -90,7 +91,7 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
 
     def vectors(self, item: Tensor) -> Tensor:
         """The table and the bias beside it: the context has a one there."""
-        table_ID = torch.cat([self.items.weight, self.bias[:, None]], dim=1)
+        table_ID = torch.cat([self.items.table(), self.bias.table()], dim=1)
         unknown = item >= self.items.known
         return torch.where(unknown[..., None], table_ID.mean(0), functional.embedding(item.masked_fill(unknown, 0), table_ID))
 
@@ -101,13 +102,15 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
         return (Stage("train", (cloze,), rounds, validated=True),)
 
     def cloze_loss(self, batch: SequenceBatch) -> Tensor:
-        config, ids_BL = self.config, batch.history_BL
-        hidden = cloze(ids_BL, config.masked, config.most_masked, config.newest_only)
-        counted_BW = hidden.chosen_BW & batch.target_BL.gather(1, hidden.places_BW)
+        config, longest = self.config, self.config.history + 1
+        ids_BL, past_BL, target_BL = batch.history_BL[:, -longest:], batch.past_BL[:, -longest:], batch.target_BL[:, -longest:]
+        hidden = cloze(ids_BL, past_BL, config.masked, config.most_masked, config.newest_only)
+        counted_BW = hidden.chosen_BW & target_BL.gather(1, hidden.places_BW)
         g_ND = self.head(self.states(ids_BL, hidden.masked(ids_BL), hidden.places_BW)[counted_BW])
-        weight_N = None if batch.weight_BL is None else batch.weight_BL.gather(1, hidden.places_BW)[counted_BW]
+        weight_N = None if batch.weight_BL is None else batch.weight_BL[:, -longest:].gather(1, hidden.places_BW)[counted_BW]
         targets_N = ids_BL.gather(1, hidden.places_BW)[counted_BW]
-        return cross_entropy(g_ND, self.items.weight, targets_N, weight_N, self.bias) / max(len(targets_N), 1)
+        offsets_V = self.bias.table()[:, 0]
+        return cross_entropy(g_ND, self.items.table(), targets_N, weight_N, offsets_V) / max(len(targets_N), 1)
 
 
 class Block(nn.Module):
@@ -146,13 +149,14 @@ def masked_count(length: Tensor, share: float, most: int) -> Tensor:
     return (share * length).round().clamp(min=1, max=most).long()
 
 
-def cloze(ids_BL: Tensor, share: float, most: int, newest_only: float) -> Cloze:
-    """Draw the places to be masked: a share of each sequence, or its newest alone. No sequence is empty."""
+def cloze(ids_BL: Tensor, past_BL: Tensor, share: float, most: int, newest_only: float) -> Cloze:
+    """Draw the places to be masked: a share of each sequence, or its newest moment alone. No sequence is empty."""
     is_real = real(ids_BL)
     order_BL = torch.rand(ids_BL.shape).masked_fill_(~is_real, 2)
     count_B = masked_count(is_real.sum(1), share, most)
     newest_B = torch.rand(len(ids_BL)) < newest_only
-    order_BL[newest_B, -1] = -1
-    count_B[newest_B] = 1
+    newest_BL = is_real & (past_BL == past_BL[:, -1:])  # what happened at the newest event's own moment is not before it
+    order_BL = torch.where(newest_B[:, None] & newest_BL, -1, order_BL)
+    count_B = torch.where(newest_B, newest_BL.sum(1), count_B)
     places_BW = order_BL.argsort(dim=1)[:, : int(count_B.max())]
     return Cloze(places_BW, torch.arange(places_BW.shape[1]) < count_B[:, None])

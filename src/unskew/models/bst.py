@@ -53,7 +53,7 @@ class BST(Recommender, name="bst", paper="Chen et al., Behavior Sequence Transfo
     def __init__(self, split: Split, config: Config) -> None:
         super().__init__(split, config)
         width = config.width
-        self.items = Embeddings(split.known_items, width - config.place_width)
+        self.items = Embeddings(split.item_ids, width - config.place_width)
         self.places = nn.Parameter(torch.empty(config.history + 1, config.place_width))
         nn.init.normal_(self.places, std=0.02)
         self.attention = CandidateAttention(width, config.heads)

@@ -4,7 +4,7 @@
 estimates that likelihood; stage 2 alternates between the estimate and the backbone. Where the backbone is trained on whole
 histories, every event has one weight, computed once after each epoch of the estimator.
 
-    ips      w = alpha / P(i, h_u) + (1 - alpha) / P(u, h_i)     unbiased with the true propensities, of any variance
+    ips      w = alpha / P(i, h_u) + (1 - alpha) / P(u, h_i)     unbiased with the true propensities, of any variance; over its mean
     clipped  the same with max(P, M)                             biased as M grows, variance at most (1/M - 1) delta^2 per pair
     snips    the clipped ones over their mean in the batch       biased of order 1/n, does not change the scale of the loss
 """
@@ -19,11 +19,12 @@ from torch import Tensor
 
 from unskew.catalog import Catalog
 from unskew.data.batches import Batch, batch_of_rows
+from unskew.data.held_out import Criterion
 from unskew.data.log import Log
 from unskew.data.sequences import SequenceBatch
 from unskew.data.split import Split
 from unskew.data.views import AUDIENCE, HISTORY, Ints
-from unskew.layers import Embeddings, right_padded
+from unskew.layers import Embeddings
 from unskew.models.base import FAMILIES, ModelConfig, Phase, Recommender, Stage, parameters_of
 from unskew.propensity import DualGRU, Estimator, estimator
 
@@ -61,6 +62,7 @@ class Debiased(Recommender):
     """A backbone and a propensity. The estimator has embeddings of its own, because not every backbone has any."""
 
     Backbone: ClassVar[type[Recommender]]
+    choose_by: ClassVar[Criterion] = "balanced"
     config: Any
 
     def __init__(self, split: Split, config: Any) -> None:
@@ -70,9 +72,10 @@ class Debiased(Recommender):
         clip = LEAST if config.weights == "ips" else config.clip
         tables = Embeddings(0, 1), Embeddings(0, 1)
         if config.propensity in ("dual", "item", "user"):
-            tables = tuple(Embeddings(known, config.propensity_width) for known in (split.known_items, split.known_users))  # type: ignore[assignment]
+            tables = tuple(Embeddings(known, config.propensity_width) for known in (split.item_ids, split.user_ids))  # type: ignore[assignment]
         self.propensity = estimator(config.propensity, split, tables, config.gru_layers, config.alpha, clip, owner=True)
         self._of_rows: Tensor | None = None
+        self._mean: float | None = None
 
     # As a recommender it is its backbone
 
@@ -89,8 +92,8 @@ class Debiased(Recommender):
     def window(self) -> int:
         return self.backbone.window
 
-    def settle(self, split: Split, rows: Ints) -> None:
-        self.backbone.settle(split, rows)
+    def options(self, split: Split) -> list[dict[str, Tensor]]:
+        return [{f"backbone.{name}": value for name, value in option.items()} for option in self.backbone.options(split)]
 
     def forward(self, batch: Batch) -> Tensor:
         return self.backbone(self._own(batch))  # type: ignore[no-any-return]
@@ -122,8 +125,8 @@ class Debiased(Recommender):
 
     def autoregressive_loss(self, batch: SequenceBatch) -> Tensor:
         assert isinstance(self.propensity, DualGRU)
-        self._of_rows = None  # this step will change them
-        return self.propensity.loss(right_padded(batch.history_BL), right_padded(batch.audience_BM))
+        self._of_rows = self._mean = None  # this step will change them
+        return self.propensity.loss(batch)
 
     def _weighted(self, phase: Phase) -> Phase:
         def loss(batch: Batch | SequenceBatch) -> Tensor:
@@ -139,10 +142,25 @@ class Debiased(Recommender):
         return replace(phase, loss=loss, past=phase.past or own)
 
     def _normalised(self, weight: Tensor, counted: Tensor) -> Tensor:
-        """Clipped ones times M, as in DEPS: no weight is above one, so shortening long gradients means the same with them."""
-        if self.config.weights == "snips" and bool(counted.any()):
-            return weight / weight[counted].mean()
-        return weight * self.propensity.clip if self.config.weights == "clipped" else weight
+        """Weights on the scale of the loss without them, so that clipping gradients by their norm means the same: clipped ones
+        times M, as in DEPS, so that none is above one; `snips` over their mean in the batch; `ips` over their mean in training.
+        The last is one constant for all batches, so the estimate stays unbiased up to that constant."""
+        if self.config.weights == "snips":
+            return weight / weight[counted].mean() if bool(counted.any()) else weight
+        return weight * self.propensity.clip if self.config.weights == "clipped" else weight / self._typical()
+
+    @torch.no_grad()
+    def _typical(self) -> float:
+        """The mean weight of a fixed sample of training positives."""
+        if self._mean is None:
+            log = self.split.log
+            rows = np.flatnonzero(self.split.mask("train") & (log.label == 1))
+            rows = np.sort(np.random.default_rng(23).permutation(rows)[:ROWS])
+            self._mean = float(self._weights_of(rows).mean())
+        return self._mean
+
+    def _weights_of(self, rows: Ints) -> Tensor:
+        return self.propensity.weights(batch_of_rows(self.split.log, rows, self.config.past_items, self.config.past_users)).squeeze(1)
 
     @torch.no_grad()
     def _rows(self) -> Tensor:
@@ -153,8 +171,7 @@ class Debiased(Recommender):
             self._of_rows = torch.zeros(len(log.histories.ids))
             for first in range(0, len(rows), ROWS):
                 some = rows[first : first + ROWS]
-                weight = self.propensity.weights(batch_of_rows(log, some, self.config.past_items, self.config.past_users))
-                self._of_rows[torch.from_numpy(some)] = weight.squeeze(1)
+                self._of_rows[torch.from_numpy(some)] = self._weights_of(some)
         return self._of_rows
 
 

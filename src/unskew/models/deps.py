@@ -9,12 +9,13 @@ from torch.nn import functional
 
 from unskew.catalog import AudienceCatalog, Catalog
 from unskew.data.batches import Batch
+from unskew.data.held_out import Criterion
 from unskew.data.log import Log
 from unskew.data.sequences import SequenceBatch
 from unskew.data.split import Split
 from unskew.data.views import AUDIENCE
-from unskew.layers import Encoder, Table, in_groups, real, right_padded
-from unskew.losses import weighted_mean
+from unskew.layers import Encoder, Table, in_groups, real
+from unskew.losses import cross_entropy, weighted_mean
 from unskew.models.base import HistoryConfig, Phase, Recommender, Stage, parameters_of
 from unskew.propensity import DualGRU, Estimator, estimator
 
@@ -59,11 +60,12 @@ class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensit
 
     config: Config
     Transformer: ClassVar[type[Encoder]] = Encoder
+    choose_by: ClassVar[Criterion] = "balanced"
 
     def __init__(self, split: Split, config: Config) -> None:
         super().__init__(split, config)
         width = config.width
-        self.items, self.users = (Table(known, width, config.hidden_ids) for known in (split.known_items, split.known_users))  # theta_e
+        self.items, self.users = (Table(known, width, config.hidden_ids) for known in (split.item_ids, split.user_ids))  # theta_e
         shape = (width, config.layers, config.heads, config.inner, config.dropout)
         self.history_encoder = self.Transformer(*shape, config.history) if config.reads != "audience" else None  # theta_t
         self.audience_encoder = self.Transformer(*shape, config.audience) if config.reads != "history" else None
@@ -134,11 +136,11 @@ class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensit
     def autoregressive_loss(self, batch: SequenceBatch) -> Tensor:
         """L_u^AR + L_i^AR, mean per element."""
         assert isinstance(self.propensity, DualGRU)
-        return self.propensity.loss(right_padded(batch.history_BL), right_padded(batch.audience_BM))
+        return self.propensity.loss(batch)
 
     def masked_loss(self, batch: SequenceBatch) -> Tensor:
         """lambda_p (L_u^MLM + L_i^MLM): some places are masked and predicted from all others, as in BERT4Rec."""
-        total, count = torch.zeros(()), 0
+        total, count = 0 * self.items.weight.sum(), 0  # a batch may have no sequence of a view, and yet needs a gradient
         for encoder, table, ids in (
             (self.history_encoder, self.items, batch.history_BL),
             (self.audience_encoder, self.users, batch.audience_BM),
@@ -175,9 +177,9 @@ def masked_prediction(encoder: Encoder, table: Table, ids_BL: Tensor, share: flo
     is_real = real(ids_BL)
     order = torch.rand(ids_BL.shape).masked_fill(~is_real, 2).argsort(dim=1).argsort(dim=1)
     wanted = (share * is_real.sum(1, keepdim=True)).round().clamp(min=1)
-    masked = is_real & (order < wanted) & (ids_BL < table.known)
+    masked = is_real & (order < wanted) & ~table.is_unknown(ids_BL)
     states = encoder(table(ids_BL, masked), is_real)[masked]
-    return Masked(functional.cross_entropy(states @ table.weight.T, ids_BL[masked], reduction="sum"), int(masked.sum()))
+    return Masked(cross_entropy(states, table.table(), ids_BL[masked]), int(masked.sum()))
 
 
 # The paper's ablations: Figure ablation_ips, Tables ablation_trans and Ablation.

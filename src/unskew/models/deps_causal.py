@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from unskew.data.batches import Batch, Prefixes, whole
 from unskew.data.sequences import SequenceBatch
-from unskew.layers import Encoder, after, real, right_padded
+from unskew.layers import Encoder, after, read_before, real
 from unskew.losses import cross_entropy
 from unskew.models.base import Stage
 from unskew.models.deps import DEPS
@@ -65,15 +65,16 @@ class CausalDEPS(DEPS, name="deps-causal", paper="a variant of Xu et al., CIKM 2
         return first, replace(second, phases=once)
 
     def masked_loss(self, batch: SequenceBatch) -> Tensor:
-        """lambda_p times the mean over all ids but the first of each sequence: each one given those before it."""
+        """lambda_p times the mean over all ids with others strictly before them: each one given those."""
         total, count = 0 * self.items.weight.sum(), 0  # sequences of one id have nothing to predict, and yet a gradient
-        for encoder, table, ids in (
-            (self.history_encoder, self.items, right_padded(batch.history_BL)),
-            (self.audience_encoder, self.users, right_padded(batch.audience_BM)),
+        for encoder, table, ids, past in (
+            (self.history_encoder, self.items, batch.history_BL, batch.past_BL),
+            (self.audience_encoder, self.users, batch.audience_BM, batch.audience_past_BM),
         ):
-            if encoder is None or ids.shape[1] < 2:
+            wanted = real(ids) & (past > 0)
+            if encoder is None or not bool(wanted.any()):
                 continue
-            wanted = real(ids[:, 1:])
-            states = encoder(table(ids[:, :-1]))[wanted]
-            total, count = total + cross_entropy(states, table.weight, ids[:, 1:][wanted]), count + int(wanted.sum())
+            row, before = wanted.nonzero()[:, 0], past[wanted]
+            states = encoder(table(read_before(ids, before)))[row, before - 1]
+            total, count = total + cross_entropy(states, table.table(), ids[wanted]), count + len(row)
         return self.config.mlm_weight * total / max(count, 1)

@@ -29,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unskew.data.batches import ROUNDS, Batch, Draw, Positives, unseen
+from unskew.data.batches import ROUNDS, Batch, Draw, Positives, uniform_negatives
 from unskew.data.split import Split
 from unskew.data.views import Ints
 from unskew.errors import BadInput
@@ -100,7 +100,7 @@ class DICE(MatrixFactors, name="dice", paper="Zheng et al., Disentangling User I
         found = causes(differences(of_interest_BC), differences(of_conformity_BC), mask, weight)
         fading = config.decay**batch.epoch
         loss = found.click + fading * (config.interest_weight * found.interest + config.conformity_weight * found.conformity)
-        apart = self.apart(self.items.weight, batch.candidates_BC) + self.apart(self.users.weight, batch.user_B)
+        apart = self.apart(self.items.table(), batch.candidates_BC) + self.apart(self.users.table(), batch.user_B)
         return loss - config.discrepancy_weight * apart * (1.0 if weight is None else weight.mean())
 
     def apart(self, table_ND: Tensor, ids: Tensor) -> Tensor:
@@ -204,7 +204,7 @@ class PopularityMargins:
                 for c in range(draw.wanted):  # one after the other: all of a row are different
                     new = fits[:, c] & ~(drawn == item[:, c : c + 1]).any(1)
                     drawn[new, c] = item[new, c]
-        return np.where(drawn < 0, unseen(draw), drawn) if (drawn < 0).any() else drawn
+        return np.where(drawn < 0, uniform_negatives(draw), drawn) if (drawn < 0).any() else drawn
 
     def _own(self, user_B: Ints, positives: Positives) -> tuple[Ints, Ints]:
         """What the users have, one after the other: whose it is, and its place in the order of popularity."""

@@ -51,7 +51,7 @@ class DIN(Recommender, name="din", paper="Zhou et al., Deep Interest Network, KD
     def __init__(self, split: Split, config: Config) -> None:
         super().__init__(split, config)
         width = config.width
-        self.items = Embeddings(split.known_items, width)
+        self.items = Embeddings(split.item_ids, width)
         self.unit = ActivationUnit(width, config.attention)
         self.tower = Tower(width, config.hidden)
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from unskew.data.batches import Batch
-from unskew.data.split import Split
+from unskew.data.split import Known, Split
 from unskew.data.views import Ints
 from unskew.errors import BadInput
 from unskew.layers import Embeddings
@@ -16,7 +16,7 @@ class MatrixFactors(DotProduct):
 
     def __init__(self, split: Split, config: ModelConfig, width: int) -> None:
         super().__init__(split, config)
-        self.users, self.items = (xavier(known, width) for known in (split.known_users, split.known_items))
+        self.users, self.items = (xavier(known, width) for known in (split.user_ids, split.item_ids))
 
     def context(self, batch: Batch) -> Tensor:
         return self.users(batch.user_B)  # type: ignore[no-any-return]
@@ -25,9 +25,9 @@ class MatrixFactors(DotProduct):
         return self.items(item)  # type: ignore[no-any-return]
 
 
-def xavier(known: int, width: int) -> Embeddings:
+def xavier(known: Known, width: int) -> Embeddings:
     """A table that starts with the variance of Glorot and Bengio for a matrix of its shape, as in the code of UIR, UBPR and CPR."""
-    return Embeddings(known, width, (2 / (known + width)) ** 0.5)
+    return Embeddings(known, width, (2 / (known.size + width)) ** 0.5)
 
 
 def popularity_propensity(counts_I: Ints, exponent: float, clip: float) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ from unskew.data.batches import Batch
 from unskew.data.sequences import SequenceBatch
 from unskew.data.split import Split
 from unskew.data.views import HISTORY, PAD
-from unskew.layers import Embeddings, real
+from unskew.layers import Embeddings, real, right_padded
 from unskew.models.base import DotProduct, HistoryConfig, Phase, Stage
 
 ROWS = 1024  # compared together
@@ -39,9 +39,9 @@ class FPMC(DotProduct, name="fpmc", paper="Rendle et al., WWW 2010"):
     def __init__(self, split: Split, config: Config) -> None:
         super().__init__(split, config)
         users, items, width = split.known_users, split.known_items, config.width
-        self.users = Embeddings(users, width, _xavier(users, width))  # U
-        self.items = Embeddings(items, 2 * width, _xavier(items, width))  # V and A side by side: they are read together
-        self.basket = Embeddings(items, width, _xavier(items, width))  # Z
+        self.users = Embeddings(split.user_ids, width, _xavier(users, width))  # U
+        self.items = Embeddings(split.item_ids, 2 * width, _xavier(items, width))  # V and A side by side: they are read together
+        self.basket = Embeddings(split.item_ids, width, _xavier(items, width))  # Z
 
     @property
     def window(self) -> int:
@@ -49,7 +49,9 @@ class FPMC(DotProduct, name="fpmc", paper="Rendle et al., WWW 2010"):
 
     def context(self, batch: Batch) -> Tensor:
         basket_BK = batch.history_BL[:, max(batch.history_BL.shape[1] - self.history, 0) :]
-        known_B = batch.user_B.masked_fill(batch.user_B >= self.users.known, PAD)  # not the average of all: zero
+        known_B = batch.user_B
+        if self.users.unknown is None:
+            known_B = known_B.masked_fill(known_B >= self.users.known, PAD)  # not the average of all: zero
         return torch.cat([self.users(known_B), torch.einsum("bkd,bk->bd", self.basket(basket_BK), shares(basket_BK))], dim=1)
 
     def vectors(self, item: Tensor) -> Tensor:
@@ -59,13 +61,14 @@ class FPMC(DotProduct, name="fpmc", paper="Rendle et al., WWW 2010"):
         return (Stage("train", (Phase("S-BPR", "histories", self.sbpr_loss, self.parameters),), rounds, validated=True),)
 
     def sbpr_loss(self, batch: SequenceBatch) -> Tensor:
-        """Each event against another item, drawn anew, given the basket before."""
-        wanted_BL, ids_BL = batch.target_BL, batch.history_BL
-        before_BLK = functional.pad(ids_BL, (self.history, 0), value=PAD).unfold(1, self.history, 1)[:, :-1]
-        user_N, target_N = batch.user_B.repeat_interleave(wanted_BL.sum(1)), ids_BL[wanted_BL]
-        weight_N = torch.ones(len(target_N)) if batch.weight_BL is None else batch.weight_BL[wanted_BL]
-        ids = user_N, before_BLK[wanted_BL], target_N, another(target_N, self.items.known)
-        total = _SBPR.apply(self.users.weight, self.basket.weight, self.items.weight, *ids, weight_N)  # type: ignore[no-untyped-call]
+        """Each event against another item, drawn anew, given the basket before: the newest items strictly before."""
+        row_N, past_N, target_N, weight_N = batch.targets()
+        place_NK = past_N[:, None] - torch.arange(self.history, 0, -1)
+        before_NK = right_padded(batch.history_BL)[row_N[:, None], place_NK.clamp(min=0)].masked_fill(place_NK < 0, PAD)
+        weight_N = torch.ones(len(target_N)) if weight_N is None else weight_N
+        ids = batch.user_B[row_N], before_NK, target_N, another(target_N, self.items.known)
+        tables = self.users.table(), self.basket.table(), self.items.table()
+        total = _SBPR.apply(*tables, *ids, weight_N)  # type: ignore[no-untyped-call]
         return total / max(len(target_N), 1)  # type: ignore[no-any-return]
 
 

@@ -33,6 +33,8 @@ from unskew.models.base import HistoryConfig, NextItem, Stage, adam
 
 CHUNK = 1 << 17  # scores of negatives held at once: they stay in the cache
 
+LOG_OF_NOTHING = -1e9  # its exponential is zero, and unlike minus infinity it has a gradient
+
 Terms = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -68,7 +70,7 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
 
     def __init__(self, split: Split, config: Config) -> None:
         super().__init__(split, config, config.width)
-        self.bias = Embeddings(split.known_items, 1, deviation=0.0)
+        self.bias = Embeddings(split.item_ids, 1, deviation=0.0)
         self.gru = nn.GRU(config.width, config.hidden, config.layers, batch_first=True)
         self.back = nn.Linear(config.hidden, config.width) if config.hidden != config.width else nn.Identity()
         self.dropout, self.state_dropout = Dropout(config.dropout), Dropout(config.state_dropout)
@@ -103,7 +105,7 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
     def loss_of(self, states_ND: Tensor, targets_N: Tensor, weight_N: Tensor | None) -> Tensor:
         count = max(len(targets_N), 1)
         if self.config.loss == "cross-entropy":
-            return cross_entropy(states_ND, self.items.weight, targets_N, weight_N, self.bias.weight[:, 0]) / count
+            return cross_entropy(states_ND, self.items.table(), targets_N, weight_N, self.bias.table()[:, 0]) / count
         if weight_N is None:
             weight_N = torch.ones(len(targets_N))
         states_ND = functional.pad(states_ND, (0, 1), value=1.0)
@@ -131,19 +133,22 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
 
 
 def bpr_max(positive_N: Tensor, negative_NK: Tensor, times_NK: Tensor, regularisation: float) -> Tensor:
-    share_NK = softmax_of_draws(negative_NK, times_NK)
-    better_N = (share_NK * torch.sigmoid(positive_N[:, None] - negative_NK)).sum(1)
-    return -torch.log(better_N + 1e-24) + regularisation * (share_NK * negative_NK.square()).sum(1)
+    """-log sum_j s_j sigmoid(r_i - r_j), in logarithms throughout: neither a target far ahead nor one far behind is lost."""
+    log_share_NK = log_softmax_of_draws(negative_NK, times_NK)
+    log_better_N = torch.logsumexp(log_share_NK + functional.logsigmoid(positive_N[:, None] - negative_NK), dim=1)
+    drawn_N = (times_NK > 0).any(1)  # who has no negative at all has nothing to be compared with
+    return torch.where(drawn_N, -log_better_N, 0.0) + regularisation * (log_share_NK.exp() * negative_NK.square()).sum(1)
 
 
 def top1_max(positive_N: Tensor, negative_NK: Tensor, times_NK: Tensor) -> Tensor:
-    share_NK = softmax_of_draws(negative_NK, times_NK)
+    share_NK = log_softmax_of_draws(negative_NK, times_NK).exp()
     return (share_NK * (torch.sigmoid(negative_NK - positive_N[:, None]) + torch.sigmoid(negative_NK.square()))).sum(1)
 
 
-def softmax_of_draws(score_NK: Tensor, times_NK: Tensor) -> Tensor:
-    weight_NK = times_NK * torch.exp(score_NK - score_NK.detach().amax(1, keepdim=True))
-    return weight_NK / weight_NK.sum(1, keepdim=True).clamp(min=1e-30)
+def log_softmax_of_draws(score_NK: Tensor, times_NK: Tensor) -> Tensor:
+    """Logarithms of the softmax among the draws alone. What was not drawn, the target above all, takes no part in it."""
+    log_weight_NK = (score_NK + times_NK.clamp(min=1).log()).masked_fill(times_NK == 0, LOG_OF_NOTHING)
+    return log_weight_NK - torch.logsumexp(log_weight_NK, dim=1, keepdim=True).clamp(min=LOG_OF_NOTHING / 2)
 
 
 class _AgainstNegatives(torch.autograd.Function):

@@ -17,8 +17,7 @@ from unskew.catalog import Catalog
 from unskew.data.batches import Batch
 from unskew.data.log import Log
 from unskew.data.split import Split
-from unskew.data.views import PAD, Ints
-from unskew.evaluate import evaluation, rank
+from unskew.data.views import PAD
 from unskew.models.base import HistoryConfig, Recommender, Stage
 
 DECAYS = (0.5, 0.8, 0.95, 1.0)
@@ -51,14 +50,10 @@ class ItemKNN(Recommender, name="itemknn", paper="Sarwar et al., WWW 2001; Deshp
         self.register_buffer("popularity_I", torch.tensor(TIE * counts / max(counts.max(), 1), dtype=torch.float32))
         self.register_buffer("decay", torch.tensor(1.0 if config.decay is None else config.decay, dtype=torch.float64))
 
-    def settle(self, split: Split, rows: Ints) -> None:
-        if self.config.decay is not None or not len(rows):
-            return
-        found = {}
-        for decay in DECAYS:
-            self.decay.fill_(decay)
-            found[decay] = evaluation(split, rank(self, split, rows), "full", "ordinary").mean("ndcg@10")
-        self.decay.fill_(max(found, key=lambda decay: found[decay]))
+    def options(self, split: Split) -> list[dict[str, Tensor]]:
+        if self.config.decay is not None:
+            return []
+        return [{"decay": torch.tensor(decay, dtype=torch.float64)} for decay in DECAYS]
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         return ()
@@ -101,6 +96,8 @@ def nearest_items(split: Split, neighbours: int, shrink: float) -> tuple[Tensor,
     """The nearest other items of each known item and how near they are, (I, K) each; of those without a common user, zero."""
     items, users = split.known_items, split.known_users
     train = split.mask("train") & (split.log.label == 1)
+    if split.item_ids.rare is not None:
+        train[train] = ~split.item_ids.rare[split.log.item[train]]  # a rare item is unknown: nobody's neighbour
     pairs = np.unique(split.log.item[train].astype(np.int64) * users + split.log.user[train])
     item, user = torch.from_numpy(pairs // users), torch.from_numpy(pairs % users)
     has_IU = torch.sparse_coo_tensor(torch.stack([item, user]), torch.ones(len(item)), (items, users), check_invariants=True).coalesce()

@@ -53,7 +53,7 @@ class LightSANs(DotProduct, name="lightsans", paper="Fan et al., LightSANs, SIGI
     def __init__(self, split: Split, config: Config) -> None:
         super().__init__(split, config)
         width = config.width
-        self.items = Embeddings(split.known_items, width, DEVIATION)
+        self.items = Embeddings(split.item_ids, width, DEVIATION)
         self.places = nn.Parameter(torch.empty(config.history, width))
         nn.init.normal_(self.places, std=DEVIATION)
         self.start = nn.Parameter(torch.zeros(width))
@@ -85,7 +85,7 @@ class LightSANs(DotProduct, name="lightsans", paper="Fan et al., LightSANs, SIGI
 
     def next_item_loss(self, batch: Batch) -> Tensor:
         weight_B = None if batch.weight_BC is None else batch.weight_BC[:, 0]
-        return cross_entropy(self.context(batch), self.items.weight, batch.candidates_BC[:, 0], weight_B) / len(batch.user_B)
+        return cross_entropy(self.context(batch), self.items.table(), batch.candidates_BC[:, 0], weight_B) / len(batch.user_B)
 
 
 class Block(nn.Module):

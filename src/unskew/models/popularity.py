@@ -17,7 +17,6 @@ from unskew.data.log import Log
 from unskew.data.split import Split
 from unskew.data.views import Ints
 from unskew.errors import BadInput
-from unskew.evaluate import evaluation, rank
 from unskew.models.base import ModelConfig, Recommender, Stage
 from unskew.statistics import ticks_per_second
 
@@ -50,12 +49,10 @@ class Popularity(Recommender, name="popularity", paper="no paper: counts of what
         """All of it: how many there were is what counts."""
         return None
 
-    def settle(self, split: Split, rows: Ints) -> None:
-        if self.config.recency != "chosen" or not len(rows):
-            return
-        options = [Popularity(split, option) for option in recencies(split).values()]
-        best = max(options, key=lambda option: evaluation(split, rank(option, split, rows), "full", "ordinary").mean("ndcg@10"))
-        self.load_state_dict(best.state_dict())
+    def options(self, split: Split) -> list[dict[str, Tensor]]:
+        if self.config.recency != "chosen":
+            return []
+        return [Popularity(split, option).state_dict() for option in recencies(split).values()]
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         return ()

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from unskew.data.batches import Batch, anything
+from unskew.data.batches import Batch, uniform_items
 from unskew.data.split import Split
 from unskew.errors import BadInput
 from unskew.losses import bpr, weighted_mean
@@ -54,7 +54,7 @@ class UBPR(MatrixFactors, name="ubpr", paper="Saito, Unbiased Pairwise Learning 
         self.register_buffer("theta_I", theta_I, persistent=False)
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
-        phase = Phase("pairwise", "positives", self.pairwise_loss, self.parameters, negatives=10, drawing=anything)
+        phase = Phase("pairwise", "positives", self.pairwise_loss, self.parameters, negatives=10, drawing=uniform_items)
         return (Stage("train", (phase,), rounds, validated=True),)
 
     def pairwise_loss(self, batch: Batch) -> Tensor:

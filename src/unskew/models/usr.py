@@ -31,7 +31,7 @@ from unskew.data.batches import Batch
 from unskew.data.sequences import SequenceBatch
 from unskew.data.split import Split
 from unskew.errors import BadInput
-from unskew.layers import Dropout, Embeddings, real, right_padded, shifted_left
+from unskew.layers import Dropout, Embeddings, read_before, real, right_padded
 from unskew.losses import cross_entropy
 from unskew.models.base import HistoryConfig, NextItem, Phase, Stage, parameters_of
 from unskew.propensity import probability
@@ -112,22 +112,21 @@ class USR(NextItem, name="usr", paper="Wang et al., Unbiased Sequential Recommen
 
     def propensity_loss(self, batch: SequenceBatch) -> Tensor:
         """L_prop: the mean over observed next items."""
-        ids_BL, wanted_BL = right_padded(batch.history_BL), shifted_left(batch.target_BL, batch.history_BL)
-        shown_BLD, _ = self.exposure(self.items(ids_BL[:, :-1]).detach(), learning=True)
-        targets_N = ids_BL[wanted_BL]
-        return cross_entropy(shown_BLD[wanted_BL], self.items.weight.detach(), targets_N) / max(len(targets_N), 1)
+        row_N, past_N, targets_N, _ = batch.targets()
+        shown_BLD, _ = self.exposure(self.items(read_before(batch.history_BL, past_N)).detach(), learning=True)
+        return cross_entropy(shown_BLD[row_N, past_N], self.items.table().detach(), targets_N) / max(len(targets_N), 1)
 
     def next_item_loss(self, batch: SequenceBatch) -> Tensor:
         """L_rec. One pass yields the propensity, the confounder and the state of every prefix."""
-        ids_BL, wanted_BL = right_padded(batch.history_BL), shifted_left(batch.target_BL, batch.history_BL)
-        past_BL, targets_N = ids_BL[:, :-1], ids_BL[wanted_BL]
-        shown_BLD, confounder_BLD = self._exposed(past_BL)
-        states_BLD = self._with_confounder(super().states(batch.user_B, past_BL), confounder_BLD)
-        p_N = propensities(shown_BLD[wanted_BL], targets_N, self.items, self.clip)
+        row_N, past_N, targets_N, outside_N = batch.targets()
+        read_BL = read_before(batch.history_BL, past_N)
+        shown_BLD, confounder_BLD = self._exposed(read_BL)
+        states_BLD = self._with_confounder(super().states(batch.user_B, read_BL), confounder_BLD)
+        p_N = propensities(shown_BLD[row_N, past_N], targets_N, self.items, self.clip)
         weight_N = inverse(p_N, self.clip, self.config.weights == "snips")
-        if batch.weight_BL is not None:
-            weight_N = weight_N * shifted_left(batch.weight_BL, batch.history_BL)[wanted_BL]
-        return self.loss_of(states_BLD[wanted_BL], targets_N, weight_N)
+        if outside_N is not None:
+            weight_N = weight_N * outside_N
+        return self.loss_of(states_BLD[row_N, past_N], targets_N, weight_N)
 
     def statistics(self, batch: Batch) -> dict[str, float]:
         """Of clicked pairs: a typical propensity, how many are clipped, and the spread of the weights."""
@@ -188,6 +187,7 @@ def propensities(shown_ND: Tensor, targets_N: Tensor, items: Embeddings, least: 
 
 
 def inverse(p_N: Tensor, clip: float, normalised: bool = False) -> Tensor:
-    """1 / max(p, M), and over their mean."""
-    weight_N = 1 / p_N.clamp(min=clip)
+    """M / max(p, M), or these over their mean. Times M no weight is above one, so that clipping gradients by their norm means the
+    same with weights as without; the minimum of the loss is where it was."""
+    weight_N = clip / p_N.clamp(min=clip)
     return weight_N / weight_N.mean() if normalised and len(weight_N) else weight_N

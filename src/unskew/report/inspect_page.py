@@ -27,7 +27,7 @@ def inspect_page(inspection: Inspection) -> str:
 
 
 def picture(inspection: Inspection) -> str:
-    """The bias in one picture, for a README: the popularity curve, and what the resampled test changes."""
+    """The bias in one picture, for a README: the popularity curve, and what the balanced test changes."""
     alt = f"Popularity curve and tests of {_name(inspection.source)}"
     return drawn((_curve(inspection, "Popularity of the items"), _deciles(inspection, "What the test asks for")), "bias", alt)
 
@@ -112,15 +112,16 @@ def _tests(inspection: Inspection) -> Section:
     groups = [_rows(inspection, f"{tested.test} test") for tested in inspection.tests]
     names = [tested.test for tested in inspection.tests]
     rows = [[same[0].name, *(row.value for row in same)] for same in zip(*groups, strict=True)]
-    figures = table(["", *names], rows, caption="A blind draw has as many positives of the ordinary test: fewer rows alone raise a Gini.")
-    return Section("What the resampled test changes", (beside(drawing, figures),))
+    figures = table(["", *names], rows, caption="Each test is a weight per positive; shares and means are weighted.")
+    return Section("What the tests ask for", (beside(drawing, figures), _facts(_rows(inspection, "repeats"), "Repeats")))
 
 
 def _split(inspection: Inspection) -> Section:
-    names = ("part", "test", "rows", "positives", "users", "items", "unknown_user_rows", "unknown_item_rows", "newborn_item_rows")
+    names = ("part", "rows", "positives", "users", "items", "unknown_user_rows", "unknown_item_rows", "repeated_positives")
+    names = (*names, "first_appearances")
     head = [name.replace("_", " ") for name in names]
     rows = [[f"{row[name]:,}" if isinstance(row[name], int) else str(row[name]) for name in names] for row in inspection.split]
-    return Section("Split", (paragraph("One global time line: everything in a later part happened later."), table(head, rows, text=(0, 1))))
+    return Section("Split", (paragraph("One global time line: everything in a later part happened later."), table(head, rows, text=(0,))))
 
 
 def _curve(inspection: Inspection, title: str = "") -> Lines:
