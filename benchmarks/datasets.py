@@ -42,7 +42,7 @@ class Set:
         return f"unskew prepare {shlex.quote(self.path)} --out DATA{flags}"
 
 
-ORDER = {"time": "order_rank", "min_count": 1}  # the paper's sets are prepared already; their order is their time
+ORDER = {"time": "order_rank"}  # the paper's sets are prepared already; their order is their time
 SETS = [
     Set("MovieTweetings", "movietweetings_100k/ratings.csv.gz", {"positive": 7}),
     Set("Amazon Beauty 2014", "amazon_beauty_5core"),
@@ -50,10 +50,11 @@ SETS = [
     Set("paper: Amazon Beauty", "deps_paper_reconstructed/Amazon_Beauty.csv.gz", ORDER),
     Set("paper: Amazon Digital Music", "deps_paper_reconstructed/Amazon_Digital_Music.csv.gz", ORDER),
     Set("paper: MIND", "deps_paper_reconstructed/mind_small.csv.gz", ORDER),
-    Set("MIND (sample)", "mind_small_sample", {"count": "positives"}),
+    Set("Online Retail", "online_retail"),
+    Set("MIND (sample)", "mind_small_sample"),
     Set("KuaiRand (likes)", "kuairand_like_subset"),
-    Set("Open Bandit (sample, all)", "open_bandit_sample/*/all/all.csv.gz", {"min_count": 1}),
-    Set("Coat", "coat", {"positive": 4, "min_count": 1}),
+    Set("Open Bandit (sample, all)", "open_bandit_sample/*/all/all.csv.gz"),
+    Set("Coat", "coat", {"positive": 4}),
 ]
 
 
@@ -95,6 +96,7 @@ def measured(data: Path, wanted: Set) -> dict[str, Any]:
         "command": command,
         "prepare_s": round(seconds, 2),
         "audited": len(findings),
+        "audit": {finding.check: finding.note for finding in findings if finding.note},
         **found,
         "source": wanted.path,
     }
@@ -110,7 +112,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def page(records: list[dict[str, Any]]) -> str:
-    sizes, views, skews = [], [], []
+    sizes, views, skews, repeated = [], [], [], []
     for record in records:
         size, clock, tests = record["size"], record["clock"], {tested["test"]: tested for tested in record["tests"]}
         counts = [f"{size[key]:,}" for key in ("users", "items", "interactions", "positives")]
@@ -119,12 +121,13 @@ def page(records: list[dict[str, Any]]) -> str:
         z = record["shuffle"]["z"]
         views.append([record["name"], *cells[0], *cells[1], percent(record["drift"]["kept"]), "–" if z is None else f"{z:.1f}"])
         popularity = record["popularity"]
-        asked = [
-            value
-            for test in ("ordinary", "resampled")
-            for value in (f"{tests[test]['positives']:,}", percent(tests[test]["unknown_items"]))
-        ]
+        asked = [f"{tests['ordinary']['positives']:,}", f"{tests['balanced']['effective_sample_size']:,.0f}"]
+        asked += [percent(tests[test][key]) for key in ("head", "unknown_items") for test in ("ordinary", "balanced")]
         skews.append([record["name"], f"{popularity['gini']:.2f}", percent(popularity["top_1_percent"]), *asked])
+        repeats, last = record["repeats"], record["split"][-1]
+        kept = "candidates" if repeats["kept"] else "hidden"
+        first = percent(last["first_appearances"] / last["positives"] if last["positives"] else None)
+        repeated.append([record["name"], percent(repeats["train_share"]), percent(repeats["test_share"]), kept, first, ", ".join(tests)])
     commands = "\n".join(f"- {record['name']}: {code(record['command'])}" for record in records)
     return f"""# The data sets
 
@@ -145,14 +148,21 @@ The data is not part of the project: most of it may not be passed on.
 tenth of the log, the share that is still at the top in the last tenth. *order z*: how many standard deviations repeated
 transitions are above those of logs with each user's items shuffled; above 3, the order carries information.
 
-## Popularity, and what the resampled test changes
+## Popularity, and what the tests ask for
 
-{table(["", "Gini", "top 1 % has %", "ordinary positives", "unknown %", "resampled positives", "unknown %"], skews)}
+{table(["", "Gini", "top 1 % has %", "test positives", "effective, balanced", "head %", "balanced", "new %", "balanced"], skews)}
 
-Split 50 / 20 / 30 in time; resampled by inverse training popularity, strength 1, seed 0. *unknown*: positives on items
-that training never saw. Resampling prefers what was rare in training, so it prefers the unknown: no model that
-learns from ids alone can rank these, and results are to be read with this column beside them. The counts include rows at the
-first moment of their item, which an evaluation leaves out ([why](deps.md)).
+Split 50 / 20 / 30 in time. *effective, balanced*: the effective sample size of the test in which every item counts once. *head*: share of
+the ordinary and of the balanced test on the most popular fifth of the known items; *new*: on items that training never saw. No
+model that learns from ids alone can rank these.
+
+## Repeats, first appearances, and which tests there are
+
+{table(["", "repeats in training %", "in the test %", "past items are", "first appearances %", "tests"], repeated)}
+
+*repeats*: positives on an item that the same user had before; from 1 % of the training positives on, past items stay candidates.
+*first appearances*: test positives on items that nobody had before. Nothing can be known of them, and their empty audience
+would tell that they are the ones, so no test ranks them.
 
 ## How each was prepared
 

@@ -74,9 +74,24 @@ CASES = {
         r"one single user, 'u1'; expected at least two",
     ),
     "one single item": (HEAD + "".join(f"u{n % 7},i,{n}\n" for n in range(70)), {}, r"one single item, 'i'"),
-    "k-core removes everything": (HEAD + GOOD, {"min_count": 50}, r"min_count 50 removes all 70 rows"),
-    "k-core removes everything, one pass": (HEAD + GOOD, {"min_count": 50, "core": "authors"}, r"min_count 50 removes all 70 rows"),
+    "k-core removes everything": (HEAD + GOOD, {"k_core": 50}, r"k_core 50 removes all 70 rows"),
+    "k-core removes everything, one pass": (HEAD + GOOD, {"k_core": 50, "core": "authors"}, r"k_core 50 removes all 70 rows"),
+    "k_core of zero": (HEAD + GOOD, {"k_core": 0}, r"k_core 0: expected at least 1"),
     "min_count of zero": (HEAD + GOOD, {"min_count": 0}, r"min_count 0: expected at least 1"),
+    "a carriage return in the header": (
+        HEAD.replace("item", "it\rem") + GOOD,
+        {},
+        r"bad.csv, line 1: the header cannot be read, 'user_id,it\\rem_id,timestamp'; .* a carriage return in the middle\?",
+    ),
+    "carriage returns for line breaks": ((HEAD + GOOD).replace("\n", "\r"), {}, r"bad.csv, line 1: the header cannot be read"),
+    "a test that is no flag": (HEAD[:-1] + ",mine\nu1,i1,5,2\n", {"tests": "mine"}, r"line 2, column 'mine': expected 0 or 1, found '2'"),
+    "a test without a column": (HEAD + GOOD, {"tests": "mine"}, r"no column 'mine' for a test; expected one of 'user_id'"),
+    "a test of ours": (
+        HEAD[:-1] + ",balanced\nu1,i1,5,1\n",
+        {"tests": "balanced"},
+        r"a test 'balanced' is there already; rename the column",
+    ),
+    "a test that is gone": (HEAD[:-1] + ",resampled\nu1,i1,5,1\n", {"tests": "resampled"}, r"a test 'resampled' is there already"),
     "no positives": (
         "user_id,item_id,rating,timestamp\n" + GOOD.replace(",16", ",1,16"),
         {"positive": 4},
@@ -201,6 +216,16 @@ def test_rows_of_tables_are_counted_from_one(tmp_path: Path) -> None:
         unskew.read({"user": ["a"], "item": ["x"], "time": [True]})
 
 
+@pytest.mark.parametrize("name", ["user", "time", "rating", "propensity", "exposed", "position"])
+def test_one_nan_in_a_parquet_file_is_found(tmp_path: Path, name: str) -> None:
+    """The statistics in such a file leave NaN out, and an engine that trusts them would not look for one."""
+    columns = {"user": ["a", "b", "a", "b"], "item": ["x", "y", "x", "y"], "time": [1, 2, 3, 4]}
+    columns |= {name: [1.0, 2.0 if name == "user" else 1.0, float("nan"), 1.0]}
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    with pytest.raises(unskew.BadInput, match=rf"t.parquet, row 3, column '{name}': expected .*, found 'nan'"):
+        unskew.read(tmp_path / "t.parquet", positive=1)
+
+
 def test_duplicate_rows_are_removed_and_counted(write, tmp_path: Path) -> None:
     log = unskew.prepare(write("a.csv", HEAD + GOOD + GOOD), tmp_path / "out")
     assert (len(log), log.facts["removed"]["duplicates"]) == (70, 70)
@@ -317,7 +342,7 @@ def test_a_full_disk_while_writing(write, tmp_path: Path, monkeypatch, file: str
 
     monkeypatch.setattr(log_module.os, "posix_fallocate", full)
     with pytest.raises(unskew.UnskewError, match="writing failed \\(No space left on device\\)") as raised:
-        unskew.prepare(write("b.csv", HEAD + GOOD), tmp_path / "out", min_count=2)
+        unskew.prepare(write("b.csv", HEAD + GOOD), tmp_path / "out", k_core=2)
     assert raised.value.exit_code == 1
     assert unskew.Log.open(tmp_path / "out").facts == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "b.csv", "out"]
@@ -334,7 +359,7 @@ def test_a_swap_that_fails_half_way_restores_what_was_there(write, tmp_path: Pat
 
     monkeypatch.setattr(Path, "rename", fails)
     with pytest.raises(unskew.UnskewError, match="writing failed"):
-        unskew.prepare(tmp_path / "a.csv", tmp_path / "out", min_count=2)
+        unskew.prepare(tmp_path / "a.csv", tmp_path / "out", k_core=2)
     assert unskew.Log.open(tmp_path / "out").facts == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "out"]
 
@@ -363,8 +388,8 @@ def test_a_damaged_or_foreign_folder(write, tmp_path: Path) -> None:
     (tmp_path / "out" / "item.npy").write_bytes((tmp_path / "out" / "item.npy").read_bytes()[:-50])
     with pytest.raises(unskew.BadInput, match="damaged"):
         unskew.Log.open(tmp_path / "out")
-    unskew.prepare(tmp_path / "a.csv", tmp_path / "other", min_count=1)
-    unskew.prepare(write("b.csv", HEAD + GOOD[: GOOD.index("u3,i1")]), tmp_path / "out2", min_count=1)
+    unskew.prepare(tmp_path / "a.csv", tmp_path / "other")
+    unskew.prepare(write("b.csv", HEAD + GOOD[: GOOD.index("u3,i1")]), tmp_path / "out2")
     (tmp_path / "other" / "items.parquet").write_bytes((tmp_path / "out2" / "items.parquet").read_bytes())
     (tmp_path / "out2" / "item.npy").write_bytes((tmp_path / "other" / "item.npy").read_bytes())
     with pytest.raises(unskew.BadInput, match=r"item is not as long as data.json says"):

@@ -1,35 +1,23 @@
-"""Ranks against a naive loop, metrics by hand and by another library, and comparisons that refuse what cannot be compared."""
+"""Ranks against a naive loop, metrics by hand and by another library, weights, segments, and what is stored of an evaluation."""
 
 import dataclasses
 import math
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import Tensor
 
 import unskew
 from unskew.data.batches import Batch
+from unskew.data.held_out import HeldOut, held_out
 from unskew.data.views import PAD
-from unskew.evaluate import (
-    CUTS,
-    Evaluation,
-    Ranked,
-    beyond_accuracy,
-    compare,
-    evaluation,
-    hit,
-    holm,
-    interval,
-    ips,
-    mrr,
-    ndcg,
-    paired_t,
-    positives,
-    rank,
-)
+from unskew.evaluate import CUTOFFS, Evaluation, Ranked, beyond_accuracy, evaluation, hit, mrr, ndcg, popularity_decile, rank
 from unskew.models.deps import DEPS
 
 ITEMS = 60
@@ -70,14 +58,14 @@ class Same(Scores):
         return torch.full((len(context.user_B), self.items), self.number)
 
 
-@pytest.fixture(scope="module")
-def split() -> unskew.Split:
-    """Some sixty items, some of them born in the test part; ties in time; users who meet an item twice."""
+@pytest.fixture(scope="module", params=["keep", "hide"])
+def split(request: pytest.FixtureRequest) -> unskew.Split:
+    """Some sixty items, some of them new in the test part; ties in time; users who meet an item twice. With and without repeats."""
     random = np.random.default_rng(3)
     time = random.integers(0, 200, 1500)
     item = ((20 + (ITEMS - 20) * time / 200) * random.random(1500) ** 1.5).astype(int)  # the range grows with time
     table = {"user": random.integers(0, 30, 1500), "item": item, "time": time, "label": (random.random(1500) < 0.7).astype(int)}
-    made = unskew.split(unskew.read(table), shares=(30, 20, 50))
+    made = unskew.split(unskew.read(table), shares=(30, 20, 50), repeats=request.param)
     assert made.known_items < len(made.log.items)
     return made
 
@@ -90,12 +78,16 @@ def wide() -> unskew.Split:
     return unskew.split(unskew.read(table), shares=(40, 20, 40))
 
 
-def eligible(log: unskew.Log, row: int) -> set[int]:
-    """From the rows themselves: what existed before, without what the user met before, and with the target."""
-    user, item, time = log.user[row], int(log.item[row]), log.time[row]
-    exists = set(log.item[log.time < time].tolist())
+def candidates(split: unskew.Split, row: int) -> set[int]:
+    """From the rows themselves: what somebody had before and, unless repeats are kept, the user had not."""
+    log, user, time = split.log, split.log.user[row], split.log.time[row]
+    exists = set(log.item[(log.time < time) & (log.label == 1)].tolist())
     own = set(log.item[(log.user == user) & (log.label == 1) & (log.time < time)].tolist())
-    return (exists - own) | {item}
+    return exists if split.repeats else exists - own
+
+
+def whole(split: unskew.Split, test: str = "ordinary") -> HeldOut:
+    return held_out(split, "test", test)
 
 
 def naive_rank(scores: dict[int, float], target: int) -> float:
@@ -121,8 +113,8 @@ def test_another_library_agrees(split: unskew.Split) -> None:
         warnings.simplefilter("ignore")
         retrieval = pytest.importorskip("torchmetrics.functional.retrieval")
     log, scorer = split.log, Scores(split)
-    rows = positives(split, "test", "ordinary")[::5]
-    found = evaluation(split, rank(scorer, split, rows), "full", "ordinary")
+    rows = held_out(split, "test", "ordinary").rows[::5]
+    found = evaluation(split, rank(scorer, split, rows), "full", whole(split))
     theirs = {
         "ndcg": retrieval.retrieval_normalized_dcg,
         "hr": retrieval.retrieval_hit_rate,
@@ -130,10 +122,10 @@ def test_another_library_agrees(split: unskew.Split) -> None:
     }
     met = 0
     for unit, row in enumerate(rows):
-        items = sorted(eligible(log, row))
+        items = sorted(candidates(split, row))
         scores = torch.from_numpy(scorer.table[0, log.user[row], items]).double() + 100  # it takes nothing below zero for a hit
         target = torch.tensor([item == log.item[row] for item in items])
-        for cut in CUTS:
+        for cut in CUTOFFS:
             for name, function in theirs.items():
                 expected = float(function(scores, target, top_k=min(cut, len(items))))
                 assert found.values[f"{name}@{cut}"][unit] == pytest.approx(expected, abs=1e-6)
@@ -147,12 +139,12 @@ def test_another_library_agrees(split: unskew.Split) -> None:
 @pytest.mark.parametrize("rounded", [None, 0])
 def test_ranks_are_those_of_a_naive_loop(split: unskew.Split, rounded: int | None) -> None:
     log, scorer = split.log, Scores(split, rounded)
-    rows = positives(split, "test", "ordinary")
+    rows = held_out(split, "test", "ordinary").rows
     ranked = rank(scorer, split, rows)
     seen_before, born_then, born_later = 0, 0, 0
     for unit, row in enumerate(rows):
         user, target, time = int(log.user[row]), int(log.item[row]), log.time[row]
-        scores = {item: float(scorer.table[0, user, item]) for item in eligible(log, row)}
+        scores = {item: float(scorer.table[0, user, item]) for item in candidates(split, row)}
         assert ranked.full[unit] == naive_rank(scores, target)
         assert ranked.score[unit] == np.float32(scores[target])
         top = ranked.top[unit].tolist()
@@ -161,44 +153,44 @@ def test_ranks_are_those_of_a_naive_loop(split: unskew.Split, rounded: int | Non
         assert set(top[: len(best)]) <= set(scores)
         own = log.item[(log.user == user) & (log.label == 1) & (log.time < time)]
         seen_before += target in own
-        first = log.births[1]
-        born_then += bool((first == time).any())  # no competitor either: it alone would have nobody before it
+        first = np.array([log.time[(log.item == item) & (log.label == 1)].min() for item in range(len(log.items))])
+        born_then += bool((first == time).any())  # no candidate either: it alone would have nobody before it
         born_later += bool((first > time).any())
-    assert seen_before > 20  # each of the three cases did occur
+    assert (seen_before > 20) == split.repeats  # each of the three cases did occur
     assert born_then > 0
     assert born_later > 20
 
 
 def test_what_is_born_at_the_moment_or_later_does_not_count() -> None:
     table = {"user": [*"ababacbc"], "item": [*"pqpqrsrt"], "time": [1, 1, 2, 2, 5, 5, 6, 6]}
-    split = unskew.split(unskew.read(table), shares=(50, 0, 50))
+    split = unskew.split(unskew.read(table), shares=(50, 0, 50), repeats="hide")
     log, scorer = split.log, Scores(split)
     names = log.items.ids.to_pylist()
     scorer.table[0] = [[{"p": 1, "q": 2, "r": 0, "s": 3, "t": 9}[name] for name in names]] * 3
-    rows = positives(split, "test", "ordinary")
+    rows = held_out(split, "test", "ordinary").rows
     assert [(log.users.ids[int(log.user[row])].as_py(), names[log.item[row]]) for row in rows] == [("b", "r")]  # r, s, t are born then
     assert rank(scorer, split, rows).full.tolist() == [3]  # below p and s; q is b's own, and t, the best of all, is born now
 
 
 def test_ties_share_the_mean_rank_and_a_constant_earns_nothing(split: unskew.Split, wide: unskew.Split) -> None:
     for some in (split, wide):
-        rows = positives(some, "test", "ordinary")[::3]
+        rows = held_out(some, "test", "ordinary").rows[::3]
         found = rank(Same(some, 0.5), some, rows)
-        sizes = np.array([len(eligible(some.log, row)) for row in rows])
+        sizes = np.array([len(candidates(some, row)) for row in rows])
         np.testing.assert_array_equal(found.full, (sizes + 1) / 2)
     assert sizes.min() > 200
     np.testing.assert_array_equal(found.uniform, np.full(len(rows), 51.0))  # in the middle of 101
     for protocol in ("full", "uni100", "authors"):
-        assert set(evaluation(wide, found, protocol, "ordinary").metrics().values()) == {0.0}
+        assert set(evaluation(wide, found, protocol, whole(wide)).metrics().values()) == {0.0}
 
 
 def test_scores_that_are_not_numbers_are_an_error_and_not_a_triumph(split: unskew.Split) -> None:
     with pytest.raises(unskew.UnskewError, match=r"not a number|not finite|nan"):
-        rank(Same(split, math.nan), split, positives(split, "test", "ordinary"))
+        rank(Same(split, math.nan), split, held_out(split, "test", "ordinary").rows)
 
 
 def test_ranks_do_not_depend_on_the_block(split: unskew.Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = positives(split, "test", "ordinary")
+    rows = held_out(split, "test", "ordinary").rows
     scorer = Scores(split)
     whole = rank(scorer, split, rows)
     monkeypatch.setattr("unskew.evaluate.BLOCK", 7)
@@ -212,23 +204,45 @@ def test_nothing_to_rank_is_said(split: unskew.Split) -> None:
         rank(Scores(split), split, np.zeros(0, np.int64))
 
 
-def test_positives_are_positive_in_time_and_sampled_by_seed(split: unskew.Split) -> None:
+def test_a_row_whose_item_is_no_candidate_is_refused(split: unskew.Split) -> None:
+    """Or the candidates would depend on the answer: a repeated target was put back among items that were hidden."""
     log = split.log
-    rows = positives(split, "test", "ordinary")
-    assert sorted(rows) == [
-        row
-        for row in range(len(log))
-        if log.label[row] == 1 and log.time[row] >= split.valid_end and (log.time[log.item == log.item[row]] < log.time[row]).any()
-    ]
-    assert (np.diff(log.time[rows]) >= 0).all()
-    some, again, other = (positives(split, "test", "ordinary", 50, seed) for seed in (1, 1, 2))
-    assert len(set(some.tolist())) == 50
-    assert set(some.tolist()) <= set(rows.tolist())
-    assert (np.diff(log.time[some]) >= 0).all()
-    np.testing.assert_array_equal(some, again)
-    assert set(some.tolist()) != set(other.tolist())
-    np.testing.assert_array_equal(positives(split, "test", "ordinary", len(rows)), rows)
-    assert set(positives(split, "valid", "resampled").tolist()) < set(positives(split, "valid", "ordinary").tolist())
+    repeated = np.flatnonzero(log.repeated & (log.label == 1) & split.mask("test") & ~split.first_appearance)
+    if split.repeats:
+        assert (rank(Scores(split), split, repeated[np.argsort(log.time[repeated], kind="stable")]).full >= 1).all()
+        return
+    with pytest.raises(unskew.BadInput, match="no candidate"):
+        rank(Scores(split), split, repeated[:1])
+
+
+class OwnPast(Scores):
+    """The planted scorer: 1 for what the user had among the last fifty, 0 for everything else."""
+
+    history = 50
+
+    def __init__(self, split: unskew.Split) -> None:
+        self.items = len(split.log.items)
+
+    def scores(self, context: Batch) -> Tensor:
+        found = torch.zeros(len(context.user_B), self.items + 1)
+        past = torch.where(context.history_BL == PAD, self.items, context.history_BL)
+        return found.scatter_(1, past, 1.0)[:, : self.items].contiguous()
+
+
+def test_a_scorer_of_the_own_past_does_not_profit_from_a_mask(split: unskew.Split) -> None:
+    """Hidden, it is a constant and earns what a constant earns. Kept, its rank is the middle of all past items, as it deserves."""
+    rows = whole(split).rows
+    found, constant = rank(OwnPast(split), split, rows), rank(Same(split, 0.0), split, rows)
+    if not split.repeats:
+        np.testing.assert_array_equal(found.full, constant.full)
+        np.testing.assert_array_equal(found.uniform, constant.uniform)
+        return
+    log = split.log
+    for unit, row in enumerate(rows):
+        own = set(log.item[(log.user == log.user[row]) & (log.label == 1) & (log.time < log.time[row])].tolist())
+        ahead = len(own) if int(log.item[row]) not in own else 0
+        tied = len(own) if int(log.item[row]) in own else len(candidates(split, row)) - len(own)
+        assert found.full[unit] == 1 + ahead + (tied - 1) / 2
 
 
 # A hundred drawn ones
@@ -242,7 +256,7 @@ class ByCode(Scores):
 
 
 def test_a_hundred_existing_others_are_drawn(wide: unskew.Split) -> None:
-    rows = positives(wide, "test", "ordinary")[::4]
+    rows = held_out(wide, "test", "ordinary").rows[::4]
     ranked = rank(ByCode(wide), wide, rows)
     assert ranked.negatives.shape == (len(rows), 100)
     assert np.isfinite(ranked.negatives).all()
@@ -250,7 +264,7 @@ def test_a_hundred_existing_others_are_drawn(wide: unskew.Split) -> None:
     expected = np.zeros(len(wide.log.items))
     for unit, row in enumerate(rows):
         target, negatives = int(wide.log.item[row]), ranked.negatives[unit].astype(int)
-        others = eligible(wide.log, row) - {target}
+        others = candidates(wide, row) - {target}
         assert set(negatives.tolist()) <= others  # never the target, never the user's own, never unborn
         assert ranked.uniform[unit] == 1 + (negatives > target).sum()
         np.add.at(drawn, negatives, 1)
@@ -259,7 +273,7 @@ def test_a_hundred_existing_others_are_drawn(wide: unskew.Split) -> None:
 
 
 def test_the_hundred_are_seeded(wide: unskew.Split) -> None:
-    rows = positives(wide, "test", "ordinary", 40)
+    rows = held_out(wide, "test", "ordinary", 40).rows
     first, again, other = (rank(ByCode(wide), wide, rows, seed).negatives for seed in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
     assert not (first == other).all(1).any()
@@ -275,7 +289,7 @@ def test_a_user_with_most_of_the_catalogue_still_meets_a_hundred() -> None:
         "time": np.concatenate([np.random.default_rng(user).permutation(items) for user in range(users)]),
     }
     split = unskew.split(unskew.read(table), shares=(50, 0, 50))
-    rows = positives(split, "test", "ordinary")
+    rows = held_out(split, "test", "ordinary").rows
     rows = rows[split.log.time[rows] < items - 1]  # before the last one there is at least another
     assert np.isfinite(rank(Scores(split), split, rows).negatives).all()
 
@@ -294,9 +308,9 @@ def recbole(scores: list[float], positive: list[bool], cut: int) -> tuple[float,
 
 
 def test_pooling_by_user_is_what_recbole_does(split: unskew.Split) -> None:
-    rows = positives(split, "test", "ordinary")
+    rows = held_out(split, "test", "ordinary").rows
     ranked = rank(Scores(split, by_time=True), split, rows)
-    found = evaluation(split, ranked, "authors", "ordinary")
+    found = evaluation(split, ranked, "authors", whole(split))
     users = split.log.user[rows]
     assert found.user.tolist() == sorted(set(users.tolist()))
     assert found.protocol == "authors"
@@ -309,15 +323,9 @@ def test_pooling_by_user_is_what_recbole_does(split: unskew.Split) -> None:
         if len(np.intersect1d(ranked.score[mine], negatives)):
             continue
         pool = [*ranked.score[mine], *negatives]
-        for cut in CUTS:
+        for cut in CUTOFFS:
             expected = recbole(pool, [True] * len(mine) + [False] * len(negatives), cut)
             assert [found.values[f"{name}@{cut}"][unit] for name in ("ndcg", "hr", "mrr")] == pytest.approx(expected)
-    known = [
-        all(split.log.item[row] < split.known_items and split.log.user[row] < split.known_users for row in rows[users == user])
-        for user in found.user
-    ]
-    assert found.known.tolist() == known
-    assert found.mean("hr@10") > evaluation(split, ranked, "uni100", "ordinary").mean("hr@10")  # why the two are never compared
 
 
 def test_pooling_by_hand() -> None:
@@ -327,8 +335,9 @@ def test_pooling_by_hand() -> None:
     rows = np.flatnonzero(log.user == 1)
     negatives = np.full((2, 100), -np.inf, np.float32)
     negatives[:, :2] = [[0.8, 0.1], [0.7, 0.2]]
-    ranked = Ranked(rows, np.ones(2), np.ones(2), np.array([0.9, 0.5], np.float32), negatives, np.zeros((2, 4), np.int32))
-    found = evaluation(split, ranked, "authors", "ordinary")
+    score, top = np.array([0.9, 0.5], np.float32), np.zeros((2, 4), np.int32)
+    ranked = Ranked(rows, np.ones(2), np.ones(2), np.ones(2), np.zeros(2, int), score, negatives, top)
+    found = evaluation(split, ranked, "authors", HeldOut("ordinary", rows, np.ones(2), {}))
     assert found.metrics()["ndcg@5"] == pytest.approx((1 + 1 / math.log2(5)) / (1 + 1 / math.log2(3)))
     assert (found.metrics()["hr@5"], found.metrics()["mrr@5"]) == (1, 1)
 
@@ -337,23 +346,26 @@ def test_pooling_by_hand() -> None:
 
 
 def test_an_evaluation_of_each_protocol(split: unskew.Split) -> None:
-    rows = positives(split, "test", "ordinary")
+    rows = held_out(split, "test", "ordinary").rows
     ranked = rank(Scores(split), split, rows)
-    full, uniform = (evaluation(split, ranked, protocol, "ordinary") for protocol in ("full", "uni100"))
+    full, uniform = (evaluation(split, ranked, protocol, whole(split)) for protocol in ("full", "uni100"))
     np.testing.assert_array_equal(full.values["ndcg@10"], ndcg(ranked.full, 10))
     np.testing.assert_array_equal(uniform.values["mrr@20"], mrr(ranked.uniform, 20))
     known = (split.log.item[rows] < split.known_items) & (split.log.user[rows] < split.known_users)
     assert 0 < known.sum() < len(rows)
-    np.testing.assert_array_equal(full.known, known)
-    assert full.metrics_of_known()["hr@20"] == pytest.approx(hit(ranked.full, 20)[known].mean())
     said = full.as_dict()
-    assert (said["protocol"], said["test"], said["units"], said["known_units"]) == ("full", "ordinary", len(rows), known.sum())
+    assert (said["protocol"], said["test"], said["units"], said["effective_sample_size"]) == ("full", "ordinary", len(rows), len(rows))
+    assert said["repeats"] == ("kept as candidates" if split.repeats else "hidden")
+    assert said["left_out"] == whole(split).left_out
+    group = said["segments"]["user and item"]["both known"]
+    assert group["units"] == known.sum()
+    assert group["hr@20"] == pytest.approx(hit(ranked.full, 20)[known].mean())
     assert set(said["metrics"]) == {f"{name}@{cut}" for name in ("ndcg", "hr", "mrr") for cut in (5, 10, 20)}
     assert full.beyond == beyond_accuracy(split, ranked.top[:, :10])
     assert not uniform.beyond
     np.testing.assert_array_equal(full.rows, rows)
     np.testing.assert_array_equal(uniform.rows, rows)
-    assert evaluation(split, ranked, "authors", "ordinary").rows is None
+    assert evaluation(split, ranked, "authors", whole(split)).rows is None
 
 
 def test_beyond_accuracy_by_hand() -> None:
@@ -376,45 +388,132 @@ def test_beyond_accuracy_by_hand() -> None:
 
 def test_what_a_user_has_is_not_recommended_in_a_tiny_catalogue() -> None:
     """With fewer items left than places in a list, what is masked must not fill it."""
-    table = {"user": [*"aaabbc", *"abc"], "item": [*"pqrpqp", *"prq"], "time": [1, 2, 3, 4, 5, 6, 7, 8, 9]}
+    table = {"user": [*"aaabbc", *"dbc"], "item": [*"pqrpqp", *"prq"], "time": [1, 2, 3, 4, 5, 6, 7, 8, 9]}
     split = unskew.split(unskew.read(table), shares=(6, 0, 3))
-    rows = positives(split, "test", "ordinary")
+    rows = held_out(split, "test", "ordinary").rows
     ranked = rank(Scores(split, None), split, rows)
     assert ranked.top.shape == (3, 3)
     code = {name: place for place, name in enumerate(split.log.items.ids.to_pylist())}
     lists = [[item for item in row if item != PAD] for row in ranked.top.tolist()]
-    # a has all three, and p is the target; b has p and q; c has p.
-    assert [set(row) for row in lists] == [{code["p"]}, {code["r"]}, {code["q"], code["r"]}]
-    assert all((row == PAD).argmax() == len(kept) for row, kept in zip(ranked.top, lists, strict=True))
-    found = evaluation(split, ranked, "full", "ordinary").beyond
+    # d has nothing; b has p and q; c has p.
+    assert [set(row) for row in lists] == [{code["p"], code["q"], code["r"]}, {code["r"]}, {code["q"], code["r"]}]
+    assert all((row != PAD).tolist() == [place < len(kept) for place in range(3)] for row, kept in zip(ranked.top, lists, strict=True))
+    found = evaluation(split, ranked, "full", whole(split)).beyond
     counts = {"p": 3, "q": 2, "r": 1}
-    assert found["popularity@10"] == pytest.approx(sum(counts[name] for name in "prqr") / 4)
+    assert found["popularity@10"] == pytest.approx(sum(counts[name] for name in "pqrrqr") / 6)
     assert found["coverage@10"] == 1.0
-    assert found["long_tail@10"] == 3 / 4  # the head is p
+    assert found["long_tail@10"] == 5 / 6  # the head is p
 
 
-def test_inverse_propensity_by_hand() -> None:
-    found = ips(np.array([1.0, 0.0, 1.0]), np.array([0.5, 0.25, 1.0]))
-    assert found == pytest.approx({"ips": 1.0, "snips": 3 / 7, "effective_sample_size": 49 / 21})
-    equal = ips(np.array([1.0, 0.0, 1.0, 0.0]), np.full(4, 1.0))
-    assert equal == pytest.approx({"ips": 0.5, "snips": 0.5, "effective_sample_size": 4})
+# Weights and segments
 
 
-def test_inverse_propensities_undo_exposure() -> None:
-    random = np.random.default_rng(0)
-    truth, shown = random.random(200_000), random.uniform(0.05, 1, 200_000)
-    truth = truth * shown  # what is shown more is better, so the naive mean is too high
-    seen = random.random(len(truth)) < shown
-    found = ips(truth[seen], shown[seen])
-    assert truth[seen].mean() > 1.2 * truth.mean()
-    assert found["snips"] == pytest.approx(truth.mean(), rel=0.02)
-    assert found["ips"] * seen.mean() == pytest.approx(truth.mean(), rel=0.02)
+def test_a_figure_is_a_weighted_mean(split: unskew.Split) -> None:
+    tested = whole(split, "balanced")
+    ranked = rank(Scores(split), split, tested.rows)
+    found = evaluation(split, ranked, "full", tested)
+    per_item: dict[int, list[float]] = {}
+    for row, value in zip(tested.rows, ndcg(ranked.full, 10), strict=True):
+        per_item.setdefault(int(split.log.item[row]), []).append(value)
+    assert found.mean("ndcg@10") == pytest.approx(np.mean([np.mean(values) for values in per_item.values()]))  # every item counts once
+    ordinary = evaluation(split, ranked, "full", whole(split))
+    assert ordinary.mean("ndcg@10") == pytest.approx(ndcg(ranked.full, 10).mean())
+    assert found.effective_sample_size < ordinary.effective_sample_size == len(tested.rows)
+    assert sum(group["share"] for group in found.by_segment()["item"].values()) == pytest.approx(1)
 
 
-def test_a_sample_of_less_than_nothing(split: unskew.Split) -> None:
-    assert len(positives(split, "test", "ordinary", 7)) == 7
-    with pytest.raises(unskew.BadInput, match="sample -1: expected at least 0"):
-        positives(split, "test", "ordinary", -1)
+def test_weights_come_from_the_whole_part_also_where_a_sample_is_ranked(split: unskew.Split) -> None:
+    tested, sampled = whole(split, "balanced"), held_out(split, "test", "balanced", 50)
+    weight = dict(zip(tested.rows.tolist(), tested.weights, strict=True))
+    assert [weight[row] for row in sampled.rows.tolist()] == sampled.weights.tolist()
+    found = evaluation(split, rank(Scores(split), split, sampled.rows), "full", tested)
+    np.testing.assert_array_equal(found.weights, sampled.weights)
+
+
+def test_pooled_rows_have_no_weights(split: unskew.Split) -> None:
+    ranked = rank(Scores(split), split, whole(split).rows)
+    with pytest.raises(unskew.BadInput, match="pools the rows of a user"):
+        evaluation(split, ranked, "authors", whole(split, "balanced"))
+
+
+def shown_together() -> unskew.Split:
+    """Visits with one or two clicks and some that were shown and passed over; all items are known from the beginning."""
+    random, rows = np.random.default_rng(8), []
+    rows += [(f"u{item}", f"i{item}", 0, 1, -1 - item) for item in range(12)]
+    for visit in range(1, 80):
+        items, user = random.permutation(12)[:5], f"u{random.integers(0, 12)}"
+        clicks = random.integers(0, 3)
+        rows += [(user, f"i{item}", visit, int(place < clicks), visit) for place, item in enumerate(items)]
+    names = ("user", "item", "time", "label", "visit")
+    return unskew.split(unskew.read(dict(zip(names, zip(*rows, strict=True), strict=True))), shares=(30, 20, 50), repeats="keep")
+
+
+def test_what_a_visit_showed_is_ranked_by_a_naive_loop() -> None:
+    split = shown_together()
+    log, tested, scorer = split.log, whole(split, "shown"), Scores(split, rounded=0)
+    assert len(tested.rows) > 20
+    found = evaluation(split, rank(scorer, split, tested.rows), "full", tested)
+    for unit, row in enumerate(found.rows):
+        passed = np.flatnonzero((log.visit == log.visit[row]) & (log.label == 0))
+        mine, theirs = scorer.table[0, log.user[row], log.item[row]], scorer.table[0, log.user[row], log.item[passed]]
+        place = 1 + (theirs > mine).sum() + (theirs == mine).sum() / 2
+        assert found.values["auc"][unit] == pytest.approx(1 - (place - 1) / len(passed))
+        assert found.values["ndcg@5"][unit] == pytest.approx(1 / math.log2(place + 1) if place <= 5 else 0)
+    assert evaluation(split, rank(Same(split, 1.0), split, tested.rows), "full", tested).mean("auc") == 0.5
+    with pytest.raises(unskew.BadInput, match="does not apply"):
+        evaluation(split, rank(scorer, split, tested.rows), "uni100", tested)
+
+
+def test_segments_by_hand(split: unskew.Split) -> None:
+    log, tested = split.log, whole(split)
+    found = evaluation(split, rank(Scores(split), split, tested.rows), "full", tested).segments
+    for unit, row in enumerate(tested.rows):
+        user, item, time = log.user[row], log.item[row], log.time[row]
+        past = int(((log.user == user) & (log.label == 1) & (log.time < time)).sum())
+        length = "0" if past == 0 else "1-4" if past < 5 else "5-19" if past < 20 else "20+"
+        assert found["history length"].names[found["history length"].of[unit]] == length
+        seen = [
+            int(((ids == code) & (log.label == 1) & (log.time < split.train_end)).sum())
+            for ids, code in ((log.user, user), (log.item, item))
+        ]
+        assert found["user"].names[found["user"].of[unit]] == ("known" if seen[0] else "new")
+        assert found["item"].names[found["item"].of[unit]] == ("known" if seen[1] else "new")
+        counts = np.bincount(log.item[(log.label == 1) & (log.time < time)], minlength=len(log.items))
+        counts = counts[counts > 0]
+        mine = ((log.item == item) & (log.label == 1) & (log.time < time)).sum()
+        ahead = (counts > mine).sum() + ((counts == mine).sum() - 1) / 2
+        assert int(found["popularity decile"].names[found["popularity decile"].of[unit]]) == 1 + int(10 * ahead / len(counts))
+    assert len(set(found["popularity decile"].of.tolist())) > 5
+    np.testing.assert_array_equal(popularity_decile(log, log.item[tested.rows], log.time[tested.rows]), found["popularity decile"].of)
+
+
+def test_cutoffs_are_a_setting(split: unskew.Split) -> None:
+    tested = whole(split)
+    ranked = rank(Scores(split), split, tested.rows, longest=33)
+    assert ranked.top.shape[1] == 33
+    found = evaluation(split, ranked, "full", tested, cutoffs=(1, 33))
+    assert set(found.values) == {f"{name}@{cut}" for name in ("ndcg", "hr", "mrr") for cut in (1, 33)}
+    np.testing.assert_array_equal(found.values["hr@33"], ranked.full <= 33)
+
+
+def test_stored_and_read_again(split: unskew.Split, tmp_path: Path) -> None:
+    tested = whole(split, "balanced")
+    found = evaluation(split, rank(Scores(split), split, tested.rows), "full", tested)
+    found.about["model"] = "planted"
+    found.save(tmp_path / "new" / "rows.parquet")
+    again = Evaluation.load(tmp_path / "new" / "rows.parquet")
+    assert again.as_dict() == found.as_dict()
+    assert again.about["model"] == "planted"
+    np.testing.assert_array_equal(again.rows, found.rows)
+    table = pq.read_table(tmp_path / "new" / "rows.parquet")
+    assert table["item_id"].to_pylist() == split.log.items.of(split.log.item[tested.rows]).to_pylist()
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["rows.parquet"]
+    with pytest.raises(unskew.BadInput, match="exists already"):
+        found.save(tmp_path / "new" / "rows.parquet")
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
+    for name in ("other.parquet", "missing.parquet"):
+        with pytest.raises(unskew.BadInput, match="not a saved evaluation"):
+            Evaluation.load(tmp_path / name)
 
 
 # What it costs
@@ -436,7 +535,7 @@ def test_a_whole_test_encodes_nothing_twice(split: unskew.Split, monkeypatch: py
     for name in encoded:
         counting(name)
     model = DEPS(split, DEPS.Config(width=8, layers=1, inner=8, hidden=8)).eval()
-    rows = positives(split, "test", "ordinary")
+    rows = held_out(split, "test", "ordinary").rows
     rank(model, split, rows)
     log = split.log
     inside = log.audiences.times >= log.time[rows].min()
@@ -447,122 +546,3 @@ def test_a_whole_test_encodes_nothing_twice(split: unskew.Split, monkeypatch: py
     assert encoded["audience_side"] == encoded["_audience"] == len(log.items) + changes
     assert changes <= inside.sum()
     assert encoded["audience_side"] <= (split.mask("test") & (log.label == 1)).sum() + len(log.items)
-
-
-# Comparing two models
-
-
-def evaluated(values: Any, user: Any = None, **more: Any) -> Evaluation:
-    values = np.asarray(values, float)
-    parts = {"protocol": "full", "test": "ordinary", "user": np.arange(len(values)) if user is None else np.asarray(user)} | more
-    return Evaluation(values={"ndcg@10": values}, known=np.ones(len(values), bool), **parts)
-
-
-def test_what_cannot_be_compared() -> None:
-    one = evaluated([0.1, 0.2, 0.3])
-    for other in (
-        evaluated([0.1, 0.2, 0.3], protocol="uni100"),
-        evaluated([0.1, 0.2, 0.3], protocol="authors"),
-        evaluated([0.1, 0.2, 0.3], test="resampled"),
-    ):
-        with pytest.raises(unskew.BadInput, match="cannot be compared"):
-            compare(one, other)
-    one = evaluated([0.1, 0.2, 0.3], rows=np.array([4, 5, 6]))
-    same = evaluated([0.1, 0.2, 0.3], rows=np.array([4, 5, 6]))
-    assert compare(one, same).difference == 0
-    for other in (
-        evaluated([0.1, 0.2]),
-        evaluated([0.1, 0.2, 0.3], user=[0, 2, 1], rows=one.rows),
-        evaluated([0.1, 0.2, 0.3], rows=np.array([4, 5, 7])),  # the same users, and another row of one of them
-        evaluated([0.1, 0.2, 0.3]),
-    ):
-        with pytest.raises(unskew.BadInput, match="not of the same rows"):
-            compare(one, other)
-
-
-def test_the_same_model_twice_is_no_difference() -> None:
-    one = evaluated(np.random.default_rng(0).random(50))
-    found = compare(one, one, draws=200)
-    assert (found.difference, found.low, found.high, found.p_bootstrap, found.p_t) == (0, 0, 0, 1, 1)
-
-
-def synthetic(seed: int, truth: float, users: int = 60) -> tuple[Evaluation, Evaluation]:
-    """Users differ in how much they gain, and a user's rows are alike: rows are not independent, users are."""
-    random = np.random.default_rng(seed)
-    user = np.repeat(np.arange(users), random.integers(1, 12, users))
-    base = random.random(len(user))
-    gain = truth + 0.1 * random.standard_normal(users)[user] + 0.01 * random.standard_normal(len(user))
-    return evaluated(base + gain, user), evaluated(base, user)
-
-
-def test_the_interval_covers_the_truth() -> None:
-    truth, trials = 0.03, 150
-    found = [compare(*synthetic(seed, truth), draws=300, seed=seed) for seed in range(trials)]
-    covered = sum(one.low <= truth <= one.high for one in found) / trials
-    assert 0.88 <= covered <= 0.99  # of rows instead of users, it would be about 60 %
-    assert np.mean([one.difference for one in found]) == pytest.approx(truth, abs=0.01)
-
-
-def test_a_clear_difference_has_a_small_p_and_none_has_not() -> None:
-    clear = compare(*synthetic(0, 0.2))
-    assert clear.p_bootstrap < 0.002
-    assert clear.p_t < 1e-6
-    assert clear.low > 0.1
-    one, other = synthetic(0, 0.2)
-    turned = compare(other, one)
-    assert turned.difference == -clear.difference
-    assert turned.p_bootstrap < 0.002
-    assert (turned.low, turned.high) == pytest.approx((-clear.high, -clear.low))
-    assert np.mean([compare(*synthetic(seed, 0.0), draws=200).p_bootstrap < 0.05 for seed in range(60)]) < 0.15
-
-
-def test_comparisons_are_seeded() -> None:
-    pair = synthetic(1, 0.02)
-    assert compare(*pair, draws=100, seed=1) == compare(*pair, draws=100, seed=1)
-    assert compare(*pair, draws=100, seed=1) != compare(*pair, draws=100, seed=2)
-
-
-def test_the_interval_of_one_mean() -> None:
-    values = np.random.default_rng(3).random(400)
-    low, high = interval(evaluated(values), "ndcg@10")
-    half = 1.96 * values.std() / 20
-    assert (low, high) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.15 * half)
-
-
-@pytest.mark.parametrize(
-    ("t", "freedom", "p"),
-    [
-        (12.706, 1, 0.05),
-        (4.303, 2, 0.05),
-        (2.776, 4, 0.05),
-        (2.228, 10, 0.05),
-        (3.169, 10, 0.01),
-        (1.812, 10, 0.10),
-        (4.587, 10, 0.001),
-        (2.042, 30, 0.05),
-        (1.984, 100, 0.05),
-        (0.677, 100, 0.50),
-        (1.960, 200_000, 0.05),
-    ],
-)
-def test_students_table(t: float, freedom: int, p: float) -> None:
-    size = freedom + 1
-    spread = np.random.default_rng(0).standard_normal(size)
-    spread = (spread - spread.mean()) / spread.std(ddof=1)
-    for sign in (1, -1):
-        assert paired_t(spread + sign * t / math.sqrt(size)) == pytest.approx(p, rel=3e-3)
-
-
-def test_students_ends() -> None:
-    assert paired_t(np.zeros(5)) == 1
-    assert paired_t(np.full(5, 0.5)) == 0
-    assert paired_t(np.array([1.0, -1.0])) == pytest.approx(1)
-    assert paired_t(np.array([0.3])) == 1  # of one unit nothing is known
-
-
-def test_holm_by_hand() -> None:
-    found = holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005})
-    assert found == pytest.approx({"d": 0.02, "a": 0.03, "c": 0.06, "b": 0.06})
-    assert holm({"a": 0.6, "b": 0.9}) == {"a": 1.0, "b": 1.0}
-    assert holm({"only": 0.04}) == {"only": 0.04}
-    assert holm({}) == {}

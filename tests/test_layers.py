@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from unskew.data.split import Known
 from unskew.data.views import PAD
-from unskew.layers import Dropout, Encoder, Table, real, reseed
+from unskew.layers import Dropout, Embeddings, Encoder, Table, read_before, real, reseed
 
 WIDTH, LENGTH = 8, 12
 
@@ -198,3 +200,69 @@ def test_a_table_without_strangers_gives_its_rows() -> None:
     made = Table(5, WIDTH)
     ids = torch.tensor([[1, 1], [3, 0]])
     assert torch.equal(made(ids), made.weight[ids])
+
+
+# Ids too rare for a vector of their own
+
+RARE = Known(6, np.array([False, True, False, False, True, False]))
+NOBODY_RARE = Known(6)
+
+
+@pytest.mark.parametrize("kind", [Embeddings, Table])
+def test_rare_ids_and_strangers_share_one_learned_vector(kind: type[Embeddings]) -> None:
+    torch.manual_seed(0)
+    made = kind(RARE, WIDTH)
+    assert made.weight.shape == (4, WIDTH)  # a row per id that has one
+    with torch.no_grad():
+        made.unknown.fill_(9.0)
+    ids = torch.tensor([[PAD, 0, 1, 2, 3], [4, 5, 6, 99, PAD]])
+    assert made.is_unknown(ids).tolist() == [[False, False, True, False, False], [True, False, True, True, False]]
+    found = made(ids)
+    assert torch.equal(found[0, [1, 3, 4]], made.weight[:3])
+    assert torch.equal(found[1, 1], made.weight[3])
+    assert (found[0, 2] == 9).all()
+    assert (found[1, [0, 2, 3]] == 9).all()
+    assert not found[0, 0].any()
+    assert not found[1, 4].any()
+    assert torch.equal(made.table(), made(torch.arange(6)))
+    (made(torch.tensor([0, 1, 4, 7])).sum() + made.table().sum()).backward()
+    assert made.weight.grad.sum(1).tolist() == [2 * WIDTH, WIDTH, WIDTH, WIDTH]
+    assert made.unknown.grad.tolist() == [3.0 + 2.0] * WIDTH  # met three times, and twice in the table
+
+
+def test_without_rare_ids_a_stranger_is_the_average() -> None:
+    torch.manual_seed(0)
+    made = Embeddings(NOBODY_RARE, WIDTH)
+    assert (made.unknown, made.row_of, len(made.weight)) == (None, None, 6)
+    torch.testing.assert_close(made(torch.tensor([6, 50])), made.weight.mean(0).expand(2, -1))
+    assert torch.equal(made.table(), made.weight)
+    torch.manual_seed(0)
+    assert torch.equal(Embeddings(6, WIDTH).weight, made.weight)  # a number is as good as what is known
+    hidden = made(torch.tensor([[0, 1]]), torch.tensor([[True, False]]))
+    torch.testing.assert_close(hidden[0], torch.stack([made.weight.mean(0), made.weight[1]]))
+
+
+def test_all_of_them_may_be_rare() -> None:
+    made = Embeddings(Known(3, np.ones(3, bool)), WIDTH)
+    with torch.no_grad():
+        made.unknown.fill_(9.0)
+    found = made(torch.tensor([[0, 2, PAD, 8]]))
+    assert (found[0, [0, 1, 3]] == 9).all()
+    assert not found[0, 2].any()
+    assert (made.table() == 9).all()
+    assert not made(torch.tensor([[PAD]])).any()
+
+
+def test_where_the_rows_are_is_stored_with_them() -> None:
+    made, other = Embeddings(RARE, WIDTH), Embeddings(Known(6, np.roll(RARE.rare, 1)), WIDTH)
+    other.load_state_dict(made.state_dict())
+    assert torch.equal(other.table(), made.table())
+    assert set(made.state_dict()) == {"weight", "unknown", "row_of"}
+    assert set(Embeddings(6, WIDTH).state_dict()) == {"weight"}
+
+
+def test_no_more_is_read_than_the_longest_past() -> None:
+    ids = torch.tensor([[PAD, 3, 1, 4], [1, 5, 9, 2]])
+    assert read_before(ids, torch.tensor([0, 2, 1])).tolist() == [[3, 1], [1, 5]]
+    assert read_before(ids, torch.tensor([3])).tolist() == [[3, 1, 4], [1, 5, 9]]
+    assert read_before(ids, torch.tensor([], dtype=torch.int64)).shape == (2, 0)

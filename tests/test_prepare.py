@@ -60,9 +60,9 @@ def test_prepare_is_the_naive_loop(tmp_path_factory, events: list[Row], least: i
     out = tmp_path_factory.getbasetemp() / "prepared"
     if not usable(expected):
         with pytest.raises(unskew.BadInput):
-            unskew.prepare(as_table(events), out, min_count=least, duplicates=duplicates, count=count)
+            unskew.prepare(as_table(events), out, k_core=least, duplicates=duplicates, count=count)
         return
-    log = unskew.prepare(as_table(events), out, min_count=least, duplicates=duplicates, count=count)
+    log = unskew.prepare(as_table(events), out, k_core=least, duplicates=duplicates, count=count)
     assert sorted(as_rows(log)) == sorted(expected)
     assert log.facts["removed"]["k_core"] + log.facts["removed"]["duplicates"] + len(log) == len(events)
 
@@ -71,16 +71,23 @@ def test_k_core_needs_its_rounds(tmp_path: Path) -> None:
     """A chain in which each removal makes the next one necessary, and a block that stays."""
     block = [(u, i, 1, 1) for u in range(100, 103) for i in range(100, 103)]
     chain = [(n, n, 2, 1) for n in range(20)] + [(n, n + 1, 2, 1) for n in range(20)]
-    log = unskew.prepare(as_table(block + chain), tmp_path / "out", min_count=2)
+    log = unskew.prepare(as_table(block + chain), tmp_path / "out", k_core=2)
     assert sorted(as_rows(log)) == block
     assert log.facts["removed"]["k_core_rounds"] >= 10
 
 
+def test_by_default_nothing_is_removed(tmp_path: Path) -> None:
+    """A threshold on training counts is no filter: the rare stay in the log, and `split` knows who they are."""
+    events = [(n % 5, n, n, 1) for n in range(30)]  # no item comes twice
+    for settings in ({}, {"min_count": 4}):
+        assert sorted(as_rows(unskew.prepare(as_table(events), tmp_path / "out", **settings))) == sorted(events)
+
+
 def test_the_authors_single_pass_leaves_thin_items(tmp_path: Path) -> None:
     events = [(u, i, 1, 1) for u in range(3) for i in range(3)] + [(9, 5, 1, 1), (0, 5, 2, 1), (8, 0, 1, 1)]
-    once = unskew.prepare(as_table(events), tmp_path / "out", min_count=2, core="authors")
+    once = unskew.prepare(as_table(events), tmp_path / "out", k_core=2, core="authors")
     assert sorted(as_rows(once)) == sorted(set(events) - {(9, 5, 1, 1), (8, 0, 1, 1)})  # item 5 stays with one row
-    truly = unskew.prepare(as_table(events), tmp_path / "out", min_count=2)
+    truly = unskew.prepare(as_table(events), tmp_path / "out", k_core=2)
     assert sorted(as_rows(truly)) == sorted(events[:9])
 
 
@@ -95,7 +102,7 @@ def test_the_order_of_the_rows_does_not_matter(tmp_path: Path) -> None:
 def test_the_title_of_tied_duplicates_does_not_depend_on_their_order(tmp_path: Path) -> None:
     rows = {"user": ["a", "a", "b"], "item": ["x", "x", "y"], "time": [1, 1, 2], "title": ["Zed", "Abe", "Y"]}
     turned = {name: values[::-1] for name, values in rows.items()}
-    titles = [unskew.prepare(table, tmp_path / "out", min_count=1).items.titles.to_pylist() for table in (rows, turned)]
+    titles = [unskew.prepare(table, tmp_path / "out").items.titles.to_pylist() for table in (rows, turned)]
     assert titles == [["Abe", "Y"]] * 2
 
 
@@ -115,16 +122,16 @@ def test_columns_are_sorted_flat_and_small(tmp_path: Path) -> None:
 
 
 def test_the_folder_says_how_it_was_made(tmp_path: Path) -> None:
-    unskew.prepare(random_table(), tmp_path / "out", min_count=3)
+    unskew.prepare(random_table(), tmp_path / "out", min_count=3, k_core=2)
     facts = json.loads((tmp_path / "out" / "data.json").read_text())
-    assert facts["settings"]["min_count"] == 3
+    assert (facts["settings"]["min_count"], facts["settings"]["k_core"]) == (3, 2)
     assert facts["columns"]["user"] == "user"
     assert {"rows", "positives", "users", "items", "removed", "time_unit"} <= facts.keys()
 
 
 def test_preparing_again_replaces_the_folder(tmp_path: Path) -> None:
     unskew.prepare(random_table(), tmp_path / "out")
-    log = unskew.prepare(random_table(rows=500), tmp_path / "out", min_count=1, duplicates="keep")
+    log = unskew.prepare(random_table(rows=500), tmp_path / "out", duplicates="keep")
     assert len(log) == 500
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 

@@ -9,11 +9,12 @@ from torch import Tensor
 from torch.nn import functional
 
 import unskew
+from tests.by_hand import sequences
 from tests.conftest import random_table
 from unskew import losses, propensity
 from unskew.data.batches import Batch, Sampler, Sampling, batch
 from unskew.data.views import PAD
-from unskew.layers import Table, right_padded
+from unskew.layers import Embeddings, Table, right_padded
 from unskew.losses import sampled_softmax
 from unskew.propensity import DualGRU, Frequency, Logged, Propensity, SequenceGRU, Unit
 
@@ -102,10 +103,11 @@ def test_padding_is_invisible(log: unskew.Log, split: unskew.Split) -> None:
     made, rows = dual(split), some(log)
     for view in (made.item_view, made.user_view):
         torch.testing.assert_close(view(padded_more(rows, 4)), view(rows), atol=1e-7, rtol=1e-5)
-    sequences = rows.history_BL, rows.audience_AM
-    wider = padded_more(rows, 4)
-    expected = made.loss(*map(right_padded, sequences))
-    torch.testing.assert_close(made.loss(*map(right_padded, (wider.history_BL, wider.audience_AM))), expected)
+    whole = sequences([[1, 2, 3], [4]], audiences=[[5, 6], [7]])
+    wide = [functional.pad(ids, (4, 0), value=PAD) for ids in (whole.history_BL, whole.audience_BM)]
+    past = [functional.pad(before, (4, 0)) for before in (whole.past_BL, whole.audience_past_BM)]
+    wider = whole._replace(history_BL=wide[0], past_BL=past[0], audience_BM=wide[1], audience_past_BM=past[1])
+    torch.testing.assert_close(made.loss(wider), made.loss(whole))
 
 
 def test_rows_are_independent(log: unskew.Log, split: unskew.Split) -> None:
@@ -188,41 +190,65 @@ def test_impossible_settings(alpha: float, clip: float) -> None:
 # The autoregressive loss
 
 
+def of_each(view: SequenceGRU, ids: list[int], table: Table) -> Tensor:
+    """The loss of one sequence without ties."""
+    return view.loss(torch.tensor([ids]), torch.arange(len(ids))[None], table)
+
+
 def test_the_loss_of_a_sequence_is_the_sum_over_its_prefixes(log: unskew.Log, split: unskew.Split) -> None:
-    """-log P of each element, each computed through the view of a batch that holds only what came before."""
+    """-log P of each element, each computed through the view of a batch that holds only what came strictly before."""
     made = dual(split)
     items, users = made._tables
     user = int(np.bincount(log.user[: log.positives]).argmax())
     sequence = log.histories.ids[log.histories.offsets[user] :][:7].astype(np.int64)
+    past = [0, 1, 1, 1, 4, 5, 5]  # three at one moment, and the last two at another
     expected = 0.0
     blank = batch(log, [user], [0], [[0]])
-    for place, code in enumerate(sequence.tolist()):
+    for place, code in zip(past, sequence.tolist(), strict=True):
         prefix = blank._replace(history_BL=torch.tensor(sequence[None, :place]), candidates_BC=torch.tensor([[code]]))
         expected -= float(made.item_view(prefix).log().detach())
-    assert made.items.loss(torch.tensor(sequence[None]), items).item() == pytest.approx(expected, rel=1e-5)
-    audience = np.array([4, 1, 1, 7, 2])
+    found = made.items.loss(torch.tensor(sequence[None]), torch.tensor([past]), items).item()
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert found != pytest.approx(of_each(made.items, sequence.tolist(), items).item(), rel=1e-3)  # the order within a moment
+    audience, past = np.array([4, 1, 1, 7, 2]), [0, 0, 2, 3, 3]
     expected = 0.0
-    for place, code in enumerate(audience.tolist()):
+    for place, code in zip(past, audience.tolist(), strict=True):
         prefix = blank._replace(audience_AM=torch.tensor(audience[None, :place]), user_B=torch.tensor([code]))
         expected -= float(made.user_view(prefix).log().detach())
-    assert made.users.loss(torch.tensor(audience[None]), users).item() == pytest.approx(expected, rel=1e-5)
+    found = made.users.loss(torch.tensor(audience[None]), torch.tensor([past]), users).item()
+    assert found == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_loss_of_both_views_is_the_mean_per_element(split: unskew.Split) -> None:
     made = dual(split)
-    histories, audiences = torch.tensor([[1, 2, 3], [4, PAD, PAD]]), torch.tensor([[5, 6]])
-    total = made.items.loss(histories[:1], made._tables[0]) + made.items.loss(histories[1:, :1], made._tables[0])
-    total = total + made.users.loss(audiences, made._tables[1])
-    torch.testing.assert_close(made.loss(histories, audiences), total / 6)
-    torch.testing.assert_close(made.loss(None, audiences), made.users.loss(audiences, made._tables[1]) / 2)
-    empty = torch.zeros(0, 0, dtype=torch.int64)
-    torch.testing.assert_close(made.loss(empty, audiences), made.loss(None, audiences))
-    assert made.loss(empty, empty).item() == 0
+    of_users = of_each(made.users, [5, 6], made._tables[1])
+    total = of_each(made.items, [1, 2, 3], made._tables[0]) + of_each(made.items, [4], made._tables[0]) + of_users
+    torch.testing.assert_close(made.loss(sequences([[1, 2, 3], [4]], audiences=[[5, 6]])), total / 6)
+    torch.testing.assert_close(made.loss(sequences([], audiences=[[5, 6]])), of_users / 2)
+    only = dual(split, views="user")
+    of_users = of_each(only.users, [5, 6], only._tables[1])
+    torch.testing.assert_close(only.loss(sequences([[1, 2, 3]], audiences=[[5, 6]])), of_users / 2)
+    assert made.loss(sequences([])).item() == 0
+
+
+@pytest.mark.parametrize("views", ["both", "item", "user"])
+@pytest.mark.parametrize("owner", [False, True])
+def test_a_batch_without_a_sequence_of_its_view_has_a_gradient(split: unskew.Split, views: propensity.Views, owner: bool) -> None:
+    """Both views have as many batches as the larger one, so the last batches of the other are empty."""
+    torch.manual_seed(0)
+    made = DualGRU(Embeddings(split.item_ids, WIDTH), Embeddings(split.user_ids, WIDTH), 1, 0.5, 0.05, views, owner)
+    for nothing in (sequences([]), sequences([[1, 2]]), sequences([], audiences=[[3, 4]])):
+        made.zero_grad()
+        loss = made.loss(nothing)
+        loss.backward()
+        assert all(parameter.grad is not None and bool(parameter.grad.isfinite().all()) for parameter in made.parameters())
+        has_view = (views != "user" and nothing.history_BL.numel()) or (views != "item" and nothing.audience_BM.numel())
+        assert bool(has_view) == (loss.item() > 0) == any(bool(parameter.grad.any()) for parameter in made.parameters())
 
 
 def test_the_loss_reaches_the_grus_and_not_the_embeddings(split: unskew.Split) -> None:
     made = dual(split)
-    made.loss(torch.tensor([[1, 2, 3]]), torch.tensor([[5, 6, 5]])).backward()
+    made.loss(sequences([[1, 2, 3]], audiences=[[5, 6, 5]])).backward()
     assert all(p.grad is not None and bool(p.grad.any()) for p in made.parameters())
     assert all(table.weight.grad is None for table in made._tables)
     assert not {id(table.weight) for table in made._tables} & {id(p) for p in made.parameters()}
@@ -232,11 +258,12 @@ def test_it_learns_what_comes_next() -> None:
     torch.manual_seed(0)
     table, view = Table(8, 16), SequenceGRU(16, 1)
     ids = (torch.arange(8)[:, None] + torch.arange(6)) % 8
+    past = torch.arange(6).expand(8, -1)
     optimizer = torch.optim.Adam(view.parameters(), lr=0.02)
-    before = view.loss(ids, table).item()
+    before = view.loss(ids, past, table).item()
     for _ in range(120):
         optimizer.zero_grad()
-        loss = view.loss(ids, table)
+        loss = view.loss(ids, past, table)
         loss.backward()
         optimizer.step()
     beginnings = 8 * math.log(8)  # where a walk starts cannot be known
@@ -283,14 +310,14 @@ def test_the_sampled_loss_becomes_the_full_one() -> None:
 
 def test_a_large_vocabulary_is_sampled_and_agrees(split: unskew.Split, monkeypatch: pytest.MonkeyPatch) -> None:
     made = dual(split)
-    ids = torch.tensor([[1, 2, 3, 4, 5, 6]])
+    ids = [1, 2, 3, 4, 5, 6]
     rows = some(split.log)
-    full, item, user = made.items.loss(ids, made._tables[0]), made.item_view(rows), made.user_view(rows)
+    full, item, user = of_each(made.items, ids, made._tables[0]), made.item_view(rows), made.user_view(rows)
     for module in (propensity, losses):
         monkeypatch.setattr(module, "FULL_SOFTMAX", 10)
         monkeypatch.setattr(module, "SAMPLES", 20_000)
     torch.manual_seed(0)
-    torch.testing.assert_close(made.items.loss(ids, made._tables[0]), full, rtol=0.02, atol=0)
+    torch.testing.assert_close(of_each(made.items, ids, made._tables[0]), full, rtol=0.02, atol=0)
     torch.testing.assert_close(made.item_view(rows), item)  # the spread is wide enough to hold every id
     monkeypatch.setattr(propensity, "SAMPLES", 3)  # 24 of the ids, each standing for some
     assert torch.equal(made.item_view(rows), made.item_view(rows))  # a weight does not depend on a draw
@@ -332,7 +359,7 @@ def test_frequency_counts_training_positives_only(log: unskew.Log, split: unskew
 def test_logged_by_hand() -> None:
     table = random_table(negatives=0.7, times=10**9)  # no two rows alike
     log = unskew.read(table.append_column("propensity", [[(n % 9 + 1) / 10 for n in range(table.num_rows)]]))
-    made = next(Sampler(unskew.split(log), Sampling(batch_size=64)).epoch())
+    made = max(Sampler(unskew.split(log), Sampling(batch_size=64)).epoch(), key=lambda one: len(one.user_B))
     weight = Logged(0.5, 0.25).weights(made)
     assert weight.shape == (64, 1)
     torch.testing.assert_close(weight, 1 / made.logged_BC.clamp(min=0.25))

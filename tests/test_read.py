@@ -108,7 +108,7 @@ IDS = {
 def test_ids_come_back_exactly_as_they_went_in(kind: str, tmp_path: Path) -> None:
     ids = IDS[kind]
     table = pa.table({"user": ids, "item": ["x", "y", "y", "z"], "time": [1, 2, 3, 4]})
-    for log in (unskew.read(table), unskew.prepare(table, tmp_path / "data", min_count=1)):
+    for log in (unskew.read(table), unskew.prepare(table, tmp_path / "data")):
         back = dict(zip(columns(log)["item"] + columns(log)["time"], columns(log)["user"] * 2, strict=True))
         assert [back[time] for time in (1, 2, 3, 4)] == ids.to_pylist()
         assert log.users.ids.type == (ids.type.value_type if pa.types.is_dictionary(ids.type) else ids.type)
@@ -125,9 +125,47 @@ def test_vocabulary_says_what_it_does_not_know() -> None:
     assert log.users.of(np.array([1, -1])).to_pylist() == [6, None]
 
 
-def test_codes_follow_first_appearance(log: unskew.Log) -> None:
-    for births in log.births:
-        assert (np.diff(births) >= 0).all()
+def test_codes_follow_the_first_positive(log: unskew.Log) -> None:
+    """Being shown is no beginning: what exists at any moment is a prefix of the codes, and who never had a positive comes last."""
+    rows = list(zip(*columns(log).values(), strict=True))
+    for place, vocabulary, view in ((0, log.users, log.histories), (1, log.items, log.audiences)):
+        taken: dict[str, int] = {}
+        for row in rows:
+            if row[3]:
+                taken[row[place]] = min(row[2], taken.get(row[place], row[2]))
+        firsts = [taken.get(name, np.iinfo(np.int64).max) for name in vocabulary.ids.to_pylist()]
+        assert firsts == sorted(firsts) == view.first_times.tolist()
+    shown = {"user": ["a", "b", "b"], "item": ["x", "x", "y"], "time": [1, 3, 2], "label": [0, 1, 1]}
+    assert unskew.read(shown).items.ids.to_pylist() == ["y", "x"]
+    assert unskew.read(shown).users.ids.to_pylist() == ["b", "a"]
+
+
+def visits(log: unskew.Log) -> dict[tuple, int | None]:
+    table = columns(log)
+    return dict(zip(zip(table["user"], table["item"], table["time"], strict=True), table["visit"], strict=True))
+
+
+def test_visits_are_numbers_for_what_stood_together(write, tmp_path: Path) -> None:
+    rows = [("a", "x", 1, "s2"), ("a", "y", 2, "s2"), ("b", "x", 1, "s10"), ("b", "y", 9, ""), ("b", "z", 9, None)]
+    names = ("user", "item", "time", "session")
+    table = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    text = ",".join(names) + "\n" + "".join(f"{u},{i},{t},{v or ''}\n" for u, i, t, v in rows)
+    for source in (table, write("v.csv", text)):
+        log = unskew.read(source, visit="session")
+        assert visits(log) == {("a", "x", 1): 0, ("a", "y", 2): 0, ("b", "x", 1): 1, ("b", "y", 9): None, ("b", "z", 9): None}
+    assert unskew.read(table).visit is None
+    numbers = pa.table({**table, "visit": pa.array([1.0, 1.0, 2.0, np.nan, None])})  # pandas has no whole numbers with gaps
+    pq.write_table(numbers, tmp_path / "v.parquet")
+    for source in (numbers, tmp_path / "v.parquet"):
+        assert list(visits(unskew.read(source)).values()) == [0, 0, 1, None, None]
+
+
+def test_preparing_again_changes_nothing(tmp_path: Path) -> None:
+    rows = 40
+    table = {"user": [n % 3 for n in range(rows)], "item": [n % 7 for n in range(rows)], "time": list(range(rows))}
+    table |= {"label": [n % 2 for n in range(rows)], "visit": [f"v{n // 2}" for n in range(rows)], "mine": [n % 2 for n in range(rows)]}
+    once = unskew.prepare(table, tmp_path / "once", tests="mine")
+    assert unskew.prepare(once, tmp_path / "again").fingerprint() == once.fingerprint()
 
 
 def test_recbole_inter(write) -> None:
@@ -144,6 +182,8 @@ def test_mind(write) -> None:
     shown = {("U1", "N3", afternoon, 0), ("U1", "N4", afternoon, 1), ("U2", "N3", midnight, 1)}
     past = {("U1", "N1", midnight - 2, 1), ("U1", "N2", midnight - 1, 1)}  # in order, before anything was shown
     assert events(unskew.read(folder)) == shown | past
+    visited = {("U1", "N3", afternoon): 0, ("U1", "N4", afternoon): 0, ("U2", "N3", midnight): 1}  # of impressions 1 and 2
+    assert visits(unskew.read(folder)) == visited | {(user, item, time): None for user, item, time, _ in past}
     # A later history holds clicks of the log itself: only the one of the user's first impression lies before it.
     later = "3\tU2\t11/13/2019 1:00:00 AM\tN3 N9\tN4-0"
     assert ("U2", "N9", midnight - 1, 1) not in events(unskew.read(write("mind/behaviors.tsv", "\n".join([*lines, later]) + "\n")))
@@ -290,7 +330,7 @@ def test_moments_in_tables() -> None:
 
 
 def test_a_prepared_folder_is_opened_as_it_is(log: unskew.Log, tmp_path: Path) -> None:
-    made = unskew.prepare(log, tmp_path / "data", min_count=1, duplicates="keep")
+    made = unskew.prepare(log, tmp_path / "data", duplicates="keep")
     again = unskew.read(tmp_path / "data")
     assert isinstance(again.time, np.memmap)
     assert columns(again) == columns(made) == columns(log)
@@ -309,10 +349,11 @@ def test_labels_in_words(write) -> None:
 
 
 def test_help_explains_every_keyword() -> None:
-    assert "min_count: Users and items with fewer interactions are removed" in unskew.prepare.__doc__
+    assert "min_count: Users and items with fewer positives in the training part are unknown to every model" in unskew.prepare.__doc__
+    assert "k_core: Remove users and items with fewer interactions than this" in unskew.prepare.__doc__
     assert "format: What the source is" in unskew.prepare.__doc__
 
 
 def test_titles_travel_with_the_items(tmp_path: Path) -> None:
     table = {"user": ["a", "b"], "item": [2, 1], "time": [1, 2], "title": ["Two", "One"]}
-    assert unskew.prepare(table, tmp_path / "d", min_count=1).items.titles.to_pylist() == ["Two", "One"]
+    assert unskew.prepare(table, tmp_path / "d").items.titles.to_pylist() == ["Two", "One"]

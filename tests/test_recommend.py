@@ -17,7 +17,7 @@ import unskew
 from tests.conftest import random_table
 from unskew.data.batches import batch
 from unskew.data.views import PAD
-from unskew.model import DEPS, Model, load
+from unskew.model import DEPS, Model, load, recommender
 from unskew.models.base import Recommender
 from unskew.recommend import Recommendations, for_histories, for_users
 
@@ -95,7 +95,7 @@ def test_lists_for_users(model: Model, split: unskew.Split) -> None:
 
 def test_seen_items_are_excluded_unless_asked_for(model: Model, split: unskew.Split) -> None:
     everyone = split.log.users.ids.to_pylist()
-    new, all_of_them = (lists(model.recommend(users=everyone, k=30, seen=seen)) for seen in (False, True))
+    new, all_of_them = (lists(model.recommend(users=everyone, k=30, include_seen=seen)) for seen in (False, True))
     for user in everyone:
         seen = set(seen_by(split.log, user))
         assert len(seen) > HISTORY  # more than the model reads
@@ -104,9 +104,25 @@ def test_seen_items_are_excluded_unless_asked_for(model: Model, split: unskew.Sp
         assert [item for item in all_of_them[user] if item not in seen] == new[user]  # the same order otherwise
 
 
+@pytest.mark.parametrize("repeats", ["keep", "hide"])
+def test_what_was_seen_is_shown_as_it_was_measured(split: unskew.Split, repeats: str, tmp_path: Path) -> None:
+    """Whether past items are candidates is one setting of the split, for the evaluation and for lists, of a loaded run, too."""
+    cut = unskew.split(split.log, repeats=repeats)
+    made = recommender("sasrec", {"width": 4, "rounds": 1, "valid_rows": 20}).fit(cut, tmp_path / "run")
+    seen = set(seen_by(split.log, "u1"))
+    for one in (made, load(tmp_path / "run")):
+        default = lists(one.recommend(users=["u1"], k=30))["u1"]
+        assert bool(seen & set(default)) == (repeats == "keep")
+        assert default == lists(one.recommend(users=["u1"], k=30, include_seen=repeats == "keep"))["u1"]
+        history = [*split.log.items.ids.to_pylist()[:5]]
+        bare = lists(one.recommend(histories=[history], k=30))[0]
+        assert len(bare) == (30 if repeats == "keep" else 25)
+    assert made.evaluate(cut).about["repeats"] == {"keep": "kept as candidates", "hide": "hidden"}[repeats]
+
+
 def test_scores_are_those_of_the_model_now(model: Model, split: unskew.Split) -> None:
     log, now = split.log, int(split.log.time.max()) + 1
-    found = model.recommend(users=["u5"], k=30, seen=True).table
+    found = model.recommend(users=["u5"], k=30, include_seen=True).table
     items = log.items.codes(found["item_id"].to_pylist())
     with torch.no_grad():
         expected = model.network(batch(log, log.users.codes(["u5"]), [now], items[None], None, HISTORY, AUDIENCE))[0]
@@ -124,11 +140,11 @@ def test_a_stranger_gets_what_an_empty_history_gets(model: Model) -> None:
 
 @pytest.mark.parametrize("k", [1, 30, 1000])
 def test_any_k(model: Model, split: unskew.Split, k: int) -> None:
-    found = model.recommend(users=["u1"], k=k, seen=True)
+    found = model.recommend(users=["u1"], k=k, include_seen=True)
     well_formed(found, k)
     assert len(lists(found)["u1"]) == min(k, len(split.log.items))
     unseen = len(split.log.items) - len(set(seen_by(split.log, "u1")))
-    assert len(lists(model.recommend(users=["u1"], k=k))["u1"]) == min(k, unseen)
+    assert len(lists(model.recommend(users=["u1"], k=k, include_seen=False))["u1"]) == min(k, unseen)
 
 
 def test_bad_requests(model: Model) -> None:
@@ -187,7 +203,7 @@ def test_a_bare_history_reads_what_the_user_has(model: Model, split: unskew.Spli
 
 def test_seen_items_of_a_history(model: Model) -> None:
     history = ["i1", "i2", "i3", "i0", "i4", "i5", "i6"]  # longer than the model reads
-    new, every = (lists(model.recommend(histories=[history], k=30, seen=seen))[0] for seen in (False, True))
+    new, every = (lists(model.recommend(histories=[history], k=30, include_seen=seen))[0] for seen in (False, True))
     assert not set(history) & set(new)
     assert set(history) <= set(every)
     assert len(every) == len(new) + len(history)
@@ -205,7 +221,7 @@ def test_unknown_items_are_skipped_and_counted(model: Model) -> None:
 def test_only_the_newest_of_a_long_history_are_read(model: Model) -> None:
     newest = ["i1", "i2", "i3", "i0", "i4"]
     scores = [
-        {row["item_id"]: row["score"] for row in model.recommend(histories=[history], k=30, seen=True).table.to_pylist()}
+        {row["item_id"]: row["score"] for row in model.recommend(histories=[history], k=30, include_seen=True).table.to_pylist()}
         for history in (newest, ["i7", "i8", *newest])
     ]
     assert scores[0] == pytest.approx(scores[1], abs=1e-6)
@@ -251,7 +267,7 @@ def test_a_loaded_model_recommends_the_same(model: Model, saved: Path, split: un
     state = other.network.state_dict()
     assert all(torch.equal(value, state[name]) for name, value in model.network.state_dict().items())
     for seen in (True, False):
-        here, there = (one.recommend(users=everyone, k=30, seen=seen) for one in (model, other))
+        here, there = (one.recommend(users=everyone, k=30, include_seen=seen) for one in (model, other))
         assert here.table.drop_columns("score").equals(there.table.drop_columns("score"))
         np.testing.assert_allclose(here.table["score"], there.table["score"], atol=1e-6)
         assert here.unknown_users == there.unknown_users == 1
@@ -298,7 +314,7 @@ def test_what_is_not_a_run(tmp_path: Path, saved: Path) -> None:
             load(folder)
 
 
-FILES = ("config.json", "weights.safetensors", "memory.safetensors", "users.parquet", "items.parquet")
+FILES = ("config.json", "card.json", "weights-ordinary.safetensors", "weights-balanced.safetensors", "memory.safetensors", "users.parquet", "items.parquet")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -317,16 +333,17 @@ def test_a_damaged_run_is_bad_input(run: Path, name: str, damage: str) -> None:
     "change",
     [
         lambda config: config | {"format": 99},
+        lambda config: config | {"format": 1},
         lambda config: config | {"model": "nobody"},
         lambda config: {key: value for key, value in config.items() if key != "model"},
         lambda config: {key: value for key, value in config.items() if key != "known_items"},
         lambda config: config | {"config": config["config"] | {"no_such_setting": 1}},
         lambda config: config | {"config": config["config"] | {"width": 16}},
-        lambda config: config | {"known_items": config["known_items"] + 1},
+        lambda config: config | {"known_items": config["known_items"] - 1},
         lambda config: config | {"split": {}},
         lambda config: [config],
     ],
-    ids=["format", "model", "no model", "no size", "setting", "width", "size", "split", "list"],
+    ids=["format", "old format", "model", "no model", "no size", "setting", "width", "size", "split", "list"],
 )
 def test_a_run_whose_parts_do_not_fit_is_bad_input(run: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     path = run / "config.json"
@@ -338,7 +355,7 @@ def test_a_run_whose_parts_do_not_fit_is_bad_input(run: Path, change: Callable[[
 def test_the_weights_of_another_run_are_bad_input(run: Path, tmp_path: Path) -> None:
     other = DEPS(**SETTINGS | {"rounds": 1}).fit(unskew.split(unskew.read(random_table(rows=300, users=50, items=12))))
     other.save(tmp_path / "other")
-    for name in ("weights.safetensors", "memory.safetensors"):
+    for name in ("weights-balanced.safetensors", "memory.safetensors"):
         shutil.copy(run / name, tmp_path / "kept")
         shutil.copy(tmp_path / "other" / name, run / name)
         with pytest.raises(unskew.BadInput):

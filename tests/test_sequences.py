@@ -1,14 +1,20 @@
-"""Every training positive once per epoch, in each view, in order; nothing later; seeded; resumable in the middle."""
+"""Every training positive once per epoch, in each view, in order; nothing later; ties are no past; seeded; resumable in the middle."""
 
 from collections import Counter
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import settings as effort
+from hypothesis import strategies as st
 
 import unskew
 from tests.conftest import random_table
-from unskew.data.sequences import SequenceBatch, SequenceSampler, windows
+from unskew.data.log import assemble
+from unskew.data.sequences import SequenceBatch, SequenceSampler, Windows, windows
+from unskew.data.views import PAD, offsets_of
 from unskew.layers import real
 
 
@@ -74,16 +80,33 @@ def test_nothing_at_or_after_the_end_of_training() -> None:
     assert sorted(rows_of([made], 0)) == [(0,), (0, 1)]  # p and q of a; p of b
     assert sorted(rows_of([made], 1)) == [(0,), (0, 1)]
     for view, known in ((log.histories, split.known_users), (log.audiences, split.known_items)):
-        _, starts, ends = windows(view, known, 2, split.train_end)
-        assert all((view.times[start:end] < 4).all() for start, end in zip(starts, ends, strict=True))
+        found = windows(view, known, 2, split.train_end)
+        assert all((view.times[start:end] < 4).all() for start, end in zip(found.start, found.end, strict=True))
 
 
 def test_windows_by_hand() -> None:
     log = unskew.read({"user": ["a"] * 7 + ["b"], "item": [*"pqrstuvp"], "time": [*range(1, 8), 3]})
-    _, starts, ends = windows(log.histories, 2, 3, 8)
-    assert sorted(zip(starts.tolist(), ends.tolist(), strict=True)) == [(0, 1), (1, 4), (4, 7), (7, 8)]
-    _, starts, ends = windows(log.histories, 1, 3, 6)  # five events, one entity
-    assert sorted(zip(starts.tolist(), ends.tolist(), strict=True)) == [(0, 2), (2, 5)]
+    assert pieces(windows(log.histories, 2, 3, 8)) == [(0, 1), (1, 4), (4, 7), (7, 8)]
+    assert pieces(windows(log.histories, 1, 3, 6)) == [(0, 2), (2, 5)]  # five events, one entity
+
+
+def pieces(found: Windows) -> list[tuple[int, int]]:
+    return sorted(zip(found.start.tolist(), found.end.tolist(), strict=True))
+
+
+def test_windows_with_ties_by_hand() -> None:
+    """Moments of 1, 2, 2 and 4 events: a cut never parts one, unless it alone is longer than a window and nothing may be longer."""
+    view = quick([(0, item, time) for item, time in enumerate([1, 2, 2, 3, 3, 4, 4, 4, 4])]).histories
+    assert pieces(windows(view, 1, 9, 9)) == [(0, 9)]
+    assert pieces(windows(view, 1, 5, 9)) == [(0, 5), (5, 9)]  # five would begin within the third moment
+    assert pieces(windows(view, 1, 3, 9)) == [(0, 3), (3, 6), (6, 9)]  # the last moment is too long, so it is parted
+    # With an overlap, the last moment is whole and has as much past as a window holds, the others at least one event.
+    found = windows(view, 1, 3, 9, overlap=1)
+    assert sorted(zip(found.start.tolist(), found.first.tolist(), found.end.tolist(), strict=True)) == [
+        (0, 0, 3),
+        (2, 3, 5),
+        (2, 5, 9),
+    ]
 
 
 @pytest.mark.parametrize("length", [1, 3, 50])
@@ -106,6 +129,84 @@ def test_with_an_overlap_every_event_is_a_target_once_and_has_its_past(distinct_
             targets.update(events[wanted].tolist())
     train = np.flatnonzero((log.time < split.train_end) & (log.label == 1))
     assert targets == Counter(train.tolist())
+
+
+# Many ties: users whose baskets are longer than a window
+
+
+def quick(rows: list[tuple[int, int, int]]) -> unskew.Log:
+    """The log of some positives, made without an engine: a property needs hundreds of them."""
+    columns: dict[str, np.ndarray] = {}
+    found = np.array(sorted(set(rows)), np.int64).T
+    for place in (0, 1):
+        order = sorted(set(found[place].tolist()), key=lambda code: (found[2][found[place] == code].min(), code))
+        found[place] = [order.index(code) for code in found[place].tolist()]
+    user, item, time = found
+    by_user, by_item = np.lexsort((item, time, user)), np.lexsort((user, time, item))
+    columns |= {"user": user[by_user].astype(np.int32), "item": item[by_user].astype(np.int32), "time": time[by_user]}
+    columns |= {"label": np.ones(len(user), np.int8), "history_offsets": offsets_of(np.sort(user), int(user.max()) + 1)}
+    columns |= {"audience_user": user[by_item].astype(np.int32), "audience_time": time[by_item]}
+    columns |= {"audience_offsets": offsets_of(np.sort(item), int(item.max()) + 1)}
+    users, items = (pa.table({"id": np.arange(codes.max() + 1)}) for codes in (user, item))
+    return assemble(columns, users, items, {})
+
+
+baskets = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 11), st.integers(0, 4)), min_size=1, max_size=50)
+
+
+def test_a_quick_log_is_the_log_that_is_read(positive_log: unskew.Log) -> None:
+    rows = list(zip(positive_log.user.tolist(), positive_log.item.tolist(), positive_log.time.tolist(), strict=True))
+    made, read = quick(rows), unskew.read(dict(zip(("user", "item", "time"), map(list, zip(*set(rows), strict=True)), strict=True)))
+    for one, other in ((made, read), (made.histories, read.histories), (made.audiences, read.audiences)):
+        names = ("user", "item", "time", "label") if isinstance(one, unskew.Log) else ("ids", "times", "offsets")
+        assert all((getattr(one, name) == getattr(other, name)).all() for name in names)
+
+
+@effort(max_examples=300)
+@given(baskets, st.integers(1, 6), st.sampled_from([0, 1, 3]), st.sampled_from(["keep", "hide"]))
+def test_every_positive_is_a_target_once_and_reads_what_is_strictly_before(rows: list, length: int, overlap: int, repeats: str) -> None:
+    log = quick(rows)
+    split = unskew.split(log, shares=(3, 0, 1), repeats=repeats)
+    targets: Counter[int] = Counter()
+    for made in SequenceSampler(split, 4, 0, length, audience=None, overlap=overlap).epoch():
+        for user, ids, event, past, target in zip(made.user_B, made.history_BL, made.event_BL, made.past_BL, made.target_BL, strict=True):
+            window = event[event != PAD].tolist()
+            assert window == list(range(window[0], window[-1] + 1))
+            assert (log.user[window] == int(user)).all()
+            assert log.item[window].tolist() == ids[event != PAD].tolist()
+            assert overlap or len(window) <= length
+            for place, before in zip(window, past[event != PAD].tolist(), strict=True):
+                assert window[:before] == [other for other in window if log.time[other] < log.time[place]]
+            for place, before in zip(event[target].tolist(), past[target].tolist(), strict=True):
+                has_a_past = ((log.user == int(user)) & (log.time < log.time[place])).any()
+                assert (before > 0) == has_a_past or not overlap
+            assert not bool(target[event == PAD].any())
+            targets.update(event[target].tolist())
+    train = np.flatnonzero(log.time < split.train_end).tolist()
+    again = {row for row in train if ((log.user == log.user[row]) & (log.item == log.item[row]) & (log.time < log.time[row])).any()}
+    assert targets == Counter(row for row in train if repeats == "keep" or row not in again)
+
+
+@effort(max_examples=150)
+@given(baskets, st.integers(1, 6))
+def test_whole_sequences_of_both_views_are_read_strictly_before(rows: list, length: int) -> None:
+    log = quick(rows)
+    split = unskew.split(log, shares=(3, 0, 1))
+    met: tuple[Counter[int], Counter[int]] = Counter(), Counter()
+    for made in SequenceSampler(split, 4, 0, length, length).epoch():
+        views = (
+            (log.histories, made.history_BL, made.event_BL, made.past_BL),
+            (log.audiences, made.audience_BM, made.audience_event_BM, made.audience_past_BM),
+        )
+        for place, (view, ids, events, pasts) in enumerate(views):
+            assert ids.shape[1] <= length
+            for event, past in zip(events, pasts, strict=True):
+                window = event[event != PAD].tolist()
+                times = view.times[window]
+                assert past[event != PAD].tolist() == [int((times < time).sum()) for time in times]
+                met[place].update(window)
+    assert met[0] == Counter(np.flatnonzero(log.histories.times < split.train_end).tolist())
+    assert met[1] == Counter(np.flatnonzero(log.audiences.times < split.train_end).tolist())
 
 
 def same(a: SequenceBatch, b: SequenceBatch) -> bool:

@@ -46,7 +46,8 @@ def same(folder: Path, records: list[dict[str, Any]]) -> None:
     found = events(folder)
     assert found["losses/unbiased"] == numbers(records, "losses", "unbiased")
     assert found["losses/masked"] == numbers(records, "losses", "masked")
-    assert found["valid/ndcg@10"] == numbers(records, "valid", "ndcg@10")
+    for criterion in ("ordinary", "balanced"):
+        assert found[f"valid/{criterion}/ndcg@10"] == numbers(records, "valid", criterion, "ndcg@10")
     assert found["statistics/weight"] == numbers(records, "statistics", "weight")
     assert found["round"] == numbers(records, "round")
     assert [len(found[f"losses/{name}"]) for name in ("propensity", "masked", "unbiased")] == [4, 1, 3]

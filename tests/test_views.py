@@ -64,3 +64,28 @@ def test_one_query_broadcasts_over_many_entities() -> None:
     view = build([(0, 1), (1, 1), (1, 5), (2, 9)])
     start, end = view.before(np.arange(4), 6)
     assert (end - start).tolist() == [1, 2, 0, 0]
+
+
+@given(events, st.lists(st.integers(-3, 15), min_size=1, max_size=20))
+def test_existing_is_the_naive_loop(rows: list, asked: list[int]) -> None:
+    """Codes follow first events, as a vocabulary gives them: what exists at any moment is then a prefix."""
+    firsts = {who: min(when for other, when in rows if other == who) for who, _ in rows}
+    order = sorted(range(6), key=lambda who: (firsts.get(who, 99), who))
+    view = build([(order.index(who), when) for who, when in rows])
+    slow = [sum(any(other == who and t < when for other, t in rows) for who in range(6)) for when in asked]
+    assert view.existing(np.array(asked)).tolist() == slow
+    assert [int(view.existing(when)) for when in asked] == slow  # one moment, too
+    for when, count in zip(asked, slow, strict=True):
+        assert {order[code] for code in range(count)} == {who for who, first in firsts.items() if first < when}
+    assert view.first_times.tolist() == [firsts.get(who, np.iinfo(np.int64).max) for who in order]
+
+
+@given(events)
+def test_moments_are_the_naive_loop(rows: list) -> None:
+    """What is before an event ends where its moment begins: the two never disagree."""
+    view = build(rows)
+    found = view.moments
+    ordered = sorted(rows)
+    assert found.tolist() == [ordered.index(event) for event in ordered]
+    entity, time = (np.array([event[place] for event in ordered], np.int64) for place in (0, 1))
+    assert found.tolist() == view.before(entity, time)[1].tolist()

@@ -74,7 +74,7 @@ def bert4rec(state: State) -> DotProduct:
     model = BERT4Rec(split(), BERT4Rec.Config(width=WIDTH, inner=4 * WIDTH, heads=HEADS, history=LENGTH - 1))
     model.items.weight.copy_(state["item_embedding.weight"][1:-1])
     model.items.unknown.copy_(state["item_embedding.weight"][-1])
-    model.bias.copy_(state["output_bias"][1:])
+    model.bias.weight.copy_(state["output_bias"][1:, None])
     copy(model.norm, state, "LayerNorm")
     copy(model.head[0], state, "output_ffn")
     copy(model.head[2], state, "output_ln")

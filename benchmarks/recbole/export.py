@@ -6,7 +6,7 @@ Needs the environment that setup.sh makes, for the file ml-100k.inter that the p
 positive, and only positives enter sequences. All goes to build/recbole/SHARES:
 
 ml100k/ml100k.train.inter    one row per training positive with a past: user, item, the newest 50 items strictly before, oldest first
-ml100k/ml100k.valid.inter    the positives that we rank, as `evaluate.positives` lists them; likewise test
+ml100k/ml100k.valid.inter    the positives that we rank, as `held_out` lists them; likewise test
 ml100k/ml100k.user .item      every id of the log, so that ids which training never saw have a place in RecBole's vocabulary
 exchange.npz                  the same in our codes, and what our full ranking leaves out
 
@@ -22,11 +22,11 @@ import tyro
 from numpy.typing import NDArray
 
 import unskew
+from unskew.data.held_out import held_out
 from unskew.data.log import Log, is_prepared
 from unskew.data.split import Part, Split
 from unskew.data.views import HISTORY, PAD, Ints
 from unskew.errors import BadInput
-from unskew.evaluate import positives
 
 BUILD = Path(__file__).parents[2] / "build"
 ENVIRONMENT, FOLDER = BUILD / "recbole-env", BUILD / "recbole"
@@ -71,7 +71,7 @@ def write(split: Split, folder: Path) -> None:
     log, atomic = split.log, folder / NAME
     atomic.mkdir(parents=True, exist_ok=True)
     parts: dict[Part, Ints] = {"train": training_rows(split)}
-    parts |= {"valid": positives(split, "valid", "ordinary"), "test": positives(split, "test", "ordinary")}
+    parts |= {"valid": held_out(split, "valid").rows, "test": held_out(split, "test").rows}
     sizes = {"users": len(log.users), "items": len(log.items), "known_users": split.known_users, "known_items": split.known_items}
     arrays: dict[str, NDArray[np.integer]] = {name: np.array(size) for name, size in sizes.items()}
     for part, rows in parts.items():

@@ -32,11 +32,12 @@ from torch import Tensor
 
 from unskew.catalog import Catalog, Scorer
 from unskew.data.batches import Batch
+from unskew.data.held_out import held_out
 from unskew.data.log import Log
 from unskew.data.sequences import SequenceSampler
 from unskew.data.split import Split
 from unskew.errors import BadInput, UnskewError
-from unskew.evaluate import evaluation, positives, rank
+from unskew.evaluate import evaluation, rank
 from unskew.models.base import MODELS as REGISTERED
 from unskew.models.base import Phase, Stage
 from unskew.run import train
@@ -119,8 +120,8 @@ def recbole(split: Split, data: Path, model: str, seed: int, minutes: float | No
     """A run of RecBole's, ranked by us; nothing if it is not finished yet."""
     out = data / "runs" / f"{model}-{seed}"
     out.mkdir(parents=True, exist_ok=True)
-    everything = positives(split, "valid", "ordinary")
-    chosen = positives(split, "valid", "ordinary", valid_rows_of(model), seed)
+    everything = held_out(split, "valid").rows
+    chosen = held_out(split, "valid", "ordinary", valid_rows_of(model), seed).rows
     np.save(out / "valid.npy", np.flatnonzero(np.isin(everything, chosen)))
     if not (out / "result.json").is_file():
         more = [
@@ -168,17 +169,17 @@ def ours(split: Split, model: str, seed: int) -> dict[str, Any]:
     network, trainer = train(split, name, REGISTERED[name].Config(**settings), made)
     trained = time.process_time()
     measured = ranked(split, network.eval())
-    rounds = [record["valid"]["ndcg@10"] for record in trainer.records if "valid" in record]
+    rounds = [record["valid"]["ordinary"]["ndcg@10"] for record in trainer.records if "valid" in record]
     return measured | {
-        "valid_ndcg@10": trainer.progress.best,
+        "valid_ndcg@10": trainer.progress.best["ordinary"],
         "batch": BATCH,
         "epochs": made.rounds,
         "patience": PATIENCE,
-        "valid_rows": len(trainer.valid),
+        "valid_rows": len(trainer.valid.rows),
         "rows": len(training_rows(split)),
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "epochs_run": len(rounds),
-        "best_epoch": trainer.progress.best_round + 1,
+        "best_epoch": trainer.progress.best_round["ordinary"] + 1,
         "capped": len(rounds) == made.rounds,
         "cpu_s": round(trained - started),
         "test_cpu_s": round(time.process_time() - trained),
@@ -220,13 +221,14 @@ def clock() -> Iterator[list[float]]:
 
 
 def ranked(split: Split, scorer: Scorer) -> dict[str, Any]:
-    found = evaluation(split, rank(scorer, split, positives(split, "test", "ordinary")), "full", "ordinary")
-    known = found.metrics_of_known()
+    tested = held_out(split, "test")
+    found = evaluation(split, rank(scorer, split, tested.rows), "full", tested)
+    known = found.by_segment()["user and item"]["both known"]
     return {
         "units": len(found.user),
-        "known_units": int(found.known.sum()),
+        "known_units": int(known["units"]),
         **{metric: found.mean(metric) for metric in ("ndcg@10", "hr@10")},
-        **{f"known_{metric}": known[metric] for metric in ("ndcg@10", "hr@10")},
+        **{f"known_{metric}": known.get(metric, float("nan")) for metric in ("ndcg@10", "hr@10")},
     }
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from unskew.significance import Comparison, compare
     from unskew.timeline import Rolling, rolling
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "DEPS",
     "BadInput",

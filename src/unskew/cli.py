@@ -172,7 +172,10 @@ class Train(Verb):
             (
                 str(r["round"]),
                 *(f"{r['losses'][name]:.4f}" for name in r["losses"]),
-                *(f"{r['valid'][version][METRIC]:.4f}{'*' if said['best'][version]['round'] == r['round'] else ''}" for version in versions),
+                *(
+                    f"{r['valid'][version][METRIC]:.4f}{'*' if said['best'][version]['round'] == r['round'] else ''}"
+                    for version in versions
+                ),
             )
             for r in rounds
         ]
@@ -285,8 +288,8 @@ class Compare(Verb):
         if len(models) < 2:
             raise BadInput("expected files of at least two models; files that differ in the seed only are one model")
         names = [_numbered(group[0].about.get("model", "?"), number) for number, group in enumerate(models, 1)]
-        found = {name: compare(models[0], group, self.metric) for name, group in zip(names[1:], models[1:], strict=True)}
-        adjusted = holm({name: each.p_bootstrap for name, each in found.items() if each.p_bootstrap is not None})
+        compared = {name: compare(models[0], group, self.metric) for name, group in zip(names[1:], models[1:], strict=True)}
+        adjusted = holm({name: each.p_bootstrap for name, each in compared.items() if each.p_bootstrap is not None})
         means = {name: interval(group, self.metric) for name, group in zip(names, models, strict=True)}
         document = {
             "metric": self.metric,
@@ -295,7 +298,7 @@ class Compare(Verb):
                 for name, group in zip(names, models, strict=True)
             },
             "comparisons": {
-                name: asdict(each) | {"interval_over": each.interval_over, "p_holm": adjusted.get(name)} for name, each in found.items()
+                name: asdict(each) | {"interval_over": each.interval_over, "p_holm": adjusted.get(name)} for name, each in compared.items()
             },
         }
         rows = [
@@ -306,7 +309,7 @@ class Compare(Verb):
                 each.interval_over,
                 "one seed: none" if each.p_bootstrap is None else f"{each.p_bootstrap:.3f} (Holm {adjusted[name]:.3f})",
             )
-            for name, each in found.items()
+            for name, each in compared.items()
         ]
         self.show(_plain(document), _table("", (self.metric, "difference", "95 % interval", "over", "p"), rows))
 

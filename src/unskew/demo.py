@@ -11,6 +11,7 @@ from unskew.data.split import Split, split
 from unskew.inspection import Inspection, inspect
 from unskew.model import Model
 from unskew.models.deps import DEPS
+from unskew.models.itemknn import ItemKNN
 from unskew.models.popularity import Popularity
 from unskew.report.inspect_page import inspect_page, picture
 from unskew.train import Training
@@ -40,6 +41,7 @@ def run(out: Path) -> Demo:
     models = {
         "popularity, total": Model("popularity", Popularity.Config(recency="total"), BRIEF),
         "popularity, recency by validation": Model("popularity", Popularity.Config(), BRIEF),
+        "ItemKNN": Model("itemknn", ItemKNN.Config(), BRIEF),
         "DEPS": Model("deps", SMALL, BRIEF),
         "DEPS unweighted": Model("deps", replace(SMALL, propensity="none"), BRIEF),
     }

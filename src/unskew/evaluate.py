@@ -144,9 +144,7 @@ class Evaluation:
             said = json.loads(table.schema.metadata[b"unskew"])
         except (OSError, pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
             raise BadInput(f"{file}: not a saved evaluation (`unskew evaluate RUN --save FILE` makes one): {error}") from None
-        segments = {
-            name: Segment(tuple(names), np.asarray(table[f"segment:{name}"], np.int8)) for name, names in said["segments"].items()
-        }
+        segments = {name: Segment(tuple(names), np.asarray(table[f"segment:{name}"], np.int8)) for name, names in said["segments"].items()}
         return cls(
             protocol=said["protocol"],
             test=said["test"],
@@ -255,7 +253,7 @@ def _rank_in_visit(scores: NDArray[np.float32], mine: NDArray[np.float32], row: 
     """The same among some items of each row, the target not among them."""
     theirs = scores[row, item]
     better = (theirs > mine[row]) + 0.5 * (theirs == mine[row])
-    return 1 + np.bincount(row, better, minlength=len(mine))
+    return np.asarray(1 + np.bincount(row, better, minlength=len(mine)), np.float64)
 
 
 def evaluation(
@@ -316,7 +314,9 @@ def segments_of(split: Split, rows: Ints) -> dict[str, Segment]:
     log = split.log
     user, item, time = log.user[rows], log.item[rows], log.time[rows]
     start, end = log.histories.before(user, time)
-    lengths = [f"{low}-{high - 1}" if high - low > 1 else str(low) for low, high in zip((0, *HISTORY_LENGTHS), HISTORY_LENGTHS, strict=False)]
+    lengths = [
+        f"{low}-{high - 1}" if high - low > 1 else str(low) for low, high in zip((0, *HISTORY_LENGTHS), HISTORY_LENGTHS, strict=False)
+    ]
     deciles = tuple(f"{number + 1}" for number in range(DECILES))
     known_user, known_item = user < split.known_users, item < split.known_items
     return {
@@ -324,11 +324,13 @@ def segments_of(split: Split, rows: Ints) -> dict[str, Segment]:
         "item": Segment(("known", "new"), (~known_item).astype(np.int8)),
         "user and item": Segment(("both known", "not both"), (~(known_user & known_item)).astype(np.int8)),
         "popularity decile": Segment(deciles, popularity_decile(log, item, time)),
-        "history length": Segment((*lengths, f"{HISTORY_LENGTHS[-1]}+"), np.searchsorted(HISTORY_LENGTHS, end - start, "right").astype(np.int8)),
+        "history length": Segment(
+            (*lengths, f"{HISTORY_LENGTHS[-1]}+"), np.searchsorted(HISTORY_LENGTHS, end - start, "right").astype(np.int8)
+        ),
     }
 
 
-def popularity_decile(log: Log, item: Ints, time: Ints) -> NDArray[np.int8]:
+def popularity_decile(log: Log, item: NDArray[np.integer], time: Ints) -> NDArray[np.int8]:
     """The tenth of the items that existed by then in which each item was, by positives strictly before; 0 is the most popular.
 
     Times do not decrease. Items with equally many share the middle of their places.

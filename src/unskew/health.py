@@ -246,16 +246,21 @@ def uniform_pairs(split: Split, size: int, seed: int) -> tuple[Ints, Ints, Ints]
     user, time = np.unique(np.stack([log.user[rows].astype(np.int64), log.time[rows]]), axis=1)
     draw = np.random.default_rng([seed, 13])
     visit = draw.integers(0, len(user), size)
-    existing = np.maximum(log.audiences.existing(time[visit]), 1)
+    existing = log.audiences.existing(time[visit])
+    # At the very first moment nothing existed, so all known items are alike.
+    existing = np.where(existing > 0, existing, split.known_items)
     return user[visit], (draw.random(size) * existing).astype(np.int64), time[visit]
 
 
 def tenths(split: Split, item: Codes | Ints) -> Ints:
-    """The tenth of the known items that each item is in, from 0, the most popular in training first."""
+    """The tenth of the known items that each item is in, from 0, the most popular in training first.
+
+    An item that was shown in training and never clicked is not known; it is in the last one.
+    """
     known = split.known_items
     place = np.empty(known, np.int64)
     place[np.argsort(-split.item_counts[:known], kind="stable")] = np.arange(known)
-    return place[item] * DECILES // known
+    return np.where(item < known, place[np.minimum(item, known - 1)] * DECILES // known, DECILES - 1)
 
 
 # Figures

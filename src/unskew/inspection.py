@@ -108,7 +108,12 @@ class Inspection:
         repeats = self.repeats
         rows += [
             Row("repeats", "repeated positives", words.count(repeats.repeated), "their user had the same item before"),
-            Row("repeats", "in training / test", f"{words.share(repeats.train_share)} / {words.share(repeats.test_share)}", "of the positives"),
+            Row(
+                "repeats",
+                "in training / test",
+                f"{words.share(repeats.train_share)} / {words.share(repeats.test_share)}",
+                "of the positives",
+            ),
             Row("repeats", "past items", "candidates" if repeats.kept else "hidden", "in training, evaluation and recommend"),
         ]
         for tested in self.tests:

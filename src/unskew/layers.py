@@ -94,7 +94,8 @@ class Embeddings(nn.Module):
         rows = ids.masked_fill(unknown | padding, 0)
         if self.row_of is not None:
             rows = self.row_of[rows].clamp(max=max(len(self.weight) - 1, 0))
-        embedded = functional.embedding(rows, self.weight)
+        # Where all are rare, nobody has a vector of its own.
+        embedded = functional.embedding(rows, self.weight) if len(self.weight) else self.weight.new_zeros(*ids.shape, self.weight.shape[1])
         if bool(unknown.any()):
             embedded = torch.where(unknown.unsqueeze(-1), self.unknown_vector(), embedded)
         return embedded.masked_fill(padding.unsqueeze(-1), 0) if bool(padding.any()) else embedded

@@ -152,6 +152,8 @@ def train(
         network.load_state_dict(load_file(folder / f"weights-{said['choose_by']}.safetensors"))
         trainer.best = {name: load_file(folder / f"weights-{name}.safetensors") for name in said["weights"]}
         trainer.choose_by = said["choose_by"]
+        trainer.progress.best = {name: best[METRIC] for name, best in said["best"].items()}
+        trainer.progress.best_round = {name: best["round"] for name, best in said["best"].items()}
         trainer.records = [json.loads(line) for line in (folder / "records.jsonl").read_text(encoding="utf-8").splitlines()]
         trainer.tell(trainer.records)
         return network.eval(), trainer
@@ -214,6 +216,7 @@ def save_memory(store: RunFolder, split: Split, audience: int | None) -> None:
     log = split.log
     now = int(log.time.max()) + 1
     arrays = {"now": np.array([now]), "user_counts": split.user_counts, "item_counts": split.item_counts}
+    audience = audience if audience is None else max(audience, 1)  # an item exists by its audience, read or not
     for name, view, newest in (("history", log.histories, None), ("audience", log.audiences, audience)):
         start, end = view.before(np.arange(len(view)), now, newest)
         _, places = view.flat(start, end)

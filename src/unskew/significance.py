@@ -100,7 +100,7 @@ def _means(values_SU: Floats, weights_U: Floats, user_U: NDArray[np.int64], draw
     means = np.empty(draws)
     for draw in range(draws):
         times = np.bincount(of_users.integers(0, len(users), len(users)), minlength=len(users))
-        mean_S = sums_SU @ times / max(size @ times, 1e-300)
+        mean_S = sums_SU @ times / float(size @ times)
         chosen = of_seeds.integers(0, seeds, seeds)
         means[draw] = mean_S.mean() + widened * (mean_S[chosen].mean() - mean_S.mean())
     return means

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from unskew.data.checks import UNITS
-from unskew.data.held_out import effective_size, held_out, tests_of
+from unskew.data.held_out import available_tests, effective_size, held_out
 from unskew.data.log import Log
-from unskew.data.split import Split
+from unskew.data.split import Part, Split
 from unskew.data.views import Codes, Ints, Sequences
 
 SLICES = 10
@@ -23,6 +23,7 @@ DECILES = 10
 SHUFFLES, FEWEST_SHUFFLES = 20, 5
 SHUFFLED_ROWS = 200_000_000  # what all shuffles together may move; larger logs get fewer of them
 CURVE_POINTS = 100
+HELD: tuple[Part, Part] = ("train", "test")
 
 TICKS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
 RESOLUTIONS = (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
@@ -303,7 +304,7 @@ def drift_of(item: Codes, time: Ints, born: Ints, ticks: int | None) -> Drift:
     edges = slice_edges(time, SLICES)
     starts = [int(time.min()), *(int(edge) for edge in edges)]
     of = np.searchsorted(edges, time, "right")
-    born_in = np.searchsorted(edges, born, "right")
+    born_in = np.where(born > time.max(), len(starts), np.searchsorted(edges, born, "right"))  # never, if never taken
     counts = np.bincount(of * len(born) + item, minlength=len(starts) * len(born)).reshape(len(starts), len(born))
     top = min(TOP, max(1, len(born) // 10))
     tops = [most_popular(row, top) for row in counts]
@@ -385,7 +386,7 @@ def tested_of(split: Split, seed: int) -> tuple[Tested, ...]:
     place = np.empty(known, np.int64)
     place[np.argsort(-trained[:known], kind="stable")] = np.arange(known)
     found = []
-    for test in tests_of(split):
+    for test in available_tests(split):
         tested = held_out(split, "test", test, seed=seed)
         item, weight = split.log.item[tested.rows], tested.weights
         total, of_known = float(weight.sum()), item < known
@@ -413,7 +414,7 @@ def repeats_of(split: Split) -> Repeats:
     """Positives whose user had a positive on the same item strictly before."""
     log = split.log
     positive = log.label == 1
-    train, test = (log.repeated[split.mask(part) & positive] for part in ("train", "test"))  # type: ignore[arg-type]
+    train, test = (log.repeated[split.mask(part) & positive] for part in HELD)
     return Repeats(log.positives, int((log.repeated & positive).sum()), _mean(train), _mean(test), split.repeats)
 
 

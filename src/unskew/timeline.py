@@ -89,7 +89,7 @@ def rolling(
     ticks = ticks_per_second(int(log.time.min()), int(log.time.max()), log.facts.get("time_unit", "as given"))
     length, last = ticks_of(window, ticks), int(log.time.max()) + 1
     starts = range(split.valid_end, last, length)
-    if not len(starts):
+    if not starts:
         raise BadInput("the test part is empty: nothing to roll over")
     if len(starts) > MOST:
         raise BadInput(f"window {window}: {len(starts):,} windows; expected at most {MOST:,}; is the unit right?")

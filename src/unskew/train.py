@@ -99,7 +99,10 @@ class Trainer:
         self.samplers = {name: self._sampler(phase, place) for place, (name, phase) in enumerate(phases.items())}
         self.optimizers = {name: self._optimizer(phase) for name, phase in phases.items()}
         self.valid = held_out(split, "valid", "ordinary", settings.valid_rows, settings.seed)
-        self.criteria = {name: held_out(split, "valid", name) for name in criteria_of(split)}
+        tested = {name: held_out(split, "valid", name) for name in criteria_of(split)}
+        # A version of which the ranked sample holds nothing cannot choose.
+        ranked = self.valid.rows
+        self.criteria = {name: each for name, each in tested.items() if not len(ranked) or each.weights_of(ranked).any()}
         self.choose_by = chosen_criterion(model, settings.choose_by, tuple(self.criteria))
         self.probe = self._probe()
         self.records: list[dict[str, Any]] = []
@@ -241,7 +244,7 @@ class Trainer:
     def _validate(self) -> dict[str, dict[str, float]]:
         """Metrics by each version of the validation part: one ranking serves all of them."""
         ranked = rank(self.model.eval(), self.split, self.valid.rows, self.settings.seed)
-        found = {}
+        found: dict[str, dict[str, float]] = {}
         for name, tested in self.criteria.items():
             metrics = evaluation(self.split, ranked, "full", tested, segmented=False).metrics()
             if not math.isnan(metrics[METRIC]):
@@ -283,7 +286,7 @@ def chosen_criterion(model: Recommender, choose_by: str, available: tuple[Criter
     wanted = model.choose_by if choose_by == "auto" else choose_by
     if wanted not in available:
         raise BadInput(f"choose_by {wanted}: this log's validation part has only {', '.join(available)}")
-    return wanted  # type: ignore[return-value]
+    return wanted
 
 
 def rows_in(batch: Batch | SequenceBatch) -> int:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import unskew
+from tests.by_hand import in_order, padded, sequences
 from unskew.data.batches import batch
 from unskew.data.sequences import SequenceBatch
 from unskew.data.views import PAD
@@ -31,9 +32,8 @@ def model(split: unskew.Split, **settings: Any) -> BERT4Rec:
 
 
 def window(ids: list[int], first_target: int = 0, weight: list[float] | None = None) -> SequenceBatch:
-    ids_BL, none = torch.tensor([ids], dtype=torch.int64), torch.zeros(0, 0, dtype=torch.int64)
-    weight_BL = None if weight is None else torch.tensor([weight])
-    return SequenceBatch(torch.zeros(1), ids_BL, ids_BL, torch.arange(len(ids))[None] >= first_target, none, weight_BL)
+    wanted = [[int(place >= first_target) for place in range(len(ids))]]
+    return sequences([ids], wanted=wanted, weight=None if weight is None else [weight])
 
 
 def masking(monkeypatch: pytest.MonkeyPatch, *places: int) -> None:
@@ -58,19 +58,18 @@ def test_how_many_places_are_masked() -> None:
 LENGTHS = [1, 2, 5, 7, 10]
 
 
-def padded(lengths: list[int]) -> Tensor:
-    ids = torch.full((len(lengths), max(lengths)), PAD)
-    for row, length in enumerate(lengths):
-        ids[row, max(lengths) - length :] = torch.arange(length)
-    return ids
+def drawn(lengths: list[int], share: float, newest_only: float) -> tuple[Tensor, Cloze]:
+    """Sequences of these lengths, each event at a moment of its own, and what is masked of them."""
+    rows = [list(range(length)) for length in lengths]
+    return padded(rows), cloze(padded(rows), in_order(rows), share, 30, newest_only)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.2, 0.6, 1.0])
 def test_every_real_place_is_masked_some_time_and_no_other(share: float) -> None:
     reseed(0)
-    ids, ever = padded(LENGTHS), torch.zeros(5, 10, dtype=torch.bool)
+    ever = torch.zeros(5, 10, dtype=torch.bool)
     for _ in range(80):
-        hidden = cloze(ids, share, 30, 0.0)
+        ids, hidden = drawn(LENGTHS, share, 0.0)
         masked = hidden.masked(ids)
         assert masked.sum(1).tolist() == [max(1, round(share * length)) for length in LENGTHS]
         assert torch.equal(masked.sum(1), hidden.chosen_BW.sum(1))
@@ -79,25 +78,33 @@ def test_every_real_place_is_masked_some_time_and_no_other(share: float) -> None
 
 
 def test_masks_are_fresh_and_repeat_with_the_seed() -> None:
-    ids = padded([10] * 20)
     reseed(1)
-    first, second = cloze(ids, 0.3, 30, 0.1), cloze(ids, 0.3, 30, 0.1)
+    (ids, first), (_, second) = drawn([10] * 20, 0.3, 0.1), drawn([10] * 20, 0.3, 0.1)
     reseed(1)
-    again = cloze(ids, 0.3, 30, 0.1)
+    _, again = drawn([10] * 20, 0.3, 0.1)
     assert torch.equal(first.masked(ids), again.masked(ids))
     assert not torch.equal(first.masked(ids), second.masked(ids))
 
 
 def test_a_share_of_the_windows_masks_only_the_newest() -> None:
     reseed(2)
-    ids = padded(LENGTHS)
-    assert torch.equal(cloze(ids, 0.6, 30, 1.0).masked(ids), torch.arange(10).expand(5, -1) == 9)
-    many = padded([10] * 4000)
-    masked = cloze(many, 0.6, 30, 0.25).masked(many)
+    ids, hidden = drawn(LENGTHS, 0.6, 1.0)
+    assert torch.equal(hidden.masked(ids), torch.arange(10).expand(5, -1) == 9)
+    many, hidden = drawn([10] * 4000, 0.6, 0.25)
+    masked = hidden.masked(many)
     alone = masked.sum(1) == 1
     assert bool(masked[alone, -1].all())
     assert masked[~alone].sum(1).unique().tolist() == [6]
     assert abs(float(alone.float().mean()) - 0.25) < 0.03
+
+
+def test_the_newest_of_a_basket_is_all_of_it() -> None:
+    """What happened at the newest moment is no past, so recommending does not see it."""
+    reseed(2)
+    ids, past = padded([[3, 1, 4, 1, 5], [2, 6], [7]]), padded([[0, 0, 2, 2, 2], [0, 0], [0]], 0)
+    for share in (0.2, 1.0):
+        masked = cloze(ids, past, share, 30, 1.0).masked(ids)
+        assert masked.tolist() == [[False, False, True, True, True], [False] * 3 + [True] * 2, [False] * 4 + [True]]
 
 
 # Which of them count
@@ -109,14 +116,14 @@ def test_the_loss_is_the_mean_over_masked_places_the_oldest_too(split: unskew.Sp
     with torch.no_grad():
         made.head[2].weight.zero_()
         made.head[2].bias.zero_()  # so that the logits are the bias
-        made.bias.fill_(-torch.inf)
-        made.bias[:3] = torch.tensor([0.5, 0.25, 0.25]).log()
+        made.bias.weight.fill_(-torch.inf)
+        made.bias.weight[:3, 0] = torch.tensor([0.5, 0.25, 0.25]).log()
         masking(monkeypatch, 0, 3)
         assert made.cloze_loss(window([0, 2, 2, 1])).item() == pytest.approx(1.03972, abs=1e-5)
         assert made.cloze_loss(window([0, 2, 2, 1], first_target=1)).item() == pytest.approx(1.38629, abs=1e-5)
         weighted = window([0, 2, 2, 1], weight=[3.0, 9.0, 9.0, 1.0])
         assert made.cloze_loss(weighted).item() == pytest.approx((3 * math.log(2) + math.log(4)) / 2, abs=1e-5)
-        made.bias.zero_()  # the mask is nobody that could be predicted
+        made.bias.weight.zero_()  # the mask is nobody that could be predicted
         assert made.cloze_loss(window([0, 2, 2, 1])).item() == pytest.approx(math.log(split.known_items), abs=1e-5)
 
 
@@ -127,7 +134,7 @@ def test_the_head_and_the_bias_are_in_the_loss(split: unskew.Split, monkeypatch:
         states = made.states(rows.history_BL, torch.tensor([[False, True, False, False, True]]), torch.tensor([[1, 4]]))[0]
         dense, norm = made.head[0], made.head[2]
         g = functional.layer_norm(functional.gelu(states @ dense.weight.T + dense.bias), (8,), norm.weight, norm.bias)
-        expected = functional.cross_entropy(g @ made.items.weight.T + made.bias, torch.tensor([1, 2]))
+        expected = functional.cross_entropy(g @ made.items.weight.T + made.bias.weight[:, 0], torch.tensor([1, 2]))
         torch.testing.assert_close(made.cloze_loss(rows), expected)
 
 
@@ -200,8 +207,8 @@ def test_strangers(split: unskew.Split) -> None:
     made, known = model(split), split.known_items
     with torch.no_grad():
         vectors = made.vectors(torch.tensor([0, known - 1, known, known + 7]))
-        torch.testing.assert_close(vectors[0], torch.cat([made.items.weight[0], made.bias[:1]]))
-        mean = torch.cat([made.items.weight.mean(0), made.bias.mean()[None]])
+        torch.testing.assert_close(vectors[0], torch.cat([made.items.weight[0], made.bias.weight[0]]))
+        mean = torch.cat([made.items.weight.mean(0), made.bias.weight.mean(0)])
         torch.testing.assert_close(vectors[2:], torch.stack([mean, mean]))
         before, met = scores(made, [1, 2]), scores(made, [1, known + 3])
         made.items.unknown.add_(torch.arange(8) / 8.0)

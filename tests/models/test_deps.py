@@ -10,12 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import unskew
+from tests.by_hand import sequences
 from tests.conftest import random_table
 from tests.test_models import AUDIENCE, HISTORY, TINY, builder, catalog_equals_forward, close, first_batch, some, tiny
 from unskew.data.views import PAD
 from unskew.layers import Table, real, reseed
 from unskew.models.base import Phase, Stage
 from unskew.models.deps import ABLATIONS, DEPS, masked_prediction
+from unskew.models.deps_causal import CausalDEPS
 from unskew.train import Trainer, Training
 
 # The equations
@@ -157,6 +159,26 @@ def test_every_ablation_builds_and_takes_a_step(split: unskew.Split, name: str) 
             trainer.optimizers[phase.name].step()
             assert any(not torch.equal(value, before[key]) for key, value in model.state_dict().items())
     catalog_equals_forward(lambda split: model.eval(), split)
+
+
+@pytest.mark.parametrize("reads", ["both", "history", "audience"])
+@pytest.mark.parametrize("estimated", ["dual", "item", "user"])
+@pytest.mark.parametrize("kind", [DEPS, CausalDEPS], ids=lambda kind: kind.name)
+def test_a_batch_without_a_sequence_of_the_only_view_has_a_gradient(
+    split: unskew.Split, kind: type[DEPS], reads: str, estimated: str
+) -> None:
+    """There are as many batches as the larger of the two views needs, so the other one may have none in the last of them."""
+    model = kind(split, tiny(kind, reads=reads, propensity=estimated))
+    for rows in (sequences([[1, 2, 3]]), sequences([], audiences=[[4, 5, 6]]), sequences([])):
+        for phase in model.stages(1)[0].phases:
+            model.zero_grad()
+            loss = phase.loss(rows)
+            loss.backward()
+            assert bool(loss.isfinite())
+            assert all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
+            view = {"propensity": estimated, "masked": {"history": "item", "audience": "user"}.get(reads, "dual")}[phase.name]
+            there = (view != "user" and rows.history_BL.numel() > 0) or (view != "item" and rows.audience_BM.numel() > 0)
+            assert (loss.item() > 0) == there
 
 
 def test_what_the_ablations_leave_out(split: unskew.Split) -> None:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 import unskew
+from tests.by_hand import sequences
 from tests.test_models import AUDIENCE, HISTORY, builder, catalog_equals_forward, close
 from unskew.data.batches import Batch, Sampler, Sampling, batch, whole
-from unskew.data.sequences import SequenceBatch
 from unskew.data.views import PAD
 from unskew.layers import after
 from unskew.models.deps import ABLATIONS, DEPS
@@ -77,14 +77,16 @@ def test_stage_one_predicts_the_next_id_and_stage_two_reads_once(split: unskew.S
 
 
 def test_sequences_of_one_id_have_nothing_to_predict(split: unskew.Split) -> None:
-    nothing = torch.zeros(0, 0, dtype=torch.int64)
-    single = SequenceBatch(torch.tensor([0]), torch.tensor([[4]]), torch.tensor([[0]]), torch.tensor([[True]]), nothing)
+    """Nor have those of one moment."""
     model = model_of(split)
-    loss = model.masked_loss(single)
-    loss.backward()  # type: ignore[no-untyped-call]
-    assert float(loss.detach()) == 0
-    assert model.items.weight.grad is not None
-    assert not model.items.weight.grad.any()
+    for nothing_before in (sequences([[4]]), sequences([[4, 5, 6]], past=[[0, 0, 0]])):
+        model.zero_grad()
+        loss = model.masked_loss(nothing_before)
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert float(loss.detach()) == 0
+        assert model.items.weight.grad is not None
+        assert not model.items.weight.grad.any()
+    assert float(model.masked_loss(sequences([[4, 5, 6]], past=[[0, 0, 2]])).detach()) > 0
 
 
 def test_all_of_its_parameters_have_a_gradient_in_stage_one_and_two(split: unskew.Split) -> None:

@@ -47,7 +47,8 @@ def drawn_for(
     assert dict(zip(town.log.items.ids.to_pylist(), counts, strict=True)) == POPULARITY
     margins = PopularityMargins(counts, margin, 0.9, pool)
     (code,), (logged,) = town.log.users.codes([user]), codes(town, item)
-    rows = (np.full(times, value, np.int64) for value in (code, logged, existing))
+    now = 10**6
+    rows = (np.full(times, value, np.int64) for value in (code, logged, now, existing))
     drawn = margins(Draw(np.random.default_rng(0), *rows, wanted, epoch, Positives(town)))
     assert drawn.shape == (times, wanted)
     names = [[str(name) for name in town.log.items.of(row).to_pylist()] for row in drawn]
@@ -108,7 +109,8 @@ def test_what_does_not_exist_yet_is_not_drawn(town: unskew.Split) -> None:
     assert ever(drawn_for(town, "new", pool=1, wanted=1, existing=2)) == {"top"}
 
 
-def test_negatives_of_training_are_new_different_and_of_a_pool(split: unskew.Split) -> None:
+def test_negatives_of_training_are_new_different_and_of_a_pool(log: unskew.Log) -> None:
+    split = unskew.split(log, repeats="hide")
     model = DICE(split, DICE.Config(width=4, margin=4.0, pool=2))
     counts, inside, masks = split.item_counts, [], []
     for rows in Trainer(model, split, Training(batch_size=64)).samplers["causes"].epoch():

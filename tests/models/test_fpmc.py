@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional
 
 import unskew
+from tests.by_hand import sequences
 from tests.conftest import random_table
 from tests.test_models import close
 from unskew.data.batches import Batch, bare_contexts
@@ -35,9 +36,8 @@ def asked(history: list[int], user: int = 0) -> Batch:
     return context._replace(candidates_BC=torch.tensor([[I, J]]))
 
 
-def window(items: list[int], wanted: list[bool]) -> SequenceBatch:
-    ids = torch.tensor([items])
-    return SequenceBatch(torch.tensor([0]), ids, torch.zeros_like(ids), torch.tensor([wanted]), torch.zeros(0, 0, dtype=torch.int64))
+def window(items: list[int], wanted: list[bool], past: list[int] | None = None) -> SequenceBatch:
+    return sequences([items], None if past is None else [past], [[int(each) for each in wanted]])
 
 
 @pytest.mark.parametrize(("history", "scores", "loss"), [(2, (1.3, 0.9), 0.51302), (1, (1.2, 1.1), 0.64440)])
@@ -47,7 +47,10 @@ def test_the_worked_scores_and_losses(history: int, scores: tuple[float, float],
     model = worked(history)
     close(model(asked([I, J])), torch.tensor([scores]))
     close(model(asked([PAD, PAD, I, J])), torch.tensor([scores]))
-    assert model.sbpr_loss(window([I, J, I], [False, False, True])).item() == pytest.approx(loss, abs=1e-5)
+    last = [False, False, True]
+    assert model.sbpr_loss(window([I, J, I], last)).item() == pytest.approx(loss, abs=1e-5)
+    same_moment = [False, False, False, False, True]  # of the basket that the target is in, nothing is read
+    assert model.sbpr_loss(window([I, J, J, J, I], same_moment, [0, 1, 2, 2, 2])).item() == pytest.approx(loss, abs=1e-5)
 
 
 @torch.no_grad()
@@ -91,7 +94,8 @@ def test_the_loss_is_bpr_between_scores_as_they_are_read(history: int, monkeypat
     other = iter(another(batch.history_BL[batch.target_BL], split.known_items).tolist())
     terms = []
     for b, at in batch.target_BL.nonzero().tolist():
-        before = batch.history_BL[b : b + 1, :at].numpy().astype(np.int32)
+        begin = int((batch.history_BL[b] == PAD).sum())
+        before = batch.history_BL[b : b + 1, begin : begin + int(batch.past_BL[b, at])].numpy().astype(np.int32)
         context = bare_contexts(batch.user_B[b : b + 1].numpy(), before, np.array([0]))
         scores = model(context._replace(candidates_BC=torch.tensor([[int(batch.history_BL[b, at]), next(other)]])))[0]
         terms.append(-functional.logsigmoid(scores[0] - scores[1]) * weight_BL[b, at])

@@ -13,7 +13,7 @@ from tests.conftest import random_table
 from tests.test_models import close, some, tiny
 from unskew.layers import reseed
 from unskew.models import gru4rec
-from unskew.models.gru4rec import GRU4Rec, bpr_max, softmax_of_draws, top1_max
+from unskew.models.gru4rec import GRU4Rec, bpr_max, log_softmax_of_draws, top1_max
 from unskew.train import Trainer, Training
 
 POSITIVE, NEGATIVE, ONCE = torch.tensor([1.0]), torch.tensor([[0.0, 2.0]]), torch.ones(1, 2)
@@ -29,7 +29,7 @@ def made(items: int = 15, **settings: Any) -> GRU4Rec:
 
 
 def test_the_worked_softmax_is_of_the_negatives_alone() -> None:
-    close(softmax_of_draws(NEGATIVE, ONCE), torch.tensor([[0.11920, 0.88080]]))
+    close(log_softmax_of_draws(NEGATIVE, ONCE).exp(), torch.tensor([[0.11920, 0.88080]]))
 
 
 def test_the_worked_losses() -> None:
@@ -66,6 +66,74 @@ def test_a_negative_drawn_twice_counts_twice(terms: Any) -> None:
     listed = torch.tensor([[0.3, 0.3, -1.0, 2.0, 2.0, 2.0]])
     found = terms(POSITIVE, torch.tensor([[0.3, -1.0, 2.0, 9.0]]), torch.tensor([[2.0, 1.0, 3.0, 0.0]]))
     close(found, terms(POSITIVE, listed, torch.ones(1, 6)))
+
+
+# Far apart
+
+
+def differentiated(terms: Any, positive: float, negative: list[float], times: list[float]) -> tuple[float, Tensor]:
+    """A term and its gradient, of the positive first."""
+    inputs = torch.tensor([positive]).requires_grad_(), torch.tensor([negative]).requires_grad_()
+    term = terms(*inputs, torch.tensor([times]))
+    return term.item(), torch.cat([slope.flatten() for slope in torch.autograd.grad(term.sum(), inputs)])
+
+
+@pytest.mark.parametrize("gap", [75.0, 100.0, 1000.0])
+@pytest.mark.parametrize("itself", [False, True], ids=["", "the target drawn"])
+def test_losses_far_apart_are_numbers_with_a_gradient(gap: float, itself: bool) -> None:
+    """A target far ahead has nothing to learn, one far behind much; in plain floating point both are lost."""
+    drawn = ([0.0, 0.0, gap], [1.0, 2.0, 0.0]) if itself else ([0.0, 0.0], [1.0, 2.0])
+    behind_drawn = ([0.0, 0.0, -gap], drawn[1]) if itself else drawn
+
+    def bpr(*given: Any) -> Tensor:
+        return bpr_max(*given, 0.0)
+
+    ahead, slope = differentiated(bpr, gap, *drawn)
+    assert ahead == pytest.approx(0, abs=1e-6)
+    assert slope.abs().max() < 1e-6
+    behind, slope = differentiated(bpr, -gap, *behind_drawn)
+    assert behind == pytest.approx(gap)
+    close(slope[:3], torch.tensor([-1.0, 1 / 3, 2 / 3]))
+    ahead, slope = differentiated(top1_max, gap, *drawn)
+    assert ahead == pytest.approx(0.5)
+    assert bool(slope.isfinite().all())
+    behind, slope = differentiated(top1_max, -gap, *behind_drawn)
+    assert behind == pytest.approx(1.5)
+    assert bool(slope.isfinite().all())
+    for positive in (gap, -gap):  # scores that are large themselves, and regularised
+        for terms in (lambda *given: bpr_max(*given, 1.0), top1_max):
+            value, slope = differentiated(terms, positive, [gap, -gap, 0.0], [1.0, 1.0, 1.0])
+            assert np.isfinite(value)
+            assert bool(slope.isfinite().all())
+
+
+@pytest.mark.parametrize("gap", [0.0, 75.0, 1000.0])
+def test_who_is_compared_with_nobody_has_nothing_to_learn(gap: float) -> None:
+    """All draws are the target itself."""
+    for terms in (lambda *given: bpr_max(*given, 0.7), top1_max):
+        value, slope = differentiated(terms, gap, [gap, gap], [0.0, 0.0])
+        assert value == 0
+        assert not slope.any()
+
+
+@pytest.mark.parametrize("loss", ["bpr-max", "top1-max"])
+@pytest.mark.parametrize("scale", [75.0, 1000.0])
+def test_a_model_with_large_scores_still_learns(loss: Any, scale: float) -> None:
+    model = made(items=6, loss=loss, elu=0.0, samples=30, regularisation=0.0, width=2, hidden=2)
+    with torch.no_grad():
+        model.items.weight.copy_(scale * torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0], [0.5, 0.5], [0.0, 0.0]]))
+        model.bias.weight.zero_()
+    states = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]], requires_grad=True)
+    reseed(1)
+    assert set(model.draw(30).tolist()) == set(range(6))  # each target is among the draws
+    reseed(1)
+    value = model.loss_of(states, torch.tensor([0, 1, 3]), None)
+    slopes = torch.autograd.grad(value, (states, model.items.weight, model.bias.weight))
+    assert bool(value.isfinite())
+    assert all(bool(slope.isfinite().all()) for slope in slopes)
+    if loss == "bpr-max":
+        assert slopes[0][0].abs().max() < 1e-12  # far ahead of all others
+        assert slopes[0][1:].abs().amax(1).min() > 1  # far behind
 
 
 def plainly(model: GRU4Rec, states: Tensor, targets: Tensor, weight: Tensor, drawn: Tensor) -> Tensor:

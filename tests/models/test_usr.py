@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import unskew
+from tests.by_hand import sequences
+from tests.conftest import random_table
 from unskew.data.batches import batch, batch_of_rows
 from unskew.data.sequences import SequenceBatch
 from unskew.data.views import PAD
@@ -38,10 +40,10 @@ def three_items() -> Embeddings:
 def test_the_worked_weights() -> None:
     p = propensities(torch.ones(3, 1), torch.arange(3), three_items(), 0.2)
     torch.testing.assert_close(p, torch.tensor([0.125, 0.25, 0.625]))
-    torch.testing.assert_close(inverse(p, 0.2), torch.tensor([5.0, 4.0, 1.6]))
+    torch.testing.assert_close(inverse(p, 0.2), 0.2 * torch.tensor([5.0, 4.0, 1.6]))
     positives, losses = p[[0, 2]], torch.tensor([0.5, 1.0])
-    assert float((inverse(positives, 0.2) * losses).mean()) == pytest.approx(2.05)
-    assert float((inverse(positives, 1e-9) * losses).mean()) == pytest.approx(2.8)
+    assert float((inverse(positives, 0.2) * losses).mean()) == pytest.approx(0.2 * 2.05)
+    assert float((inverse(positives, 1e-9) * losses).mean()) == pytest.approx(1e-9 * 2.8)
     assert float((inverse(positives, 0.2, normalised=True) * losses).mean()) == pytest.approx(0.621212, abs=1e-6)
 
 
@@ -56,8 +58,7 @@ def worked(split: unskew.Split, **config: Any) -> tuple[USR, SequenceBatch]:
     """Three items that are shown as above, and a recommender that prefers none; the first items of two users are 0 and 2."""
     model = small(split, width=1, confounder="none", clip=0.2, **config)
     model.exposure, model.items = Always(), three_items()  # type: ignore[assignment]
-    history = torch.tensor([[0], [2]])
-    return model, SequenceBatch(torch.tensor([0, 1]), history, history, history >= 0, torch.zeros(0, 0, dtype=torch.int64))
+    return model, sequences([[0], [2]])
 
 
 def test_the_worked_losses(split: unskew.Split) -> None:
@@ -65,12 +66,26 @@ def test_the_worked_losses(split: unskew.Split) -> None:
     with torch.no_grad():
         assert float(model.propensity_loss(rows)) == pytest.approx(1.274723, abs=1e-6)
         # All states are the start, which is zero: every loss is ln 3, so what is left is the mean weight.
-        assert float(model.next_item_loss(rows)) == pytest.approx((5 + 1.6) / 2 * np.log(3), abs=1e-5)
+        assert float(model.next_item_loss(rows)) == pytest.approx(0.2 * (5 + 1.6) / 2 * np.log(3), abs=1e-5)
         of_one = rows._replace(weight_BL=torch.tensor([[1.0], [0.0]]))
-        assert float(model.next_item_loss(of_one)) == pytest.approx(5 / 2 * np.log(3), abs=1e-5)
+        assert float(model.next_item_loss(of_one)) == pytest.approx(0.2 * 5 / 2 * np.log(3), abs=1e-5)
         normalised, _ = worked(split, weights="snips")
         assert float(normalised.next_item_loss(rows)) == pytest.approx(np.log(3), abs=1e-5)
         assert float(normalised.next_item_loss(of_one)) == pytest.approx(5 / 6.6 * np.log(3), abs=1e-5)
+
+
+@pytest.mark.parametrize("config", [{"clip": 0.02}, {"clip": 1.0, "clip_unit": "uniform"}, {"clip": 1.0}], ids=str)
+def test_no_weight_is_above_one(split: unskew.Split, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """M / max(p, M): clipping gradients by their norm means the same as without weights, whatever M is."""
+    model, given = small(split, **config), []
+    with torch.no_grad():
+        model.exposure.out.weight.mul_(20)  # so that propensities differ
+    monkeypatch.setattr(model, "loss_of", lambda states, targets, weight: given.append((targets, weight)) or states.sum())
+    model.next_item_loss(first_batch(model, split, "recommendation"))
+    ((targets, weight),) = given
+    assert len(targets) > 50
+    assert float(weight.max()) == 1
+    assert (float(weight.min()) < 0.9) == (model.clip < 1)
 
 
 @pytest.mark.parametrize("confounder", ["step", "recurrent", "none"])
@@ -88,23 +103,28 @@ def test_each_loss_reaches_its_own_network_and_no_other(split: unskew.Split, con
 
 
 @pytest.mark.parametrize("confounder", ["step", "recurrent", "none"])
-def test_one_pass_is_every_prefix_by_itself(split: unskew.Split, confounder: str) -> None:
-    """Each event as a context with what the user had before, all items as candidates, and its own propensity."""
+def test_one_pass_is_every_prefix_by_itself(confounder: str) -> None:
+    """Each event as a context with what the user had strictly before, all items as candidates, and its own propensity."""
+    split = unskew.split(unskew.read(random_table(rows=500, users=16, times=60)))
     model = small(split, confounder=confounder, clip=0.03, history=200)
     rows = first_batch(model, split, "recommendation")
-    log, items, terms, of_exposure = split.log, np.arange(split.known_items), [], []
+    log, items, terms, of_exposure, ties = split.log, np.arange(split.known_items), [], [], 0
     weights = torch.rand(rows.history_BL.shape, generator=torch.Generator().manual_seed(0)) + 0.5
     with torch.no_grad():
         for b, user in enumerate(rows.user_B.tolist()):
             history = rows.history_BL[b][rows.history_BL[b] != PAD]
             padding = rows.history_BL.shape[1] - len(history)
+            times = log.time[rows.event_BL[b, padding:].numpy()]
             for place, target in enumerate(history.tolist()):
-                alone = batch(log, [user], [10**6], items[None], None, 0, 0)._replace(history_BL=history[None, :place])
+                before = history[None, times < times[place]]
+                ties += len(before[0]) < place
+                alone = batch(log, [user], [10**6], items[None], None, 0, 0)._replace(history_BL=before)
                 ce = -torch.log_softmax(model(alone)[0], 0)[target]
-                shown = model.exposure(model.items(history[None, :place]), learning=False)[0][0, -1]
+                shown = model.exposure(model.items(before), learning=False)[0][0, -1]
                 p = torch.softmax(model.items.weight @ shown, 0)[target]
-                terms.append(ce / max(float(p), 0.03) * weights[b, padding + place])
+                terms.append(0.03 / max(float(p), 0.03) * ce * weights[b, padding + place])
                 of_exposure.append(-p.log())
+        assert ties > 20
         assert 0.1 < np.mean([float(term) > 1 for term in of_exposure])
         torch.testing.assert_close(model.next_item_loss(rows._replace(weight_BL=weights)), torch.stack(terms).mean())
         torch.testing.assert_close(model.propensity_loss(rows), torch.stack(of_exposure).mean())
@@ -189,7 +209,7 @@ def test_the_clipped_share_is_of_clicks(split: unskew.Split) -> None:
     found = model.statistics(made)
     assert found["clipped"] == pytest.approx(np.mean(np.array(p) < 1 / split.known_items), abs=2e-3)
     assert 0.1 < found["clipped"] < 0.9
-    assert found["weight"] == pytest.approx(np.mean(1 / np.maximum(p, 1 / split.known_items)), rel=1e-4)
+    assert found["weight"] == pytest.approx(np.mean(1 / split.known_items / np.maximum(p, 1 / split.known_items)), rel=1e-4)
     assert found["weight_deviation"] > 0
     assert model.statistics(batch_of_rows(split.log, np.flatnonzero(split.log.label == 0)[:5], 7, 0)) == {}
 

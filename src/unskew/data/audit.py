@@ -18,7 +18,7 @@ from unskew.errors import BadInput, Leak
 from unskew.progress import Steps, steps
 
 if TYPE_CHECKING:
-    from unskew.data.batches import Batch, Prefixes
+    from unskew.data.batches import Prefixes
     from unskew.data.sequences import SequenceBatch
 
 CHUNK = 1_000_000
@@ -285,21 +285,21 @@ def _telling(split: Split, audience: int) -> list[Finding]:
     An audience or a history that is empty must tell nothing. Being in the user's own past may tell something where repeats are part
     of the task, but no more than among all candidates: past items must be as frequent among drawn negatives as among these.
     """
-    training, drawn, test = _training_pairs(split, audience), None, _test_candidates(split)
-    if training is not None:
-        drawn = _uniform(split, *training.contexts)
+    training, test = _training_pairs(split, audience), _test_candidates(split)
     found = []
     for name in ("empty audience", "empty history", "own past"):
-        figures = {where: pairs.auc(name) for where, pairs in (("training pairs", training), ("test candidates", test)) if pairs is not None}
+        figures = {
+            where: pairs.auc(name) for where, pairs in (("training pairs", training), ("test candidates", test)) if pairs is not None
+        }
         note = ", ".join(f"AUC {auc:.3f} on {where}" for where, auc in figures.items()) or "too few rows to tell"
         offence = None
-        must_tell_nothing = name != "own past" and not (name == "empty history" and training is not None and not training.sampled)
+        must_tell_nothing = name != "own past" and not (name == "empty history" and training is not None and training.drawn is None)
         for where, auc in figures.items():
             if must_tell_nothing and abs(auc - 0.5) > TELLING:
                 offence = f"on {where} it tells the label: AUC {auc:.3f} alone, expected 0.5"
-        if name == "own past" and training is not None and training.sampled and drawn is not None:
-            share, expected = float(training.negative[name].mean()), float(drawn[name].mean())
-            error = 4 * math.sqrt(max(expected * (1 - expected), 1e-12) / len(training.negative[name]))
+        if name == "own past" and training is not None and training.drawn is not None:
+            share, expected = float(training.drawn[name].mean()), _own_past_of_candidates(split, *training.contexts)
+            error = 4 * math.sqrt(max(expected * (1 - expected), 1e-12) / len(training.drawn[name]))
             if split.repeats and abs(share - expected) > TELLING * expected + error:
                 offence = f"{share:.2%} of the drawn negatives are past items of the user, but {expected:.2%} of all candidates are"
             if not split.repeats and training.positive[name].mean() != share:
@@ -311,12 +311,12 @@ def _telling(split: Split, audience: int) -> list[Finding]:
 
 @dataclass(frozen=True, eq=False)
 class _Pairs:
-    """Features of positives and of negatives, and the contexts (user, item, time) of the positives."""
+    """Features of positives and of negatives, and the contexts: user, logged item, time."""
 
     positive: dict[str, NDArray[np.bool_]]
     negative: dict[str, NDArray[np.bool_]]
+    drawn: dict[str, NDArray[np.bool_]] | None  # of the drawn negatives alone; None where all are the log's own
     contexts: tuple[Ints, Ints, Ints]
-    sampled: bool  # whether the negatives were drawn; else they are the log's own
 
     def auc(self, name: str) -> float:
         """Of a feature that is true or false."""
@@ -326,7 +326,8 @@ class _Pairs:
 def _features(split: Split, user: Ints, item: Ints, time: Ints) -> dict[str, NDArray[np.bool_]]:
     log = split.log
     (start, end), (first, last) = log.audiences.before(item, time), log.histories.before(user, time)
-    return {"empty audience": end == start, "empty history": last == first, "own past": log.had_before(user, item, time)}
+    empty = (end == start) & (time > log.audiences.times.min())  # at the very first moment all audiences are
+    return {"empty audience": empty, "empty history": last == first, "own past": log.had_before(user, item, time)}
 
 
 def _training_pairs(split: Split, audience: int) -> _Pairs | None:
@@ -337,26 +338,28 @@ def _training_pairs(split: Split, audience: int) -> _Pairs | None:
     except BadInput:
         return None
     made = next(sampler.epoch())
-    return _pairs_of(split, made, bool(sampler.negatives))
-
-
-def _pairs_of(split: Split, made: "Batch", sampled: bool) -> _Pairs | None:
     shape = made.candidates_BC.shape
     user, time = (np.repeat(column.numpy(), shape[1]) for column in (made.user_B, made.times_B))
     item, label = made.candidates_BC.numpy().ravel(), made.labels_BC.numpy().ravel() == 1
     if not label.any() or label.all():
         return None
-    positive = user[label], item[label], time[label]
-    return _Pairs(_features(split, *positive), _features(split, user[~label], item[~label], time[~label]), positive, sampled)
+    positive, negative = (_features(split, user[those], item[those], time[those]) for those in (label, ~label))
+    others = np.arange(len(item)) % shape[1] > 0  # the logged one comes first
+    drawn = _features(split, user[others], item[others], time[others]) if sampler.negatives else None
+    return _Pairs(positive, negative, drawn, (user[~others], item[~others], time[~others]))
 
 
-def _uniform(split: Split, user: Ints, item: Ints, time: Ints) -> dict[str, NDArray[np.bool_]]:
-    """Features of candidates drawn evenly from the known items that existed, the logged one aside."""
-    existing = np.maximum(np.minimum(split.log.audiences.existing(time), split.known_items), 1)
+def _own_past_of_candidates(split: Split, user: Ints, item: Ints, time: Ints) -> float:
+    """The share of past items of the user among what a negative may be: what is known and existed, and is not taken at this moment."""
+    log = split.log
+    existing = np.maximum(np.minimum(log.audiences.existing(time), split.known_items), 1)
     drawn = (np.random.default_rng(29).random((len(user), CANDIDATES)) * existing[:, None]).astype(np.int64)
-    kept = (drawn != item[:, None]).ravel()
-    user, time = np.repeat(user, CANDIDATES)[kept], np.repeat(time, CANDIDATES)[kept]
-    return _features(split, user, drawn.ravel()[kept], time)
+    which, place = log.histories.flat(log.histories.before(user, time)[1], log.histories.before(user, time + 1)[1])
+    taken = np.isin(np.arange(len(user))[:, None] * len(log.items) + drawn, which * len(log.items) + log.histories.ids[place])
+    kept = ~taken & (drawn != item[:, None])
+    own = log.had_before(user[:, None], drawn, time[:, None]) & kept
+    some = kept.any(axis=1)
+    return float((own.sum(axis=1)[some] / kept.sum(axis=1)[some]).mean()) if some.any() else 0.0
 
 
 def _test_candidates(split: Split) -> _Pairs | None:
@@ -373,20 +376,28 @@ def _test_candidates(split: Split) -> _Pairs | None:
         users, times, others = users[candidate], times[candidate], others[candidate]
     if not len(others):
         return None
-    return _Pairs(_features(split, user, item, time), _features(split, users, others, times), (user, item, time), True)
+    return _Pairs(_features(split, user, item, time), _features(split, users, others, times), None, (user, item, time))
 
 
 def _look_ahead(split: Split) -> Finding:
     """A k-core keeps only what comes often enough in the whole log, so whatever has come less often so far is certain to return."""
     log = split.log
-    least = int(log.facts.get("settings", {}).get("k_core", 1))
+    least, count = _core(log.facts)
     rows = held_out(split, "test", "ordinary").rows
     if least <= 1:
         return Finding("look-ahead filter", len(rows), None, "no k-core")
     moments, tick = np.unique(log.time, return_inverse=True)
-    keys = np.sort(log.item.astype(np.int64) * len(moments) + tick)
+    counted = np.arange(log.positives if count == "positives" else len(log))  # positives come first
+    keys = np.sort(log.item[counted].astype(np.int64) * len(moments) + tick[counted])
     first = log.item[rows].astype(np.int64) * len(moments)
     before = np.searchsorted(keys, first + tick[rows]) - np.searchsorted(keys, first)
     certain = int((before < least).sum())
-    note = f"the {least}-core made {certain:,} of {len(rows):,} test positives certain: their items had fewer than {least} rows by then"
+    note = f"the {least}-core made {certain:,} of {len(rows):,} test positives certain: their items had fewer than {least} {count} by then"
     return Finding("look-ahead filter", len(rows), None, note)
+
+
+def _core(facts: dict[str, Any]) -> tuple[int, str]:
+    """The largest k-core that a log has been through, and what it counted: also when the log was prepared again since."""
+    settings = facts.get("settings", {})
+    here = int(settings.get("k_core", 1)), str(settings.get("count", "interactions"))
+    return max(here, _core(facts["origin"]), key=lambda core: core[0]) if "origin" in facts else here

@@ -175,17 +175,22 @@ class Positives:
         _, moment_B = self.view.before(user_B, time_B)
         place_B = np.minimum(moment_B, max(len(self._now) - 1, 0))
         is_now_B = (moment_B < self.view.offsets[np.minimum(user_B, len(self.view) - 1) + 1]) & (self.view.times[place_B] == time_B)
-        return is_now_B[:, None] & _among(self._now, moment_B[:, None] * self.items + item_BC)
+        return np.asarray(is_now_B[:, None]) & _among(self._now, moment_B[:, None] * self.items + item_BC)
 
     @cached_property
     def _now(self) -> Ints:
         """A number per moment of a user and item. Positives are sorted by user, time and item, so these increase."""
         return self.view.moments * self.items + self.view.ids
 
-    def missing(self, user: int, item: int, existing: int) -> Ints:
-        """What a user with nearly everything does not have, this item aside: of what exists, or else of all known items."""
-        own = slice(*np.searchsorted(self.pairs, [user * self.items, (user + 1) * self.items]))
-        has = np.append(self.pairs[own] - user * self.items, item)
+    def missing(self, user: int, item: int, existing: int, now: int | None) -> Ints:
+        """What a user with nearly everything does not have, this item aside: of what exists, or else of all known items.
+
+        With `now`, only what the user takes at that very moment is had.
+        """
+        own = self.pairs[slice(*np.searchsorted(self.pairs, [user * self.items, (user + 1) * self.items]))] - user * self.items
+        if now is not None:
+            own = own[self.has_now(np.array([user]), np.array([now]), own[None])[0]]
+        has = np.append(own, item)
         for size in (existing, self.known_items):
             others = np.setdiff1d(np.arange(size), has)
             if len(others):
@@ -230,7 +235,7 @@ def uniform_negatives(draw: Draw) -> Ints:
 
     def clashing(drawn: Ints) -> NDArray[np.bool_]:
         own = draw.positives.has_now(draw.user_B, draw.time_B, drawn) if draw.repeats else draw.positives.has(user, drawn)
-        return own | (drawn == item)
+        return np.asarray(own | (drawn == item))
 
     drawn = (draw.random.random(shape) * existing).astype(np.int64)
     for _ in range(ROUNDS):
@@ -239,7 +244,8 @@ def uniform_negatives(draw: Draw) -> Ints:
             return drawn
         drawn = np.where(clash, (draw.random.random(shape) * existing).astype(np.int64), drawn)
     for context, place in np.argwhere(clashing(drawn)):
-        missing = draw.positives.missing(int(draw.user_B[context]), int(draw.item_B[context]), int(draw.existing_B[context]))
+        who, what, most, when = (int(of[context]) for of in (draw.user_B, draw.item_B, draw.existing_B, draw.time_B))
+        missing = draw.positives.missing(who, what, most, when if draw.repeats else None)
         drawn[context, place] = draw.random.choice(missing)
     return drawn
 
@@ -353,9 +359,7 @@ class Sampler:
             # At the very first moment nothing existed, so all known items are alike.
             existing = np.where(existing > 0, existing, self.split.known_items)
             random, repeats = self._random(self.step + 1), self.split.repeats
-            drawn = self.drawing(
-                Draw(random, user, item, time, existing, self.negatives, self.epoch_number, self._positives, repeats)
-            )
+            drawn = self.drawing(Draw(random, user, item, time, existing, self.negatives, self.epoch_number, self._positives, repeats))
             clean = self.drawing is uniform_negatives
             has = np.zeros(drawn.shape) if clean else self._positives.has(user[:, None], drawn)
             candidates, labels = np.concatenate([candidates, drawn], axis=1), np.concatenate([labels, has], axis=1)

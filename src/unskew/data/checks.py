@@ -100,7 +100,9 @@ def _checked(engine: Engine, source: Source, reading: Reading) -> Checked:
     marks = tuple(role for role in source.roles if role.startswith(MARK))
     values |= {f"mark_{place}": f"CAST({_number(source.roles[role])} AS TINYINT)" for place, role in enumerate(marks)}
     if "visit" in source.roles:
-        values["visit"] = f"NULLIF(trim(CAST({source.roles['visit'].sql} AS STRING)), '')"
+        visit = source.roles["visit"]
+        number = f"CASE WHEN NOT isnan({visit.sql}) THEN {visit.sql} END" if visit.kind == "float" else visit.sql
+        values["visit"] = f"NULLIF(trim(CAST({number} AS STRING)), '')"
     if "title" in source.roles:
         values["title"] = source.roles["title"].sql
     select = ", ".join(f"{sql} AS {name}" for name, sql in values.items())

@@ -89,6 +89,8 @@ class DuckDB:
             "memory_limit": memory,
             "temp_directory": str(scratch),
             "autoinstall_known_extensions": False,
+            # The statistics of a Parquet file leave NaN out, and DuckDB believes them: it would not even look for one.
+            "disabled_optimizers": "statistics_propagation",
         }
         try:
             self.connection = duckdb.connect(config=settings)

@@ -31,6 +31,7 @@ Criterion = Literal["ordinary", "balanced", "shown"]  # versions of the validati
 CRITERIA: tuple[Criterion, ...] = ("ordinary", "balanced", "shown")
 Protocol = Literal["full", "uni100", "authors"]  # how a test is ranked: evaluate.py. Here, because a flag does not wait for torch
 AUTHORS_EXPONENT = 0.005
+COINCIDENCE = 0.05  # without a column of visits, fewer positives with company than this share have it by chance
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,10 +52,12 @@ class HeldOut:
         return np.where(self.rows[order][place] == rows, self.weights[order][place], 0.0)
 
 
-def tests_of(split: Split, part: Part = "test") -> tuple[str, ...]:
+def available_tests(split: Split, part: Part = "test") -> tuple[str, ...]:
     """The tests that a part can have: what was shown, random exposure, logged propensities and marks are not in every log."""
     log, found = split.log, ["ordinary", "balanced"]
-    if len(held_out(split, part, "ordinary").rows) and len(_with_company(split, held_out(split, part, "ordinary").rows)):
+    rows = held_out(split, part, "ordinary").rows
+    together = len(_with_company(split, rows))
+    if together and (log.visit is not None or together >= COINCIDENCE * len(rows)):
         found.append("shown")
     if log.exposed is not None:
         found.append("randomised")
@@ -65,7 +68,7 @@ def tests_of(split: Split, part: Part = "test") -> tuple[str, ...]:
 
 def criteria_of(split: Split) -> tuple[Criterion, ...]:
     """By which versions of the validation part weights are chosen."""
-    available = tests_of(split, "valid")
+    available = available_tests(split, "valid")
     return tuple(criterion for criterion in CRITERIA if criterion in available)
 
 
@@ -145,10 +148,11 @@ def company(split: Split, rows: Ints) -> tuple[Ints, Ints]:
     """The other candidates in the visit of each row: which of the rows, and the item. They existed, as every candidate must."""
     log = split.log
     which, other = log.shown_with(rows)
-    candidate = log.item[other] < log.audiences.existing(log.time[rows[which]])
+    item, time = log.item[other].astype(np.int64), np.asarray(log.time[rows[which]])
+    candidate = item < log.audiences.existing(time)
     if not split.repeats:
-        candidate &= ~log.repeated[other]
-    return which[candidate], log.item[other[candidate]].astype(np.int64)
+        candidate &= ~log.had_before(log.user[rows[which]], item, time)
+    return which[candidate], item[candidate]
 
 
 def effective_size(weights: Floats) -> float:

@@ -122,16 +122,18 @@ class Log:
     def _visits(self) -> tuple[Ints, Ints, Ints]:
         """A number per row that rows shown together share, and the rows that were not clicked, sorted by it, with it.
 
-        Without a column of visits, rows of the same user and time were shown together.
+        Without a column of visits, rows of the same user and time were shown together. Of an item that a visit shows again and
+        again there is one row, and none if it was clicked in any of them.
         """
         together = self.time if self.visit is None else self.visit
         _, number = np.unique(together, return_inverse=True)
-        number = self.user.astype(np.int64) * (int(number.max(initial=0)) + 1) + number
+        _, number = np.unique(self.user.astype(np.int64) * (int(number.max(initial=0)) + 1) + number, return_inverse=True)
         if self.visit is not None:
             number = np.where(np.asarray(self.visit) == PAD, PAD, number)
+        pair = number * len(self.items) + self.item
         passed = np.arange(self.positives, len(self))
-        passed = passed[number[passed] != PAD]
-        passed = passed[np.argsort(number[passed], kind="stable")]
+        passed = passed[(number[passed] != PAD) & ~np.isin(pair[passed], pair[: self.positives])]
+        passed = passed[np.unique(pair[passed], return_index=True)[1]]
         return number, passed, number[passed]
 
     def shown_with(self, rows: Ints) -> tuple[Ints, Ints]:
@@ -335,4 +337,3 @@ def _facts(folder: Path) -> dict[str, Any]:
     if facts["format"] != FORMAT:
         raise BadInput(f"{folder}: prepared folder of format {facts['format']}, this version reads {FORMAT}; prepare it again")
     return facts
-

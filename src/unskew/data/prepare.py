@@ -124,7 +124,8 @@ def _run(engine: Engine, checked: Checked, source: Source, settings: Preparation
     if "visit" in checked.extras:
         engine.table(
             "visits",
-            """SELECT id, CAST(row_number() OVER (ORDER BY id) - 1 AS BIGINT) AS code
+            # By length first: numbers stay in order, so a log that is prepared again is the same.
+            """SELECT id, CAST(row_number() OVER (ORDER BY length(id), id) - 1 AS BIGINT) AS code
             FROM (SELECT DISTINCT visit AS id FROM core WHERE visit IS NOT NULL) AS seen""",
         )
         visits, numbered = " LEFT JOIN visits ON visit = visits.id", extras.replace(", visit", f", COALESCE(visits.code, {PAD}) AS visit")

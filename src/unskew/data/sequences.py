@@ -101,9 +101,9 @@ class SequenceSampler:
         item, audience, audience_event, audience_past = _nothing()
         if len(chosen) > 1:
             item, audience, audience_event, audience_past, _ = self._read(1, chosen[1])
-        histories = (torch.from_numpy(part) for part in (user, history, event, past, target))
-        audiences = (torch.from_numpy(part) for part in (item, audience, audience_event, audience_past))
-        return SequenceBatch(*histories, *audiences, epoch=self.epoch_number)
+        histories = [torch.from_numpy(part) for part in (user, history, event, past, target)]
+        audiences = [torch.from_numpy(part) for part in (item, audience, audience_event, audience_past)]
+        return SequenceBatch._make([*histories, *audiences, None, self.epoch_number])
 
     def _read(self, place: int, chosen: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:
         """Of some windows: whose they are, ids, events, pasts, and the first event to be predicted."""

@@ -80,12 +80,15 @@ class Split:
         """Rows whose item had no positive strictly before. Its audience is empty, and that of every other candidate is not, so
         emptiness would tell the label. At the very first moment all audiences are empty, and emptiness tells nothing."""
         first = self.log.audiences.first_times
-        return np.asarray((first[self.log.item] >= self.log.time) & (self.log.time > first.min(initial=0)))
+        return np.asarray((first[self.log.item] >= self.log.time) & (self.log.time > first.min()))
 
     def targets(self, part: Part, reads_audiences: bool) -> Mask:
         """Rows that may be trained on or tested: where past items are hidden, no repeats; where audiences are read (and in every
-        test, so that all models have the same rows), no first appearances."""
+        test, so that all models have the same rows), no first appearances. What was only ever shown and never clicked in training
+        is unknown, so a training row of it would teach that whatever is unknown is never clicked."""
         wanted = self.mask(part)
+        if part == "train":
+            wanted &= (self.log.item < self.known_items) & (self.log.user < self.known_users)
         if not self.repeats:
             wanted &= ~self.log.repeated
         return wanted & ~self.first_appearance if reads_audiences else wanted

@@ -10,6 +10,7 @@ Places     counted from the newest, 0. A window has at most history + 1 of them,
            which stands at place 0 however short the history is. Nothing is dropped from a history, and an empty one is the mask alone.
 Softmax    over items only (theirs has a row for the mask), with a bias per item.
 Strangers  in a history they read what a mask reads; as candidates they are the mean of the known items, bias included.
+           Where some known items are rare, these are strangers, too, and what a stranger is as a candidate is learned from them.
 Simpler    Adam with a constant rate, for AdamW with warm-up and decay; attention weights are not dropped.
 """
 
@@ -91,6 +92,8 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
 
     def vectors(self, item: Tensor) -> Tensor:
         """The table and the bias beside it: the context has a one there."""
+        if self.items.row_of is not None:
+            return torch.cat([self.items(item), self.bias(item)], dim=-1)
         table_ID = torch.cat([self.items.table(), self.bias.table()], dim=1)
         unknown = item >= self.items.known
         return torch.where(unknown[..., None], table_ID.mean(0), functional.embedding(item.masked_fill(unknown, 0), table_ID))

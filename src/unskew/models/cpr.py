@@ -73,7 +73,7 @@ class CPR(MatrixFactors, name="cpr", paper="Wan et al., Cross Pairwise Ranking f
 
     def optimizer(self, parameters: Iterable[nn.Parameter], learning_rate: float, weight_decay: float) -> torch.optim.Optimizer:
         embeddings = len(self.users.weight) + len(self.items.weight)
-        return adam(parameters, learning_rate, weight_decay + 2 * self.config.regulariser / embeddings)
+        return adam(parameters, learning_rate, weight_decay + 2 * self.config.regulariser / max(embeddings, 1))
 
     def next_of_cycle(self, draw: Draw) -> Ints:
         """The next item of each row's cycle. Beside all cycles a row is its own: its item is observed, so it will not count."""

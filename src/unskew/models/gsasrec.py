@@ -50,21 +50,26 @@ class GSASRec(NextItem, name="gsasrec", paper="Petrov and Macdonald, RecSys 2023
     def __init__(self, split: Split, config: Config) -> None:
         super().__init__(split, config, config.width)
         self.encoder = CausalEncoder(config.width, config.layers, config.heads, config.dropout, config.history + 1)
-        self.candidates = Embeddings(split.item_ids, config.width) if config.output == "separate" else self.items
+        self.candidates = Embeddings(split.item_ids, config.width) if config.output == "separate" else None
+
+    @property
+    def output(self) -> Embeddings:
+        """The table of the candidates. A tied one is not registered twice: a file holds each tensor once."""
+        return self.items if self.candidates is None else self.candidates
 
     def encode(self, user_B: Tensor, ids_BL: Tensor) -> Tensor:
         return self.encoder(self.items(ids_BL))  # type: ignore[no-any-return]
 
     def vectors(self, item: Tensor) -> Tensor:
-        return self.candidates(item)  # type: ignore[no-any-return]
+        return self.output(item)  # type: ignore[no-any-return]
 
     def loss_of(self, states_ND: Tensor, targets_N: Tensor, weight_N: Tensor | None) -> Tensor:
-        items = self.candidates.known
+        items = self.output.known
         k = min(self.config.samples, max(items - 1, 1))  # a sampling rate is at most one
         weight_N = torch.ones(len(targets_N)) if weight_N is None else weight_N
         ids_NC = torch.cat([targets_N[:, None], torch.randint(items, (len(targets_N), k))], dim=1)
         power = beta(k, items, self.config.calibration)
-        total = _GeneralisedBCE.apply(states_ND, self.candidates.table(), ids_NC, weight_N, power)  # type: ignore[no-untyped-call]
+        total = _GeneralisedBCE.apply(states_ND, self.output.table(), ids_NC, weight_N, power)  # type: ignore[no-untyped-call]
         return total / max(len(targets_N), 1)  # type: ignore[no-any-return]
 
 

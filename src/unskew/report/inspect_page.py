@@ -117,8 +117,8 @@ def _tests(inspection: Inspection) -> Section:
 
 
 def _split(inspection: Inspection) -> Section:
-    names = ("part", "rows", "positives", "users", "items", "unknown_user_rows", "unknown_item_rows", "repeated_positives")
-    names = (*names, "first_appearances")
+    counts = ("rows", "positives", "users", "items", "unknown_user_rows", "unknown_item_rows")
+    names = ("part", *counts, "repeated_positives", "first_appearances")
     head = [name.replace("_", " ") for name in names]
     rows = [[f"{row[name]:,}" if isinstance(row[name], int) else str(row[name]) for name in names] for row in inspection.split]
     return Section("Split", (paragraph("One global time line: everything in a later part happened later."), table(head, rows, text=(0,))))

@@ -1,0 +1,45 @@
+"""Batches of whole sequences, written down by hand."""
+
+import torch
+from torch import Tensor
+
+from unskew.data.sequences import SequenceBatch
+from unskew.data.views import PAD
+
+Lists = list[list[int]]
+
+
+def padded(rows: Lists, filling: int = PAD) -> Tensor:
+    """Rows of any length, padded on the left."""
+    width = max(map(len, rows), default=0)
+    return torch.tensor([[filling] * (width - len(row)) + row for row in rows], dtype=torch.int64).view(len(rows), width)
+
+
+def in_order(rows: Lists) -> Tensor:
+    """How many are before each place where no two events are of one moment."""
+    return padded([list(range(len(row))) for row in rows], 0)
+
+
+def sequences(
+    histories: Lists,
+    past: Lists | None = None,
+    wanted: Lists | None = None,
+    weight: list[list[float]] | None = None,
+    audiences: Lists | None = None,
+    audience_past: Lists | None = None,
+) -> SequenceBatch:
+    """Histories of users 0, 1, ... and audiences of items 0, 1, ...; by default every event is one to be predicted, after all before it."""
+    audiences = audiences or []
+    history_BL = padded(histories)
+    return SequenceBatch(
+        user_B=torch.arange(len(histories)),
+        history_BL=history_BL,
+        event_BL=torch.where(history_BL == PAD, PAD, torch.arange(history_BL.numel()).view(history_BL.shape)),
+        past_BL=in_order(histories) if past is None else padded(past, 0),
+        target_BL=history_BL != PAD if wanted is None else padded(wanted, 0).bool(),
+        item_B=torch.arange(len(audiences)),
+        audience_BM=padded(audiences),
+        audience_event_BM=padded(audiences),
+        audience_past_BM=in_order(audiences) if audience_past is None else padded(audience_past, 0),
+        weight_BL=None if weight is None else torch.tensor(weight),
+    )
