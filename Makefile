@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint requirements.lock
 
-.PHONY: demo test test-cluster check format setup lock bench clean
+.PHONY: demo test test-cluster check format setup lock bench mutants clean
 
 demo: .venv/ready ## prepare the demo data, audit it, draw its bias
 	$(BIN)/unskew demo --out demo
@@ -28,6 +28,9 @@ setup: .venv/ready ## .venv with the exact versions of requirements.lock
 
 bench: .venv/ready ## 20 M rows against the same job in plain DuckDB and in Polars; 10 M look-ups
 	$(BIN)/python benchmarks/prepare.py
+
+mutants: .venv/ready ## faults planted in a copy of the sources: would the tests notice? (half an hour; not part of CI)
+	$(BIN)/python benchmarks/mutants.py
 
 .venv/ready: pyproject.toml requirements.lock
 	@$(PYTHON) -c "import sys; sys.exit('unskew needs Python 3.11 or newer') if sys.version_info < (3, 11) else None"

@@ -172,15 +172,16 @@ def table(lines: list[dict[str, Any]]) -> str:
     of_world = {name: [line for line in lines if line["world"] == name] for name in worlds}
     best = {test: [agreement(of_world[name], test) for name in worlds] for test in tests}
     rows = [f"| {test} | " + " | ".join(f"{value:+.2f}" for value in values) + " |" for test, values in best.items()]
+    few = WORLDS["bias 1, few clicks"]
     truths = [np.array([line["truth"] for line in of_world[name]]) for name in worlds]
     return "\n".join(
         [
             "## Which test sees the truth?",
             "",
-            f"{len(of_world[worlds[0]])} models were trained in each of {len(worlds)} worlds and ranked by every test, and by the truth: NDCG@10 with",
-            f"the true preference of all items as gain at {VISITS} visits of the test part. Spearman's correlation of the two orders over the",
-            f"models, one seed; NDCG@10 where nothing else is said. {COMMON.users:,} users and {COMMON.items} items with about 30 clicks per user;",
-            f"*few clicks*: {WORLDS['bias 1, few clicks'].users:,} users and {WORLDS['bias 1, few clicks'].items} items with 17:",
+            f"{len(of_world[worlds[0]])} models were trained in each of {len(worlds)} worlds and ranked by every test, and by the truth:",
+            f"NDCG@10 with the true preference of all items as gain at {VISITS} visits of the test part. Spearman's correlation of the",
+            "two orders over the models, one seed; NDCG@10 where nothing else is said.",
+            f"{COMMON.users:,} users, {COMMON.items} items, about 30 clicks per user; *few clicks*: {few.users:,}, {few.items} and 17:",
             "",
             "| test | " + " | ".join(worlds) + " |",
             "| --- | " + " | ".join("---:" for _ in worlds) + " |",

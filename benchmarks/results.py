@@ -60,15 +60,15 @@ HEAD = """
 # Results
 
 The first table under the mended yardstick ([how we measure](yardstick.md)). Made by `python benchmarks/results.py run` and
-`python benchmarks/results.py page` from [results/runs.jsonl](../results/runs.jsonl). Everything was chosen on the validation part; each test
-is evaluated with the weights that its own version of the validation part chose.
+`python benchmarks/results.py page` from [results/runs.jsonl](../results/runs.jsonl). Everything was chosen on the validation part;
+each test is evaluated with the weights that its own version of the validation part chose.
 
 **What was wrong with the tables that stood here before.** Their second test, *resampled*, accepted a row with 1 / (training count of its
 item), so it consisted mostly of items that training never saw, which are the hits of the day; it rewarded recent popularity and punished
 everything that knows items. Repeated items were put back among candidates from which all other past items were hidden, so the candidates
 depended on the answer. A k-core over the whole log made it certain that a rare item would return. Ties were read as past in training but
 not in the test, and the round was chosen by ordinary clicks alone. "Recent popularity beats every model on the unbiased test" was an
-artefact of the first of these faults: where every item counts once (`balanced`), it is behind every model that reads histories.
+artefact of the first of these faults: where every item counts once (`balanced`), it is behind ItemKNN, SASRec and GRU4Rec+.
 """
 TAIL = """
 ## What this says
@@ -161,6 +161,7 @@ def part_of(name: str, lines: list[dict[str, Any]]) -> str:
     units = first["tests"]["ordinary"]["units"]
     sizes = ", ".join(f"{test} {first['tests'][test]['effective_sample_size']:,.0f}" for test in tests)
     repeats = "kept as candidates" if first["repeats"] else "hidden"
+    shares = "/".join(f"{share:g}" for share in first["shares"])
     rows = [
         [model, *(_cell([line["tests"][test] for line in lines if line["model"] == model]) for test in tests), _chosen(lines, model)]
         for model in models
@@ -176,9 +177,9 @@ def part_of(name: str, lines: list[dict[str, Any]]) -> str:
         [
             f"## {name}",
             "",
-            f"Split {'/'.join(f'{share:g}' for share in first['shares'])} in time, no filter; a seeded sample of {units:,} test positives, protocol `full`,"
-            f" repeats {repeats}; left out: {left or 'nothing'}. Effective sample sizes: {sizes}. NDCG@10 with its 95 % interval over users,"
-            f" {_seeds(lines)}:",
+            f"Split {shares} in time, no filter; a seeded sample of {units:,} test positives, protocol `full`, repeats {repeats};",
+            f"left out: {left or 'nothing'}. Effective sample sizes: {sizes}. NDCG@10 with its 95 % interval over users,",
+            f"{_seeds(lines)}:",
             "",
             table(["model", *tests, "weights chosen by"], rows),
             "",

@@ -11,6 +11,8 @@ import torch
 from hypothesis import settings
 
 import unskew
+from unskew.data.log import assemble
+from unskew.data.views import offsets_of
 
 torch.set_num_threads(1)  # the default number made a suite ten times slower on a shared machine
 settings.register_profile("ci", derandomize=True, deadline=None)
@@ -51,6 +53,23 @@ def write(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return file
+
+
+def quick(rows: list[tuple[int, int, int]]) -> unskew.Log:
+    """The log of some positives, made without an engine: a property needs hundreds of them."""
+    columns: dict[str, np.ndarray] = {}
+    found = np.array(sorted(set(rows)), np.int64).T
+    for place in (0, 1):
+        order = sorted(set(found[place].tolist()), key=lambda code: (found[2][found[place] == code].min(), code))
+        found[place] = [order.index(code) for code in found[place].tolist()]
+    user, item, time = found
+    by_user, by_item = np.lexsort((item, time, user)), np.lexsort((user, time, item))
+    columns |= {"user": user[by_user].astype(np.int32), "item": item[by_user].astype(np.int32), "time": time[by_user]}
+    columns |= {"label": np.ones(len(user), np.int8), "history_offsets": offsets_of(np.sort(user), int(user.max()) + 1)}
+    columns |= {"audience_user": user[by_item].astype(np.int32), "audience_time": time[by_item]}
+    columns |= {"audience_offsets": offsets_of(np.sort(item), int(item.max()) + 1)}
+    users, items = (pa.table({"id": np.arange(codes.max() + 1)}) for codes in (user, item))
+    return assemble(columns, users, items, {})
 
 
 def columns(log: unskew.Log) -> dict[str, Any]:

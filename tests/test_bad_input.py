@@ -83,6 +83,7 @@ CASES = {
         {},
         r"bad.csv, line 1: the header cannot be read, 'user_id,it\\rem_id,timestamp'; .* a carriage return in the middle\?",
     ),
+    "a carriage return in a row": (HEAD + GOOD.replace("u1,i1", "u1\r,i1", 1), {}, r"bad.csv: a carriage return in the middle of a line"),
     "carriage returns for line breaks": ((HEAD + GOOD).replace("\n", "\r"), {}, r"bad.csv, line 1: the header cannot be read"),
     "a test that is no flag": (HEAD[:-1] + ",mine\nu1,i1,5,2\n", {"tests": "mine"}, r"line 2, column 'mine': expected 0 or 1, found '2'"),
     "a test without a column": (HEAD + GOOD, {"tests": "mine"}, r"no column 'mine' for a test; expected one of 'user_id'"),

@@ -99,8 +99,8 @@ def test_uniform_pairs_are_of_visits_and_of_what_exists():
     user, item, time = module.uniform_pairs(split, 6000, 0)
     names, things = (vocabulary.of(codes).to_pylist() for vocabulary, codes in ((log.users, user), (log.items, item)))
     seen, counts = np.unique([f"{u}{t}{i}" for u, i, t in zip(names, things, time, strict=True)], return_counts=True)
-    # Three visits; a at 1 with two items counts once. z exists from time 3 on.
-    expected = {"a1x": 1000, "a1y": 1000, "b2x": 1000, "b2y": 1000, "b3x": 667, "b3y": 667, "b3z": 667}
+    # Three visits; a at 1 with two items counts once. z exists after time 3. At the very first moment nothing did: all known are alike.
+    expected = {"a1x": 667, "a1y": 667, "a1z": 667, "b2x": 1000, "b2y": 1000, "b3x": 1000, "b3y": 1000}
     assert dict(zip(seen.tolist(), counts, strict=True)) == {name: pytest.approx(n, rel=0.12) for name, n in expected.items()}
     # Popularity: x 2, y 1, z 1 positives in training; log(1 + n). Audiences strictly before.
     code = {name: int(log.items.codes([name])[0]) for name in "xyz"}
@@ -109,6 +109,21 @@ def test_uniform_pairs_are_of_visits_and_of_what_exists():
     assert found["history length"] == pytest.approx(np.log([2, 2]))
     assert found["audience length"] == pytest.approx(np.log([3, 1]))
     assert module.tenths(split, np.array([code["x"], code["y"], code["z"]])).tolist() == [0, 3, 6]
+
+
+def test_items_that_were_shown_in_training_and_never_taken_are_in_the_last_tenth():
+    rows = [("a", "x", 1, 1), ("b", "y", 1, 1), ("a", "n", 2, 0), ("a", "y", 9, 1), ("b", "n", 9, 1)]
+    log = unskew.read(pa.table(dict(zip(("user", "item", "time", "label"), zip(*rows, strict=True), strict=True))))
+    split = unskew.split(log, shares=(3, 0, 2))
+    assert split.known_items == 2
+    assert module.tenths(split, log.items.codes(["x", "y", "n"])).tolist() == [0, 5, 9]
+
+
+def test_a_training_part_of_one_moment_has_uniform_pairs_of_all_items():
+    log = unskew.read({"user": [*range(20)] * 2, "item": [*range(10)] * 4, "time": [5] * 20 + [6] * 20})
+    _, item, time = module.uniform_pairs(unskew.split(log, shares=(1, 0, 1)), 4000, 0)
+    assert np.bincount(item, minlength=10) == pytest.approx(400, rel=0.2)
+    assert set(time.tolist()) == {5}
 
 
 # In a world
@@ -133,7 +148,10 @@ def test_the_truth_is_in_perfect_health(split, truth):
     # By tenth: the weighted shares are nearer to the uniform ones, and all tenths together are the whole.
     parts = found.deciles
     assert [part.number for part in parts] == list(range(1, 11))
-    assert sum(part.rows for part in parts) == found.pairs == len(split.rows("train"))
+    log, train = split.log, split.rows("train")
+    taken = {item: log.time[(log.item == item) & (log.label == 1)].min(initial=2**62) for item in range(len(log.items))}
+    existed = [time <= min(taken.values()) or taken[item] < time for item, time in zip(log.item[train], log.time[train], strict=True)]
+    assert sum(part.rows for part in parts) == found.pairs == sum(existed) < len(train)
     for name in ("share", "weighted_share", "uniform_share"):
         assert sum(getattr(part, name) for part in parts) == pytest.approx(1)
     before = sum(abs(part.share - part.uniform_share) for part in parts)

@@ -10,7 +10,8 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 import unskew
-from tests.conftest import columns, random_table
+from tests.conftest import columns, quick, random_table
+from unskew.cli import main
 from unskew.data.held_out import HeldOut, authors_acceptance, available_tests, company, criteria_of, effective_size, held_out
 from unskew.data.split import Split
 
@@ -83,10 +84,9 @@ def test_all_tests_leave_out_the_same_and_say_what_else(split: Split) -> None:
 events = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 20)), min_size=8, max_size=60)
 
 
-@effort(max_examples=40)
 @given(events)
 def test_every_item_weighs_one_in_the_balanced_test(rows: list) -> None:
-    split = unskew.split(log_of([(8, 8, 0), (9, 9, 0), *rows], ("user", "item", "time")))
+    split = unskew.split(quick(rows))
     for part in ("valid", "test"):
         found = held_out(split, part, "balanced")
         per_item = Counter(item for _, item, _ in named(split, found))
@@ -230,6 +230,13 @@ def test_several_named_tests_and_of_duplicates_the_marked_one_stays(tmp_path: Pa
     assert named(split, held_out(split, "test", "two")) == [("b", "x", 6)]
 
 
+def test_the_command_line_names_tests_too(tmp_path: Path, write) -> None:
+    source = write("log.csv", "user,item,time,mine\n" + "".join(f"u{n % 3},i{n % 4},{n},{n % 2}\n" for n in range(40)))
+    assert main(["prepare", str(source), "--out", str(tmp_path / "data"), "--tests", "mine"]) == 0
+    split = unskew.split(unskew.Log.open(tmp_path / "data"))
+    assert [time for _, _, time in named(split, held_out(split, "test", "mine"))] == [29, 31, 33, 35, 37, 39]
+
+
 # What was shown
 
 
@@ -296,7 +303,7 @@ visited = st.lists(
 )
 
 
-@effort(max_examples=40)
+@effort(max_examples=25)
 @given(visited, st.booleans(), st.sampled_from(["keep", "hide"]))
 def test_company_is_the_naive_loop(rows: list, with_visits: bool, repeats: str) -> None:
     rows = [(7, 3, 1, 1, None), (8, 4, 1, 1, None), (7, 5, 2, 1, None), *rows, (9, 3, 10, 1, "1")]

@@ -24,10 +24,10 @@ from unskew.statistics import Bin
 NOW = 1_600_000_000
 
 
-def cut(user, item, time, label=None, exposed=None, shares=(50, 20, 30), strength=1.0) -> Split:
-    columns = {"user": user, "item": item, "time": time, "label": label, "exposed": exposed}
+def cut(user, item, time, label=None, exposed=None, shares=(50, 20, 30), **more) -> Split:
+    columns = {"user": user, "item": item, "time": time, "label": label, "exposed": exposed} | more
     log = unskew.read(pa.table({name: list(column) for name, column in columns.items() if column is not None}))
-    return split(log, shares=shares, strength=strength)
+    return split(log, shares=shares)
 
 
 def codes(*numbers):
@@ -196,9 +196,9 @@ def test_slices_keep_equal_times_together_and_are_never_empty():
 def test_drift_by_hand(monkeypatch):
     monkeypatch.setattr(look, "SLICES", 3)
     monkeypatch.setattr(look, "TOP", 2)
-    # First slice: item 0 three times, 1 twice, 2 once. Second: 1 three times, 3 twice, 0 once. Third: only 4, and 25 more are shown.
+    # First slice: item 0 three times, 1 twice, 2 once. Second: 1 three times, 3 twice, 0 once. Third: only 4; 25 more are never taken.
     item = codes(0, 0, 0, 1, 1, 2, 1, 1, 1, 3, 3, 0, 4, 4, 4, 4, 4, 4)
-    born = np.array([0, 3, 5, 9] + [12] * 26)
+    born = np.array([0, 3, 5, 9, 12] + [np.iinfo(np.int64).max] * 25)
     found = look.drift_of(item, np.arange(18), born, None)
     first, second, third = found.slices
     assert (found.top, first.positives, second.positives, third.positives) == (2, 6, 6, 6)
@@ -207,6 +207,9 @@ def test_drift_by_hand(monkeypatch):
     assert second.overlap_first == second.overlap_previous == pytest.approx(1 / 3)  # {0, 1} and {1, 3}
     assert second.correlation == pytest.approx(0)  # the four that exist, ranks 4 3 2 1 and 2 4 1 3: 1 - 6 * 10 / 60
     assert (third.new, third.overlap_first, third.overlap_previous) == (1, 0, 0)
+    # The five that exist: counts 1 3 0 2 0 and 0 0 0 0 6, ranks 3 5 1.5 4 1.5 and 2.5 2.5 2.5 2.5 5.
+    assert third.correlation == pytest.approx(look.spearman([1, 3, 0, 2, 0], [0, 0, 0, 0, 6]))
+    assert third.correlation == pytest.approx(-3.75 / math.sqrt(9.5 * 5))
     assert (first.overlap_first, found.kept, found.half_life) == (1, 0, 1)  # of {0, 1}, half is left in the second slice
     assert math.isnan(first.new)
 
@@ -314,50 +317,75 @@ def test_large_logs_get_fewer_shuffles():
 
 
 def test_tests_by_hand():
-    # Training: x 6, y 3, z 1, w 1, v 1 (the head is one of five items: x). Test positives: x x y n, n is new.
-    item = [*"xxxxxxyyyzwv", *"xxyn"]
-    found = inspect(cut([*"abababababab", *"abab"], item, NOW + np.arange(16), shares=(75, 0, 25), strength=0))
-    ordinary, resampled = found.tests
-    assert (ordinary.rows, ordinary.positives) == (4, 4)
+    # Training: x 6, y 3, z 1, w 1, v 1 (the head is one of five items: x). Test positives: x x y and n, which is new; nobody had it
+    # before the first time, so that one is left out, and the second counts.
+    item = [*"xxxxxxyyyzwv", *"xxynn"]
+    found = inspect(cut([*"abababababab", *"ababa"], item, NOW + np.arange(17), shares=(12, 0, 5)))
+    assert [tested.test for tested in found.tests] == ["ordinary", "balanced", "authors"]
+    ordinary, balanced, authors = found.tests
+    assert (ordinary.positives, balanced.positives) == (4, 4)
+    assert (ordinary.effective_sample_size, balanced.effective_sample_size) == (4, pytest.approx(9 / 2.5))  # 1/2 1/2 1 1
     assert (ordinary.head, ordinary.long_tail, ordinary.unknown_items) == (0.5, 0.25, 0.25)
-    assert ordinary.gini == pytest.approx(look.gini([2, 1, 1]))
-    assert ordinary.gini_known == pytest.approx(look.gini([2, 1]))
-    assert ordinary.mean_log10_popularity == pytest.approx((2 * math.log10(6) + math.log10(3)) / 4)  # n counts as 1
+    assert (balanced.head, balanced.long_tail, balanced.unknown_items) == tuple([pytest.approx(1 / 3)] * 3)
+    assert (ordinary.gini, balanced.gini) == (pytest.approx(look.gini([2, 1, 1])), pytest.approx(0))
+    logs = math.log10(6), math.log10(3)  # n counts as 1
+    assert ordinary.mean_log10_popularity == pytest.approx((2 * logs[0] + logs[1]) / 4)
+    assert balanced.mean_log10_popularity == pytest.approx(sum(logs) / 3)
     assert ordinary.deciles == (0.5, 0, 0.25, 0, 0, 0, 0, 0, 0, 0)  # five items: every other tenth
-    assert resampled.deciles == ordinary.deciles  # strength 0 resamples nothing
-    assert resampled.gini_blind == ordinary.gini
+    assert balanced.deciles == pytest.approx((1 / 3, 0, 1 / 3, 0, 0, 0, 0, 0, 0, 0))
+    assert authors.positives <= 2  # the most popular of the held-out part, x, always vanishes
 
 
-def test_resampling_flattens_a_skewed_test(skewed):
-    ordinary, resampled = skewed.tests
-    assert ordinary.unknown_items == resampled.unknown_items == 0
-    assert resampled.positives < ordinary.positives / 3
-    assert resampled.gini < resampled.gini_blind - 0.1  # as few positives, drawn blindly, stay as skewed as they were
-    assert resampled.mean_log10_popularity < ordinary.mean_log10_popularity - 0.5
-    assert resampled.long_tail > ordinary.long_tail + 0.2
-    assert resampled.head + resampled.long_tail == pytest.approx(1)
-    assert sum(resampled.deciles) == pytest.approx(1)
+def test_the_balanced_test_flattens_a_skewed_one(skewed):
+    ordinary, balanced, _ = skewed.tests
+    assert ordinary.unknown_items == balanced.unknown_items == 0
+    assert balanced.positives == ordinary.positives
+    assert balanced.effective_sample_size < ordinary.effective_sample_size == ordinary.positives
+    assert balanced.gini == pytest.approx(0, abs=1e-9)
+    assert ordinary.gini > 0.3
+    assert balanced.mean_log10_popularity < ordinary.mean_log10_popularity - 0.3
+    assert balanced.deciles == pytest.approx([0.1] * 10)  # 40 items, all of them in the test
+    assert balanced.head + balanced.long_tail == pytest.approx(1)
+    assert f"where every item counts once (balanced), {100 * balanced.head:.1f} % is" in skewed.sentences()[3]
 
 
 def test_unknown_items_are_told_apart_from_the_tail():
     found = inspect(cut([*"abcdef"] * 2, [*"xxxyyy", *"nnnmmm"], NOW + np.arange(12)))
-    for tested in found.tests:
+    for tested in found.tests[:2]:
         assert tested.unknown_items == 1
         assert tested.head == tested.long_tail == sum(tested.deciles) == 0
-        assert math.isnan(tested.gini_known)
-    assert "on items that training never saw from 100.0 % to 100.0 %" in found.sentences()[3]
+    assert "Test: 0.0 % of the ordinary test is on the most popular fifth of the items" in found.sentences()[3]
 
 
-def test_the_randomised_test_is_there_where_the_log_knows_it():
+def test_every_test_is_there_where_the_log_knows_it():
     draw = np.random.default_rng(0)
     exposed = np.arange(400) % 4 == 0
-    user, item, label = draw.integers(0, 20, 400), draw.integers(0, 9, 400), draw.integers(0, 2, 400)
-    found = inspect(cut(user, item, NOW + np.arange(400), label, exposed.astype(int)))
-    assert [tested.test for tested in found.tests] == ["ordinary", "resampled", "randomised"]
-    assert found.tests[2].rows == exposed[280:].sum() == 30
-    assert {row.group for row in found.rows()} >= {"randomised test"}
-    assert len(found.split) == 7
+    user, item, label = np.repeat(np.arange(40), 10), draw.integers(0, 9, 400), draw.integers(0, 2, 400)
+    time = NOW + np.arange(400) // 5  # five at a time
+    found = inspect(cut(user, item, time, label, exposed.astype(int), propensity=draw.choice([0.25, 0.5], 400)))
+    assert [tested.test for tested in found.tests] == ["ordinary", "balanced", "shown", "randomised", "weighted", "authors"]
+    by_name = {tested.test: tested for tested in found.tests}
+    assert by_name["randomised"].positives == (exposed & (label == 1))[280:].sum()  # every item is there by then
+    assert by_name["weighted"].positives == by_name["ordinary"].positives == label[280:].sum()
+    assert by_name["weighted"].effective_sample_size < by_name["ordinary"].effective_sample_size
+    assert {row.group for row in found.rows()} >= {"randomised test", "shown test", "weighted test"}
+    assert [row["part"] for row in found.split] == ["train", "valid", "test"]
     assert "randomised" in inspect_page(found)
+
+
+def test_repeats_by_hand():
+    # Training (10 positives): a has x twice, b has y twice. Test: x and z of a again, z of b. Then a is shown x, which is no positive.
+    label = [1] * 13 + [0]
+    found = inspect(cut([*"aabbabzzzz", *"abaa"], [*"xxyyzwxywv", *"xzzx"], NOW + np.arange(14), label, shares=(10, 0, 4)))
+    assert (found.repeats.positives, found.repeats.repeated, found.repeats.kept) == (13, 4, True)
+    assert (found.repeats.train_share, found.repeats.test_share) == (pytest.approx(0.2), pytest.approx(2 / 3))
+    said = "Repeats: 30.8 % of the positives are on an item that the same user had before; past items stay candidates."
+    assert said in found.sentences()
+    rows = {row.name: row.value for row in found.rows() if row.group == "repeats"}
+    assert rows == {"repeated positives": "4", "in training / test": "20.0 % / 66.7 %", "past items": "candidates"}
+    never = inspect(cut([*"aabbccddee"], [*"xyxyxyxyxy"], NOW + np.arange(10)))
+    assert (never.repeats.repeated, never.repeats.kept) == (0, False)
+    assert not [sentence for sentence in never.sentences() if sentence.startswith("Repeats")]
 
 
 # What is handed on
@@ -400,7 +428,8 @@ def test_sentences_of_logs_that_say_little():
     assert "Order: cannot be tested, nobody has two positives at different times." in together
     assert any(sentence.startswith("Ties: 100.0 % of the positives") for sentence in together)
     assert "Order: too little data to judge, no transition occurs twice." in inspect(DEGENERATE["three rows"]()).sentences()
-    assert "Test: the test part has no positives." in inspect(DEGENERATE["no positives in the test"]()).sentences()
+    nothing = "Test: the test part has no positives that could be ranked."
+    assert nothing in inspect(DEGENERATE["no positives in the test"]()).sentences()
     recurring = next(row for row in inspect(DEGENERATE["more rows than pairs"]()).rows() if row.name == "sparsity")
     assert recurring == Row("size", "sparsity", "-400.00 %", "below 0: the same pairs again and again")
 
@@ -411,7 +440,8 @@ def test_rows_are_formatted_for_people(skewed):
     assert rows["size", "sparsity"].value == f"{100 * (1 - 6000 / 200 / 40):.2f} %"
     assert rows["time", "first"].value == "2020-09-13 12:26:40"
     assert rows["order", "by chance"].meaning == "20 shuffles"
-    assert rows["ordinary test", "rows / positives"].value == "1,800 / 1,800"
+    assert rows["ordinary test", "positives"].value == "1,800"
+    assert rows["ordinary test", "effective sample size"].value == "1,800"
 
 
 def test_the_split_is_passed_on():
@@ -465,7 +495,7 @@ def test_the_picture_stands_alone_on_white(skewed):
     text = "".join(root.itertext())
     assert "Popularity of the items" in text
     assert "What the test asks for" in text
-    assert "resampled" in text
+    assert "balanced" in text
 
 
 def test_text_is_escaped():

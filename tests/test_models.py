@@ -1,6 +1,7 @@
 """What every registered model promises, with planted faults that show each check fires."""
 
 import dataclasses
+import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -19,14 +20,19 @@ from tests.conftest import random_table
 from unskew.catalog import Catalog
 from unskew.data.batches import Batch, batch, contexts, with_candidates
 from unskew.data.held_out import held_out
+from unskew.data.sequences import SequenceBatch
 from unskew.data.views import PAD
 from unskew.evaluate import evaluation, rank
-from unskew.layers import reseed
+from unskew.layers import Embeddings, real, reseed
 from unskew.losses import weighted_mean
-from unskew.models.base import MODELS, Phase, Recommender, Stage, model_named, parameters_of
+from unskew.model import recommender
+from unskew.models.base import MODELS, NextItem, Phase, Recommender, Stage, model_named, parameters_of
 from unskew.models.deps import DEPS
+from unskew.models.deps_causal import CausalDEPS, PrefixEncoder
+from unskew.models.fpmc import FPMC
 from unskew.models.popularity import Popularity
-from unskew.run import train
+from unskew.models.usr import USR
+from unskew.run import RunFolder, train
 from unskew.train import Trainer, Training
 
 Build = Callable[[unskew.Split], Recommender]
@@ -479,3 +485,342 @@ def test_it_learns_a_predictable_walk(kind: type[Recommender]) -> None:
     assert found > 2 * chance
     valid = [record["valid"]["ordinary"]["ndcg@10"] for record in trainer.records if "valid" in record]
     assert not trainer.stages or max(valid) > 0.4
+
+
+# Killed and resumed: bit for bit the same
+
+CRITERIA = ("ordinary", "balanced")
+FEW = Training(rounds=2, batch_size=40, sequences=5, valid_rows=30, patience=9, seed=2)
+
+
+class Killed(Exception):  # noqa: N818
+    pass
+
+
+@cache
+def small(**more: Any) -> unskew.Split:
+    return unskew.split(unskew.read(random_table(**{"rows": 300, "users": 20, "items": 15, "times": 100, "negatives": 0.0} | more)))
+
+
+def wrapped(backbone: str, **weighting: Any) -> tuple[str, Any]:
+    kind = model_named(f"debiased-{backbone}")
+    short = {"past_items": 5, "past_users": 4, "propensity_width": 6, "propensity_rounds": 1}
+    return kind.name, kind.Config(backbone=tiny(MODELS[backbone]), **short | weighting)
+
+
+RESUMED = [(kind.name, tiny(kind, copies=1, propensity_rounds=1)) for kind in MODELS.values()]
+RESUMED += [wrapped("sasrec", weights="ips"), wrapped("din", weights="snips")]
+
+
+def killed_everywhere(split: unskew.Split, name: str, config: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Train, and die in the middle of an epoch of each phase, with the last step lost, and at the end of each round. How often."""
+    died = set()
+    save = RunFolder.save
+
+    def checkpoint(self: RunFolder, trainer: Trainer) -> None:
+        at = trainer.progress
+        stage = trainer.stages[at.stage]
+        phase = stage.phases[at.phase].name
+        step, moment = trainer.samplers[phase].step, (stage.name, phase)
+        assert len(trainer.samplers[phase]) > 2
+        if step == 1:
+            save(self, trainer, None)
+        if step == 2 and moment not in died:
+            died.add(moment)
+            raise Killed
+
+    def at_the_end(self: RunFolder, trainer: Trainer, record: dict[str, Any] | None) -> None:
+        save(self, trainer, record)
+        if record is not None and (record["stage"], record["round"]) not in died:
+            died.add((record["stage"], record["round"]))
+            raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "maybe_checkpoint", checkpoint)
+        patched.setattr(RunFolder, "save", at_the_end)
+        for _ in range(50):
+            try:
+                train(split, name, config, FEW, folder, resume=True)
+            except Killed:
+                continue
+            return len(died)
+    raise AssertionError("never finished")
+
+
+def left_behind(folder: Path) -> dict[str, Any]:
+    """All that a run says of itself, but for how fast it was."""
+    found: dict[str, Any] = {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
+    lines = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+    found["records"] = [{key: value for key, value in line.items() if key not in ("rows_per_s", "peak_gb")} for line in lines]
+    return found | {"card": json.loads((folder / "card.json").read_text())}
+
+
+@pytest.mark.parametrize(("name", "config"), RESUMED, ids=[name for name, _ in RESUMED])
+def test_a_killed_run_ends_bit_for_bit_where_it_would_have(name: str, config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    split = small()
+    _, trainer = train(split, name, config, FEW, tmp_path / "whole")
+    died = killed_everywhere(split, name, config, tmp_path / "killed", monkeypatch)
+    phases = {(stage.name, phase.name) for stage in trainer.stages for phase in stage.phases}
+    assert died == len(phases) + sum(stage.rounds for stage in trainer.stages)
+    whole, killed = (left_behind(tmp_path / run) for run in ("whole", "killed"))
+    assert {f"weights-{criterion}.safetensors" for criterion in CRITERIA} < whole.keys()
+    assert whole == killed
+
+
+# Logs with moments that hold much
+
+
+def finite(trainer: Trainer) -> None:
+    for state in (trainer.model.state_dict(), *trainer.best.values()):
+        assert all(bool(value.isfinite().all()) for value in state.values() if value.is_floating_point())
+    numbers = [number for record in trainer.records for number in [*record["losses"].values(), *record.get("statistics", {}).values()]]
+    assert np.isfinite(numbers).all()
+
+
+def trained_and_tested(kind: type[Recommender], split: unskew.Split, **more: Any) -> Trainer:
+    torch.manual_seed(0)
+    settings = Training(rounds=1, batch_size=64, sequences=8, valid_rows=30)
+    start = kind(split, tiny(kind, copies=1, propensity_rounds=1, **more)).state_dict()
+    model, trainer = train(split, kind.name, tiny(kind, copies=1, propensity_rounds=1, **more), settings)
+    finite(trainer)
+    assert not trainer.stages or any(not torch.equal(value, start[name]) for name, value in trainer.model.state_dict().items())
+    for test in CRITERIA:
+        tested = held_out(split, "test", test)
+        found = evaluation(split, rank(model, split, tested.rows), "full", tested)
+        assert all(0 <= value <= 1 for value in found.metrics().values())
+    return trainer
+
+
+@cache
+def at_once(moments: int) -> unskew.Split:
+    """Like Coat: everybody rates some items at one moment, most of them not liked, and others later. Two moments leave no validation."""
+    random = np.random.default_rng(0)
+    rows = [(user, item) for user in range(24) for item in random.permutation(16)[: 6 + 2 * moments]]
+    user, item = zip(*rows, strict=True)
+    order = np.tile(np.arange(6 + 2 * moments), 24)
+    time = np.where(order < 6, 0, 1 + (order - 6) * (moments - 1) // (2 * moments))
+    label = (random.random(len(rows)) < 0.4).astype(np.int8)
+    log = unskew.read({"user": user, "item": item, "time": time, "label": label})
+    shares = (6, 0, 4) if moments == 2 else (6, 3, 3)
+    split = unskew.split(log, shares=shares)
+    assert len(np.unique(log.time)) == moments
+    assert len(np.unique(log.time[split.mask("train")])) == 1
+    return split
+
+
+@every_model
+@pytest.mark.parametrize("moments", [2, 3])
+def test_all_of_training_may_be_one_moment(kind: type[Recommender], moments: int) -> None:
+    """Nobody has a past while it trains, and everybody has one afterwards."""
+    split = at_once(moments)
+    trainer = trained_and_tested(kind, split)
+    assert set(trainer.best) == ({*CRITERIA, "shown"} if moments == 3 else set())
+
+
+@cache
+def baskets() -> unskew.Split:
+    """Each user comes three to seven times and takes 1, 2 or 14 things at once: far more than a model reads that reads four."""
+    random = np.random.default_rng(1)
+    rows = [
+        (user, int(item), int(day))
+        for user in range(18)
+        for day in random.permutation(30)[: random.integers(3, 8)]
+        for item in random.permutation(60)[: random.choice([1, 2, 14])]
+    ]
+    user, item, time = zip(*rows, strict=True)
+    return unskew.split(unskew.read({"user": user, "item": item, "time": time}))
+
+
+@every_model
+@pytest.mark.parametrize("repeats", ["keep", "hide"])
+def test_baskets_may_be_larger_than_what_is_read(kind: type[Recommender], repeats: str) -> None:
+    split = unskew.split(baskets().log, repeats=repeats)
+    size = np.bincount(np.unique(split.log.user * 1000 + split.log.time, return_inverse=True)[1])
+    assert (size > 3 * 4).sum() > 20
+    trained_and_tested(kind, split, history=4, audience=4)
+
+
+# Rare ids
+
+
+@cache
+def with_rare_ids() -> unskew.Split:
+    """Some users and items have one or two positives in training, some have none."""
+    split = unskew.split(unskew.read(random_table(rows=360, users=90, items=70, times=200, negatives=0.0)), min_count=3)
+    for known, ids in ((split.item_ids, split.log.items), (split.user_ids, split.log.users)):
+        assert known.rare is not None
+        assert 5 < known.rare.sum() < known.size - 5
+        assert known.size < len(ids)
+    return split
+
+
+def with_embeddings(kind: type[Recommender]) -> bool:
+    return any(isinstance(module, Embeddings) for module in kind(with_rare_ids(), tiny(kind)).modules())
+
+
+def test_who_has_embeddings() -> None:
+    assert {kind.name for kind in MODELS.values() if not with_embeddings(kind)} == {"popularity", "itemknn"}
+
+
+@every_model
+def test_rare_ids_train_evaluate_and_survive_a_trip_to_the_disk(kind: type[Recommender], tmp_path: Path) -> None:
+    split = with_rare_ids()
+    settings = dataclasses.asdict(tiny(kind, copies=1, propensity_rounds=1)) | {"rounds": 1, "sequences": 8, "batch_size": 64}
+    made = recommender(kind.name, settings | {"valid_rows": 30}).fit(split, tmp_path / "run")
+    assert made._trainer is not None
+    finite(made._trainer)
+    there = unskew.load(tmp_path / "run")
+    everyone = [*split.log.users.ids.to_pylist(), "nobody"]
+    for test in CRITERIA:
+        found = made.evaluate(split, test=test)
+        assert len(found.user) > 50
+        assert found.metrics() == there.evaluate(split, test=test).metrics()
+    assert made.recommend(users=everyone).table.num_rows == 10 * len(everyone)
+    assert made.recommend(users=everyone).table.equals(there.recommend(users=everyone).table)
+    assert made.recommend(histories=[["i1", "i2"], []]).table.equals(there.recommend(histories=[["i1", "i2"], []]).table)
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in MODELS.values() if kind.name not in ("popularity", "itemknn")], ids=lambda kind: kind.name
+)
+@torch.no_grad()
+def test_who_is_rare_is_as_unknown_as_who_was_never_seen(kind: type[Recommender]) -> None:
+    """As a candidate, in a history, in an audience and as the user who asks."""
+    split = with_rare_ids()
+    model = builder(kind)(split)
+    rare_items, rare_users = (torch.from_numpy(np.flatnonzero(known.rare)) for known in (split.item_ids, split.user_ids))
+    new_item, new_user = split.known_items, split.known_users
+
+    def scores(candidates: Tensor, user: int, history: list[int], audience: list[int]) -> Tensor:
+        rows = batch(split.log, [0], [0], candidates.numpy()[None], None, HISTORY, AUDIENCE)
+        read = {"user_B": torch.tensor([user]), "history_BL": torch.tensor([history]), "audience_AM": torch.tensor([audience])}
+        return model(rows._replace(**read, audience_of_BC=torch.zeros_like(rows.candidates_BC)))[0]
+
+    own = torch.from_numpy(np.flatnonzero(~split.item_ids.rare)[:4])
+    strangers = torch.cat([rare_items, torch.tensor([new_item, new_item + 3, len(split.log.items) + 9])])
+    usual = (int(np.flatnonzero(~split.user_ids.rare)[0]), own[:2].tolist(), [0, 1])
+    found = scores(strangers, *usual)
+    close(found, found[:1].expand(len(found)))
+    assert len(scores(own, *usual).unique()) == len(own)
+    for history in ([int(rare_items[0]), int(own[0])], [int(rare_items[1]), int(own[0])], [len(split.log.items) + 9, int(own[0])]):
+        close(scores(own, usual[0], history, usual[2]), scores(own, usual[0], [new_item, int(own[0])], usual[2]))
+    for user in (int(rare_users[0]), int(rare_users[1]), len(split.log.users) + 9):
+        close(scores(own, user, *usual[1:]), scores(own, new_user, *usual[1:]))
+        close(scores(own, *usual[:2], [user, 0]), scores(own, *usual[:2], [new_user, 0]))
+
+
+# Whole sequences are each of their targets by itself
+
+ONE_PASS = [kind for kind in MODELS.values() if issubclass(kind, NextItem)]
+
+
+def tied(model: Recommender, split: unskew.Split, phase: str) -> SequenceBatch:
+    """The largest batch of an epoch. Some of its targets have events of the same moment in their window, before or after them."""
+    made = max(Trainer(model, split, Training(sequences=6)).samplers[phase].epoch(), key=lambda each: int(each.target_BL.sum()))
+    assert isinstance(made, SequenceBatch)
+    row_N, past_N, _, _ = made.targets()
+    place_N = made.target_BL.nonzero()[:, 1] - (made.history_BL == PAD).sum(1)[row_N]
+    assert int((past_N < place_N).sum()) > 2
+    return made
+
+
+def strictly_before(split: unskew.Split, rows: SequenceBatch, b: int, place: int) -> tuple[Tensor, int]:
+    """What the window of an event holds of earlier times, by the times of the log; and its own time."""
+    time = split.log.time[rows.event_BL[b].numpy()]
+    earlier = torch.from_numpy(time < time[place]) & (rows.history_BL[b] != PAD)
+    return rows.history_BL[b][earlier], int(time[place])
+
+
+@cache
+def with_ties() -> unskew.Split:
+    return unskew.split(unskew.read(random_table(rows=500, users=12, items=15, times=60, negatives=0.0)))
+
+
+@pytest.mark.parametrize("history", [4, 200], ids=["windows", "everything"])
+@pytest.mark.parametrize("kind", ONE_PASS, ids=lambda kind: kind.name)
+@torch.no_grad()
+def test_one_pass_is_each_target_by_itself(kind: type[NextItem], history: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss of a batch of sequences is that of contexts which hold just the items strictly before their own moment."""
+    split = with_ties()
+    torch.manual_seed(0)
+    model = kind(split, tiny(kind, dropout=0.0, state_dropout=0.0, history=history, samples=5)).eval()
+    for parameter in model.parameters():
+        parameter.add_(torch.randn(parameter.shape) * 0.3)
+    phase = model.stages(1)[-1].phases[-1]
+    rows = tied(model, split, phase.name)
+    weight = torch.rand(rows.history_BL.shape) + 0.5
+    given: list[Tensor] = []
+    loss_of = model.loss_of
+    monkeypatch.setattr(model, "loss_of", lambda *those: given.extend(those) or loss_of(*those))
+    reseed(1)
+    found = phase.loss(rows._replace(weight_BL=weight))
+    states, weights = [], []
+    for b, place in rows.target_BL.nonzero().tolist():
+        before, time = strictly_before(split, rows, b, place)
+        asked = contexts(split.log, rows.user_B[b : b + 1].numpy(), [time], history)
+        if history == 200:  # the same as what evaluation reads
+            assert asked.history_BL[0].tolist() == before.tolist()
+        states.append(model.context(asked._replace(history_BL=before[None]))[0, : given[0].shape[1]])
+        weights.append(weight[b, place])
+    close(given[0], torch.stack(states))
+    if kind is not USR:  # which has weights of its own beside these
+        close(given[2], torch.stack(weights))
+    reseed(1)
+    close(found, loss_of(torch.stack(states), rows.history_BL[rows.target_BL], given[2]))
+
+
+@pytest.mark.parametrize("history", [1, 3])
+@torch.no_grad()
+def test_one_pass_of_fpmc_is_each_target_by_itself(history: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    split = with_ties()
+    torch.manual_seed(0)
+    model = FPMC(split, FPMC.Config(width=4, history=history))
+    monkeypatch.setattr("unskew.models.fpmc.another", lambda item, items: (item + 7) % items)
+    rows = tied(model, split, "S-BPR")
+    terms = []
+    for b, place in rows.target_BL.nonzero().tolist():
+        target, (_, time) = int(rows.history_BL[b, place]), strictly_before(split, rows, b, place)
+        user, pair = rows.user_B[b : b + 1].numpy(), [[target, (target + 7) % split.known_items]]
+        scores = model(batch(split.log, user, [time], pair, None, history, 0))[0]
+        terms.append(functional.softplus(scores[1] - scores[0]))
+    close(model.sbpr_loss(rows), torch.stack(terms).mean())
+
+
+@pytest.mark.parametrize("kind", [DEPS, CausalDEPS], ids=lambda kind: kind.name)
+@torch.no_grad()
+def test_one_pass_of_the_propensities_is_each_event_by_itself(kind: type[DEPS]) -> None:
+    """From both views, through the probabilities that weights are made of; and, where the encoders are causal, in stage 1, too."""
+    split, everything = with_ties(), 200
+    log = split.log
+    model = kind(split, tiny(kind, history=everything, audience=everything, dropout=0.0, hidden_ids=0.0)).eval()
+    for parameter in model.parameters():
+        parameter.add_(torch.randn(parameter.shape) * 0.3)
+    rows = next(Trainer(model, split, Training(sequences=6)).samplers["propensity"].epoch())
+    terms, masked = [], []
+    for b, place in real(rows.history_BL).nonzero().tolist():
+        before, time = strictly_before(split, rows, b, place)
+        made = batch(
+            log, rows.user_B[b : b + 1].numpy(), [time], rows.history_BL[b, place : place + 1].numpy(), None, everything, everything
+        )
+        assert made.history_BL[0].tolist() == before.tolist()
+        terms.append(-model.propensity.item_view(made).log())
+        masked.append(next_of(model.history_encoder, model.items, before, int(rows.history_BL[b, place])))
+    for b, place in real(rows.audience_BM).nonzero().tolist():
+        event = rows.audience_event_BM[b, place]
+        user, time = rows.audience_BM[b, place : place + 1].numpy(), log.audiences.times[event : event + 1]
+        made = batch(log, user, time, rows.item_B[b : b + 1].numpy(), None, everything, everything)
+        terms.append(-model.propensity.user_view(made).log())
+        masked.append(next_of(model.audience_encoder, model.users, made.audience_AM[made.audience_of_BC[0, 0]], int(user[0])))
+    assert len(terms) > 60
+    close(model.autoregressive_loss(rows), torch.cat(terms).mean())
+    if kind is CausalDEPS:
+        some_past = [term for term in masked if term is not None]
+        assert 20 < len(some_past) < len(masked) - 3
+        close(model.masked_loss(rows), model.config.mlm_weight * torch.stack(some_past).mean())
+
+
+def next_of(encoder: nn.Module, table: Embeddings, before: Tensor, target: int) -> Tensor | None:
+    """-log P of an id after those before it; nothing where there are none."""
+    if not len(before) or not isinstance(encoder, PrefixEncoder):
+        return None
+    return -torch.log_softmax(table.table() @ encoder(table(before[None]))[0, -1], 0)[target]

@@ -3,7 +3,6 @@
 from collections import Counter
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given
@@ -11,10 +10,9 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 import unskew
-from tests.conftest import random_table
-from unskew.data.log import assemble
+from tests.conftest import quick, random_table
 from unskew.data.sequences import SequenceBatch, SequenceSampler, Windows, windows
-from unskew.data.views import PAD, offsets_of
+from unskew.data.views import PAD
 from unskew.layers import real
 
 
@@ -132,23 +130,6 @@ def test_with_an_overlap_every_event_is_a_target_once_and_has_its_past(distinct_
 
 
 # Many ties: users whose baskets are longer than a window
-
-
-def quick(rows: list[tuple[int, int, int]]) -> unskew.Log:
-    """The log of some positives, made without an engine: a property needs hundreds of them."""
-    columns: dict[str, np.ndarray] = {}
-    found = np.array(sorted(set(rows)), np.int64).T
-    for place in (0, 1):
-        order = sorted(set(found[place].tolist()), key=lambda code: (found[2][found[place] == code].min(), code))
-        found[place] = [order.index(code) for code in found[place].tolist()]
-    user, item, time = found
-    by_user, by_item = np.lexsort((item, time, user)), np.lexsort((user, time, item))
-    columns |= {"user": user[by_user].astype(np.int32), "item": item[by_user].astype(np.int32), "time": time[by_user]}
-    columns |= {"label": np.ones(len(user), np.int8), "history_offsets": offsets_of(np.sort(user), int(user.max()) + 1)}
-    columns |= {"audience_user": user[by_item].astype(np.int32), "audience_time": time[by_item]}
-    columns |= {"audience_offsets": offsets_of(np.sort(item), int(item.max()) + 1)}
-    users, items = (pa.table({"id": np.arange(codes.max() + 1)}) for codes in (user, item))
-    return assemble(columns, users, items, {})
 
 
 baskets = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 11), st.integers(0, 4)), min_size=1, max_size=50)

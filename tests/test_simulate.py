@@ -105,6 +105,13 @@ def test_logged_propensities_are_the_policys(world):
     assert abs(np.mean(list(of_visit.values())) - 0.2) < 4 * math.sqrt(0.16 / len(of_visit))
 
 
+def test_what_is_shown_to_a_user_in_a_step_is_one_visit(world):
+    visit_of = {}
+    for visitor, when, visit in zip(*columns(world, "user", "time", "visit"), strict=True):
+        assert visit_of.setdefault((visitor, when), visit) == visit
+    assert len(set(visit_of.values())) == len(visit_of)
+
+
 def test_small_chunks_change_no_truth(monkeypatch, world):
     user, item, time = columns(world, "user", "item", "time")
     whole = world.exposure(user, item, time)

@@ -108,7 +108,7 @@ def test_the_threshold_of_prepare_is_the_default_of_split(tmp_path: Path) -> Non
 triples = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 6), st.integers(0, 1)), min_size=4, max_size=60)
 
 
-@effort(max_examples=60)
+@effort(max_examples=25)
 @given(triples)
 def test_repeated_is_the_naive_loop(rows: list[tuple[int, int, int, int]]) -> None:
     """A row repeats if its user had a positive on its item strictly before: ties and what was only shown do not count."""

@@ -266,7 +266,8 @@ def test_who_is_chosen_by_what() -> None:
 
 def test_a_criterion_that_the_ranked_rows_do_not_have_is_refused(tmp_path: Path) -> None:
     """A handful of visits among hundreds of rows: the sample may have none of them."""
-    few = unskew.split(unskew.read(random_table()))
+    table = random_table()
+    few = unskew.split(unskew.read(table.append_column("visit", table["time"])))
     assert 0 < len(held_out(few, "valid", "shown").rows) < 10
     for wanted in ({"valid_rows": 50}, {"valid_rows": 2000}):
         made = recommender("fpmc", FPMC | {"rounds": 1} | wanted).fit(few)

@@ -1,6 +1,6 @@
 """Are the estimated propensities any good? Against the truth where it is known, and by what their weights do where it is not.
 
-Looked at are the rows of the training part, for these are weighted. An undefined figure is nan.
+Looked at are the rows of the training part whose item somebody had before, for these are weighted. An undefined figure is nan.
 
 calibration    rows in bins of their estimate; in each the mean estimate and the mean truth. A softmax over all ids sums to 1
                whatever the number of exposures, so estimates are at best proportional to the truth: `scale` is the constant
@@ -191,7 +191,7 @@ def health(split: Split, estimates: pa.Table, clip: float, truth: ArrayLike | No
     columns["truth"] = np.full(len(log), np.nan) if truth is None else np.array(truth, np.float64)
     if len(columns["truth"]) != len(log):
         raise BadInput(f"{len(columns['truth']):,} true propensities for a log of {len(log):,} rows: expected one per row")
-    rows = split.rows("train")
+    rows = np.flatnonzero(split.mask("train") & ~split.first_appearance)
     columns = {name: column[rows] for name, column in columns.items()}
     if not (columns["weight"] > 0).all():
         raise BadInput("expected a weight above 0 for every row")

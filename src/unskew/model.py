@@ -77,7 +77,7 @@ class Model:
         self.records, self._log = trainer.records, split.log
         self._borders, self._repeats = (split.train_end, split.valid_end), split.repeats
         self._weights, self._choose_by = weights_of(trainer), trainer.choose_by
-        self._trainer, self._folder = trainer, None
+        self._trainer, self._folder, self._data = trainer, None, ""
         return self
 
     def evaluate(

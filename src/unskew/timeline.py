@@ -48,9 +48,9 @@ class Rolling:
         return [float("nan") if window.evaluation is None else window.evaluation.mean(metric) for window in self.windows]
 
     def mean(self, metric: str = "ndcg@10") -> float:
-        """Over all windows, each weighted by its units."""
+        """Over all windows, each counting as much as its units do together."""
         found = [window.evaluation for window in self.windows if window.evaluation is not None]
-        sizes = [len(each.user) for each in found]
+        sizes = [each.weights.sum() for each in found]
         return float(np.average([each.mean(metric) for each in found], weights=sizes)) if found else float("nan")
 
     def as_dict(self) -> dict[str, Any]:
@@ -112,7 +112,9 @@ def _everything_before(split: Split, time: int) -> Split:
     train, valid, _ = split.settings.shares
     before = split.log.time[split.log.time < time]
     train_end, _ = borders(before, np.array([train, valid, 0]) / (train + valid))
-    return split_at(split.log, split.settings, train_end, time)
+    # Whether past items are candidates is decided once, so that all windows ask the same.
+    settings = replace(split.settings, repeats="keep" if split.repeats else "hide")
+    return split_at(split.log, settings, train_end, time)
 
 
 def ticks_of(window: str, ticks: int | None) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from unskew.data.engines import FILE, ROW, Engine, Unparsed, literal
+from unskew.data.engines import FILE, ROW, Engine, Malformed, Unparsed, literal
 from unskew.data.files import opened
 from unskew.data.formats import Column, Reading, Source
 from unskew.data.log import MARK
@@ -55,6 +55,8 @@ def check(engine: Engine, source: Source, reading: Reading) -> Checked:
     """Look at every value once. Stop at the first bad row, or set the bad ones aside if the caller says so."""
     try:
         return _checked(engine, source, reading)
+    except Malformed as error:
+        raise BadInput(f"{source.name}: {error}") from None
     except Unparsed as error:
         raise BadInput(f"{error.file}, line {_line_of_record(source, error.file, error.record)}: {error.reason}") from None
 

@@ -61,6 +61,10 @@ class Unparsed(BadInput):
         self.file, self.record, self.reason, self.text = file, record, reason, text
 
 
+class Malformed(BadInput):
+    """A text file that cannot be read, and the engine does not say where."""
+
+
 class Engine(Protocol):
     def scan(self, scan: Scan) -> str:
         """The FROM clause that reads it; files also have the column FILE."""
@@ -263,6 +267,8 @@ def _plain_errors() -> Iterator[None]:
 
 def _plain(error: duckdb.Error) -> UnskewError:
     text = str(error)
+    if "CSV Parser state machine" in text:  # DuckDB says neither where nor why
+        return Malformed("a carriage return in the middle of a line; save the file with ordinary line ends")
     record, file = re.search(r"on Line: (\d+)", text), re.search(r"\bfile = (.*)", text)
     if record and file:
         return Unparsed(file.group(1), int(record.group(1)), _why_unparsed(text))

@@ -29,7 +29,7 @@ ALIASES = {
     "propensity": ("propensity", "propensity_score", "pscore"),
     "exposed": ("exposed", "is_rand", "exposed_at_random"),
     "position": ("position",),
-    "visit": ("visit", "visit_id", "impression", "impression_id"),
+    "visit": ("visit", "visit_id", "impression_id"),
     "title": ("title",),
 }
 
@@ -211,7 +211,12 @@ def _headerless(scan: Scan) -> str:
 
 
 def _mind(name: str, files: list[str], reading: Reading) -> Source:
-    """MIND's behaviors.tsv: impressions `N1-0 N2-1` (shown, clicked), and the clicks before the log began, in order but undated."""
+    """MIND's behaviors.tsv: impressions `N1-0 N2-1` (shown, clicked), and the clicks before the log began, in order but undated.
+
+    Each of its files numbers the impressions from 1, so the time is a part of their names.
+    """
+    if reading.tests is not None:
+        raise BadInput(f"{name}: MIND's format has no columns for named tests; read it as a table with such a column")
     columns = ("impression", "user", "time", "history", "impressions")
     scan = Scan("text", pa.schema([(column, pa.string()) for column in columns]), list(columns), tuple(files), "\t", "", header=False)
     scan = replace(scan, tolerant=reading.skip_bad_rows)
@@ -225,7 +230,7 @@ def _mind(name: str, files: list[str], reading: Reading) -> Source:
         # Only the history of a user's first impression lies before all of them. It is dated one second per click, ending
         # just before the first impression of the whole log.
         return f"""(
-            SELECT impression, "user", regexp_extract(shown, {pair}, 1) AS item, t,
+            SELECT impression || '@' || CAST(t AS STRING) AS impression, "user", regexp_extract(shown, {pair}, 1) AS item, t,
                 TRY_CAST(regexp_extract(shown, {pair}, 2) AS DOUBLE) AS clicked{keep}
             FROM (
                 SELECT impression, "user", t{keep}, explode(split(trim(impressions), ' ')) AS shown FROM {shown} AS listed

@@ -142,7 +142,6 @@ class Log:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         number, passed, numbers = self._visits
         start, end = (np.searchsorted(numbers, number[rows], side) for side in ("left", "right"))
-        end = np.where(number[rows] == PAD, start, end)
         lengths = end - start
         which = np.repeat(np.arange(len(rows)), lengths)
         return which, passed[np.arange(lengths.sum()) + np.repeat(start - np.cumsum(lengths) + lengths, lengths)]
