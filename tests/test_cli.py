@@ -1,6 +1,7 @@
 """The command line as a script sees it: names, exit codes, JSON on standard output and nothing else there."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -162,6 +163,15 @@ def test_train_evaluate_recommend_and_health(capsys, data: Path, tmp_path: Path)
     assert (tmp_path / "h.html").is_file()
     code, out, err = run(capsys, "recommend", folder, "--user", "u1", "--history", "i1")
     assert code == 2
+    code, out, err = run(capsys, "recommend", folder, "--user", "stranger")
+    assert (code, "user 'stranger' is not in the log of this run" in err) == (0, True)
+    code, out, err = run(capsys, "recommend", folder, "--history", "i1", "--history", "nothing")
+    assert (code, "skipped, not in the log of this run: 'nothing'" in err) == (0, True)
+    shutil.move(data, tmp_path / "moved")
+    code, out, err = run(capsys, "evaluate", folder, "--sample", 5)
+    assert (code, "say with --data where it is now" in err) == (2, True)
+    code, out, err = run(capsys, "evaluate", folder, "--sample", 5, "--data", tmp_path / "moved")
+    assert code == 0
     unskew.prepare(random_table(rows=1000, seed=5), tmp_path / "other")
     code, out, err = run(capsys, "evaluate", folder, "--data", tmp_path / "other")
     assert code == 2
@@ -241,6 +251,28 @@ def test_rolling(capsys, world_run: tuple[Path, Path]) -> None:
         assert err.startswith("unskew: ")
 
 
+def test_numbers_as_ids_come_back_as_numbers(capsys, tmp_path: Path) -> None:
+    table = {"user": np.arange(600) % 29, "item": np.arange(600) ** 2 % 31, "time": np.arange(600)}
+    unskew.prepare(pa.table(table), tmp_path / "d")
+    run(capsys, "train", tmp_path / "d", "--out", tmp_path / "r", "--model", "popularity")
+    code, out, _ = run(capsys, "recommend", tmp_path / "r", "--user", "5", "--json")
+    assert code == 0
+    assert {(row["user_id"], type(row["item_id"])) for row in json.loads(out)["recommendations"]} == {(5, int)}
+
+
+def test_debiased_models_without_gradients_say_so(capsys, data: Path, tmp_path: Path) -> None:
+    code, _, err = run(capsys, "train", data, "--out", tmp_path / "r", "--model", "debiased-popularity")
+    assert code == 0
+    assert "popularity is not trained by gradients, so there is no loss to weight" in err
+
+
+def test_a_file_in_the_place_of_a_prepared_folder(capsys, source: Path, tmp_path: Path) -> None:
+    for verb in (["inspect"], ["train", "--out", str(tmp_path / "r")]):
+        code, out, err = run(capsys, verb[0], source, *verb[1:])
+        assert (code, out) == (2, "")
+        assert f"prepare it first: `unskew prepare {source} --out DATA`" in err.replace("\n", " ")
+
+
 def test_models(capsys) -> None:
     code, out, _ = run(capsys, "models", "--json")
     assert code == 0
@@ -273,14 +305,23 @@ def test_demo_with_and_without_real_data(capsys, tmp_path: Path, monkeypatch, in
     ("arguments", "said"),
     [
         (["prepare", "nowhere.csv", "--out", "d"], "unskew: nowhere.csv: no such file"),
-        (["inspect", "nowhere"], "unskew: nowhere: not a prepared folder"),
+        (["inspect", "nowhere"], "unskew: nowhere: no such folder"),
         (["prepare", "x.csv", "--out", "d", "--mincount", "3"], "--min-count"),
         (["prepare", "x.csv", "--out", "d", "--min-count", "many"], "min-count"),
         (["prepare", "x.csv", "--out", "d", "--format", "excel"], "excel"),
         (["prepare", "x.csv"], "--out"),
         (["train"], "DATA"),
-        (["train", "nowhere", "--out", "r", "--model", "depz"], "no model 'depz'"),
-        (["serve"], "serve"),
+        (["train", "nowhere", "--out", "r", "--model", "depz"], "no model 'depz'; did you mean 'deps'?"),
+        (["train", "nowhere", "--out", "r", "--model", "DEPS"], "did you mean 'deps'?"),
+        (["train", "nowhere", "--out", "r", "--model=sasrek"], "did you mean 'sasrec'?"),
+        (["train", "nowhere", "--out", "r", "--model", "debiased-gru4rek"], "did you mean 'debiased-gru4rec'?"),
+        (["trian", "nowhere"], "no verb 'trian'; did you mean 'train'?"),
+        (["train", "nowhere", "--out", "r", "--epochs", "3"], "no flag --epochs; here it is --rounds"),
+        (["train", "nowhere", "--out", "r", "--lr=0.1"], "no flag --lr; here it is --learning-rate"),
+        (["train", "nowhere", "--out", "r", "--model", "sasrec", "--audience", "3"], "sasrec has no setting --audience; it is one of deps"),
+        (["inspect", "nowhere", "--strength", "1"], "--strength is gone"),
+        (["recommend", "nowhere"], "expected --user ID, or --history ITEM"),
+        (["serve"], "no verb 'serve'"),
         ([], "prepare"),
     ],
 )

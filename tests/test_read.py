@@ -4,6 +4,7 @@ import gzip
 import json
 import time
 import uuid
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -357,3 +358,14 @@ def test_help_explains_every_keyword() -> None:
 def test_titles_travel_with_the_items(tmp_path: Path) -> None:
     table = {"user": ["a", "b"], "item": [2, 1], "time": [1, 2], "title": ["Two", "One"]}
     assert unskew.prepare(table, tmp_path / "d").items.titles.to_pylist() == ["Two", "One"]
+
+
+def test_labels_may_be_words(write: Callable[..., Path]) -> None:
+    rows = "u1,i1,view,1\nu1,i2,purchase,2\nu2,i1, cart ,3\nu2,i2,view,4\nu3,i1,Purchase,5\n"
+    source = write("events.csv", "user,item,event_type,time\n" + rows)
+    log = unskew.read(source, label="event_type", positive="purchase,cart")
+    by_time = dict(zip(log.time.tolist(), log.label.tolist(), strict=True))
+    assert by_time == {1: 0, 2: 1, 3: 1, 4: 0, 5: 0}
+    for number in (4, "4"):
+        with pytest.raises(unskew.BadInput, match="a finite number" if number == 4 else "not one positive"):
+            unskew.read(source, label="event_type", positive=number)

@@ -20,7 +20,7 @@ from unskew.data.held_out import held_out
 from unskew.data.split import Split
 from unskew.evaluate import evaluation, rank
 from unskew.model import recommender
-from unskew.models.base import MODELS, model_named
+from unskew.models.base import MODELS, Stage, model_named
 from unskew.models.deps import DEPS
 from unskew.models.itemknn import DECAYS
 from unskew.models.popularity import Popularity
@@ -207,6 +207,26 @@ def test_patience_waits_for_the_slowest_criterion_and_the_best_weights_by_each_s
     assert same(model.state_dict(), planted[2])  # deps is chosen by the balanced one
 
 
+def test_a_resumed_run_has_the_best_weights_by_each(split: Split, planted: list[State], tmp_path: Path, monkeypatch) -> None:
+    """Killed after both were found, when no later round can find them again."""
+    made = recommender("fpmc", FPMC | WAITS)
+    save = RunFolder.save
+
+    def killed(self: RunFolder, trainer: Trainer, record: dict | None) -> None:
+        save(self, trainer, record)
+        if record is not None and record["round"] == 3:
+            raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "save", killed)
+        with pytest.raises(Killed):
+            made.fit(split, tmp_path / "run")
+    made.fit(split, tmp_path / "run", resume=True)
+    assert len(planted) == 5
+    assert same(made._weights["ordinary"], planted[1])
+    assert same(made._weights["balanced"], planted[2])
+
+
 @pytest.mark.parametrize(("slow", "rounds"), [([0.1, 0.1, 0.1, 0.1, 0.2, 0.2, 0.2], 3), ([0.1, 0.1, 0.2, 0.2, 0.2, 0.2, 0.2], 5)])
 @pytest.mark.parametrize("which", CRITERIA)
 def test_either_criterion_may_be_the_slow_one(split: Split, monkeypatch, slow: list[float], rounds: int, which: str) -> None:
@@ -324,6 +344,45 @@ def test_a_finished_run_that_is_resumed_says_the_same_of_itself(split: Split, un
     made.save(tmp_path / "again")
     assert card(tmp_path / "again") == card(uninterrupted)
     assert_same_run(tmp_path / "again", uninterrupted)
+
+
+# Steps
+
+
+class Plain(SASRec):
+    """Trained by plain gradient descent: a step is as long as the gradient says."""
+
+    def stages(self, rounds: int) -> tuple[Stage, ...]:
+        (stage,) = super().stages(rounds)
+        descent = replace(stage.phases[0], optimizer=lambda parameters, rate, decay: torch.optim.SGD(parameters, lr=rate))
+        return (replace(stage, phases=(descent,)),)
+
+
+def test_long_gradients_are_shortened(split: Split) -> None:
+    """Of all parameters together, and only if they are longer."""
+
+    def moved(norm: float) -> float:
+        torch.manual_seed(0)
+        model = Plain(split, SASRec.Config(width=8, history=6, dropout=0.0))
+        before = {name: value.detach().clone() for name, value in model.named_parameters()}
+        Trainer(model, split, replace(SHORT, rounds=1, sequences=10_000, learning_rate=0.5, gradient_norm=norm)).run()
+        return float(torch.cat([(value.detach() - before[name]).flatten() for name, value in model.named_parameters()]).norm())
+
+    free = moved(1e9) / 0.5
+    assert moved(0.3 * free) == pytest.approx(0.5 * 0.3 * free, rel=1e-3)
+    assert moved(2 * free) == pytest.approx(0.5 * free, rel=1e-3)
+
+
+def test_other_seeds_have_other_batches_and_so_have_other_phases(split: Split) -> None:
+    def first(seed: int) -> dict[str, list[int]]:
+        samplers = Trainer(DEPS(split, TINY), split, replace(SHORT, seed=seed)).samplers
+        made = {name: next(iter(sampler.epoch())) for name, sampler in samplers.items()}
+        return {name: batch.user_B.tolist() for name, batch in made.items()}
+
+    one, other = first(3), first(4)
+    assert one == first(3)
+    assert not any(users == other[name] for name, users in one.items())
+    assert one["propensity"] != one["masked"]  # both walk over whole sequences
 
 
 def test_a_loss_that_is_not_a_number_stops_with_a_message(split: Split, monkeypatch) -> None:

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, Positional, Suppress
 
-from unskew.config import names_of
+from unskew.config import did_you_mean, names_of
 from unskew.data.audit import audit
 from unskew.data.held_out import Protocol
 from unskew.data.log import Log
@@ -183,6 +183,9 @@ class Train(Verb):
         # A model without rounds: what validation chose.
         chosen = {f"{by}: {name}": value for by, state in said["chosen"].items() for name, value in state.items()}
         shown = _table(title, head, rows) if rounds else _pairs(title, chosen)
+        if not trainer.stages and self.model.startswith("debiased-"):
+            its = self.model.removeprefix("debiased-")
+            messages.print(f"{its} is not trained by gradients, so there is no loss to weight: this run is {its} as it is", soft_wrap=True)
         self.show({"run": str(self.out), **said, "records": trainer.records}, shown)
 
 
@@ -386,8 +389,8 @@ class Recommend(Verb):
     """Which version of the validation part chose the weights that recommend; by default what training was told."""
 
     def run(self) -> None:
-        if self.user is not None and self.history:
-            raise BadInput("expected --user or --history, not both")
+        if (self.user is None) == (not self.history):
+            raise BadInput("expected --user ID, or --history ITEM once per item, and not both")
         from unskew.model import load
 
         trained = load(self.folder)
@@ -402,9 +405,10 @@ class Recommend(Verb):
         shown = [(str(row["rank"]), str(row["item_id"]), f"{row['score']:.4f}", str(row.get("title", ""))) for row in table]
         counts = {"unknown_users": found.unknown_users, "skipped_items": found.skipped_items}
         self.show({"recommendations": table, **counts}, _table("", ("rank", "item", "score", "title"), shown))
-        for name, count in counts.items():
-            if count:
-                messages.print(f"{name.replace('_', ' ')}: {count}")
+        for user in found.users_unknown:
+            messages.print(f"user {user!r} is not in the log of this run, so this is what an empty history gets", soft_wrap=True)
+        if found.items_unknown:
+            messages.print(f"skipped, not in the log of this run: {', '.join(map(repr, found.items_unknown))}", soft_wrap=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -429,15 +433,18 @@ class Models(Verb):
         self.show(document, _table("", ("model", "paper", "settings"), rows))
 
 
+def _model_of(arguments: list[str]) -> str:
+    named = [value for flag, value in pairwise(arguments) if flag == "--model"]
+    named += [argument.split("=", 1)[1] for argument in arguments if argument.startswith("--model=")]
+    return named[-1] if named else "deps"
+
+
 def _train_of(arguments: list[str]) -> type[Train]:
     """The verb with the flags of the model that was named."""
     from unskew.models.base import model_named
     from unskew.train import Training
 
-    named = [value for flag, value in pairwise(arguments) if flag == "--model"] + [
-        a.split("=", 1)[1] for a in arguments if a.startswith("--model=")
-    ]
-    name = named[-1] if named else "deps"
+    name = _model_of(arguments)
     kind = model_named(name)
     names = names_of(kind.Config)
     everything = [*names, *names_of(Training), *names_of(Splitting), *(f.name for f in fields(Train))]
@@ -497,6 +504,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     signal.signal(signal.SIGTERM, _stopped)
     try:
+        _check_words(arguments)
         verb = tyro.extras.subcommand_cli_from_dict(
             VERBS | ({"train": _train_of(arguments)} if arguments[:1] == ["train"] else {}),
             prog="unskew",
@@ -516,6 +524,49 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     return 0
+
+
+# What people guess, and what it is called here.
+ALIASES = {
+    **dict.fromkeys(("--epochs", "--n-epochs", "--max-epochs"), "--rounds"),
+    **dict.fromkeys(("--lr", "--learning_rate"), "--learning-rate"),
+    **dict.fromkeys(("--embedding-dim", "--embedding-size", "--emb-dim", "--dim", "--hidden-size"), "--width"),
+    **dict.fromkeys(("--batch", "--bs", "--train-batch-size"), "--batch-size"),
+    **dict.fromkeys(("--max-len", "--maxlen", "--max-length", "--max-seq-length"), "--history"),
+    **dict.fromkeys(("--weight-decay-rate", "--l2"), "--weight-decay"),
+    "--topk": "--k",
+    "--seen": "--include-seen",
+    "--valid-test": "--choose-by",
+}
+GONE = dict.fromkeys(("--resample", "--resample-seed", "--strength"), "tests are weights now; --test balanced lets every item count once")
+
+
+def _check_words(arguments: list[str]) -> None:
+    """Words that are nearly right: a verb, a flag of another library or of another model. The rest is left to the parser."""
+    verb = arguments[0] if arguments else ""
+    if verb and not verb.startswith("-") and verb not in VERBS:
+        raise BadInput(f"no verb {verb!r}{did_you_mean(verb, VERBS)}; there are {', '.join(VERBS)}")
+    given = [argument.split("=", 1)[0] for argument in arguments[1:] if argument.startswith("--")]
+    gone = next((flag for flag in given if flag in GONE), None)
+    if gone is not None:
+        raise BadInput(f"{gone} is gone: {GONE[gone]}")
+    own = _check_settings(_model_of(arguments), given) if verb == "train" else set()
+    guessed = next((flag for flag in given if flag in ALIASES and flag not in own), None)
+    if guessed is not None:
+        raise BadInput(f"no flag {guessed}; here it is {ALIASES[guessed]}")
+
+
+def _check_settings(name: str, given: list[str]) -> set[str]:
+    """The flags of a model. A setting of another model is not a slip of the pen: it is said whose it is."""
+    from unskew.models.base import MODELS, model_named
+
+    own = {f"--{setting.replace('_', '-')}" for setting in names_of(model_named(name).Config)}
+    for flag in given:
+        setting = flag.removeprefix("--").replace("-", "_")
+        others = [other for other, kind in sorted(MODELS.items()) if setting in names_of(kind.Config)]
+        if others and flag not in own:
+            raise BadInput(f"{name} has no setting {flag}; it is one of {', '.join(others)}")
+    return own
 
 
 def _stopped(number: int, frame: object) -> None:
@@ -548,6 +599,8 @@ def _split_of_run(folder: Path, data: Path | None) -> Split:
     config = json_library.loads((folder / "config.json").read_text(encoding="utf-8"))
     if data is None and not config["data"]:
         raise BadInput(f"{folder}: trained from Python, so it does not know where its data is; say it with --data")
+    if data is None and not Path(config["data"]).exists():
+        raise BadInput(f"{config['data']}: the data of this run is gone or has moved; say with --data where it is now")
     log = Log.open(data or Path(config["data"]))
     if log.fingerprint() != card(folder)["data"]["hash"]:
         raise BadInput(f"{data or config['data']}: not the data that this run was trained on")

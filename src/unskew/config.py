@@ -1,11 +1,12 @@
 """Settings are frozen dataclasses, written once: they are the keywords of the Python functions and the flags of the command line."""
 
 import ast
+import difflib
 import functools
 import inspect
 import math
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import pairwise
 from types import NoneType, UnionType
@@ -110,6 +111,13 @@ def check(settings: Any) -> None:
     width, heads = getattr(settings, "width", 0), getattr(settings, "heads", 1)
     if width % heads:
         raise BadInput(f"heads {heads}: expected a divisor of width, {width}")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A question to append to a complaint about a word that is nearly one of these; nothing if it is not."""
+    by_lower = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    return f"; did you mean {by_lower[near[0]]!r}?" if near else ""
 
 
 def names_of(settings: Any) -> list[str]:

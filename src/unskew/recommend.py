@@ -20,11 +20,21 @@ BLOCK = 256
 
 @dataclass(frozen=True, eq=False)
 class Recommendations:
-    """A frame `user_id, item_id, score, rank` (and title), and how many ids of the request were unknown."""
+    """A frame `user_id, item_id, score, rank` (and title), and which ids of the request the run does not know."""
 
     table: pa.Table
-    unknown_users: int = 0
-    skipped_items: int = 0
+    users_unknown: tuple[Any, ...] = ()
+    items_unknown: tuple[Any, ...] = ()
+
+    @property
+    def unknown_users(self) -> int:
+        """How many of the users asked for were not in the log; they get what an empty history gets."""
+        return len(self.users_unknown)
+
+    @property
+    def skipped_items(self) -> int:
+        """How many items of the histories were not in the log; they are skipped."""
+        return len(self.items_unknown)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """So that pandas, polars and anything else that reads Arrow takes it as a frame."""
@@ -38,23 +48,28 @@ def for_users(model: Recommender, log: Log, users: Sequence[Any], k: int = 10, s
     """The k best items for each user now. A user the run does not know gets what an empty history gets."""
     codes = log.users.codes(users).astype(np.int64)
     best = _best(model, log, np.where(codes == PAD, len(log.users), codes), log.histories, codes, k, seen)
-    return Recommendations(_frame(log, _ids(log, users), *best), unknown_users=int((codes == PAD).sum()))
+    unknown = tuple(user for user, code in zip(users, codes, strict=True) if code == PAD)
+    return Recommendations(_frame(log, _ids(log, users), *best), users_unknown=unknown)
 
 
 def for_histories(model: Recommender, log: Log, histories: Sequence[Sequence[Any]], k: int = 10, seen: bool = False) -> Recommendations:
     """The k best items after each history of item ids, oldest first. Unknown items are skipped and counted."""
     codes = [log.items.codes(history) if len(history) else np.zeros(0, np.int32) for history in histories]
     known = [code[code != PAD] for code in codes]
-    skipped = sum(map(len, codes)) - sum(map(len, known))
+    skipped = tuple(
+        item for history, code in zip(histories, codes, strict=True) for item, number in zip(history, code, strict=True) if number == PAD
+    )
     owner = np.repeat(np.arange(len(known)), [len(code) for code in known])
     past = Sequences(np.concatenate([*known, np.zeros(0, np.int32)]), np.full(len(owner), _now(log) - 1), offsets_of(owner, len(known)))
     best = _best(model, log, np.full(len(known), len(log.users)), past, np.arange(len(known)), k, seen)
-    return Recommendations(_frame(log, pa.array(range(len(known)), pa.int64()), *best), skipped_items=skipped)
+    return Recommendations(_frame(log, pa.array(range(len(known)), pa.int64()), *best), items_unknown=skipped)
 
 
 def _ids(log: Log, users: Sequence[Any]) -> pa.Array:
-    """What was asked for, in its own type; of nobody, in the log's."""
-    return (users if isinstance(users, pa.Array) else pa.array(users)) if len(users) else pa.array([], log.users.ids.type)
+    """The users that were asked for, in the type that the log's ids have."""
+    kind = log.users.ids.type
+    asked = users if isinstance(users, pa.Array) else pa.array(list(users), kind if not len(users) else None)
+    return asked if isinstance(kind, pa.BaseExtensionType) else asked.cast(kind)
 
 
 def _now(log: Log) -> int:

@@ -22,6 +22,7 @@ NUMBERS = "'^ *[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)? *$'"
 # Powers of ten that tell seconds, milliseconds, microseconds and nanoseconds since 1970 apart, from 1973 to 5138.
 UNITS = {"seconds": (1e8, 1e11), "milliseconds": (1e11, 1e14), "microseconds": (1e14, 1e17), "nanoseconds": (1e17, 9.3e18)}
 
+POSITIVE = "a number from where on they are, or words such as purchase,cart"
 SIDE_FILE = ("file", "line", "column", "expected", "value")
 
 
@@ -186,7 +187,9 @@ def _number(column: Column) -> str:
 def _number_checks(source: Source) -> list[Check]:
     checks = []
     for role, column in source.roles.items():
-        if role == "label" and source.labels is not None:
+        if role == "label" and isinstance(source.positive, str):
+            checks.append(Check(column, _is_id(column), f"a label, such as {_words(source.positive)[0]}"))
+        elif role == "label" and source.labels is not None:
             low, high = source.labels
             checks.append(Check(column, f"{_number(column)} BETWEEN {low} AND {high}", f"a label from {low:g} to {high:g}"))
         elif role == "label" and source.positive is not None:
@@ -194,7 +197,7 @@ def _number_checks(source: Source) -> list[Check]:
         elif role == "label":
             checks.append(
                 Check(
-                    column, f"{_number(column)} IN (0, 1)", "the label 0 or 1 (or say with --positive X from where on a label is positive)"
+                    column, f"{_number(column)} IN (0, 1)", f"the label 0 or 1 (or say with --positive which ones are positive: {POSITIVE})"
                 )
             )
         elif role == "propensity":
@@ -210,8 +213,26 @@ def _number_checks(source: Source) -> list[Check]:
 def _label(source: Source) -> str:
     if "label" not in source.roles:
         return "CAST(1 AS TINYINT)"
+    if isinstance(source.positive, str):
+        wanted = ", ".join(map(literal, _words(source.positive)))
+        return f"CAST(CASE WHEN trim(CAST({source.roles['label'].sql} AS STRING)) IN ({wanted}) THEN 1 ELSE 0 END AS TINYINT)"
     threshold = 1 if source.positive is None else source.positive
     return f"CAST(CASE WHEN {_number(source.roles['label'])} >= {threshold!r} THEN 1 ELSE 0 END AS TINYINT)"
+
+
+def _words(positive: str) -> list[str]:
+    """The labels that are positive."""
+    words = [word.strip() for word in positive.split(",") if word.strip()]
+    if not words:
+        raise BadInput(f"positive {positive!r}: expected {POSITIVE}")
+    return words
+
+
+def labels_found(engine: Engine, source: Source) -> str:
+    """Some of the labels that there are, for whoever named others."""
+    column = source.roles["label"]
+    query = f"SELECT DISTINCT CAST({column.sql} AS STRING) AS label FROM {source.derive(engine.scan(source.scan), '')} AS source LIMIT 8"
+    return ", ".join(sorted(repr(label) for label in engine.arrow(query)["label"].to_pylist()))
 
 
 def _locate(engine: Engine, source: Source, checks: list[Check], bad: str, most: int | None) -> list[dict[str, Any]]:

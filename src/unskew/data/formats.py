@@ -61,8 +61,9 @@ class Reading:
     """Columns, between commas, that are 1 where a row belongs to the test of that name: `--test NAME` then asks for these rows."""
     title: str | None = None
     """Column of the item's title."""
-    positive: float | None = None
-    """Labels of at least this are positive. Without it, labels must be 0 or 1."""
+    positive: float | str | None = None
+    """Which labels are positive: a number (labels of at least this), or words between commas, such as purchase,cart. Without it, labels
+    must be 0 or 1."""
     delimiter: str | None = None
     """What stands between the fields of a text file; guessed from its first line where not given."""
     columns: str | None = None
@@ -97,7 +98,7 @@ class Source:
     name: str
     scan: Scan
     roles: dict[str, Column]
-    positive: float | None = None
+    positive: float | str | None = None
     labels: tuple[float, float] | None = None  # the range that labels of this format have
     origin: dict[str, Any] = field(default_factory=dict)  # what an earlier log already knew of itself
     derive: Derive = field(default=_as_it_is)  # (relation, columns to keep) -> the relation that the roles are columns of

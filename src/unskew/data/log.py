@@ -328,7 +328,10 @@ def _facts(folder: Path) -> dict[str, Any]:
     try:
         facts: dict[str, Any] = json.loads((folder / "data.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        raise BadInput(f"{folder}: not a prepared folder (no data.json); make one with `unskew prepare SOURCE --out {folder}`") from None
+        if folder.is_file():
+            raise BadInput(f"{folder}: a file, not a prepared folder; prepare it first: `unskew prepare {folder} --out DATA`") from None
+        missing = "no such folder" if not folder.exists() else "not a prepared folder (no data.json)"
+        raise BadInput(f"{folder}: {missing}; `unskew prepare SOURCE --out DATA` makes one") from None
     except (OSError, ValueError) as error:
         raise BadInput(f"{folder / 'data.json'}: cannot be read ({error})") from None
     if not isinstance(facts, dict) or "format" not in facts:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from unskew.config import configured
-from unskew.data.checks import SIDE_FILE, Checked, check
+from unskew.data.checks import SIDE_FILE, Checked, check, labels_found
 from unskew.data.engines import DuckDB, Engine, Spark
 from unskew.data.formats import Reading, Source, recognise
 from unskew.data.log import AUDIENCE, COLUMNS, EXTRAS, Log, NewArray, assemble, in_memory, is_prepared, new_folder, on_disk, save_facts
@@ -141,7 +141,8 @@ def _run(engine: Engine, checked: Checked, source: Source, settings: Preparation
     arrays = _fill(engine.batches(by_user), {name: new(name, dtype, kept) for name, dtype in wanted.items()})
     positives = int(np.count_nonzero(arrays["label"]))
     if not positives:
-        raise BadInput(f"{source.name}: not one positive among {kept} rows; expected some: is --positive {settings.positive} right?")
+        there = f" Its labels are {labels_found(engine, source)}." if "label" in source.roles else ""
+        raise BadInput(f"{source.name}: not one positive among {kept} rows; expected some: is --positive {settings.positive} right?{there}")
 
     job.advance(note="sort by item")
     by_item = "SELECT user_code, t, item_code FROM indexed WHERE y = 1 ORDER BY item_code, t, user_code"

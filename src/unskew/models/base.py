@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from unskew.catalog import Catalog, DotCatalog, PlainCatalog
+from unskew.config import did_you_mean
 from unskew.data.batches import Batch, Drawing, uniform_negatives
 from unskew.data.held_out import Criterion
 from unskew.data.log import Log
@@ -137,7 +138,8 @@ def model_named(name: str) -> type[Recommender]:
         return FAMILIES[family](MODELS[rest])
     if name not in MODELS:
         more = "".join(f", {family}-NAME with any of them" for family in FAMILIES)
-        raise BadInput(f"no model {name!r}; there are {', '.join(sorted(MODELS))}{more}")
+        everything = [*MODELS, *(f"{family}-{model}" for family in FAMILIES for model in MODELS)]
+        raise BadInput(f"no model {name!r}{did_you_mean(name, everything)}; there are {', '.join(sorted(MODELS))}{more}")
     return MODELS[name]
 
 
