@@ -166,7 +166,7 @@ MUTANTS = [
         ("who has just enough is rare", "rare = counts < self.min_count", "rare = counts <= self.min_count"),
         ("counts know the future", "log.time[:positives] < train_end)", "log.time[:positives] < valid_end)"),
         ("repeats of the whole log decide", "log.repeated[:positives][train].mean()", "log.repeated[:positives].mean()"),
-        ("a border parts a moment", "return int(ordered[last]) if last < len(ordered) else int(at) + 1", "return int(at) + 1"),
+        ("a border is not the nearest", "if 0 < first and wanted - first <= last - wanted:", "if 0 < first:"),
     ),
     *of(
         "data/sequences.py",

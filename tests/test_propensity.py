@@ -13,6 +13,7 @@ from tests.by_hand import sequences
 from tests.conftest import random_table
 from unskew import losses, propensity
 from unskew.data.batches import Batch, Sampler, Sampling, batch
+from unskew.data.split import Known
 from unskew.data.views import PAD
 from unskew.layers import Embeddings, Table, right_padded
 from unskew.losses import sampled_softmax
@@ -376,10 +377,11 @@ def test_logged_needs_a_log_that_has_them(log: unskew.Log) -> None:
 
 
 @pytest.mark.parametrize("clip", [1e-4, 0.02, 0.05, 0.9])
-def test_the_bound_on_the_normaliser_changes_no_weight(monkeypatch: pytest.MonkeyPatch, clip: float) -> None:
+@pytest.mark.parametrize("rare", [None, np.arange(40) % 3 == 1], ids=["", "rare ids"])
+def test_the_bound_on_the_normaliser_changes_no_weight(monkeypatch: pytest.MonkeyPatch, clip: float, rare: np.ndarray | None) -> None:
     """Where a partial sum cannot show that a propensity is below the clip, the whole one is taken: weights are exact."""
     torch.manual_seed(0)
-    items, users = Table(40, 6), Table(30, 6)
+    items, users = Table(Known(40, rare), 6), Table(30, 6)
     dual = DualGRU(items, users, 1, 0.4, clip)
     with torch.no_grad():
         items.weight.mul_(4)  # some propensities are large, most are small

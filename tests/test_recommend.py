@@ -314,7 +314,15 @@ def test_what_is_not_a_run(tmp_path: Path, saved: Path) -> None:
             load(folder)
 
 
-FILES = ("config.json", "card.json", "weights-ordinary.safetensors", "weights-balanced.safetensors", "memory.safetensors", "users.parquet", "items.parquet")
+FILES = (
+    "config.json",
+    "card.json",
+    "weights-ordinary.safetensors",
+    "weights-balanced.safetensors",
+    "memory.safetensors",
+    "users.parquet",
+    "items.parquet",
+)
 
 
 @pytest.mark.parametrize("name", FILES)

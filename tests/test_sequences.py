@@ -199,7 +199,7 @@ def test_seeded_and_another_order_each_epoch(log: unskew.Log) -> None:
     one = list(first.epoch())
     assert all(same(a, b) for a, b in zip(one, again.epoch(), strict=True))
     assert not all(same(a, b) for a, b in zip(one, other.epoch(), strict=True))
-    assert not all(same(a, b) for a, b in zip(one, first.epoch(), strict=True))
+    assert not all(same(a, b._replace(epoch=0)) for a, b in zip(one, first.epoch(), strict=True))
 
 
 @pytest.mark.parametrize("stop", [0, 1, 4, "last"])

@@ -170,3 +170,22 @@ def test_holm_by_hand() -> None:
     assert holm({"a": 0.6, "b": 0.9}) == {"a": 1.0, "b": 1.0}
     assert holm({"only": 0.04}) == {"only": 0.04}
     assert holm({}) == {}
+
+
+def alike(*values: float) -> list[Evaluation]:
+    """Seeds that differ, each the same for all of its users: what is left is the chance of the seeds."""
+    return [evaluated(np.full(30, value)) for value in values]
+
+
+def test_two_seeds_vary_as_much_as_two_new_ones_would() -> None:
+    """Drawn again, they are 0.4 twice, 0.6 twice, or both: that is half of the variance of a new pair, and is widened by root two."""
+    low, high = interval(alike(0.4, 0.6), "ndcg@10")
+    assert (low, high) == pytest.approx((0.5 - 0.1 * math.sqrt(2), 0.5 + 0.1 * math.sqrt(2)))
+    found = compare(alike(0.4, 0.6), alike(0.3, 0.3))
+    assert (found.low, found.high) == pytest.approx((0.2 - 0.1 * math.sqrt(2), 0.2 + 0.1 * math.sqrt(2)))
+
+
+def test_p_is_of_both_sides() -> None:
+    """A quarter of the draws is 0.5 twice, and so below the other model."""
+    for better, worse in ((alike(0.5, 0.7), alike(0.5, 0.5)), (alike(0.5, 0.5), alike(0.5, 0.7))):
+        assert compare(better, worse).p_bootstrap == pytest.approx(0.5, abs=0.05)

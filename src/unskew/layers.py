@@ -83,7 +83,9 @@ class Embeddings(nn.Module):
 
     def table(self) -> Tensor:
         """A vector per id below `known`, (known, D): what every id is compared with."""
-        return self.weight if self.row_of is None else torch.cat([self.weight, self.unknown_vector()[None]])[self.row_of]
+        if self.row_of is None:
+            return self.weight
+        return functional.embedding(self.row_of, torch.cat([self.weight, self.unknown_vector()[None]]))  # indexing is far slower
 
     def forward(self, ids: Tensor, masked: Tensor | None = None) -> Tensor:
         """Embeddings; those of `masked` positions are the unknown vector."""

@@ -1,6 +1,7 @@
 """gSASRec: the worked numbers of its loss, its negatives, and two ways to look scores up that agree."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch.nn import functional
 import unskew
 from tests.conftest import random_table
 from tests.test_models import close, tiny
+from unskew.model import recommender
 from unskew.models import gsasrec
 from unskew.models.gsasrec import GSASRec, beta, generalised_bce
 
@@ -90,11 +92,21 @@ def test_no_more_negatives_than_there_are_other_items(monkeypatch: pytest.Monkey
     assert power == 1
 
 
+@pytest.mark.parametrize("output", ["separate", "tied"])
+def test_either_output_table_is_saved_and_loaded(output: str, tmp_path: Path) -> None:
+    """A file holds each tensor once, also where two tables are one."""
+    split = unskew.split(unskew.read(random_table(rows=400, users=12, items=11)))
+    model = recommender("gsasrec", {"output": output, "width": 4, "layers": 1, "rounds": 1}).fit(split, tmp_path / "run")
+    there = unskew.load(tmp_path / "run")
+    assert there.recommend(users=["u1", "u2"]).table.equals(model.recommend(users=["u1", "u2"]).table)
+
+
 def test_the_output_table() -> None:
     separate, tied = made(output="separate"), made(output="tied")
     assert GSASRec.Config().output == "separate"
     assert {name for name, _ in separate.named_parameters()} - {name for name, _ in tied.named_parameters()} == {"candidates.weight"}
     ids = torch.arange(11)
     close(tied.vectors(ids), tied.items.weight)
+    assert separate.candidates is not None
     close(separate.vectors(ids), separate.candidates.weight)
     assert not torch.equal(separate.candidates.weight, separate.items.weight)
