@@ -246,7 +246,7 @@ MUTANTS = [
     *of(
         "run.py",
         "test_train.py",
-        ("other settings of training are resumed", 'key not in ("data", "versions")', 'key not in ("data", "versions", "training")'),
+        ("other settings of training are resumed", 'but=("data", "hash")), None)', 'but=("data", "hash", "training")), None)'),
     ),
     *of(
         "catalog.py",

@@ -1,6 +1,7 @@
 """The training loop: stages in order, early stopping, exact resumption after a kill at any moment, runs that are whole or not there."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -294,6 +295,7 @@ def test_a_criterion_that_the_ranked_rows_do_not_have_is_refused(tmp_path: Path)
         assert ("shown" in made._weights) == (wanted["valid_rows"] == 2000)
     with pytest.raises(unskew.BadInput, match="choose_by shown: this log's validation part has only ordinary, balanced"):
         recommender("fpmc", FPMC | {"rounds": 1, "valid_rows": 50, "choose_by": "shown"}).fit(few, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
     made = recommender("fpmc", FPMC | {"rounds": 1, "choose_by": "shown"}).fit(few, tmp_path / "shown")
     assert unskew.load(tmp_path / "shown").evaluate(few, test="shown").about["weights_chosen_by"] == "shown"
 
@@ -321,13 +323,16 @@ def test_validation_drops_nothing(split: Split) -> None:
 def test_runs_are_not_overwritten(split: Split, uninterrupted: Path, tmp_path: Path) -> None:
     with pytest.raises(unskew.BadInput, match="a run is there already"):
         train(split, "deps", TINY, SHORT, uninterrupted)
-    with pytest.raises(unskew.BadInput, match="begun with another config"):
+    with pytest.raises(unskew.BadInput, match="begun with width 8, not 4"):
         train(split, "deps", replace(TINY, width=4), SHORT, uninterrupted, resume=True)
-    for other in ({"learning_rate": 0.1}, {"rounds": 4}, {"seed": 4}, {"batch_size": 64}, {"choose_by": "ordinary"}):
-        with pytest.raises(unskew.BadInput, match="begun with another training"):
-            train(split, "deps", TINY, replace(SHORT, **other), uninterrupted, resume=True)
-    with pytest.raises(unskew.BadInput, match="begun with another split"):
+    for name, other in {"learning_rate": 0.1, "rounds": 4, "seed": 4, "batch_size": 64, "choose_by": "ordinary"}.items():
+        with pytest.raises(unskew.BadInput, match=f"begun with training {name} {getattr(SHORT, name)}, not {other}"):
+            train(split, "deps", TINY, replace(SHORT, **{name: other}), uninterrupted, resume=True)
+    with pytest.raises(unskew.BadInput, match=r"begun with split shares \[50, 20, 30\], not \[60, 20, 20\]"):
         train(unskew.split(split.log, shares=(60, 20, 20)), "deps", TINY, SHORT, uninterrupted, resume=True)
+    later = unskew.split(unskew.read(random_table(rows=901, users=40, items=30, negatives=0.0)))
+    with pytest.raises(unskew.BadInput, match="begun on other data"):
+        train(later, "deps", TINY, SHORT, uninterrupted, resume=True)
     model, _ = train(split, "deps", TINY, SHORT, uninterrupted, resume=True)  # finished: nothing is done again
     stored = load_file(uninterrupted / "weights-balanced.safetensors")
     assert all(torch.equal(value, stored[name]) for name, value in model.state_dict().items())
@@ -396,3 +401,37 @@ def test_an_unfinished_run_says_so(split: Split, tmp_path: Path, monkeypatch) ->
     with pytest.raises(unskew.BadInput, match="not finished"):
         unskew.load(tmp_path / "run")
     assert run_module.CHECKPOINT_EVERY > 0
+
+
+HOLDER = """
+import fcntl, sys
+file = open(sys.argv[1], "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_two_processes_do_not_train_in_one_folder(split: Split, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    store = RunFolder.begin(folder, {"hash": "h"}, resume=False)
+    store.unlock()
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, folder / ".lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdin is not None
+    try:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(unskew.BadInput, match="another process is training in this folder"):
+            RunFolder.begin(folder, {"hash": "h"}, resume=True)
+    finally:
+        holder.communicate("\n", timeout=20)
+    RunFolder.begin(folder, {"hash": "h"}, resume=True).unlock()  # it has ended: the folder is free
+
+
+def test_the_files_of_a_run_have_the_permissions_of_the_process(split: Split, tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        train(split, "popularity", Popularity.Config(), SHORT, tmp_path / "run")
+    finally:
+        os.umask(before)
+    assert {oct(path.stat().st_mode & 0o777) for path in (tmp_path / "run").iterdir()} == {"0o640"}

@@ -244,7 +244,7 @@ class Model:
         split = trainer.split
         asked = {"model": self.name, "config": dataclasses.asdict(self.config), "training": dataclasses.asdict(self.training)}
         asked |= {"split": dataclasses.asdict(split.settings), "data": ""}
-        store = RunFolder.begin(folder, asked | sizes(split), resume=False)
+        store = RunFolder.begin(folder, asked | sizes(split) | {"hash": split.log.fingerprint()}, resume=False)
         store.finish(trainer, split, card_of(split, trainer, asked))
 
     def _same_ids(self, log: Log) -> None:

@@ -9,10 +9,12 @@ card.json            data, its hash, split, protocol, versions, seed, results
 checkpoint.safetensors  only while it is not finished
 """
 
+import fcntl
 import json
 import os
 import platform
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,20 +56,44 @@ class RunFolder(Store):
             if not resume:
                 raise BadInput(f"{folder}: a run is there already; go on with --resume, or choose another folder")
             before = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-            different = [
-                key for key in config if key not in ("data", "versions") and before.get(key) != json.loads(json.dumps(config[key]))
-            ]
-            if different:
-                raise BadInput(f"{folder}: this run was begun with another {different[0]}: {before.get(different[0])}")
+            if before.get("hash") != config["hash"]:
+                raise BadInput(
+                    f"{folder}: this run was begun on other data ({before.get('data') or 'from Python'}); train a new one on these"
+                )
+            different = next(differences(before, {"format": FORMAT, **config}, but=("data", "hash")), None)
+            if different is not None:
+                name, old, new = different
+                raise BadInput(f"{folder}: this run was begun with {name} {old}, not {new}")
+            made.lock()
             return made
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise BadInput(f"{folder}: exists and is not a run; nothing was written")
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            made.lock()
             made._write_json("config.json", {"format": FORMAT, **config})
         except OSError as error:
             raise BadInput(f"{folder}: cannot write there ({error.strerror})") from None
         return made
+
+    def lock(self) -> None:
+        """One process at a time trains in a folder. The system releases the lock when the process ends, however it ends."""
+        path = (self.folder / ".lock").resolve()
+        if path in _locked:
+            return
+        number = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(number)
+            raise BadInput(f"{self.folder}: another process is training in this folder right now") from None
+        _locked[path] = number
+
+    def unlock(self) -> None:
+        path = (self.folder / ".lock").resolve()
+        if path in _locked:
+            path.unlink(missing_ok=True)
+            os.close(_locked.pop(path))
 
     @property
     def finished(self) -> bool:
@@ -103,6 +129,7 @@ class RunFolder(Store):
         self._records(trainer)
         self._write_json("card.json", card)
         (self.folder / "checkpoint.safetensors").unlink(missing_ok=True)
+        self.unlock()
 
     def _records(self, trainer: Trainer) -> None:
         lines = "".join(json.dumps(record) + "\n" for record in trainer.records)
@@ -117,11 +144,35 @@ class RunFolder(Store):
             write(beside)
             with beside.open("rb") as file:
                 os.fsync(file.fileno())
+            beside.chmod(0o666 & ~_umask())  # safetensors makes files that only their owner can read
             beside.rename(self.folder / name)
         except OSError as error:
             raise UnskewError(f"{self.folder / name}: writing failed ({error.strerror or error}); the last checkpoint stays") from error
         finally:
             beside.unlink(missing_ok=True)
+
+
+_locked: dict[Path, int] = {}  # open files of this process, which may go on with its own runs
+
+
+def _umask() -> int:
+    """The process's own: what new files are not allowed."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def differences(before: Any, now: Any, but: tuple[str, ...] = (), above: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where two documents differ: the name of each entry, what it was, and what it is now."""
+    for name in dict.fromkeys([*before, *now]):
+        old, new = before.get(name), now.get(name)
+        new = list(new) if isinstance(new, tuple) else new
+        if name in but or old == new:
+            continue
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from differences(old, new, (), name)
+        else:
+            yield f"{above} {name}".strip().replace("config ", ""), old, new
 
 
 def train(
@@ -141,17 +192,17 @@ def train(
     asked = {"model": model, "config": asdict(config), "training": asdict(training), "split": asdict(split.settings), "data": data}
     torch.manual_seed(training.seed)
     network = kind(split, config)
+    trainer = Trainer(network, split, training, on_record=on_record)  # what it refuses leaves no folder behind
     if folder is None:
-        trainer = Trainer(network, split, training, on_record=on_record)
         trainer.run()
         return network, trainer
-    store = RunFolder.begin(folder, asked | sizes(split), resume)
-    trainer = Trainer(network, split, training, store, on_record)
+    trainer.store = store = RunFolder.begin(folder, asked | sizes(split) | {"hash": split.log.fingerprint()}, resume)
     if store.finished:
         said = card(folder)
         network.load_state_dict(load_file(folder / f"weights-{said['choose_by']}.safetensors"))
         trainer.best = {name: load_file(folder / f"weights-{name}.safetensors") for name in said["weights"]}
         trainer.choose_by = said["choose_by"]
+        store.unlock()
         trainer.progress.best = {name: best[METRIC] for name, best in said["best"].items()}
         trainer.progress.best_round = {name: best["round"] for name, best in said["best"].items()}
         trainer.records = [json.loads(line) for line in (folder / "records.jsonl").read_text(encoding="utf-8").splitlines()]
