@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from unskew.data.audit import Finding, require_no_leak
 from unskew.data.log import Log
 from unskew.data.prepare import prepare
@@ -31,6 +33,7 @@ class Demo:
 
 
 def run(out: Path) -> Demo:
+    torch.set_num_threads(1)  # two wait for each other wherever something else runs on the machine
     log = demo_data(out / "data")
     cut = split(log)
     inspection = inspect(cut)
