@@ -117,11 +117,11 @@ def _tests(inspection: Inspection) -> Section:
 
 
 def _split(inspection: Inspection) -> Section:
-    counts = ("rows", "positives", "users", "items", "unknown_user_rows", "unknown_item_rows")
-    names = ("part", *counts, "repeated_positives", "first_appearances")
-    head = [name.replace("_", " ") for name in names]
+    names = {name: name for name in ("part", "rows", "positives", "users", "items")}
+    names |= {"unknown_user_rows": "of new users", "unknown_item_rows": "on new items", "repeated_positives": "repeats"}
+    names |= {"first_appearances": "first of an item"}
     rows = [[f"{row[name]:,}" if isinstance(row[name], int) else str(row[name]) for name in names] for row in inspection.split]
-    return Section("Split", (paragraph("One global time line: everything in a later part happened later."), table(head, rows, text=(0,))))
+    return Section("Split", (paragraph("One global time line: everything in a later part happened later."), table(list(names.values()), rows, text=(0,))))
 
 
 def _curve(inspection: Inspection, title: str = "") -> Lines:
