@@ -435,3 +435,22 @@ def test_the_files_of_a_run_have_the_permissions_of_the_process(split: Split, tm
     finally:
         os.umask(before)
     assert {oct(path.stat().st_mode & 0o777) for path in (tmp_path / "run").iterdir()} == {"0o640"}
+
+
+def test_the_weights_that_were_chosen_last_are_saved(split: Split, tmp_path: Path) -> None:
+    """Of a model that was just trained, and of one that was loaded."""
+    made = recommender("popularity", {}).fit(split, tmp_path / "run")
+    assert card(tmp_path / "run")["choose_by"] == "ordinary"
+    for number, model in enumerate((made, unskew.load(tmp_path / "run"))):
+        model.chosen_by("balanced").save(tmp_path / f"again{number}")
+        assert card(tmp_path / f"again{number}")["choose_by"] == "balanced"
+        assert unskew.load(tmp_path / f"again{number}")._choose_by == "balanced"
+    assert unskew.load(tmp_path / "run")._choose_by == "ordinary"
+
+
+def test_a_lock_alone_does_not_make_a_folder_somebodys(split: Split, tmp_path: Path) -> None:
+    """As a kill leaves it that comes between the two."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").touch()
+    train(split, "popularity", Popularity.Config(), SHORT, tmp_path / "run")
+    assert (tmp_path / "run" / "card.json").is_file()

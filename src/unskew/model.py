@@ -156,6 +156,8 @@ class Model:
         """The same model, recommending with the weights that another version of the validation part chose."""
         self._chosen_for(criterion, criterion)
         self._choose_by = criterion
+        if self._trainer is not None:
+            self._trainer.choose_by = criterion  # type: ignore[assignment]
         return self
 
     @property
@@ -234,6 +236,7 @@ class Model:
             if self._trainer is None:
                 assert self._folder is not None
                 shutil.copytree(self._folder, scratch / "run")
+                RunFolder(scratch / "run").choose(self._choose_by)
             else:
                 self._write(self._trainer, scratch / "run")
             (scratch / "run").rename(target)

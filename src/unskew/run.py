@@ -37,6 +37,7 @@ from unskew.models.base import Recommender, model_named
 from unskew.train import METRIC, OnRecord, Store, Trainer, Training
 
 FORMAT = 2
+LOCK = ".lock"
 CHECKPOINT_EVERY = 20.0  # seconds; what a kill can cost
 
 
@@ -66,7 +67,7 @@ class RunFolder(Store):
                 raise BadInput(f"{folder}: this run was begun with {name} {old}, not {new}")
             made.lock()
             return made
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if folder.exists() and (not folder.is_dir() or any(path.name != LOCK for path in folder.iterdir())):
             raise BadInput(f"{folder}: exists and is not a run; nothing was written")
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -78,7 +79,7 @@ class RunFolder(Store):
 
     def lock(self) -> None:
         """One process at a time trains in a folder. The system releases the lock when the process ends, however it ends."""
-        path = (self.folder / ".lock").resolve()
+        path = (self.folder / LOCK).resolve()
         if path in _locked:
             return
         number = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -90,7 +91,7 @@ class RunFolder(Store):
         _locked[path] = number
 
     def unlock(self) -> None:
-        path = (self.folder / ".lock").resolve()
+        path = (self.folder / LOCK).resolve()
         if path in _locked:
             path.unlink(missing_ok=True)
             os.close(_locked.pop(path))
@@ -130,6 +131,10 @@ class RunFolder(Store):
         self._write_json("card.json", card)
         (self.folder / "checkpoint.safetensors").unlink(missing_ok=True)
         self.unlock()
+
+    def choose(self, criterion: str) -> None:
+        """From now on the run recommends with the weights that this version of the validation part chose."""
+        self._write_json("card.json", card(self.folder) | {"choose_by": criterion})
 
     def _records(self, trainer: Trainer) -> None:
         lines = "".join(json.dumps(record) + "\n" for record in trainer.records)

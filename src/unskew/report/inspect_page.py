@@ -121,7 +121,10 @@ def _split(inspection: Inspection) -> Section:
     names |= {"unknown_user_rows": "of new users", "unknown_item_rows": "on new items", "repeated_positives": "repeats"}
     names |= {"first_appearances": "first of an item"}
     rows = [[f"{row[name]:,}" if isinstance(row[name], int) else str(row[name]) for name in names] for row in inspection.split]
-    return Section("Split", (paragraph("One global time line: everything in a later part happened later."), table(list(names.values()), rows, text=(0,))))
+    return Section(
+        "Split",
+        (paragraph("One global time line: everything in a later part happened later."), table(list(names.values()), rows, text=(0,))),
+    )
 
 
 def _curve(inspection: Inspection, title: str = "") -> Lines:
