@@ -181,7 +181,7 @@ class Train(Verb):
         ]
         head = ("round", *(rounds[0]["losses"] if rounds else ()), *(f"{version} {METRIC}" for version in versions))
         # A model without rounds: what validation chose.
-        chosen = {f"{by}: {name}": value for by, state in said["chosen"].items() for name, value in state.items()}
+        chosen = {f"{by}: {_named(name)}": _span(name, value, cut) for by, state in said["chosen"].items() for name, value in state.items()}
         shown = _table(title, head, rows) if rounds else _pairs(title, chosen)
         if not trainer.stages and self.model.startswith("debiased-"):
             its = self.model.removeprefix("debiased-")
@@ -470,11 +470,12 @@ class Demo(Verb):
         done = demo.run(self.out)
         leak_free = f"Leak audit: {sum(finding.checked for finding in done.findings):,} values checked, no leak."
         document = done.inspection.as_dict() | {"page": str(done.page), "leak_free": True, "results": done.results, "protocol": "full"}
-        head = ("full ranking", *(f"{test} {metric}" for test in ("ordinary", "balanced") for metric in ("ndcg@10", "hr@10")))
+        tests, metrics = ("ordinary", "balanced"), ("ndcg@10", "hr@10")
         scores = [
-            (name, *(f"{tests[test][metric]:.4f}" for test in ("ordinary", "balanced") for metric in ("ndcg@10", "hr@10")))
-            for name, tests in done.results.items()
+            (name, *(" / ".join(f"{found[test][metric]:.4f}" for metric in metrics) for test in tests))
+            for name, found in done.results.items()
         ]
+        head = ("NDCG@10 / HR@10, full ranking", *(f"{test} test" for test in tests))
         self.show(document, inspection_table(done.inspection), _table("", head, scores))
         for sentence in done.inspection.sentences():
             messages.print(sentence, soft_wrap=True)
@@ -625,6 +626,21 @@ def _plain(document: dict[str, Any]) -> dict[str, Any]:
 def _in_words(counts: dict[str, int]) -> str:
     said = [f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count]
     return ", ".join(said) or "nothing"
+
+
+def _named(name: str) -> str:
+    return name.removesuffix("_ticks").replace("_", " ")
+
+
+def _span(name: str, value: float, cut: Split) -> str:
+    """A number that validation chose; a span of time in days, where the log's times are dates."""
+    from unskew.statistics import ticks_per_second
+
+    if not name.endswith("_ticks"):
+        return f"{value:g}"
+    log = cut.log
+    ticks = ticks_per_second(int(log.time.min()), int(log.time.max()), log.facts.get("time_unit", "as given"))
+    return "none" if not value else f"{value:g} ticks" if ticks is None else f"{value / ticks / 86400:g} days"
 
 
 def _numbered(name: str, number: int) -> str:
