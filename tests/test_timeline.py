@@ -79,6 +79,15 @@ def test_other_tests_roll_too(split: unskew.Split, model: unskew.Model) -> None:
     assert np.bincount(items, evaluation.weights)[np.unique(items)] == pytest.approx(1)  # every item of the window counts once
 
 
+def test_a_window_whose_rows_the_test_does_not_have_has_no_figure(split: unskew.Split, model: unskew.Model) -> None:
+    """Under the authors' protocol the test is theirs, which may accept none of a window's few rows."""
+    found = unskew.rolling(model, split, "2h", protocol="authors")
+    ordinary = unskew.rolling(model, split, "2h")
+    nothing = [window.evaluation is None for window in found.windows]
+    assert sum(nothing) > sum(window.evaluation is None for window in ordinary.windows)
+    assert {window.evaluation.test for window in found.windows if window.evaluation is not None} == {"authors"}
+
+
 def test_rows_that_a_model_was_trained_or_chosen_on_are_refused(split: unskew.Split, model: unskew.Model) -> None:
     for train_end, valid_end, said in (
         (START + 3 * DAY, START + 5 * DAY, "trained on"),

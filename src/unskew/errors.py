@@ -13,5 +13,9 @@ class BadInput(UnskewError):  # noqa: N818 (callers catch what it is, not what i
     exit_code = 2
 
 
+class NothingToRank(BadInput):
+    """A test, or a window of it, has no positives."""
+
+
 class Leak(UnskewError):  # noqa: N818
     """The leak audit found something that a model could read and must not."""

@@ -29,9 +29,10 @@ from unskew.data.held_out import HeldOut, Protocol, company, effective_size
 from unskew.data.log import Log
 from unskew.data.split import Split
 from unskew.data.views import PAD, Ints
-from unskew.errors import BadInput, UnskewError
+from unskew.errors import BadInput, NothingToRank, UnskewError
 from unskew.progress import steps
 from unskew.statistics import gini
+from unskew.storage import new_file
 
 Floats = NDArray[np.float64]
 
@@ -113,9 +114,6 @@ class Evaluation:
 
     def save(self, file: str | os.PathLike[str]) -> None:
         """Every unit with its values as a Parquet file, whole or not at all; `Evaluation.load` reads it again."""
-        target = Path(file)
-        if target.exists():
-            raise BadInput(f"{target}: exists already; nothing was written")
         columns: dict[str, Any] = {"user": self.user, "weight": self.weights}
         if self.rows is not None and self.log is not None:
             log, rows = self.log, self.rows
@@ -126,15 +124,8 @@ class Evaluation:
         said = {"protocol": self.protocol, "test": self.test, "about": self.about, "beyond": self.beyond, "segments": names}
         said["metrics"] = list(self.values)
         table = pa.table(columns).replace_schema_metadata({"unskew": json.dumps(said)})
-        beside = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(table, beside)
-            beside.rename(target)
-        except OSError as error:
-            raise UnskewError(f"{target}: writing failed ({error.strerror or error}); nothing was written") from error
-        finally:
-            beside.unlink(missing_ok=True)
+        with new_file(Path(file)) as target:
+            pq.write_table(table, target)
 
     @classmethod
     def load(cls, file: str | os.PathLike[str]) -> "Evaluation":
@@ -176,7 +167,7 @@ class Ranked:
 def rank(scorer: Scorer, split: Split, rows: Ints, seed: int = 0, longest: int = max(CUTOFFS)) -> Ranked:
     """Rank each of these rows' items among all candidates at the row's time. Rows must be in time order."""
     if not len(rows):
-        raise BadInput("nothing to rank: this part of the test has no positives")
+        raise NothingToRank("nothing to rank: this part of the test has no positives")
     log, items = split.log, len(split.log.items)
     user, item, time = log.user[rows].astype(np.int64), log.item[rows].astype(np.int64), np.asarray(log.time[rows])
     existing = log.audiences.existing(time)

@@ -25,6 +25,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from unskew import words
+from unskew.data.held_out import effective_size
 from unskew.data.log import Log
 from unskew.data.split import Split
 from unskew.data.views import Codes, Ints
@@ -331,11 +332,6 @@ def weights_of(weight: Floats) -> Weights:
         effective_share=effective / len(weight),
         histogram=histogram_of(weight),
     )
-
-
-def effective_size(weight: Floats) -> float:
-    """Kish: (sum w)^2 / sum w^2."""
-    return float(weight.sum() ** 2 / (weight**2).sum())
 
 
 def histogram_of(weight: Floats) -> tuple[Bar, ...]:

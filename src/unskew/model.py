@@ -25,7 +25,7 @@ from unskew.data.held_out import Protocol, held_out
 from unskew.data.log import Log
 from unskew.data.split import Part, Split
 from unskew.data.views import Ints
-from unskew.errors import BadInput, UnskewError
+from unskew.errors import BadInput, NothingToRank
 from unskew.evaluate import CUTOFFS, Evaluation, evaluation, rank
 from unskew.models import deps
 from unskew.models.base import ModelConfig, Recommender, model_named
@@ -34,6 +34,7 @@ from unskew.propensity import Propensity, Unit
 from unskew.recommend import Recommendations, for_histories, for_users
 from unskew.run import RunFolder, card_of, sizes, train, weights_of
 from unskew.run import load as load_run
+from unskew.storage import check_free, new_file
 from unskew.train import OnRecord, Trainer, Training
 
 PARTS: tuple[Part, ...] = ("train", "valid", "test")
@@ -108,7 +109,7 @@ class Model:
         tested = held_out(split, "test", test, sample, seed, until)
         if not len(tested.rows):
             why = "nothing was shown together with a positive and not clicked" if test == "shown" else "it has no positives"
-            raise BadInput(f"nothing to rank in the {test} test: {why}")
+            raise NothingToRank(f"nothing to rank in the {test} test: {why}")
         network, by = self._chosen_for(test, choose_by)
         try:
             ranked = rank(network, split, tested.rows, seed, max(cutoffs))
@@ -181,24 +182,12 @@ class Model:
 
     def save_propensities(self, log: Log, file: str | os.PathLike[str]) -> dict[Part, int]:
         """The same as a Parquet file, whole or not at all, block by block. Returns how many rows each part has."""
-        target, blocks = Path(file), self._propensities(log)
-        beside = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            _check_free(target)
-            target.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BadInput(f"{target}: cannot write there ({error.strerror})") from None
-        try:
+        blocks = self._propensities(log)
+        with new_file(Path(file)) as target:
             first = next(blocks)
-            with pq.ParquetWriter(beside, first.schema) as writer:
+            with pq.ParquetWriter(target, first.schema) as writer:
                 for block in chain([first], blocks):
                     writer.write_table(block)
-            _check_free(target)
-            beside.rename(target)
-        except OSError as error:
-            raise UnskewError(f"{target}: writing failed ({error.strerror or error}); nothing was written") from error
-        finally:
-            beside.unlink(missing_ok=True)
         return dict(zip(PARTS, np.bincount(self._part(log.time), minlength=len(PARTS)).tolist(), strict=True))
 
     def _propensities(self, log: Log) -> Iterator[pa.Table]:
@@ -229,7 +218,7 @@ class Model:
         """The run of `fit`, written after the fact: the same files."""
         self._trained()
         target = Path(folder)
-        _check_free(target)
+        check_free(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
         try:
@@ -266,11 +255,6 @@ class Model:
     def _known(self) -> Log:
         assert self._log is not None
         return self._log
-
-
-def _check_free(target: Path) -> None:
-    if target.exists():
-        raise BadInput(f"{target}: exists already; nothing was written")
 
 
 def _blocks(rows: Ints) -> list[Ints]:

@@ -6,14 +6,15 @@ window is tested first and becomes part of what is known afterwards: histories, 
 """
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from unskew.data.held_out import Protocol, held_out
+from unskew.data.held_out import Protocol
 from unskew.data.split import Split, borders, split_at
-from unskew.errors import BadInput
+from unskew.errors import BadInput, NothingToRank
 from unskew.evaluate import Evaluation
 from unskew.model import Model
 from unskew.progress import steps
@@ -100,8 +101,9 @@ def rolling(
             if refresh == "each" and start > split.valid_end:
                 here = _everything_before(split, start)
                 model = Model(model.name, model.config, model.training).fit(here)
-            some = len(held_out(here, "test", test or "ordinary", seed=seed, until=end).rows) > 0
-            made = model.evaluate(here, protocol, test, sample, seed, until=end) if some else None
+            made: Evaluation | None = None
+            with suppress(NothingToRank):
+                made = model.evaluate(here, protocol, test, sample, seed, until=end)
             found.append(Window(start, end, here.train_end, made))
             job.advance(note=f"until {moment(end, ticks)}")
     return Rolling(tuple(found), refresh, ticks)
