@@ -41,6 +41,7 @@ def test_windows_cover_the_test_part_once_and_are_the_frozen_test_in_pieces(spli
     assert found.windows[0].start == split.valid_end
     assert found.windows[-1].end == split.log.time.max() + 1
     assert {window.trained_until for window in found.windows} == {split.train_end}
+    assert [found.as_dict()[name] for name in ("protocol", "test", "repeats")] == ["full", "ordinary", "kept as candidates"]
     described = found.as_dict()["windows"][0]
     assert described["start"].startswith("2023-")
     low, high = described["interval"]["ndcg@10"]

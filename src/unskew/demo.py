@@ -5,11 +5,12 @@ from pathlib import Path
 
 import torch
 
-from unskew.data.audit import Finding, require_no_leak
+from unskew.data.audit import require_no_leak
 from unskew.data.log import Log
 from unskew.data.prepare import prepare
 from unskew.data.simulate import simulate
 from unskew.data.split import Split, split
+from unskew.data.telling import Finding
 from unskew.inspection import Inspection, inspect
 from unskew.model import Model
 from unskew.models.deps import DEPS

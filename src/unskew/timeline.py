@@ -55,7 +55,9 @@ class Rolling:
         return float(np.average([each.mean(metric) for each in found], weights=sizes)) if found else float("nan")
 
     def as_dict(self) -> dict[str, Any]:
-        return {"refresh": self.refresh, "windows": [self._described(window) for window in self.windows]}
+        done = next((window.evaluation for window in self.windows if window.evaluation is not None), None)
+        what = {} if done is None else {"protocol": done.protocol, "test": done.test, "repeats": done.about["repeats"]}
+        return {"refresh": self.refresh, **what, "windows": [self._described(window) for window in self.windows]}
 
     def _described(self, window: Window) -> dict[str, Any]:
         times = {"start": window.start, "end": window.end, "trained_until": window.trained_until}

@@ -1,0 +1,70 @@
+"""The command line. A verb is a small dataclass; its flags are the fields of the settings that the Python functions take.
+
+What needs torch is imported by the verbs that need it: it takes seconds.
+"""
+
+import signal
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+import duckdb
+import tyro
+
+from unskew.cli.data import Audit, Demo, Inspect, Prepare, Simulate
+from unskew.cli.measure import Compare, Evaluate
+from unskew.cli.runs import Models, Propensity, Recommend, Train, train_of
+from unskew.cli.shared import messages
+from unskew.cli.words import check_words
+from unskew.errors import UnskewError
+from unskew.progress import shown_on
+
+VERBS: dict[str, Callable[..., Any]] = {
+    "prepare": Prepare,
+    "inspect": Inspect,
+    "audit": Audit,
+    "simulate": Simulate,
+    "train": Train,
+    "evaluate": Evaluate,
+    "compare": Compare,
+    "recommend": Recommend,
+    "propensity": Propensity,
+    "models": Models,
+    "demo": Demo,
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit codes: 0 done, 1 the job failed, 2 wrong use or bad input."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments == ["--version"]:
+        print(f"unskew {version('unskew')}")
+        return 0
+    signal.signal(signal.SIGTERM, _stopped)
+    try:
+        check_words(arguments, VERBS)
+        verb = tyro.extras.subcommand_cli_from_dict(
+            VERBS | ({"train": train_of(arguments)} if arguments[:1] == ["train"] else {}),
+            prog="unskew",
+            description="Unbiased next-item recommendation from biased interaction logs.",
+            args=arguments,
+            config=(tyro.conf.FlagCreatePairsOff,),
+        )
+        with shown_on(messages):
+            verb.run()
+    except UnskewError as error:
+        messages.print(f"unskew: {error}", style="bold red" if messages.is_terminal else None, soft_wrap=True)
+        return error.exit_code
+    except (KeyboardInterrupt, duckdb.InterruptException):  # the second is how DuckDB passes the first on, where it met it
+        messages.print("unskew: stopped")
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone, as in `unskew ... | head`
+        sys.stderr.close()
+        return 0
+    return 0
+
+
+def _stopped(number: int, frame: object) -> None:
+    """Leave as on Ctrl-C, so that scratch folders are removed."""
+    raise KeyboardInterrupt

@@ -1,0 +1,116 @@
+"""The verbs of data: prepare, inspect, audit, simulate, and the demo."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from tyro.conf import OmitArgPrefixes, Positional
+
+from unskew.cli.shared import Data, Out, Verb, flat, inspection_table, messages, pairs, split_of, table, write_page
+from unskew.data.audit import audit
+from unskew.data.prepare import Preparation, prepare
+from unskew.data.simulate import Simulation, simulate
+from unskew.data.split import Splitting
+from unskew.data.views import AUDIENCE, HISTORY
+from unskew.errors import Leak
+from unskew.inspection import inspect
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepare(Verb):
+    """Read a log, check every row, and prepare it once: duplicates, labels, k-core, index, both views."""
+
+    source: Positional[Annotated[str, tyro.conf.arg(metavar="SOURCE", help="A file, a folder or a pattern.")]]
+    out: Out
+    settings: OmitArgPrefixes[Preparation] = field(default_factory=Preparation)
+
+    def run(self) -> None:
+        log = prepare(self.source, self.out, **asdict(self.settings))
+        facts = {name: log.facts[name] for name in ("source", "rows", "positives", "users", "items", "columns", "time_unit", "removed")}
+        self.show({"data": str(self.out), **facts}, pairs(f"{self.source} -> {self.out}", flat(facts)))
+        if log.facts["removed"]["bad_rows"]:
+            messages.print(f"{log.facts['removed']['bad_rows']} bad rows were set aside: {self.out / 'bad_rows.csv'}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspect(Verb):
+    """Show what a log is like and how it is skewed: size, ties, popularity, drift, order, and what resampling changes."""
+
+    data: Positional[Data]
+    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Also write one self-contained HTML file with plots (extra `report`)."""
+    seed: int = 0
+    """Seed of the shuffles that test whether order matters."""
+    splitting: OmitArgPrefixes[Splitting] = field(default_factory=Splitting)
+
+    def run(self) -> None:
+        found = inspect(split_of(self.data, self.splitting), self.seed)
+        if self.html is not None:
+            from unskew.report.inspect_page import inspect_page
+
+            write_page(self.html, inspect_page(found))
+        self.show(found.as_dict(), inspection_table(found))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit(Verb):
+    """Prove that nothing a model may read comes from the future, or name the first row that does (and exit with 1)."""
+
+    data: Positional[Data]
+    history: int = HISTORY
+    """Past items of a user that a model reads."""
+    audience: int = AUDIENCE
+    """Past users of an item that a model reads."""
+    splitting: OmitArgPrefixes[Splitting] = field(default_factory=Splitting)
+
+    def run(self) -> None:
+        findings = audit(split_of(self.data, self.splitting), self.history, self.audience)
+        leaks = [finding for finding in findings if not finding.passed]
+        rows = [
+            (finding.check, f"{finding.checked:,}", finding.offence or f"no leak{f' ({finding.note})' if finding.note else ''}")
+            for finding in findings
+        ]
+        document = {"leak_free": not leaks, "checks": [asdict(finding) | {"passed": finding.passed} for finding in findings]}
+        self.show(document, table(f"Leak audit of {self.data}", ("check", "checked", "finding"), rows))
+        if leaks:
+            raise Leak(f"{leaks[0].check}: {leaks[0].offence}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulate(Verb):
+    """Make a log from a world whose true preferences and exposure probabilities are known."""
+
+    out: Out
+    settings: OmitArgPrefixes[Simulation] = field(default_factory=Simulation)
+
+    def run(self) -> None:
+        log = prepare(simulate(**asdict(self.settings)).log, self.out, duplicates="keep")
+        facts = {name: log.facts[name] for name in ("rows", "positives", "users", "items")}
+        self.show({"data": str(self.out), **facts, "world": asdict(self.settings)}, pairs(f"simulated world -> {self.out}", facts))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demo(Verb):
+    """See it work: prepare the demo data, audit it, draw how it is skewed, and train DEPS and its unweighted twin."""
+
+    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("demo")
+    """Where the prepared data and the page go."""
+
+    def run(self) -> None:
+        from unskew import demo
+
+        done = demo.run(self.out)
+        leak_free = f"Leak audit: {sum(finding.checked for finding in done.findings):,} values checked, no leak."
+        document = done.inspection.as_dict() | {"page": str(done.page), "leak_free": True, "results": done.results, "protocol": "full"}
+        tests, metrics = ("ordinary", "balanced"), ("ndcg@10", "hr@10")
+        scores = [
+            (name, *(" / ".join(f"{found[test][metric]:.4f}" for metric in metrics) for test in tests))
+            for name, found in done.results.items()
+        ]
+        repeats = "kept" if done.inspection.repeats.kept else "hidden"
+        head = (f"NDCG@10 / HR@10, full ranking, past items {repeats}", *(f"{test} test" for test in tests))
+        self.show(document, inspection_table(done.inspection), table("", head, scores))
+        for sentence in done.inspection.sentences():
+            messages.print(sentence, soft_wrap=True)
+        messages.print(f"{leak_free}\nThe picture: {done.page}", soft_wrap=True)

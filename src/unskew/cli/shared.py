@@ -1,0 +1,106 @@
+"""What all verbs share: arguments, consoles, tables, and the split that a run was trained on."""
+
+import json as json_library
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from unskew.data.log import Log
+from unskew.data.split import Split, Splitting, split
+from unskew.errors import BadInput, UnskewError
+from unskew.health import Health
+from unskew.inspection import Inspection
+
+Data = Annotated[Path, tyro.conf.arg(metavar="DATA", help="A folder that `unskew prepare` made.")]
+RunArg = Annotated[Path, tyro.conf.arg(metavar="RUN", help="A folder that `unskew train` made.")]
+Out = Annotated[Path, tyro.conf.arg(metavar="DATA", help="The folder to write; on any error it is as it was before.")]
+
+# No markup: a path or an id may hold square brackets.
+output = Console(highlight=False, markup=False)
+messages = Console(stderr=True, highlight=False, markup=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verb:
+    json: bool = False
+    """Print one JSON document on standard output; everything else goes to standard error."""
+
+    def show(self, document: dict[str, Any], *tables: Table) -> None:
+        if self.json:
+            print(json_library.dumps(document, indent=1, allow_nan=False))
+        else:
+            for table in tables:
+                output.print(table)
+
+
+def inspection_table(found: Inspection | Health) -> Table:
+    explained = output.width >= 110  # else the meanings would fold into narrow columns
+    made = table("", ("",) * (4 if explained else 3), ())
+    made.columns[2].justify = "right"
+    group = None
+    for row in found.rows():
+        if group not in (None, row.group):
+            made.add_section()
+        meaning = [Text(row.meaning, "dim")] if explained else []
+        made.add_row(Text("" if row.group == group else row.group, "bold"), Text(row.name), Text(row.value), *meaning)
+        group = row.group
+    return made
+
+
+def split_of(data: Path, settings: Splitting) -> Split:
+    return split(Log.open(data), **asdict(settings))
+
+
+def split_of_run(folder: Path, data: Path | None) -> Split:
+    """The split that a run was trained on; the data must be the same, wherever it is now."""
+    from unskew.run import card
+
+    config = json_library.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if data is None and not config["data"]:
+        raise BadInput(f"{folder}: trained from Python, so it does not know where its data is; say it with --data")
+    if data is None and not Path(config["data"]).exists():
+        raise BadInput(f"{config['data']}: the data of this run is gone or has moved; say with --data where it is now")
+    log = Log.open(data or Path(config["data"]))
+    if log.fingerprint() != card(folder)["data"]["hash"]:
+        raise BadInput(f"{data or config['data']}: not the data that this run was trained on")
+    return split(log, **{**config["split"], "shares": tuple(config["split"]["shares"])})
+
+
+def write_page(file: Path, page: str) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise UnskewError(f"{file}: cannot be written ({error.strerror})") from None
+    messages.print(f"the page: {file}", soft_wrap=True)
+
+
+def in_words(counts: dict[str, int]) -> str:
+    said = [f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count]
+    return ", ".join(said) or "nothing"
+
+
+def flat(facts: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in facts.items():
+        found |= flat(value, f"{name}: ") if isinstance(value, dict) else {prefix + name: value}
+    return found
+
+
+def pairs(title: str, facts: dict[str, Any]) -> Table:
+    said = {name.replace("_", " "): f"{value:,}" if isinstance(value, int) else str(value) for name, value in facts.items()}
+    return table(title, ("", ""), said.items())
+
+
+def table(title: str, head: tuple[str, ...], rows: Any) -> Table:
+    made = Table(title=Text(title) if title else None, title_justify="left", show_header=any(head), box=None, pad_edge=False)
+    for name in head:
+        made.add_column(name, overflow="fold")
+    for row in rows:
+        made.add_row(*map(Text, row))
+    return made

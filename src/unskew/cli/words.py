@@ -1,0 +1,49 @@
+"""Words that are nearly right: a verb, a flag of another library, a setting of another model."""
+
+from collections.abc import Iterable
+
+from unskew.cli.runs import model_of
+from unskew.config import did_you_mean, names_of
+from unskew.errors import BadInput
+
+# What people guess, and what it is called here.
+ALIASES = {
+    **dict.fromkeys(("--epochs", "--n-epochs", "--max-epochs"), "--rounds"),
+    **dict.fromkeys(("--lr", "--learning_rate"), "--learning-rate"),
+    **dict.fromkeys(("--embedding-dim", "--embedding-size", "--emb-dim", "--dim", "--hidden-size"), "--width"),
+    **dict.fromkeys(("--batch", "--bs", "--train-batch-size"), "--batch-size"),
+    **dict.fromkeys(("--max-len", "--maxlen", "--max-length", "--max-seq-length"), "--history"),
+    **dict.fromkeys(("--weight-decay-rate", "--l2"), "--weight-decay"),
+    "--topk": "--k",
+    "--seen": "--include-seen",
+    "--valid-test": "--choose-by",
+}
+GONE = dict.fromkeys(("--resample", "--resample-seed", "--strength"), "tests are weights now; --test balanced lets every item count once")
+
+
+def check_words(arguments: list[str], verbs: Iterable[str]) -> None:
+    """Words that are nearly right: a verb, a flag of another library or of another model. The rest is left to the parser."""
+    verb = arguments[0] if arguments else ""
+    if verb and not verb.startswith("-") and verb not in verbs:
+        raise BadInput(f"no verb {verb!r}{did_you_mean(verb, verbs)}; there are {', '.join(verbs)}")
+    given = [argument.split("=", 1)[0] for argument in arguments[1:] if argument.startswith("--")]
+    gone = next((flag for flag in given if flag in GONE), None)
+    if gone is not None:
+        raise BadInput(f"{gone} is gone: {GONE[gone]}")
+    own = _check_settings(model_of(arguments), given) if verb == "train" else set()
+    guessed = next((flag for flag in given if flag in ALIASES and flag not in own), None)
+    if guessed is not None:
+        raise BadInput(f"no flag {guessed}; here it is {ALIASES[guessed]}")
+
+
+def _check_settings(name: str, given: list[str]) -> set[str]:
+    """The flags of a model. A setting of another model is not a slip of the pen: it is said whose it is."""
+    from unskew.models.base import MODELS, model_named
+
+    own = {f"--{setting.replace('_', '-')}" for setting in names_of(model_named(name).Config)}
+    for flag in given:
+        setting = flag.removeprefix("--").replace("-", "_")
+        others = [other for other, kind in sorted(MODELS.items()) if setting in names_of(kind.Config)]
+        if others and flag not in own:
+            raise BadInput(f"{name} has no setting {flag}; it is one of {', '.join(others)}")
+    return own
