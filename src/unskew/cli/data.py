@@ -109,7 +109,7 @@ class Demo(Verb):
             for name, found in done.results.items()
         ]
         repeats = "kept" if done.inspection.repeats.kept else "hidden"
-        head = (f"NDCG@10 / HR@10, full ranking, past items {repeats}", *(f"{test} test" for test in tests))
+        head = (f"NDCG@10 / HR@10, past items {repeats}", *(f"{test} test" for test in tests))
         self.show(document, inspection_table(done.inspection), table("", head, scores))
         for sentence in done.inspection.sentences():
             messages.print(sentence, soft_wrap=True)
