@@ -1,11 +1,13 @@
-"""Does a test see the truth? Many models in worlds whose true preferences are known, ranked by each test and by the truth.
+"""Does a test see the truth? Many models in worlds whose true preferences are known, ranked by each test and
+by the truth.
 
     python benchmarks/agreement.py run [--worlds NAME ...]
     python benchmarks/agreement.py page
 
-The truth of a model is its NDCG@10 with the true preference of all items as gain, at the visits of the test part. A test is as good as
-the order in which it puts the models: Spearman's correlation with the truth over all of them. Each model is a line of
-results/agreement.jsonl; what is there already is not done again. The table goes into docs/truth.md.
+The truth of a model is its NDCG@10 with the true preference of all items as gain, at the visits of the test
+part. A test is as good as
+the order in which it puts the models: Spearman's correlation with the truth over all of them. Each model is a
+line of results/agreement.jsonl; what is there already is not done again. The table goes into docs/truth.md.
 """
 
 import json
@@ -66,7 +68,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "debiased FPMC": ("debiased-fpmc", {"rounds": 15, "propensity": "item-pro"}),
     "debiased SASRec": ("debiased-sasrec", MANY | {"propensity": "item-pro"}),
     "debiased SASRec, logged": ("debiased-sasrec", MANY | {"propensity": "logged", "clip": 0.01}),
-    "DEPS": ("deps", {"width": 32, "layers": 1, "rounds": 4, "dropout": 0.2, "unsupervised_rounds": 2, "batch_size": 1024}),
+    "DEPS": (
+        "deps",
+        {"width": 32, "layers": 1, "rounds": 4, "dropout": 0.2, "unsupervised_rounds": 2, "batch_size": 1024},
+    ),
 }
 
 
@@ -120,7 +125,9 @@ def visits(world: World, split: unskew.Split) -> tuple[Any, Any]:
     """Some visits of the test part, in time."""
     log = world.log
     asked = np.unique(np.stack([log.time, log.user.astype(np.int64)])[:, log.time >= split.valid_end], axis=1)
-    chosen = np.sort(np.random.default_rng(5).choice(asked.shape[1], min(VISITS, asked.shape[1]), replace=False))
+    chosen = np.sort(
+        np.random.default_rng(5).choice(asked.shape[1], min(VISITS, asked.shape[1]), replace=False)
+    )
     return asked[1, chosen], asked[0, chosen]
 
 
@@ -130,13 +137,16 @@ def visits(world: World, split: unskew.Split) -> tuple[Any, Any]:
 def old_resampled(split: unskew.Split) -> Any:
     """Rows accepted with 1 / (training positives of the item, at least 1)."""
     log, rows = split.log, held_out(split, "test", "ordinary").rows
-    accepted = np.random.default_rng(7).random(len(log))[rows] < 1 / np.maximum(split.item_counts, 1)[log.item[rows]]
+    accepted = (
+        np.random.default_rng(7).random(len(log))[rows] < 1 / np.maximum(split.item_counts, 1)[log.item[rows]]
+    )
     return rows[accepted]
 
 
 @torch.no_grad()
 def old_ndcg(scorer: Scorer, split: unskew.Split, rows: Any) -> float:
-    """The user's past items hidden, and a repeated target put back among the candidates: these depend on the answer."""
+    """The user's past items hidden, and a repeated target put back among the candidates: these depend on the
+    answer."""
     log, values = split.log, []
     catalog = scorer.catalog(log, int(log.time[rows[0]]), int(log.time[rows[-1]]) + 1)
     for first in range(0, len(rows), 256):
@@ -162,7 +172,11 @@ class Page:
     def __call__(self) -> None:
         text = PAGE.read_text(encoding="utf-8")
         made = f"{BEGIN}\n\n{table(_lines())}\n{END}"
-        before, after = (text[: text.index(BEGIN)], text[text.index(END) + len(END) :]) if BEGIN in text else (f"{text.rstrip()}\n\n", "\n")
+        before, after = (
+            (text[: text.index(BEGIN)], text[text.index(END) + len(END) :])
+            if BEGIN in text
+            else (f"{text.rstrip()}\n\n", "\n")
+        )
         PAGE.write_text(before + made + after, encoding="utf-8")
 
 
@@ -171,17 +185,23 @@ def table(lines: list[dict[str, Any]]) -> str:
     tests = [test for test in lines[0] if test not in ("world", "model", "truth")]
     of_world = {name: [line for line in lines if line["world"] == name] for name in worlds}
     best = {test: [agreement(of_world[name], test) for name in worlds] for test in tests}
-    rows = [f"| {test} | " + " | ".join(f"{value:+.2f}" for value in values) + " |" for test, values in best.items()]
+    rows = [
+        f"| {test} | " + " | ".join(f"{value:+.2f}" for value in values) + " |"
+        for test, values in best.items()
+    ]
     few = WORLDS["bias 1, few clicks"]
     truths = [np.array([line["truth"] for line in of_world[name]]) for name in worlds]
     return "\n".join(
         [
             "## Which test sees the truth?",
             "",
-            f"{len(of_world[worlds[0]])} models were trained in each of {len(worlds)} worlds and ranked by every test, and by the truth:",
-            f"NDCG@10 with the true preference of all items as gain at {VISITS} visits of the test part. Spearman's correlation of the",
+            f"{len(of_world[worlds[0]])} models were trained in each of {len(worlds)} worlds and ranked by "
+            "every test, and by the truth:",
+            f"NDCG@10 with the true preference of all items as gain at {VISITS} visits of the test part. "
+            "Spearman's correlation of the",
             "two orders over the models, one seed; NDCG@10 where nothing else is said.",
-            f"{COMMON.users:,} users, {COMMON.items} items, about 30 clicks per user; *few clicks*: {few.users:,}, {few.items} and 17:",
+            f"{COMMON.users:,} users, {COMMON.items} items, about 30 clicks per user; *few clicks*: "
+            f"{few.users:,}, {few.items} and 17:",
             "",
             "| test | " + " | ".join(worlds) + " |",
             "| --- | " + " | ".join("---:" for _ in worlds) + " |",
@@ -190,11 +210,16 @@ def table(lines: list[dict[str, Any]]) -> str:
             "*Truth from worst to best model:* "
             + ", ".join(f"{min(t):.3f}-{max(t):.3f} ({n})" for n, t in zip(worlds, truths, strict=True)),
             "",
-            f"Over all worlds `shown` is never below {min(best['shown']):+.2f}, `weighted` {min(best['weighted']):+.2f},",
-            f"`balanced` {min(best['balanced']):+.2f} and the old resampled test {min(best['old resampled']):+.2f}.",
-            "The last two rows are what this project measured before: past items hidden with repeated targets put back, and rows accepted",
-            "with 1 / (training count). The second is not always bad: in these worlds no item is new in the test part, and the hits of the",
-            "day, which it preferred in real logs, do not exist. The first does no harm here, though a prototype with other models had",
+            f"Over all worlds `shown` is never below {min(best['shown']):+.2f}, `weighted` "
+            f"{min(best['weighted']):+.2f},",
+            f"`balanced` {min(best['balanced']):+.2f} and the old resampled test "
+            f"{min(best['old resampled']):+.2f}.",
+            "The last two rows are what this project measured before: past items hidden with repeated "
+            "targets put back, and rows accepted",
+            "with 1 / (training count). The second is not always bad: in these worlds no item is new in the "
+            "test part, and the hits of the",
+            "day, which it preferred in real logs, do not exist. The first does no harm here, though a "
+            "prototype with other models had",
             "found 0.32 in a world like *bias 0*.",
             "Made by `python benchmarks/agreement.py run` and `page` from",
             "[results/agreement.jsonl](../results/agreement.jsonl).",
@@ -208,7 +233,11 @@ def agreement(lines: list[dict[str, Any]], test: str) -> float:
 
 
 def _lines() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()] if RESULTS.exists() else []
+    return (
+        [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+        if RESULTS.exists()
+        else []
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""Prepare, audit and inspect every data set of ../shared/data, with what a user would type; write docs/data.md.
+"""Prepare, audit and inspect every data set of ../shared/data, with what a user would type; write
+docs/data.md.
 
     python benchmarks/datasets.py [--data ../shared/data] [--tables-only]
 
-The figures go to results/datasets.jsonl, one line a data set; `--tables-only` draws the page again from that file.
+The figures go to results/datasets.jsonl, one line a data set; `--tables-only` draws the page again from that
+file.
 """
 
 import json
@@ -57,9 +59,14 @@ SETS = [
     Set("Coat", "coat", {"positive": 4}),
 ]
 
+SKEW_HEAD = ["", "Gini", "top 1 % has %", "test positives", "effective, balanced", "head %", "balanced"]
+SKEW_HEAD += ["new %", "balanced"]
+REPEAT_HEAD = ["", "repeats in training %", "in the test %", "past items are", "first appearances %", "tests"]
+
 
 def coat(folder: Path) -> pa.Table:
-    """Coat is two rating matrices, not a log: what users chose, then what they were given at random. No other times are known."""
+    """Coat is two rating matrices, not a log: what users chose, then what they were given at random. No other
+    times are known."""
     parts = []
     for wave, name in enumerate(("train", "test")):
         ratings = np.loadtxt(folder / f"{name}.ascii", dtype=int)
@@ -90,7 +97,9 @@ def measured(data: Path, wanted: Set) -> dict[str, Any]:
     for bulky in ("history", "audience"):
         del found[bulky]["bins"]
     del found["popularity"]["curve"], found["shuffle"]["shuffled"], found["drift"]["slices"]
-    command = wanted.command() if wanted.name != "Coat" else "`coat()` in benchmarks/datasets.py makes the table"
+    command = (
+        wanted.command() if wanted.name != "Coat" else "`coat()` in benchmarks/datasets.py makes the table"
+    )
     return {
         "name": wanted.name,
         "command": command,
@@ -114,25 +123,63 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 def page(records: list[dict[str, Any]]) -> str:
     sizes, views, skews, repeated = [], [], [], []
     for record in records:
-        size, clock, tests = record["size"], record["clock"], {tested["test"]: tested for tested in record["tests"]}
+        size, clock, tests = (
+            record["size"],
+            record["clock"],
+            {tested["test"]: tested for tested in record["tests"]},
+        )
         counts = [f"{size[key]:,}" for key in ("users", "items", "interactions", "positives")]
-        sizes.append([record["name"], *counts, percent(size["sparsity"], 2), clock["resolution"], percent(clock["tied_positives"])])
-        cells = [[f"{record[view]['mean']:.1f}", percent(record[view]["empty"])] for view in ("history", "audience")]
+        sizes.append(
+            [
+                record["name"],
+                *counts,
+                percent(size["sparsity"], 2),
+                clock["resolution"],
+                percent(clock["tied_positives"]),
+            ]
+        )
+        cells = [
+            [f"{record[view]['mean']:.1f}", percent(record[view]["empty"])]
+            for view in ("history", "audience")
+        ]
         z = record["shuffle"]["z"]
-        views.append([record["name"], *cells[0], *cells[1], percent(record["drift"]["kept"]), "–" if z is None else f"{z:.1f}"])
+        views.append(
+            [
+                record["name"],
+                *cells[0],
+                *cells[1],
+                percent(record["drift"]["kept"]),
+                "–" if z is None else f"{z:.1f}",
+            ]
+        )
         popularity = record["popularity"]
         asked = [f"{tests['ordinary']['positives']:,}", f"{tests['balanced']['effective_sample_size']:,.0f}"]
-        asked += [percent(tests[test][key]) for key in ("head", "unknown_items") for test in ("ordinary", "balanced")]
-        skews.append([record["name"], f"{popularity['gini']:.2f}", percent(popularity["top_1_percent"]), *asked])
+        asked += [
+            percent(tests[test][key])
+            for key in ("head", "unknown_items")
+            for test in ("ordinary", "balanced")
+        ]
+        skews.append(
+            [record["name"], f"{popularity['gini']:.2f}", percent(popularity["top_1_percent"]), *asked]
+        )
         repeats, last = record["repeats"], record["split"][-1]
         kept = "candidates" if repeats["kept"] else "hidden"
         first = percent(last["first_appearances"] / last["positives"] if last["positives"] else None)
-        repeated.append([record["name"], percent(repeats["train_share"]), percent(repeats["test_share"]), kept, first, ", ".join(tests)])
+        repeated.append(
+            [
+                record["name"],
+                percent(repeats["train_share"]),
+                percent(repeats["test_share"]),
+                kept,
+                first,
+                ", ".join(tests),
+            ]
+        )
     commands = "\n".join(f"- {record['name']}: {code(record['command'])}" for record in records)
     return f"""# The data sets
 
-Generated from `results/datasets.jsonl` by `python benchmarks/datasets.py`, which also runs the leak audit on each of them.
-The data is not part of the project: most of it may not be passed on.
+Generated from `results/datasets.jsonl` by `python benchmarks/datasets.py`, which also runs the leak audit on
+each of them. The data is not part of the project: most of it may not be passed on.
 
 ## Size (the paper's Table 1) and time
 
@@ -144,33 +191,35 @@ The data is not part of the project: most of it may not be passed on.
 
 {table(["", "history", "empty %", "audience", "empty %", "top kept %", "order z"], views)}
 
-*history*, *audience*: mean number of events strictly before a positive. *top kept*: of the most popular items of the first
-tenth of the log, the share that is still at the top in the last tenth. *order z*: how many standard deviations repeated
-transitions are above those of logs with each user's items shuffled; above 3, the order carries information.
+*history*, *audience*: mean number of events strictly before a positive. *top kept*: of the most popular items
+of the first tenth of the log, the share that is still at the top in the last tenth. *order z*: how many
+standard deviations repeated transitions are above those of logs with each user's items shuffled; above 3, the
+order carries information.
 
 ## Popularity, and what the tests ask for
 
-{table(["", "Gini", "top 1 % has %", "test positives", "effective, balanced", "head %", "balanced", "new %", "balanced"], skews)}
+{table(SKEW_HEAD, skews)}
 
-Split 50 / 20 / 30 in time. *effective, balanced*: the effective sample size of the test in which every item counts once. *head*: share of
-the ordinary and of the balanced test on the most popular fifth of the known items; *new*: on items that training never saw. No
-model that learns from ids alone can rank these.
+Split 50 / 20 / 30 in time. *effective, balanced*: the effective sample size of the test in which every item
+counts once. *head*: share of the ordinary and of the balanced test on the most popular fifth of the known
+items; *new*: on items that training never saw. No model that learns from ids alone can rank these.
 
 ## Repeats, first appearances, and which tests there are
 
-{table(["", "repeats in training %", "in the test %", "past items are", "first appearances %", "tests"], repeated)}
+{table(REPEAT_HEAD, repeated)}
 
-*repeats*: positives on an item that the same user had before; from 1 % of the training positives on, past items stay candidates.
-*first appearances*: test positives on items that nobody had before. Nothing can be known of them, and their empty audience
-would tell that they are the ones, so no test ranks them.
+*repeats*: positives on an item that the same user had before; from 1 % of the training positives on, past
+items stay candidates. *first appearances*: test positives on items that nobody had before. Nothing can be
+known of them, and their empty audience would tell that they are the ones, so no test ranks them.
 
 ## How each was prepared
 
 {commands}
 
-MIND's history field has an order but no times: its clicks are put one second apart, ending just before the first
-impression of the log. Open Bandit has no users: everyone with the same features is one. In Coat, the self-chosen ratings
-are one moment and the random ones the next, so the randomised test is all that is held out.
+MIND's history field has an order but no times: its clicks are put one second apart, ending just before the
+first impression of the log. Open Bandit has no users: everyone with the same features is one. In Coat, the
+self-chosen ratings are one moment and the random ones the next, so the randomised test is all that is held
+out.
 """
 
 
@@ -182,8 +231,10 @@ def main(settings: Settings) -> None:
     if not settings.tables_only:
         records = []
         for wanted in SETS:
-            records.append(measured(settings.data, wanted))
-            print(f"{wanted.name}: {records[-1]['size']['interactions']:,} rows in {records[-1]['prepare_s']} s", flush=True)
+            done = measured(settings.data, wanted)
+            records.append(done)
+            rows = done["size"]["interactions"]
+            print(f"{wanted.name}: {rows:,} rows in {done['prepare_s']} s", flush=True)
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     records = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]

@@ -1,11 +1,12 @@
-"""From Parquet to memory-mapped views: unskew against the same job written directly in DuckDB SQL and in Polars, in one run.
+"""From Parquet to memory-mapped views: unskew against the same job written directly in DuckDB SQL and in
+Polars, in one run.
 
     python benchmarks/prepare.py [--rows 20000000] [--lookups 10000000]
 
-Each job runs in a process of its own: wall time, CPU-seconds of all its threads, peak resident memory. The job: read,
-remove duplicate events, 5-core, index users and items by first appearance, sort by user and by item, write flat columns.
-The direct versions check nothing and explain nothing. Then random (item, time) audience look-ups on one core, and a
-simulated world. The figures go to results/prepare.jsonl.
+Each job runs in a process of its own: wall time, CPU-seconds of all its threads, peak resident memory. The
+job: read, remove duplicate events, 5-core, index users and items by first appearance, sort by user and by
+item, write flat columns. The direct versions check nothing and explain nothing. Then random (item, time)
+audience look-ups on one core, and a simulated world. The figures go to results/prepare.jsonl.
 """
 
 import json
@@ -75,11 +76,16 @@ def duckdb_job(source: Path, out: Path) -> None:
         code = f"(row_number() OVER (ORDER BY min(t), {key}) - 1)::INT"
         connection.execute(f"CREATE TABLE {table} AS SELECT {key}, {code} AS code FROM core GROUP BY {key}")
     connection.execute(
-        "CREATE TABLE indexed AS SELECT users.code AS u, items.code AS i, t FROM core JOIN users USING (u) JOIN items USING (i)"
+        "CREATE TABLE indexed AS SELECT users.code AS u, items.code AS i, t FROM core JOIN users USING (u) "
+        "JOIN items USING (i)"
     )
     for name, order in (("user", "u, t, i"), ("item", "i, t, u")):
         reader = connection.sql(f"SELECT u, i, t FROM indexed ORDER BY {order}").to_arrow_reader(1_000_000)
-        with (out / f"by_{name}.u").open("wb") as u, (out / f"by_{name}.i").open("wb") as i, (out / f"by_{name}.t").open("wb") as t:
+        with (
+            (out / f"by_{name}.u").open("wb") as u,
+            (out / f"by_{name}.i").open("wb") as i,
+            (out / f"by_{name}.t").open("wb") as t,
+        ):
             for batch in reader:
                 for file, column in zip((u, i, t), batch.columns, strict=True):
                     file.write(column.to_numpy().tobytes())
@@ -103,13 +109,22 @@ def polars_job(source: Path, out: Path) -> None:
             np.save(out / f"by_{name}.{column}.npy", ordered[column].to_numpy())
 
 
-JOBS: dict[str, Callable[[Path, Path], None]] = {"unskew": unskew_job, "duckdb": duckdb_job, "polars": polars_job}
+JOBS: dict[str, Callable[[Path, Path], None]] = {
+    "unskew": unskew_job,
+    "duckdb": duckdb_job,
+    "polars": polars_job,
+}
 
 
 def measured(name: str, source: Path, out: Path) -> dict[str, float]:
     """Run one job in a fresh process."""
     started = time.perf_counter()
-    done = subprocess.run([sys.executable, __file__, "job", name, str(source), str(out)], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, __file__, "job", name, str(source), str(out)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     wall = time.perf_counter() - started
     return {"wall_s": wall, **json.loads(done.stdout.splitlines()[-1])}
 
@@ -121,7 +136,8 @@ def job(name: str, source: str, out: str) -> None:
 
 
 def lookups(folder: Path, count: int) -> list[dict[str, Any]]:
-    """Audience windows of random (item, time) pairs: items uniform over the catalogue, and as often as they occur in the log."""
+    """Audience windows of random (item, time) pairs: items uniform over the catalogue, and as often as they
+    occur in the log."""
     import unskew
 
     log = unskew.read(folder)
@@ -137,7 +153,14 @@ def lookups(folder: Path, count: int) -> list[dict[str, Any]]:
         cpu = time.process_time()
         start, end = log.audiences.before(codes, moment, 30)
         cpu = time.process_time() - cpu
-        found.append({"lookups": name, "count": count, "million_per_cpu_s": count / cpu / 1e6, "mean_window": float((end - start).mean())})
+        found.append(
+            {
+                "lookups": name,
+                "count": count,
+                "million_per_cpu_s": count / cpu / 1e6,
+                "mean_window": float((end - start).mean()),
+            }
+        )
     return found
 
 

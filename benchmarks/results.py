@@ -1,10 +1,12 @@
-"""Models on real data under the yardstick: every test, with segments, stored run by run, and written as docs/results.md.
+"""Models on real data under the yardstick: every test, with segments, stored run by run, and written as
+docs/results.md.
 
     python benchmarks/results.py run [--sets NAME ...] [--models NAME ...] [--seeds 0 1 2]
     python benchmarks/results.py page
 
-Each finished run is a line of results/runs.jsonl; a run that is there already is not done again, so the command can be stopped and
-started at will. Validation chooses everything; the test part is only ever ranked at the end.
+Each finished run is a line of results/runs.jsonl; a run that is there already is not done again, so the
+command can be stopped and started at will. Validation chooses everything; the test part is only ever ranked
+at the end.
 """
 
 import json
@@ -37,9 +39,18 @@ SETS: dict[str, tuple[str, dict[str, Any]]] = {
     "MovieTweetings": ("movietweetings_100k/ratings.csv.gz", {"positive": 7}),
     "Online Retail": ("online_retail", {}),
 }
-# DEPS: width, heads and clip are the authors'; audiences of 500 and the rest are what an earlier search on the validation part of
-# MovieTweetings preferred, before the yardstick was mended, and what a CPU can afford. The others have their papers' settings.
-DEPS = {"audience": 500, "dropout": 0.2, "hidden_ids": 0.8, "learning_rate": 3e-4, "negatives": 1, "rounds": 5, "patience": 1}
+# DEPS: width, heads and clip are the authors'; audiences of 500 and the rest are what an earlier search on
+# the validation part of MovieTweetings preferred, before the yardstick was mended, and what a CPU can afford.
+# The others have their papers' settings.
+DEPS = {
+    "audience": 500,
+    "dropout": 0.2,
+    "hidden_ids": 0.8,
+    "learning_rate": 3e-4,
+    "negatives": 1,
+    "rounds": 5,
+    "patience": 1,
+}
 BRIEF = {"rounds": 40, "patience": 4}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "popularity, total": ("popularity", {"recency": "total"}),
@@ -51,41 +62,54 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 SHOWN = ("ordinary", "balanced")
-SEGMENTS = [("user", "known"), ("user", "new"), ("item", "known"), ("item", "new"), ("user and item", "both known")]
+SEGMENTS = [
+    ("user", "known"),
+    ("user", "new"),
+    ("item", "known"),
+    ("item", "new"),
+    ("user and item", "both known"),
+]
 SEGMENTS += [("history length", group) for group in ("0", "1-4", "5-19", "20+")]
 SEGMENTS += [("popularity decile", group) for group in ("1", "2", "5", "8")]
 # Audiences of 500 would cost hours on Online Retail, whose items have thousands of buyers.
-SMALLER = {("Online Retail", "DEPS"): {"audience": 30, "rounds": 3, "unsupervised_rounds": 2, "batch_size": 2048}}
+SMALLER = {
+    ("Online Retail", "DEPS"): {"audience": 30, "rounds": 3, "unsupervised_rounds": 2, "batch_size": 2048}
+}
 
 BEGIN, END = "<!-- made by benchmarks/results.py -->", "<!-- end -->"
 HEAD = """
 # Results
 
-The first table under the mended yardstick ([how we measure](yardstick.md)). Made by `python benchmarks/results.py run` and
-`python benchmarks/results.py page` from [results/runs.jsonl](../results/runs.jsonl). Everything was chosen on the validation part;
-each test is evaluated with the weights that its own version of the validation part chose.
+The first table under the mended yardstick ([how we measure](yardstick.md)). Made by
+`python benchmarks/results.py run` and `python benchmarks/results.py page` from
+[results/runs.jsonl](../results/runs.jsonl). Everything was chosen on the validation part; each test is
+evaluated with the weights that its own version of the validation part chose.
 
-**What was wrong with the tables that stood here before.** Their second test, *resampled*, accepted a row with 1 / (training count of its
-item), so it consisted mostly of items that training never saw, which are the hits of the day; it rewarded recent popularity and punished
-everything that knows items. Repeated items were put back among candidates from which all other past items were hidden, so the candidates
-depended on the answer. A k-core over the whole log made it certain that a rare item would return. Ties were read as past in training but
-not in the test, and the round was chosen by ordinary clicks alone. "Recent popularity beats every model on the unbiased test" was an
-artefact of the first of these faults: where every item counts once (`balanced`), it is behind ItemKNN, SASRec and
-GRU4Rec+.
+**What was wrong with the tables that stood here before.** Their second test, *resampled*, accepted a row with
+1 / (training count of its item), so it consisted mostly of items that training never saw, which are the hits
+of the day; it rewarded recent popularity and punished everything that knows items. Repeated items were put
+back among candidates from which all other past items were hidden, so the candidates depended on the answer. A
+k-core over the whole log made it certain that a rare item would return. Ties were read as past in training
+but not in the test, and the round was chosen by ordinary clicks alone. "Recent popularity beats every model
+on the unbiased test" was an artefact of the first of these faults: where every item counts once (`balanced`),
+it is behind ItemKNN, SASRec and GRU4Rec+.
 """
 TAIL = """
 ## What this says
 
-- **Ordinary clicks are the hits of the day.** Over a quarter of MovieTweetings' test positives are on films that training never saw.
-  Popularity with the recency that validation chose finds them; networks that know only ids cannot. DEPS, which reads who met an item,
-  finds half as many, and is the best network in the ordinary test.
-- **The verdict turns where every item counts once.** In `balanced` ItemKNN and SASRec are far ahead of popularity, on both logs, and DEPS
-  is last with it: what it finds is what is popular now. Both tests are right: the first asks what will be clicked next, the second who
-  can tell apart what is not popular anyway.
-- On Online Retail, with past purchases among the candidates, no network beats popularity in the ordinary test or ItemKNN in `balanced`.
-- One seed, settings of the papers, nothing tuned under this yardstick: differences below the intervals mean nothing, and the intervals
-  cover users only. DEPS has the paper's clip, with which nearly all weights are equal (`unskew propensity health RUN`); it reads
-  audiences of 500 on MovieTweetings and, by the budget of a table, of 30 in 3 rounds on Online Retail.
+- **Ordinary clicks are the hits of the day.** Over a quarter of MovieTweetings' test positives are on films
+  that training never saw. Popularity with the recency that validation chose finds them; networks that know
+  only ids cannot. DEPS, which reads who met an item, finds half as many, and is the best network in the
+  ordinary test.
+- **The verdict turns where every item counts once.** In `balanced` ItemKNN and SASRec are far ahead of
+  popularity, on both logs, and DEPS is last with it: what it finds is what is popular now. Both tests are
+  right: the first asks what will be clicked next, the second who can tell apart what is not popular anyway.
+- On Online Retail, with past purchases among the candidates, no network beats popularity in the ordinary test
+  or ItemKNN in `balanced`.
+- One seed, settings of the papers, nothing tuned under this yardstick: differences below the intervals mean
+  nothing, and the intervals cover users only. DEPS has the paper's clip, with which nearly all weights are
+  equal (`unskew propensity health RUN`); it reads audiences of 500 on MovieTweetings and, by the budget of a
+  table, of 30 in 3 rounds on Online Retail.
 """
 
 
@@ -103,7 +127,11 @@ class Run:
         torch.set_num_threads(self.threads)
         for name in self.sets:
             path, settings = SETS[name]
-            wanted = [(model, seed) for seed, model in product(self.seeds, self.models) if not _stored(name, model, seed)]
+            wanted = [
+                (model, seed)
+                for seed, model in product(self.seeds, self.models)
+                if not _stored(name, model, seed)
+            ]
             if not wanted:
                 continue
             with tempfile.TemporaryDirectory() as scratch:
@@ -112,7 +140,13 @@ class Run:
                     found = measured(split, name, model, seed)
                     with RESULTS.open("a", encoding="utf-8") as file:
                         file.write(json.dumps({"set": name, "model": model, "seed": seed, **found}) + "\n")
-                    print(name, model, seed, {test: round(part["metrics"][METRIC], 4) for test, part in found["tests"].items()}, flush=True)
+                    print(
+                        name,
+                        model,
+                        seed,
+                        {test: round(part["metrics"][METRIC], 4) for test, part in found["tests"].items()},
+                        flush=True,
+                    )
 
 
 def measured(split: unskew.Split, data: str, name: str, seed: int) -> dict[str, Any]:
@@ -125,7 +159,10 @@ def measured(split: unskew.Split, data: str, name: str, seed: int) -> dict[str, 
     for test in available_tests(split):
         found = model.evaluate(split, test=test, sample=SAMPLE)
         segments = {
-            segment: {group: {key: part[key] for key in ("units", "share", METRIC) if key in part} for group, part in groups.items()}
+            segment: {
+                group: {key: part[key] for key in ("units", "share", METRIC) if key in part}
+                for group, part in groups.items()
+            }
             for segment, groups in found.by_segment().items()
         }
         tests[test] = {
@@ -139,7 +176,12 @@ def measured(split: unskew.Split, data: str, name: str, seed: int) -> dict[str, 
             "beyond": found.beyond,
         }
     rounds = len([record for record in model.records if "valid" in record])
-    about = {"settings": {"model": kind, **settings}, "repeats": split.repeats, "rounds": rounds, "cpu_s": round(trained)}
+    about = {
+        "settings": {"model": kind, **settings},
+        "repeats": split.repeats,
+        "rounds": rounds,
+        "cpu_s": round(trained),
+    }
     rounded: dict[str, Any] = _rounded({**about, "shares": list(split.settings.shares), "tests": tests})
     return rounded
 
@@ -165,18 +207,33 @@ def part_of(name: str, lines: list[dict[str, Any]]) -> str:
     models = _models(lines)
     first = lines[0]
     tests = list(first["tests"])
-    left = ", ".join(f"{count:,} {why.replace('_', ' ')}" for why, count in first["tests"]["ordinary"]["left_out"].items() if count)
+    left = ", ".join(
+        f"{count:,} {why.replace('_', ' ')}"
+        for why, count in first["tests"]["ordinary"]["left_out"].items()
+        if count
+    )
     units = first["tests"]["ordinary"]["units"]
     sizes = ", ".join(f"{test} {first['tests'][test]['effective_sample_size']:,.0f}" for test in tests)
     repeats = "kept as candidates" if first["repeats"] else "hidden"
     shares = "/".join(f"{share:g}" for share in first["shares"])
     rows = [
-        [model, *(_cell([line["tests"][test] for line in lines if line["model"] == model]) for test in tests), _chosen(lines, model)]
+        [
+            model,
+            *(_cell([line["tests"][test] for line in lines if line["model"] == model]) for test in tests),
+            _chosen(lines, model),
+        ]
         for model in models
     ]
     segments = {
         f"{segment}: {group}": [
-            _mean([line["tests"]["ordinary"]["segments"][segment][group] for line in lines if line["model"] == model]) for model in models
+            _mean(
+                [
+                    line["tests"]["ordinary"]["segments"][segment][group]
+                    for line in lines
+                    if line["model"] == model
+                ]
+            )
+            for model in models
         ]
         for segment, group in SEGMENTS
     }
@@ -185,8 +242,10 @@ def part_of(name: str, lines: list[dict[str, Any]]) -> str:
         [
             f"## {name}",
             "",
-            f"Split {shares} in time, no filter; a seeded sample of {units:,} test positives, protocol `full`, repeats {repeats};",
-            f"left out: {left or 'nothing'}. Effective sample sizes: {sizes}. NDCG@10 with its 95 % interval over users,",
+            f"Split {shares} in time, no filter; a seeded sample of {units:,} test positives, protocol "
+            f"`full`, repeats {repeats};",
+            f"left out: {left or 'nothing'}. Effective sample sizes: {sizes}. NDCG@10 with its 95 % "
+            "interval over users,",
             f"{_seeds(lines)}:",
             "",
             table(["model", *tests, "weights chosen by"], rows),
@@ -195,7 +254,10 @@ def part_of(name: str, lines: list[dict[str, Any]]) -> str:
             "",
             table(
                 ["segment", "rows", *models],
-                [[part, f"{count:,}", *values] for (part, values), count in zip(segments.items(), counts, strict=True)],
+                [
+                    [part, f"{count:,}", *values]
+                    for (part, values), count in zip(segments.items(), counts, strict=True)
+                ],
             ),
         ]
     )
@@ -206,7 +268,9 @@ def summary(lines: list[dict[str, Any]], sets: list[str]) -> str:
         [
             model,
             *(
-                _value([line["tests"][test] for line in lines if (line["set"], line["model"]) == (name, model)])
+                _value(
+                    [line["tests"][test] for line in lines if (line["set"], line["model"]) == (name, model)]
+                )
                 for name in sets
                 for test in SHOWN
             ),
@@ -240,7 +304,11 @@ def _mean(groups: list[dict[str, Any]]) -> str:
 
 
 def _chosen(lines: list[dict[str, Any]], model: str) -> str:
-    return ", ".join(dict.fromkeys(part["chosen_by"] for line in lines if line["model"] == model for part in line["tests"].values()))
+    return ", ".join(
+        dict.fromkeys(
+            part["chosen_by"] for line in lines if line["model"] == model for part in line["tests"].values()
+        )
+    )
 
 
 def _seeds(lines: list[dict[str, Any]]) -> str:
@@ -265,7 +333,11 @@ def _rounded(value: Any) -> Any:
 
 
 def _lines() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()] if RESULTS.exists() else []
+    return (
+        [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+        if RESULTS.exists()
+        else []
+    )
 
 
 def _stored(name: str, model: str, seed: int) -> bool:

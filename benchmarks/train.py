@@ -1,11 +1,12 @@
-"""Rows per CPU-second of training and evaluation, on one thread, against what the authors' code did on this kind of machine.
+"""Rows per CPU-second of training and evaluation, on one thread, against what the authors' code did on this
+kind of machine.
 
     python benchmarks/train.py --data FOLDER_OR_FILE [--model deps-causal --batch-size 4096] [--seconds 20]
 
-A row is one positive or one negative. The model: histories 50, audiences 30, width 64, 3 layers, 2 heads, 512 contexts in a
-batch unless said otherwise. The figures go to results/train.jsonl, and the newest of each kind to docs/speed.md. The
-authors' code, measured on this kind of machine on ml-100k: unbiased 294, propensity (AR) 412 rows and evaluation 1,184 pairs per
-CPU-second, 2.7 GB.
+A row is one positive or one negative. The model: histories 50, audiences 30, width 64, 3 layers, 2 heads, 512
+contexts in a batch unless said otherwise. The figures go to results/train.jsonl, and the newest of each kind
+to docs/speed.md. The authors' code, measured on this kind of machine on ml-100k: unbiased 294, propensity
+(AR) 412 rows and evaluation 1,184 pairs per CPU-second, 2.7 GB.
 """
 
 import json
@@ -62,7 +63,7 @@ def phase_rate(trainer: Trainer, phase: Phase, seconds: float) -> tuple[float, f
             started = time.process_time()
             loss = phase.loss(batch)
             optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             used += time.process_time() - started
             rows += rows_in(batch)
@@ -81,7 +82,7 @@ def profile(trainer: Trainer, phase: Phase, steps: int = 6) -> dict[str, float]:
         for batch in batches:
             loss = phase.loss(batch)
             optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
     kinds = {
         "matrix products": ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"),
@@ -91,14 +92,31 @@ def profile(trainer: Trainer, phase: Phase, steps: int = 6) -> dict[str, float]:
         "GRU": ("gru", "mkldnn_rnn"),
         "look-ups": ("embedding", "index", "gather", "scatter"),
         "copies and memory": ("copy_", "cat", "fill_", "zero_", "clone"),
-        "element by element": ("add", "mul", "where", "relu", "threshold", "exp", "div", "sub", "sum", "masked_fill", "logsumexp"),
+        "element by element": (
+            "add",
+            "mul",
+            "where",
+            "relu",
+            "threshold",
+            "exp",
+            "div",
+            "sub",
+            "sum",
+            "masked_fill",
+            "logsumexp",
+        ),
         "optimizer": ("adam",),
     }
     spent = dict.fromkeys([*kinds, "else"], 0.0)
     for event in found.key_averages():
-        kind = next((kind for kind, names in kinds.items() if any(name in event.key for name in names)), "else")
+        kind = next(
+            (kind for kind, names in kinds.items() if any(name in event.key for name in names)), "else"
+        )
         spent[kind] += event.self_cpu_time_total
-    return {kind: round(time / sum(spent.values()), 3) for kind, time in sorted(spent.items(), key=lambda pair: -pair[1])}
+    return {
+        kind: round(time / sum(spent.values()), 3)
+        for kind, time in sorted(spent.items(), key=lambda pair: -pair[1])
+    }
 
 
 def matmul_peak() -> float:
@@ -122,7 +140,9 @@ def evaluation_rate(model: DEPS, split: Split, rows: int) -> float:
 def main(settings: Benchmark) -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
-        log = unskew.prepare(settings.data, Path(scratch) / "data", positive=settings.positive, time=settings.time)
+        log = unskew.prepare(
+            settings.data, Path(scratch) / "data", positive=settings.positive, time=settings.time
+        )
         split = unskew.split(log)
         torch.manual_seed(0)
         config = DEPS.Config(layers=3, heads=2, inner=256, dropout=0.5)
@@ -131,7 +151,11 @@ def main(settings: Benchmark) -> None:
         trainer = Trainer(model, split, Training(batch_size=settings.batch_size))
         phases = {phase.name: phase for stage in trainer.stages for phase in stage.phases}
         peak = matmul_peak()
-        record: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "data": Path(settings.data).name, "rows": len(log)}
+        record: dict[str, Any] = {
+            "date": time.strftime("%Y-%m-%d"),
+            "data": Path(settings.data).name,
+            "rows": len(log),
+        }
         record |= {"model": settings.model, "batch_size": settings.batch_size}
         lengths = [
             np.minimum(np.subtract(*view.before(entity, log.time)[::-1]), cut).mean()
@@ -144,13 +168,23 @@ def main(settings: Benchmark) -> None:
         }
         for name in ("unbiased", "propensity"):
             rate, tokens = phase_rate(trainer, phases[name], settings.seconds)
-            # Forward and backward of a layer: 3 x 2 x 12 d^2 per token, attention and everything else not counted.
-            share = tokens * config.layers * 3 * 2 * 12 * config.width**2 / 1e9 / peak if name == "unbiased" else None
+            # Forward and backward of a layer: 3 x 2 x 12 d^2 per token, attention and everything else not
+            # counted.
+            share = (
+                tokens * config.layers * 3 * 2 * 12 * config.width**2 / 1e9 / peak
+                if name == "unbiased"
+                else None
+            )
             record |= {name: round(rate, 1), f"{name}_ratio": round(rate / AUTHORS[name], 1)}
-            record |= {"tokens_per_cpu_s": round(tokens), "share_of_matmul_peak": round(share, 3)} if share else {}
+            record |= (
+                {"tokens_per_cpu_s": round(tokens), "share_of_matmul_peak": round(share, 3)} if share else {}
+            )
         record["unbiased_profile"] = profile(trainer, phases["unbiased"])
         pairs = evaluation_rate(model, split, settings.rows)
-        record |= {"evaluation_pairs": round(pairs), "evaluation_ratio": round(pairs / AUTHORS["evaluation"], 1)}
+        record |= {
+            "evaluation_pairs": round(pairs),
+            "evaluation_ratio": round(pairs / AUTHORS["evaluation"], 1),
+        }
         record["peak_gb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2)
     print(json.dumps(record, indent=1))
     RESULTS.parent.mkdir(exist_ok=True)
@@ -161,14 +195,17 @@ def main(settings: Benchmark) -> None:
 
 HEAD = """# How fast DEPS is
 
-Generated by `python benchmarks/train.py --data FILE [--model deps-causal --batch-size 4096]` from `results/train.jsonl`: the newest run
-of each kind, on one thread. A row is one positive or one negative, a rate is per CPU-second of forward, backward and update; in brackets,
-the ratio to the authors' code on ml-100k on this kind of machine (unbiased 294 rows, propensity 412 rows, evaluation 1,184 pairs per
-CPU-second, 2.7 GB). Width 64, 3 layers, 2 heads, histories up to 50, audiences up to 30. *of the limit*: what the products of
-the transformer layers need, against what this machine does in nothing but such products. The machine is shared: figures move by a fifth.
+Generated by `python benchmarks/train.py --data FILE [--model deps-causal --batch-size 4096]` from
+`results/train.jsonl`: the newest run of each kind, on one thread. A row is one positive or one negative, a
+rate is per CPU-second of forward, backward and update; in brackets, the ratio to the authors' code on ml-100k
+on this kind of machine (unbiased 294 rows, propensity 412 rows, evaluation 1,184 pairs per CPU-second, 2.7
+GB). Width 64, 3 layers, 2 heads, histories up to 50, audiences up to 30. *of the limit*: what the products of
+the transformer layers need, against what this machine does in nothing but such products. The machine is
+shared: figures move by a fifth.
 
-`deps` is the paper's model: bidirectional, so it reads every prefix anew, and the number of tokens is what costs. `deps-causal` reads each
-sequence once for all its prefixes; how it ranks is in [the results](results.md).
+`deps` is the paper's model: bidirectional, so it reads every prefix anew, and the number of tokens is what
+costs. `deps-causal` reads each sequence once for all its prefixes; how it ranks is in
+[the results](results.md).
 """
 
 
@@ -177,18 +214,39 @@ def page() -> str:
     for line in RESULTS.read_text(encoding="utf-8").splitlines():
         record = {"model": "deps", "batch_size": 512} | json.loads(line)
         newest[record["data"], record["model"], record["batch_size"]] = record
-    rows = ["| data | model | contexts in a batch | unbiased phase | propensity phase | evaluation, pairs | of the limit | GB |"]
+    rows = [
+        "| data | model | contexts in a batch | unbiased phase | propensity phase | evaluation, pairs | of "
+        "the limit | GB |"
+    ]
     rows.append("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     shares = []
     for (data, model, batch_size), record in newest.items():
-        rates = [f"{record[name]:,.0f} ({record[f'{name}_ratio']:.1f}x)" for name in ("unbiased", "propensity")]
+        rates = [
+            f"{record[name]:,.0f} ({record[f'{name}_ratio']:.1f}x)" for name in ("unbiased", "propensity")
+        ]
         rates.append(f"{record['evaluation_pairs']:,} ({record['evaluation_ratio']:.0f}x)")
-        cells = [data, model, f"{batch_size:,}", *rates, f"{record['share_of_matmul_peak']:.0%}", f"{record['peak_gb']:.1f}"]
+        cells = [
+            data,
+            model,
+            f"{batch_size:,}",
+            *rates,
+            f"{record['share_of_matmul_peak']:.0%}",
+            f"{record['peak_gb']:.1f}",
+        ]
         rows.append("| " + " | ".join(cells) + " |")
         if "unbiased_profile" in record:
-            parts = ", ".join(f"{kind} {share:.0%}" for kind, share in record["unbiased_profile"].items() if share >= 0.01)
+            parts = ", ".join(
+                f"{kind} {share:.0%}" for kind, share in record["unbiased_profile"].items() if share >= 0.01
+            )
             shares.append(f"- {model} on {data}, {batch_size:,} contexts: {parts}.")
-    return HEAD + "\n" + "\n".join(rows) + "\n\nWhere the time of the unbiased phase goes:\n\n" + "\n".join(shares) + "\n"
+    return (
+        HEAD
+        + "\n"
+        + "\n".join(rows)
+        + "\n\nWhere the time of the unbiased phase goes:\n\n"
+        + "\n".join(shares)
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

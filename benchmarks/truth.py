@@ -1,8 +1,10 @@
-"""The theorems of the paper where the truth is known: bias and deviation of the weighted loss against the clip M.
+"""The theorems of the paper where the truth is known: bias and deviation of the weighted loss against the
+clip M.
 
     python benchmarks/truth.py [--tables-only]
 
-The figures go to results/truth.jsonl, one line a clip; the picture to docs/truth.svg, the page to docs/truth.md.
+The figures go to results/truth.jsonl, one line a clip; the picture to docs/truth.svg, the page to
+docs/truth.md.
 `--tables-only` draws both again from that file.
 """
 
@@ -20,7 +22,11 @@ from unskew.report.charts import Lines, picture
 from unskew.truth import UNCLIPPED, TruePropensity, redrawn
 
 ROOT = Path(__file__).parents[1]
-RESULTS, PICTURE, PAGE = ROOT / "results" / "truth.jsonl", ROOT / "docs" / "truth.svg", ROOT / "docs" / "truth.md"
+RESULTS, PICTURE, PAGE = (
+    ROOT / "results" / "truth.jsonl",
+    ROOT / "docs" / "truth.svg",
+    ROOT / "docs" / "truth.md",
+)
 
 WORLD = Simulation(users=1000, items=200, steps=60, visits=0.1, shown=10.0, seed=3)
 CLIPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
@@ -35,20 +41,37 @@ class Settings:
 
 
 def measured(settings: Settings) -> list[dict[str, Any]]:
-    """Every figure is a share of the ideal loss. First the naive loss, then the weighted one without a clip."""
+    """Every figure is a share of the ideal loss. First the naive loss, then the weighted one without a
+    clip."""
     world = simulate(**asdict(WORLD))
     drawn = redrawn(world, settings.visits, settings.draws, settings.seed)
 
     def line(name: str, losses: Any, **more: Any) -> dict[str, Any]:
         bias, deviation = losses.mean() / drawn.ideal - 1, losses.std(ddof=1) / drawn.ideal
-        return {"loss": name, "bias": bias, "deviation": deviation, "z": bias / deviation * math.sqrt(settings.draws), **more}
+        return {
+            "loss": name,
+            "bias": bias,
+            "deviation": deviation,
+            "z": bias / deviation * math.sqrt(settings.draws),
+            **more,
+        }
 
-    about = {"pairs": drawn.chance_VI.size, "draws": settings.draws, "visits": settings.visits, "items": WORLD.items}
+    about = {
+        "pairs": drawn.chance_VI.size,
+        "draws": settings.draws,
+        "visits": settings.visits,
+        "items": WORLD.items,
+    }
     found = [line("naive", drawn.naive(), **about)]
     for views in ("item", "user", "both"):
         weight = TruePropensity(world, views=views).weights(drawn.pairs)
         found.append(
-            line(f"weighted, {views}", drawn.weighted(weight), clip=None, exact_deviation=_deviation(drawn.variance(UNCLIPPED), drawn))
+            line(
+                f"weighted, {views}",
+                drawn.weighted(weight),
+                clip=None,
+                exact_deviation=_deviation(drawn.variance(UNCLIPPED), drawn),
+            )
         )
     for clip in CLIPS:
         weight = TruePropensity(world, clip=clip).weights(drawn.pairs)
@@ -89,7 +112,11 @@ def drawing(records: list[dict[str, Any]]) -> str:
     bounds = {"deviation": deviation, "Theorem 2's bound": [100 * record["bound"] for record in clipped]}
     left = Lines(clip, losses, "clip M", "% of the ideal loss", "Bias against deviation", logarithmic=True)
     right = Lines(clip, bounds, "clip M", "% of the ideal loss", "Deviation and bound", logarithmic=True)
-    return picture((left, right), "truth", "Bias, deviation and its bound of the clipped weighted loss against the clip M")
+    return picture(
+        (left, right),
+        "truth",
+        "Bias, deviation and its bound of the clipped weighted loss against the clip M",
+    )
 
 
 def percent(share: float) -> str:
@@ -104,30 +131,37 @@ def page(records: list[dict[str, Any]]) -> str:
     estimators = "\n".join(
         f"| {clip:g} |"
         + "".join(
-            f" {percent(one['bias'])} | {100 * one['deviation']:.2f} | {100 * math.hypot(one['bias'], one['deviation']):.2f} |"
+            f" {percent(one['bias'])} | {100 * one['deviation']:.2f} | "
+            f"{100 * math.hypot(one['bias'], one['deviation']):.2f} |"
             for one in (rivals[loss, clip] for loss in ("clipped", "self-normalised", "doubly robust"))
         )
         for clip in CLIPS
     )
     unclipped = "\n".join(
-        f"| {record['loss']} | {percent(record['bias'])} | {100 * record['deviation']:.2f} | {record['z']:+.1f} |"
+        f"| {record['loss']} | {percent(record['bias'])} | {100 * record['deviation']:.2f} | "
+        f"{record['z']:+.1f} |"
         for record in (naive, *whole)
     )
     clips = "\n".join(
-        f"| {record['clip']:g} | {100 * record['clipped']:.1f} | {percent(record['bias'])} | {percent(record['exact_bias'])} |"
-        f" {100 * record['deviation']:.2f} | {100 * record['exact_deviation']:.2f} | {100 * record['bound']:.2f} |"
+        f"| {record['clip']:g} | {100 * record['clipped']:.1f} | {percent(record['bias'])} | "
+        f"{percent(record['exact_bias'])} |"
+        f" {100 * record['deviation']:.2f} | {100 * record['exact_deviation']:.2f} | "
+        f"{100 * record['bound']:.2f} |"
         f" {record['worst_pair']:.3f} |"
         for record in clipped
     )
     best = min(clipped, key=lambda record: math.hypot(record["exact_bias"], record["exact_deviation"]))
-    worse = next((record["clip"] for record in clipped if abs(record["exact_bias"]) > abs(naive["bias"])), None)
+    worse = next(
+        (record["clip"] for record in clipped if abs(record["exact_bias"]) > abs(naive["bias"])), None
+    )
     beyond = f" From M = {worse:g} on, its bias is larger than the naive loss's." if worse is not None else ""
     return f"""# The theorems, where the truth is known
 
-In a simulated world the probability of every exposure is known. {naive["visits"]} visits of its log are kept, with all
-{naive["items"]} items and what the user would have liked among them ({naive["pairs"]:,} pairs); then the exposure alone is
-drawn again, {naive["draws"]} times. The loss is binary cross-entropy of a fixed prediction, click rates of the user and of the
-item. All figures are in percent of the ideal loss, the sum over all pairs.
+In a simulated world the probability of every exposure is known. {naive["visits"]} visits of its log are kept,
+with all {naive["items"]} items and what the user would have liked among them ({naive["pairs"]:,} pairs); then
+the exposure alone is drawn again, {naive["draws"]} times. The loss is binary cross-entropy of a fixed
+prediction, click rates of the user and of the item. All figures are in percent of the ideal loss, the sum
+over all pairs.
 
 ![Bias, deviation and its bound against the clip](truth.svg)
 
@@ -137,8 +171,9 @@ item. All figures are in percent of the ideal loss, the sum over all pairs.
 | --- | ---: | ---: | ---: |
 {unclipped}
 
-The naive loss is the mean over the shown pairs, times the number of all pairs. The true propensity is one, whichever side
-it is seen from, so the two views and their combination agree to the last digit here; estimated ones do not.
+The naive loss is the mean over the shown pairs, times the number of all pairs. The true propensity is one,
+whichever side it is seen from, so the two views and their combination agree to the last digit here; estimated
+ones do not.
 
 ## Theorem 2: the clip trades variance for bias
 
@@ -146,26 +181,28 @@ it is seen from, so the two views and their combination agree to the last digit 
 | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 {clips}
 
-*bound*: the deviation if every pair had Theorem 2's variance, (1/M - 1) delta². *worst pair*: the largest variance of a pair
-over its bound; 1 is allowed, more is not. Bias and deviation together are smallest near M = {best["clip"]:g} in this
-world.{beyond} The bias is of the loss as a sum: a part of it only
-shrinks all weights alike, which changes the scale of the loss and not what it prefers.
+*bound*: the deviation if every pair had Theorem 2's variance, (1/M - 1) delta². *worst pair*: the largest
+variance of a pair over its bound; 1 is allowed, more is not. Bias and deviation together are smallest near M
+= {best["clip"]:g} in this world.{beyond} The bias is of the loss as a sum: a part of it only shrinks all
+weights alike, which changes the scale of the loss and not what it prefers.
 
 The paper states the bound for every M in (0, 1); it holds for M up to 1/2. A clipped pair has variance
-P (1 - P) / M² delta², which for 1 - M < P < M is above (1/M - 1) delta²: with P = 0.5 and M = 0.9, 0.31 instead of 0.11.
+P (1 - P) / M² delta², which for 1 - M < P < M is above (1/M - 1) delta²: with P = 0.5 and M = 0.9, 0.31
+instead of 0.11.
 
 ## Other estimators
 
 Bias, deviation of a draw, and both together (root mean square), with the same clipped weights:
 
-| M | clipped: bias | deviation | both | self-normalised: bias | deviation | both | doubly robust: bias | deviation | both |
+| M | clipped: bias | dev. | both | self-normalised: bias | dev. | both | doubly robust: bias | dev. | both |
 | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 {estimators}
 
-*Self-normalised* (`snips`) divides by the mean weight: less deviation, and what the clip takes away is put back, at the rate of
-the shown pairs. *Doubly robust* guesses the loss of every pair and corrects the guess on the shown ones. The guess here is what
-can be had from the shown pairs, the mean of the item's own; it brings the bias of the shown pairs back in, and is no better
-than dividing by the mean weight but for clips with which nothing is good. So there is no such option: it did not prove itself.
+*Self-normalised* (`snips`) divides by the mean weight: less deviation, and what the clip takes away is put
+back, at the rate of the shown pairs. *Doubly robust* guesses the loss of every pair and corrects the guess on
+the shown ones. The guess here is what can be had from the shown pairs, the mean of the item's own; it brings
+the bias of the shown pairs back in, and is no better than dividing by the mean weight but for clips with
+which nothing is good. So there is no such option: it did not prove itself.
 
 Made by `python benchmarks/truth.py` from [results/truth.jsonl](../results/truth.jsonl); tested in
 [tests/test_truth.py](../tests/test_truth.py).

@@ -1,15 +1,19 @@
-"""Weights for another library: LightGBM learns who clicks what, with and without unskew's inverse propensities.
+"""Weights for another library: LightGBM learns who clicks what, with and without unskew's inverse
+propensities.
 
     python examples/lightgbm_weights.py            # half a minute
 
-The worlds are simulated, so the truth is known: would this user click this item, had it been shown? A log has answers only
-for what was shown; good weights make these pairs stand for all pairs, and about all pairs the log-loss asks. The same rows
-are weighted in three ways: not at all, by what a debiased model estimated, and by the true propensities, which nobody has
-outside of a simulation.
+The worlds are simulated, so the truth is known: would this user click this item, had it been shown? A log has
+answers only for what was shown; good weights make these pairs stand for all pairs, and about all pairs the
+log-loss asks. The same rows
+are weighted in three ways: not at all, by what a debiased model estimated, and by the true propensities,
+which nobody has outside of a simulation.
 
-What comes out: where exposure is skewed (bias 1), estimated weights bring the guesses nearer to the truth, sometimes more
-than the true ones, which leave few effective rows. Where every item is shown alike (bias 0), there is nothing to correct
-and they do harm: an estimator that sees clicks alone takes "liked" for "shown" and holds clicked pairs for common ones.
+What comes out: where exposure is skewed (bias 1), estimated weights bring the guesses nearer to the truth,
+sometimes more than the true ones, which leave few effective rows. Where every item is shown alike (bias 0),
+there is nothing to correct
+and they do harm: an estimator that sees clicks alone takes "liked" for "shown" and holds clicked pairs for
+common ones.
 """
 
 import tempfile
@@ -28,7 +32,8 @@ import unskew
 
 Numbers = NDArray[Any]
 
-# Small, for half a minute. The paper's clip, 0.05, would make nearly all weights equal: see `unskew propensity health`.
+# Small, for half a minute. The paper's clip, 0.05, would make nearly all weights equal: see `unskew
+# propensity health`.
 SMALL = {
     "rounds": 3,
     "clip": 0.002,
@@ -53,7 +58,9 @@ class Compared:
     log_loss: float
 
 
-def main(users: int = 400, items: int = 100, steps: int = 100, rounds: int = 20, seed: int = 0) -> list[Compared]:
+def main(
+    users: int = 400, items: int = 100, steps: int = 100, rounds: int = 20, seed: int = 0
+) -> list[Compared]:
     """Compare weights in a world with exposure bias and in one without."""
     torch.set_num_threads(1)  # more of them only wait for each other: the matrices are small
     found = []
@@ -67,27 +74,48 @@ def compare(world: unskew.World, rounds: int, seed: int) -> list[Compared]:
     split = unskew.split(world.log)
     model = unskew.Debiased("sasrec", SMALL | {"propensity_rounds": rounds, "seed": seed}).fit(split)
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "weights.parquet"  # on the command line: unskew propensity export RUN DATA --out weights.parquet
+        file = (
+            Path(folder) / "weights.parquet"
+        )  # on the command line: unskew propensity export RUN DATA --out weights.parquet
         model.save_propensities(world.log, file)
         rows = pq.read_table(file, filters=[("part", "==", "train")])
-    user, item, time, label, weight = (rows[name].to_numpy() for name in ("user", "item", "time", "label", "weight"))
+    user, item, time, label, weight = (
+        rows[name].to_numpy() for name in ("user", "item", "time", "label", "weight")
+    )
     assert world.log.propensity is not None
-    weights = {"none": np.ones(len(rows)), "estimated": weight, "true": 1 / world.log.propensity[split.mask("train")]}
+    weights = {
+        "none": np.ones(len(rows)),
+        "estimated": weight,
+        "true": 1 / world.log.propensity[split.mask("train")],
+    }
 
-    # Features come from the older half of the training part, what is learned from the newer: no label is its own feature.
+    # Features come from the older half of the training part, what is learned from the newer: no label is its
+    # own feature.
     older = time < np.median(time)
     features = Features(world, user[older], item[older], label[older])
 
     random = np.random.default_rng(seed)
-    anyone, anything = random.integers(0, world.settings.users, PAIRS), random.integers(0, world.settings.items, PAIRS)
+    anyone, anything = (
+        random.integers(0, world.settings.users, PAIRS),
+        random.integers(0, world.settings.items, PAIRS),
+    )
     truth = world.preference(anyone, anything, random.choice(world.log.time[split.mask("test")], PAIRS))
 
     found = []
     for name, values in weights.items():
         used = values[~older] / values[~older].mean()
         data = lightgbm.Dataset(features.of(user[~older], item[~older]), label[~older], weight=used)
-        settings = {"objective": "binary", "num_leaves": 7, "learning_rate": 0.05, "num_threads": 1, "seed": seed, "verbose": -1}
-        guess = np.asarray(lightgbm.train(settings, data, num_boost_round=100).predict(features.of(anyone, anything)))
+        settings = {
+            "objective": "binary",
+            "num_leaves": 7,
+            "learning_rate": 0.05,
+            "num_threads": 1,
+            "seed": seed,
+            "verbose": -1,
+        }
+        guess = np.asarray(
+            lightgbm.train(settings, data, num_boost_round=100).predict(features.of(anyone, anything))
+        )
         loss = -(truth * np.log(guess) + (1 - truth) * np.log(1 - guess)).mean()
         effective = used.sum() ** 2 / (used**2).sum()
         found.append(Compared(world.settings.bias, name, effective, guess.mean(), truth.mean(), loss))
@@ -99,7 +127,8 @@ class Features:
 
     def __init__(self, world: unskew.World, user: Numbers, item: Numbers, label: Numbers) -> None:
         self.users, self.items = (
-            self._table(ids, label, size) for ids, size in ((user, world.settings.users), (item, world.settings.items))
+            self._table(ids, label, size)
+            for ids, size in ((user, world.settings.users), (item, world.settings.items))
         )
 
     def _table(self, ids: Numbers, label: Numbers, size: int) -> Numbers:
@@ -112,6 +141,12 @@ class Features:
 
 if __name__ == "__main__":
     compared = tyro.cli(main)
-    print(f"{'bias':>4}  {'weights':10}{'effective rows':>16}{'mean guess':>12}{'mean truth':>12}{'log-loss on all pairs':>23}")
+    print(
+        f"{'bias':>4}  {'weights':10}{'effective rows':>16}{'mean guess':>12}"
+        f"{'mean truth':>12}{'log-loss on all pairs':>23}"
+    )
     for row in compared:
-        print(f"{row.bias:4g}  {row.weights:10}{row.effective_rows:16,.0f}{row.mean_guess:12.4f}{row.mean_truth:12.4f}{row.log_loss:23.4f}")
+        print(
+            f"{row.bias:4g}  {row.weights:10}{row.effective_rows:16,.0f}{row.mean_guess:12.4f}"
+            f"{row.mean_truth:12.4f}{row.log_loss:23.4f}"
+        )

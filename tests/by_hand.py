@@ -12,7 +12,9 @@ Lists = list[list[int]]
 def padded(rows: Lists, filling: int = PAD) -> Tensor:
     """Rows of any length, padded on the left."""
     width = max(map(len, rows), default=0)
-    return torch.tensor([[filling] * (width - len(row)) + row for row in rows], dtype=torch.int64).view(len(rows), width)
+    return torch.tensor([[filling] * (width - len(row)) + row for row in rows], dtype=torch.int64).view(
+        len(rows), width
+    )
 
 
 def in_order(rows: Lists) -> Tensor:
@@ -28,7 +30,8 @@ def sequences(
     audiences: Lists | None = None,
     audience_past: Lists | None = None,
 ) -> SequenceBatch:
-    """Histories of users 0, 1, ... and audiences of items 0, 1, ...; by default every event is one to be predicted, after all before it."""
+    """Histories of users 0, 1, ... and audiences of items 0, 1, ...; by default every event is one to be
+    predicted, after all before it."""
     audiences = audiences or []
     history_BL = padded(histories)
     return SequenceBatch(

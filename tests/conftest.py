@@ -1,4 +1,5 @@
-"""Shared by all tests: one thread, small logs, and a random log that has everything (ties, negatives, unknown users and items)."""
+"""Shared by all tests: one thread, small logs, and a random log that has everything (ties, negatives, unknown
+users and items)."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,14 @@ settings.register_profile("ci", derandomize=True, deadline=None)
 settings.load_profile("ci")
 
 
-def random_table(rows: int = 2000, users: int = 60, items: int = 40, times: int = 500, seed: int = 0, negatives: float = 0.3) -> pa.Table:
+def random_table(
+    rows: int = 2000,
+    users: int = 60,
+    items: int = 40,
+    times: int = 500,
+    seed: int = 0,
+    negatives: float = 0.3,
+) -> pa.Table:
     random = np.random.default_rng(seed)
     skewed = np.minimum((items * random.random(rows) ** 2).astype(int), items - 1)
     return pa.table(
@@ -60,12 +68,21 @@ def quick(rows: list[tuple[int, int, int]]) -> unskew.Log:
     columns: dict[str, np.ndarray] = {}
     found = np.array(sorted(set(rows)), np.int64).T
     for place in (0, 1):
-        order = sorted(set(found[place].tolist()), key=lambda code: (found[2][found[place] == code].min(), code))
+        order = sorted(
+            set(found[place].tolist()), key=lambda code: (found[2][found[place] == code].min(), code)
+        )
         found[place] = [order.index(code) for code in found[place].tolist()]
     user, item, time = found
     by_user, by_item = np.lexsort((item, time, user)), np.lexsort((user, time, item))
-    columns |= {"user": user[by_user].astype(np.int32), "item": item[by_user].astype(np.int32), "time": time[by_user]}
-    columns |= {"label": np.ones(len(user), np.int8), "history_offsets": offsets_of(np.sort(user), int(user.max()) + 1)}
+    columns |= {
+        "user": user[by_user].astype(np.int32),
+        "item": item[by_user].astype(np.int32),
+        "time": time[by_user],
+    }
+    columns |= {
+        "label": np.ones(len(user), np.int8),
+        "history_offsets": offsets_of(np.sort(user), int(user.max()) + 1),
+    }
     columns |= {"audience_user": user[by_item].astype(np.int32), "audience_time": time[by_item]}
     columns |= {"audience_offsets": offsets_of(np.sort(item), int(item.max()) + 1)}
     users, items = (pa.table({"id": np.arange(codes.max() + 1)}) for codes in (user, item))

@@ -21,7 +21,16 @@ VIEWS = {"histories", "audiences"}
 PAIRS = {"batches of pairs", "batches of prefixes"}
 WHOLE = {"batches of histories", "batches of sequences"}
 TELLING = {"empty audience", "empty history", "own past"}
-COUNTS = {"borders", "user counts", "item counts", "known users", "known items", "balanced test", "views", "look-ahead filter"}
+COUNTS = {
+    "borders",
+    "user counts",
+    "item counts",
+    "known users",
+    "known items",
+    "balanced test",
+    "views",
+    "look-ahead filter",
+}
 CHECKS = COUNTS | VIEWS | PAIRS | WHOLE | TELLING
 
 
@@ -52,28 +61,43 @@ def baskets() -> pa.Table:
 
 
 def impressions(shown: int = 2) -> pa.Table:
-    """New items all the time, each shown for a while before anybody takes it; `shown` others with each that is taken."""
+    """New items all the time, each shown for a while before anybody takes it; `shown` others with each that
+    is taken."""
     random = np.random.default_rng(2)
     rows = []
     for time in range(1, 801):
         there = 20 + time // 2
         for user in random.integers(0, 50, 2):
             taken, *others = random.choice(there, 1 + shown, replace=False)
-            rows += [(int(user), int(taken), time, 1), *((int(user), int(other), time, 0) for other in others)]
-    return pa.table(dict(zip(("user", "item", "time", "label"), map(list, zip(*rows, strict=True)), strict=True)))
+            rows += [
+                (int(user), int(taken), time, 1),
+                *((int(user), int(other), time, 0) for other in others),
+            ]
+    return pa.table(
+        dict(zip(("user", "item", "time", "label"), map(list, zip(*rows, strict=True)), strict=True))
+    )
 
 
 def catalogue() -> pa.Table:
     """Only what was taken, but everything was shown to somebody at the beginning."""
     taken = impressions(0)
-    shown = {"user": np.arange(420) % 50, "item": np.arange(420), "time": np.ones(420, int), "label": np.zeros(420, int)}
+    shown = {
+        "user": np.arange(420) % 50,
+        "item": np.arange(420),
+        "time": np.ones(420, int),
+        "label": np.zeros(420, int),
+    }
     return pa.concat_tables([taken, pa.table(shown)])
 
 
 def nearly_everything() -> pa.Table:
     """Users who come one after the other, and go when they have had most of what there is."""
     random = np.random.default_rng(3)
-    rows = [(user, int(item), 10 * user + place) for user in range(150) for place, item in enumerate(random.permutation(14)[:11])]
+    rows = [
+        (user, int(item), 10 * user + place)
+        for user in range(150)
+        for place, item in enumerate(random.permutation(14)[:11])
+    ]
     return pa.table(dict(zip(("user", "item", "time"), map(list, zip(*rows, strict=True)), strict=True)))
 
 
@@ -87,7 +111,9 @@ def of_one_day() -> pa.Table:
     table = random_table(rows=3000, negatives=0.7)
     early = np.arange(3000) < 1500
     taken = np.where(early, np.arange(3000) % 3 > 0, table["label"].to_numpy())
-    return table.set_column(2, "time", [np.where(early, 7, 8 + np.arange(3000))]).set_column(3, "label", [taken.astype(int)])
+    return table.set_column(2, "time", [np.where(early, 7, 8 + np.arange(3000))]).set_column(
+        3, "label", [taken.astype(int)]
+    )
 
 
 def split_of(table: pa.Table, **settings) -> Split:
@@ -98,7 +124,11 @@ def test_an_honest_split_passes(split: Split) -> None:
     findings = require_no_leak(split)
     assert {finding.check for finding in findings} == CHECKS
     assert all(finding.checked > 0 for finding in findings)
-    assert [finding.note.startswith("AUC 0.500 on training pairs") for finding in findings if finding.check in TELLING] == [
+    assert [
+        finding.note.startswith("AUC 0.500 on training pairs")
+        for finding in findings
+        if finding.check in TELLING
+    ] == [
         True,
         True,
         False,
@@ -130,7 +160,9 @@ def test_vocabulary_counts_of_the_whole_log(split: Split) -> None:
     everything = log.label == 1
     leaky = replace(split, item_counts=np.bincount(log.item[everything], minlength=len(log.items)))
     assert failed(leaky) == {"item counts"}
-    assert failed(replace(split, user_counts=np.bincount(log.user[everything], minlength=len(log.users)))) == {"user counts"}
+    assert failed(
+        replace(split, user_counts=np.bincount(log.user[everything], minlength=len(log.users)))
+    ) == {"user counts"}
 
 
 def test_items_born_after_training_called_known() -> None:
@@ -149,11 +181,17 @@ def test_items_born_after_training_called_known() -> None:
 def test_a_balanced_test_that_is_not(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     def by_training_counts(split, part, test="ordinary", *rest):
         found = held_out(split, part, test, *rest)
-        return replace(found, weights=1 / np.maximum(split.item_counts[split.log.item[found.rows]], 1)) if test == "balanced" else found
+        return (
+            replace(found, weights=1 / np.maximum(split.item_counts[split.log.item[found.rows]], 1))
+            if test == "balanced"
+            else found
+        )
 
     monkeypatch.setattr(module, "held_out", by_training_counts)
     assert failed(split) == {"balanced test"}
-    with pytest.raises(unskew.Leak, match=r"balanced test: item 'i\d+' weighs [\d.e-]+ in the balanced test; expected 1"):
+    with pytest.raises(
+        unskew.Leak, match=r"balanced test: item 'i\d+' weighs [\d.e-]+ in the balanced test; expected 1"
+    ):
         require_no_leak(split)
 
 
@@ -175,7 +213,10 @@ def test_a_view_that_includes_the_present(split: Split, name: str) -> None:
     view = getattr(split.log, name)
     leaky = replace(split, log=replace(split.log, **{name: AtOrBefore(view.ids, view.times, view.offsets)}))
     assert failed(leaky) >= {name} | PAIRS  # what it says, and what a sampler makes of it
-    with pytest.raises(unskew.Leak, match=rf"{name}: row \d+ \(user 'u\d+', item 'i\d+', time \d+\) holds an event that is not before it"):
+    with pytest.raises(
+        unskew.Leak,
+        match=rf"{name}: row \d+ \(user 'u\d+', item 'i\d+', time \d+\) holds an event that is not before it",
+    ):
         require_no_leak(leaky)
 
 
@@ -215,7 +256,9 @@ def test_offsets_that_give_one_ones_events_to_another(split: Split, name: str) -
     view = getattr(split.log, name)
     shifted = view.offsets.copy()
     shifted[1:-1] += 1
-    assert "views" in failed(replace(split, log=replace(split.log, **{name: Sequences(view.ids, view.times, shifted)})))
+    assert "views" in failed(
+        replace(split, log=replace(split.log, **{name: Sequences(view.ids, view.times, shifted)}))
+    )
 
 
 def test_an_audit_that_looks_at_nothing_is_refused(split: Split) -> None:
@@ -227,17 +270,23 @@ def test_an_audit_that_looks_at_nothing_is_refused(split: Split) -> None:
 
 
 @pytest.mark.parametrize("ends", ["at the event itself", "too early"])
-def test_ties_read_as_past_in_whole_sequences_and_pasts_that_are_cut(split: Split, monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
+def test_ties_read_as_past_in_whole_sequences_and_pasts_that_are_cut(
+    split: Split, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
     """Also where both views are honest: what counts is how many events a batch says are before."""
 
     def moments(view: Sequences) -> np.ndarray:
         places = np.arange(len(view.ids))
-        return places if ends == "at the event itself" else np.repeat(view.offsets[:-1], np.diff(view.offsets))
+        return (
+            places if ends == "at the event itself" else np.repeat(view.offsets[:-1], np.diff(view.offsets))
+        )
 
     monkeypatch.setattr(Sequences, "moments", property(moments))
     assert failed(split) - {"own past"} == WHOLE
     with pytest.raises(
-        unskew.Leak, match=r"batches of histories: event \d+ of the histories: its past holds something that is not strictly"
+        unskew.Leak,
+        match=r"batches of histories: event \d+ of the histories: its past holds something that is not "
+        r"strictly",
     ):
         require_no_leak(split)
 
@@ -260,32 +309,45 @@ def test_ties_read_as_past_in_pairs_alone(split: Split, monkeypatch: pytest.Monk
     monkeypatch.setattr(Sequences, "before", before)
     monkeypatch.setattr(module, "_handed_out", handed_out)
     assert failed(split) == PAIRS
-    with pytest.raises(unskew.Leak, match=r"batches of pairs: the (history of user|audience of item) '\w+' at time \d+ holds something"):
+    with pytest.raises(
+        unskew.Leak,
+        match=r"batches of pairs: the (history of user|audience of item) '\w+' at time \d+ holds something",
+    ):
         require_no_leak(split)
 
 
 @pytest.mark.parametrize(
-    "table", [random_table(negatives=0.0), random_table(negatives=0.2), baskets()], ids=["positives", "few negatives", "baskets"]
+    "table",
+    [random_table(negatives=0.0), random_table(negatives=0.2), baskets()],
+    ids=["positives", "few negatives", "baskets"],
 )
-def test_negatives_that_are_never_past_items_where_repeats_are_kept(table: pa.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_negatives_that_are_never_past_items_where_repeats_are_kept(
+    table: pa.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Then being in the history means positive."""
     split = split_of(table)
     assert split.repeats
     monkeypatch.setattr(Positives, "has_now", lambda self, user, time, item: self.has(user[:, None], item))
     assert failed(split) == {"own past"}
     with pytest.raises(
-        unskew.Leak, match=r"own past: \d+\.\d+% of the drawn negatives are past items of the user, but \d+\.\d+% of all cand"
+        unskew.Leak,
+        match=r"own past: \d+\.\d+% of the drawn negatives are past items of the user, but \d+\.\d+% of all "
+        r"cand",
     ):
         require_no_leak(split)
 
 
 def test_negatives_that_are_past_items_where_these_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     split = split_of(random_table(negatives=0.0), repeats="hide")
-    monkeypatch.setattr(Positives, "has", lambda self, user, item: np.zeros(np.broadcast_shapes(user.shape, item.shape), bool))
+    monkeypatch.setattr(
+        Positives, "has", lambda self, user, item: np.zeros(np.broadcast_shapes(user.shape, item.shape), bool)
+    )
     assert failed(split) == {"own past"}
 
 
-@pytest.mark.parametrize("table", [impressions(), catalogue()], ids=["negatives of the log", "negatives drawn"])
+@pytest.mark.parametrize(
+    "table", [impressions(), catalogue()], ids=["negatives of the log", "negatives drawn"]
+)
 def test_items_that_exist_as_soon_as_they_are_shown(table: pa.Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their audiences are empty, and more often so where they are taken, or where they are drawn."""
     split = split_of(table)
@@ -309,17 +371,25 @@ def test_items_that_exist_as_soon_as_they_are_shown(table: pa.Table, monkeypatch
 
 @pytest.mark.parametrize("count", ["interactions", "positives"])
 def test_what_a_k_core_made_certain(tmp_path: Path, count: str) -> None:
-    """How many test positives are on items that had come less often so far than whatever stays must in the end."""
+    """How many test positives are on items that had come less often so far than whatever stays must in the
+    end."""
     table = impressions(1)
     log = unskew.prepare(table, tmp_path / "core", k_core=4, count=count)
     split = unskew.split(log, repeats="keep")
     rows = list(zip(*columns(log).values(), strict=True))
     counted = [row for row in rows if row[3] or count == "interactions"]
     taken = [row for row in rows if row[3]]
-    tested = [row for row in taken if row[2] >= split.valid_end and any(i == row[1] and t < row[2] for _, i, t, _ in taken)]
+    tested = [
+        row
+        for row in taken
+        if row[2] >= split.valid_end and any(i == row[1] and t < row[2] for _, i, t, _ in taken)
+    ]
     certain = sum(sum(i == item and t < time for _, i, t, _ in counted) < 4 for _, item, time, _ in tested)
     assert 5 < certain < len(tested)
-    said = f"the 4-core made {certain} of {len(tested)} test positives certain: their items had fewer than 4 {count} by then"
+    said = (
+        f"the 4-core made {certain} of {len(tested)} test positives certain: their items had fewer than "
+        f"4 {count} by then"
+    )
     assert finding(split, "look-ahead filter") == Finding("look-ahead filter", len(tested), None, said)
     again = unskew.prepare(log, tmp_path / "again")  # which removes nothing more, and forgets nothing
     assert finding(unskew.split(again, repeats="keep"), "look-ahead filter").note == said

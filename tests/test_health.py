@@ -28,7 +28,9 @@ def table(log, item, user=None, clip=CLIP, alpha=0.5):
 @pytest.fixture(scope="module")
 def split():
     # No randomised visits: one policy, so that its probabilities are the whole truth.
-    return unskew.split(simulate(users=300, items=80, steps=60, visits=0.2, shown=8.0, randomised=0.0, seed=2).log)
+    return unskew.split(
+        simulate(users=300, items=80, steps=60, visits=0.2, shown=8.0, randomised=0.0, seed=2).log
+    )
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,8 @@ def truth(split):
 def test_calibration_by_hand():
     estimate, true = np.array([0.1, 0.1, 0.01, 0.01]), np.array([0.4, 0.2, 0.04, 0.02])
     found = calibration_of(estimate, true)
-    # log10(true / estimate) is log10(4), log10(2), log10(4), log10(2): its mean is log10(sqrt 8), its half range log10(sqrt 2).
+    # log10(true / estimate) is log10(4), log10(2), log10(4), log10(2): its mean is log10(sqrt 8), its half
+    # range log10(sqrt 2).
     assert found.scale == pytest.approx(math.sqrt(8))
     assert found.scaled_error == pytest.approx(math.log10(math.sqrt(2)))
     assert found.error == pytest.approx(math.sqrt((math.log10(4) ** 2 + math.log10(2) ** 2) / 2))
@@ -78,7 +81,11 @@ def test_balance_by_hand():
     observed, uniform = {"x": np.array([0.0, 0.0, 0.0, 4.0])}, {"x": np.array([1.0, 3.0])}
     (found,) = balance_of(observed, uniform, np.array([1.0, 1.0, 1.0, 3.0]))
     # Means 1, weighted 2, uniform 2; variances 3 and 1, so the spread is sqrt 2.
-    assert (found.covariate, found.before, found.after) == ("x", pytest.approx(-1 / math.sqrt(2)), pytest.approx(0))
+    assert (found.covariate, found.before, found.after) == (
+        "x",
+        pytest.approx(-1 / math.sqrt(2)),
+        pytest.approx(0),
+    )
     (flat,) = balance_of({"x": np.ones(2)}, {"x": np.ones(2)}, np.ones(2))
     assert math.isnan(flat.before)
 
@@ -87,7 +94,12 @@ def test_clipped_shares_by_hand():
     columns = {"item_view": np.array([0.01, 0.05, 0.2, 0.04]), "user_view": np.full(4, np.nan)}
     columns |= {"weight": np.array([20.0, 20.0, 5.0, 20.0]), "truth": np.full(4, np.nan)}
     item, both = views_of(columns, CLIP)
-    assert (item.name, item.clipped, item.median, item.calibration) == ("item view", 0.5, pytest.approx(0.045), None)
+    assert (item.name, item.clipped, item.median, item.calibration) == (
+        "item view",
+        0.5,
+        pytest.approx(0.045),
+        None,
+    )
     assert (both.name, both.largest) == ("1 / weight", pytest.approx(0.2))
     assert math.isnan(both.clipped)
 
@@ -98,14 +110,23 @@ def test_uniform_pairs_are_of_visits_and_of_what_exists():
     split = unskew.split(log, shares=(70, 15, 15))
     assert split.train_end == 9
     user, item, time = module.uniform_pairs(split, 6000, 0)
-    names, things = (vocabulary.of(codes).to_pylist() for vocabulary, codes in ((log.users, user), (log.items, item)))
-    seen, counts = np.unique([f"{u}{t}{i}" for u, i, t in zip(names, things, time, strict=True)], return_counts=True)
-    # Three visits; a at 1 with two items counts once. z exists after time 3. At the very first moment nothing did: all known are alike.
+    names, things = (
+        vocabulary.of(codes).to_pylist() for vocabulary, codes in ((log.users, user), (log.items, item))
+    )
+    seen, counts = np.unique(
+        [f"{u}{t}{i}" for u, i, t in zip(names, things, time, strict=True)], return_counts=True
+    )
+    # Three visits; a at 1 with two items counts once. z exists after time 3. At the very first moment nothing
+    # did: all known are alike.
     expected = {"a1x": 667, "a1y": 667, "a1z": 667, "b2x": 1000, "b2y": 1000, "b3x": 1000, "b3y": 1000}
-    assert dict(zip(seen.tolist(), counts, strict=True)) == {name: pytest.approx(n, rel=0.12) for name, n in expected.items()}
+    assert dict(zip(seen.tolist(), counts, strict=True)) == {
+        name: pytest.approx(n, rel=0.12) for name, n in expected.items()
+    }
     # Popularity: x 2, y 1, z 1 positives in training; log(1 + n). Audiences strictly before.
     code = {name: int(log.items.codes([name])[0]) for name in "xyz"}
-    found = module.covariates(split, log.users.codes(["b", "b"]), np.array([code["x"], code["z"]]), np.array([3, 3]))
+    found = module.covariates(
+        split, log.users.codes(["b", "b"]), np.array([code["x"], code["z"]]), np.array([3, 3])
+    )
     assert found["item popularity"] == pytest.approx(np.log([3, 2]))
     assert found["history length"] == pytest.approx(np.log([2, 2]))
     assert found["audience length"] == pytest.approx(np.log([3, 1]))
@@ -114,7 +135,9 @@ def test_uniform_pairs_are_of_visits_and_of_what_exists():
 
 def test_items_that_were_shown_in_training_and_never_taken_are_in_the_last_tenth():
     rows = [("a", "x", 1, 1), ("b", "y", 1, 1), ("a", "n", 2, 0), ("a", "y", 9, 1), ("b", "n", 9, 1)]
-    log = unskew.read(pa.table(dict(zip(("user", "item", "time", "label"), zip(*rows, strict=True), strict=True))))
+    log = unskew.read(
+        pa.table(dict(zip(("user", "item", "time", "label"), zip(*rows, strict=True), strict=True)))
+    )
     split = unskew.split(log, shares=(3, 0, 2))
     assert split.known_items == 2
     assert module.tenths(split, log.items.codes(["x", "y", "n"])).tolist() == [0, 5, 9]
@@ -150,8 +173,14 @@ def test_the_truth_is_in_perfect_health(split, truth):
     parts = found.deciles
     assert [part.number for part in parts] == list(range(1, 11))
     log, train = split.log, split.rows("train")
-    taken = {item: log.time[(log.item == item) & (log.label == 1)].min(initial=2**62) for item in range(len(log.items))}
-    existed = [time <= min(taken.values()) or taken[item] < time for item, time in zip(log.item[train], log.time[train], strict=True)]
+    taken = {
+        item: log.time[(log.item == item) & (log.label == 1)].min(initial=2**62)
+        for item in range(len(log.items))
+    }
+    existed = [
+        time <= min(taken.values()) or taken[item] < time
+        for item, time in zip(log.item[train], log.time[train], strict=True)
+    ]
     assert sum(part.rows for part in parts) == found.pairs == sum(existed) < len(train)
     for name in ("share", "weighted_share", "uniform_share"):
         assert sum(getattr(part, name) for part in parts) == pytest.approx(1)
@@ -161,7 +190,9 @@ def test_the_truth_is_in_perfect_health(split, truth):
 
 
 def test_a_constant_factor_costs_calibration_but_not_the_rest(split, truth):
-    honest, scaled = (health(split, table(split.log, factor * truth, clip=1e-9), 1e-9, truth) for factor in (1, 0.02))
+    honest, scaled = (
+        health(split, table(split.log, factor * truth, clip=1e-9), 1e-9, truth) for factor in (1, 0.02)
+    )
     found = scaled.views[0].calibration
     assert found.scale == pytest.approx(50)
     assert (found.error, found.scaled_error) == (pytest.approx(math.log10(50)), pytest.approx(0, abs=1e-6))
@@ -195,7 +226,9 @@ def test_a_shuffled_estimate_is_told_from_the_truth(split, truth):
 def test_only_training_rows_are_looked_at(split, truth):
     estimates = truth.copy()
     estimates[~split.mask("train")] = 0.5
-    assert health(split, table(split.log, estimates), CLIP, truth) == health(split, table(split.log, truth), CLIP, truth)
+    assert health(split, table(split.log, estimates), CLIP, truth) == health(
+        split, table(split.log, truth), CLIP, truth
+    )
 
 
 def test_one_view_and_no_truth(split, truth):
@@ -217,7 +250,14 @@ def test_as_json_as_table_and_as_page(split, truth, estimates):
     head, lines = found.decile_table()
     assert {len(line) for line in lines} == {len(head)}
     assert len(lines) == 10
-    assert {row.group for row in found.rows()} == {"log", "item view", "user view", "1 / weight", "weights", "balance"}
+    assert {row.group for row in found.rows()} == {
+        "log",
+        "item view",
+        "user view",
+        "1 / weight",
+        "weights",
+        "balance",
+    }
     page = health_page(found, "<run>")
     assert "Propensities of &lt;run&gt;" in page
     assert page.count("<svg") == 6

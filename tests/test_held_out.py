@@ -12,11 +12,21 @@ from hypothesis import strategies as st
 import unskew
 from tests.conftest import columns, quick, random_table
 from unskew.cli import main
-from unskew.data.held_out import HeldOut, authors_acceptance, available_tests, company, criteria_of, effective_size, held_out
+from unskew.data.held_out import (
+    HeldOut,
+    authors_acceptance,
+    available_tests,
+    company,
+    criteria_of,
+    effective_size,
+    held_out,
+)
 from unskew.data.split import Split
 
 
-def log_of(rows: list[tuple], names: tuple[str, ...] = ("user", "item", "time", "label"), **settings) -> unskew.Log:
+def log_of(
+    rows: list[tuple], names: tuple[str, ...] = ("user", "item", "time", "label"), **settings
+) -> unskew.Log:
     return unskew.read(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)), **settings)
 
 
@@ -32,7 +42,8 @@ def split(log: unskew.Log, request: pytest.FixtureRequest) -> Split:
 
 
 def naive(split: Split, part: str) -> list[tuple]:
-    """The positives that a test can rank: on items that somebody had before and, where past items are hidden, the user had not."""
+    """The positives that a test can rank: on items that somebody had before and, where past items are hidden,
+    the user had not."""
     table = list(zip(*columns(split.log).values(), strict=True))
     low, high = {"valid": (split.train_end, split.valid_end), "test": (split.valid_end, 10**9)}[part]
     taken = [row for row in table if row[3]]
@@ -59,14 +70,29 @@ def test_the_ordinary_test_is_every_positive_that_can_be_ranked_once(split: Spli
 def test_what_is_left_out_is_counted_by_reason() -> None:
     """y is shown before anybody takes it, and so does not exist yet when it is."""
     rows = [("a", "x", 1, 1), ("b", "x", 2, 1), ("a", "y", 3, 0), ("b", "w", 4, 1)]
-    rows += [("a", "x", 5, 1), ("b", "y", 6, 1), ("c", "y", 6, 1), ("c", "y", 7, 1), ("a", "y", 8, 1), ("a", "w", 9, 0), ("a", "w", 9, 1)]
-    for repeats, kept, repeated in (("keep", [("a", "x", 5), ("c", "y", 7), ("a", "y", 8), ("a", "w", 9)], 0), ("hide", None, 2)):
+    rows += [
+        ("a", "x", 5, 1),
+        ("b", "y", 6, 1),
+        ("c", "y", 6, 1),
+        ("c", "y", 7, 1),
+        ("a", "y", 8, 1),
+        ("a", "w", 9, 0),
+        ("a", "w", 9, 1),
+    ]
+    for repeats, kept, repeated in (
+        ("keep", [("a", "x", 5), ("c", "y", 7), ("a", "y", 8), ("a", "w", 9)], 0),
+        ("hide", None, 2),
+    ):
         split = unskew.split(log_of(rows), shares=(4, 0, 7), repeats=repeats)
         found = held_out(split, "test")
         assert named(split, found) == (kept or [("a", "y", 8), ("a", "w", 9)])
         assert found.left_out == {"first_appearances": 2, "repeats": repeated, "not_in_this_test": 0}
         assert held_out(split, "test", until=8).left_out == found.left_out
-        assert held_out(split, "test", until=6).left_out == {"first_appearances": 0, "repeats": repeated // 2, "not_in_this_test": 0}
+        assert held_out(split, "test", until=6).left_out == {
+            "first_appearances": 0,
+            "repeats": repeated // 2,
+            "not_in_this_test": 0,
+        }
         assert len(held_out(split, "test", until=9).rows) == len(found.rows) - 1
 
 
@@ -81,7 +107,9 @@ def test_all_tests_leave_out_the_same_and_say_what_else(split: Split) -> None:
 # Balanced
 
 
-events = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 20)), min_size=8, max_size=60)
+events = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 20)), min_size=8, max_size=60
+)
 
 
 @given(events)
@@ -106,10 +134,14 @@ def test_weights_come_from_the_whole_part_when_a_sample_is_drawn(split: Split) -
         assert found.weights.tolist() == [weight[row] for row in found.rows.tolist()]
         assert (np.diff(split.log.time[found.rows]) >= 0).all()
         assert found.left_out == whole.left_out
-    assert set(samples[0].rows.tolist()) < set(samples[1].rows.tolist())  # a smaller sample is part of a larger one
+    assert set(samples[0].rows.tolist()) < set(
+        samples[1].rows.tolist()
+    )  # a smaller sample is part of a larger one
     other = held_out(split, "test", "balanced", 10, seed=4)
     assert set(other.rows.tolist()) != set(samples[0].rows.tolist())
-    assert held_out(split, "test", "balanced", seed=4).weights.tolist() == whole.weights.tolist()  # no draw, no seed
+    assert (
+        held_out(split, "test", "balanced", seed=4).weights.tolist() == whole.weights.tolist()
+    )  # no draw, no seed
 
 
 def test_weights_of_other_rows_are_nothing(split: Split) -> None:
@@ -137,7 +169,9 @@ def known_exposure() -> Split:
     rows = [("a", "x", 1, 1, 0.5, 0), ("b", "y", 1, 1, 0.5, 1), ("a", "y", 2, 0, 0.1, 1)]
     rows += [(f"u{n}", "xy"[n % 2], 10 + n, 1, 2.0 ** -(n % 4 + 1), int(n % 3 == 0)) for n in range(8)]
     rows += [("z", "x", 15, 0, 0.001, 1)]
-    return unskew.split(log_of(rows, ("user", "item", "time", "label", "propensity", "exposed")), shares=(3, 0, 9))
+    return unskew.split(
+        log_of(rows, ("user", "item", "time", "label", "propensity", "exposed")), shares=(3, 0, 9)
+    )
 
 
 def test_the_weighted_test_is_snips_by_hand() -> None:
@@ -172,13 +206,18 @@ def test_the_authors_resampling_accepts_as_often_as_it_says_and_is_seeded() -> N
     random = np.random.default_rng(0)
     rows = 30_000
     item = np.minimum((30 * random.random(rows) ** 2).astype(int), 29)
-    item[15_000:21_000] = (item[15_000:21_000] + 10) % 30  # in the validation part others are popular, and it counts, too
+    item[15_000:21_000] = (
+        item[15_000:21_000] + 10
+    ) % 30  # in the validation part others are popular, and it counts, too
     log = unskew.read({"user": random.integers(0, 500, rows), "item": item, "time": np.arange(rows)})
     split = unskew.split(log, repeats="keep")
     whole, found, again, other = (
-        held_out(split, "test", test, seed=seed) for test, seed in (("ordinary", 0), ("authors", 0), ("authors", 0), ("authors", 1))
+        held_out(split, "test", test, seed=seed)
+        for test, seed in (("ordinary", 0), ("authors", 0), ("authors", 0), ("authors", 1))
     )
-    counts = np.bincount(log.item[log.time >= split.train_end], minlength=30)  # of everything that is held out
+    counts = np.bincount(
+        log.item[log.time >= split.train_end], minlength=30
+    )  # of everything that is held out
     expected = np.bincount(log.item[whole.rows], minlength=30) * authors_acceptance(counts)
     drawn = np.bincount(log.item[found.rows], minlength=30)
     assert drawn[np.argmax(counts)] == 0
@@ -204,7 +243,13 @@ def test_a_named_test_is_the_rows_that_a_column_marks(tmp_path: Path, name: str)
         for u, i, t, y, mark in zip(*table.to_pydict().values(), strict=True)
         if mark and y and t >= unskew.split(read).valid_end and any(table_row_before(table, i, t))
     )
-    for log in (read, prepared, again, unskew.Log.open(tmp_path / "again"), unskew.read(unskew.read(prepared))):
+    for log in (
+        read,
+        prepared,
+        again,
+        unskew.Log.open(tmp_path / "again"),
+        unskew.read(unskew.read(prepared)),
+    ):
         split = unskew.split(log)
         assert list(log.marks) == [name]
         assert sorted(named(split, held_out(split, "test", name))) == expected
@@ -221,7 +266,13 @@ def table_row_before(table, item: str, time: int) -> list[bool]:
 
 
 def test_several_named_tests_and_of_duplicates_the_marked_one_stays(tmp_path: Path) -> None:
-    rows = [("a", "x", 1, 0, 0), ("b", "y", 1, 0, 0), ("a", "y", 5, 0, 1), ("a", "y", 5, 1, 0), ("b", "x", 6, 0, 1)]
+    rows = [
+        ("a", "x", 1, 0, 0),
+        ("b", "y", 1, 0, 0),
+        ("a", "y", 5, 0, 1),
+        ("a", "y", 5, 1, 0),
+        ("b", "x", 6, 0, 1),
+    ]
     table = dict(zip(("user", "item", "time", "one", "two"), map(list, zip(*rows, strict=True)), strict=True))
     log = unskew.prepare(table, tmp_path / "out", tests="one, two")
     split = unskew.split(log, shares=(1, 0, 1))
@@ -231,7 +282,9 @@ def test_several_named_tests_and_of_duplicates_the_marked_one_stays(tmp_path: Pa
 
 
 def test_the_command_line_names_tests_too(tmp_path: Path, write) -> None:
-    source = write("log.csv", "user,item,time,mine\n" + "".join(f"u{n % 3},i{n % 4},{n},{n % 2}\n" for n in range(40)))
+    source = write(
+        "log.csv", "user,item,time,mine\n" + "".join(f"u{n % 3},i{n % 4},{n},{n % 2}\n" for n in range(40))
+    )
     assert main(["prepare", str(source), "--out", str(tmp_path / "data"), "--tests", "mine"]) == 0
     split = unskew.split(unskew.Log.open(tmp_path / "data"))
     assert [time for _, _, time in named(split, held_out(split, "test", "mine"))] == [29, 31, 33, 35, 37, 39]
@@ -246,7 +299,10 @@ def shown(split: Split) -> dict[tuple, list[str]]:
     which, item = company(split, found.rows)
     names = split.log.items.of(item).to_pylist()
     rows = named(split, found)
-    return {row: sorted(name for place, name in zip(which.tolist(), names, strict=True) if place == at) for at, row in enumerate(rows)}
+    return {
+        row: sorted(name for place, name in zip(which.tolist(), names, strict=True) if place == at)
+        for at, row in enumerate(rows)
+    }
 
 
 PAST = [("z", item, 1, 1) for item in "uvwxy"]  # so that these exist
@@ -256,18 +312,35 @@ def test_without_visits_what_a_user_met_at_one_time_was_shown_together() -> None
     rows = [*PAST, ("a", "u", 5, 1), ("a", "v", 5, 0), ("a", "w", 6, 0), ("b", "v", 5, 0), ("b", "w", 7, 1)]
     rows += [("c", "u", 8, 1), ("c", "v", 8, 1), ("c", "w", 8, 0), ("c", "x", 8, 0), ("c", "n", 8, 0)]
     split = unskew.split(log_of(rows), shares=(5, 0, 10))
-    # b clicked alone; nobody had n before, so it is no candidate; what else was clicked in the visit is no company.
+    # b clicked alone; nobody had n before, so it is no candidate; what else was clicked in the visit is no
+    # company.
     assert shown(split) == {("a", "u", 5): ["v"], ("c", "u", 8): ["w", "x"], ("c", "v", 8): ["w", "x"]}
     assert held_out(split, "test", "shown").weights.tolist() == [1, 1, 1]
-    assert held_out(split, "test", "shown").left_out == {"first_appearances": 0, "repeats": 0, "not_in_this_test": 1}
+    assert held_out(split, "test", "shown").left_out == {
+        "first_appearances": 0,
+        "repeats": 0,
+        "not_in_this_test": 1,
+    }
     assert available_tests(split) == ("ordinary", "balanced", "shown", "authors")
 
 
 def test_a_visit_spans_times_and_belongs_to_one_user() -> None:
     """Numbers of visits may start anew with each user, and rows without one were not shown with anything."""
     rows = [(*row, "0") for row in PAST]
-    rows += [("a", "u", 5, 1, "1"), ("a", "v", 6, 0, "1"), ("a", "w", 5, 0, "2"), ("a", "x", 7, 1, "2"), ("b", "y", 5, 0, "1")]
-    rows += [("b", "u", 5, 1, "1"), ("b", "v", 5, 0, None), ("c", "u", 5, 1, None), ("c", "v", 5, 0, None), ("c", "w", 5, 0, "1")]
+    rows += [
+        ("a", "u", 5, 1, "1"),
+        ("a", "v", 6, 0, "1"),
+        ("a", "w", 5, 0, "2"),
+        ("a", "x", 7, 1, "2"),
+        ("b", "y", 5, 0, "1"),
+    ]
+    rows += [
+        ("b", "u", 5, 1, "1"),
+        ("b", "v", 5, 0, None),
+        ("c", "u", 5, 1, None),
+        ("c", "v", 5, 0, None),
+        ("c", "w", 5, 0, "1"),
+    ]
     names = ("user", "item", "time", "label", "visit")
     split = unskew.split(log_of(rows, names), shares=(5, 0, 10))
     assert shown(split) == {("a", "u", 5): ["v"], ("b", "u", 5): ["y"], ("a", "x", 7): ["w"]}
@@ -277,10 +350,20 @@ def test_a_visit_spans_times_and_belongs_to_one_user() -> None:
 def test_what_was_clicked_in_the_visit_is_no_company_however_often_it_was_shown() -> None:
     """A log may have a row for the impression and another one for the click."""
     rows = [(*row, 0) for row in PAST]
-    rows += [("a", "u", 5, 0, 1), ("a", "u", 6, 1, 1), ("a", "v", 5, 0, 1), ("a", "v", 6, 0, 1), ("a", "w", 5, 0, 1), ("a", "w", 7, 1, 1)]
+    rows += [
+        ("a", "u", 5, 0, 1),
+        ("a", "u", 6, 1, 1),
+        ("a", "v", 5, 0, 1),
+        ("a", "v", 6, 0, 1),
+        ("a", "w", 5, 0, 1),
+        ("a", "w", 7, 1, 1),
+    ]
     for names, log in (
         (("user", "item", "time", "label", "visit"), rows),
-        (("user", "item", "time", "label"), [row[:4] if row[4] == 0 else (*row[:2], 6, row[3]) for row in rows]),  # all at one time
+        (
+            ("user", "item", "time", "label"),
+            [row[:4] if row[4] == 0 else (*row[:2], 6, row[3]) for row in rows],
+        ),  # all at one time
     ):
         found = shown(unskew.split(log_of(log, names), shares=(5, 0, 6)))
         assert {item: others for (_, item, _), others in found.items()} == {"u": ["v"], "w": ["v"]}
@@ -289,15 +372,30 @@ def test_what_was_clicked_in_the_visit_is_no_company_however_often_it_was_shown(
 def test_past_items_are_company_only_where_repeats_are_kept() -> None:
     """What the user had before the click is hidden, also if it was shown before that in the same visit."""
     rows = [(*row, 0) for row in PAST]
-    rows += [("a", "u", 4, 1, 7), ("a", "v", 4, 0, 8), ("a", "v", 5, 1, 9), ("a", "u", 6, 0, 8), ("a", "w", 6, 0, 8), ("a", "x", 6, 1, 8)]
+    rows += [
+        ("a", "u", 4, 1, 7),
+        ("a", "v", 4, 0, 8),
+        ("a", "v", 5, 1, 9),
+        ("a", "u", 6, 0, 8),
+        ("a", "w", 6, 0, 8),
+        ("a", "x", 6, 1, 8),
+    ]
     log = log_of(rows, ("user", "item", "time", "label", "visit"))
-    kept, hidden = (shown(unskew.split(log, shares=(5, 0, 6), repeats=repeats)) for repeats in ("keep", "hide"))
+    kept, hidden = (
+        shown(unskew.split(log, shares=(5, 0, 6), repeats=repeats)) for repeats in ("keep", "hide")
+    )
     assert kept == {("a", "x", 6): ["u", "v", "w"]}
     assert hidden == {("a", "x", 6): ["w"]}
 
 
 visited = st.lists(
-    st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(2, 9), st.integers(0, 1), st.sampled_from([None, "1", "2", "3"])),
+    st.tuples(
+        st.integers(0, 2),
+        st.integers(0, 5),
+        st.integers(2, 9),
+        st.integers(0, 1),
+        st.sampled_from([None, "1", "2", "3"]),
+    ),
     min_size=1,
     max_size=40,
 )
@@ -319,7 +417,11 @@ def test_company_is_the_naive_loop(rows: list, with_visits: bool, repeats: str) 
         own = [row[4] if with_visits else row[2] for row in rows if row[:4] == (user, mine, time, 1)]
         if len(set(own)) > 1:
             return  # the same click in two visits: which of the two rows is meant cannot be told here
-        together = [row for row in rows if row[0] == user and (row[4] if with_visits else row[2]) == own[0] and own[0] is not None]
+        together = [
+            row
+            for row in rows
+            if row[0] == user and (row[4] if with_visits else row[2]) == own[0] and own[0] is not None
+        ]
         for other in {row[1] for row in together} - {row[1] for row in together if row[3]}:
             exists = any(i == other and t < time for _, i, t in taken)
             had = any((u, i) == (user, other) and t < time for u, i, t in taken)
@@ -334,7 +436,9 @@ def test_company_is_the_naive_loop(rows: list, with_visits: bool, repeats: str) 
 def test_tests_and_criteria_of_a_log(log: unskew.Log, positive_log: unskew.Log) -> None:
     assert available_tests(unskew.split(positive_log)) == ("ordinary", "balanced", "authors")
     assert criteria_of(unskew.split(positive_log)) == ("ordinary", "balanced")
-    impressions = unskew.split(log_of([*PAST, *((f"u{n}", "vw"[k], n, 1 - k) for n in range(2, 22) for k in (0, 1))]))
+    impressions = unskew.split(
+        log_of([*PAST, *((f"u{n}", "vw"[k], n, 1 - k) for n in range(2, 22) for k in (0, 1))])
+    )
     assert available_tests(impressions) == ("ordinary", "balanced", "shown", "authors")
     assert criteria_of(impressions) == ("ordinary", "balanced", "shown")
     empty = unskew.split(positive_log, shares=(1, 0, 0))
@@ -344,9 +448,13 @@ def test_tests_and_criteria_of_a_log(log: unskew.Log, positive_log: unskew.Log) 
 
 def test_wrong_use(log: unskew.Log, tmp_path: Path) -> None:
     split = unskew.split(log)
-    with pytest.raises(unskew.BadInput, match=r"'resampled' is gone: .*use 'balanced', where every item counts once") as gone:
+    with pytest.raises(
+        unskew.BadInput, match=r"'resampled' is gone: .*use 'balanced', where every item counts once"
+    ) as gone:
         held_out(split, "test", "resampled")
-    with pytest.raises(unskew.BadInput, match=r"no test 'ordinray'; there are ordinary, balanced, shown, .*, authors$") as unknown:
+    with pytest.raises(
+        unskew.BadInput, match=r"no test 'ordinray'; there are ordinary, balanced, shown, .*, authors$"
+    ) as unknown:
         held_out(split, "test", "ordinray")
     assert "\n" not in str(gone.value) + str(unknown.value)
     marked = unskew.read(random_table().append_column("mine", [[0, 1] * 1000]), tests="mine")

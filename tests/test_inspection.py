@@ -26,7 +26,9 @@ NOW = 1_600_000_000
 
 def cut(user, item, time, label=None, exposed=None, shares=(50, 20, 30), **more) -> Split:
     columns = {"user": user, "item": item, "time": time, "label": label, "exposed": exposed} | more
-    log = unskew.read(pa.table({name: list(column) for name, column in columns.items() if column is not None}))
+    log = unskew.read(
+        pa.table({name: list(column) for name, column in columns.items() if column is not None})
+    )
     return split(log, shares=shares)
 
 
@@ -114,7 +116,8 @@ def test_lengths_by_hand():
     assert found.p90 == pytest.approx(9 + 0.1 * 42)
     assert (found.empty, found.cut) == (0.2, 0.1)
     assert found.bins == (
-        Bin(0, 0, 0.2), Bin(1, 1, 0.1), Bin(2, 2, 0.1), Bin(3, 4, 0.2), Bin(5, 8, 0.2), Bin(9, 16, 0.1), Bin(17, 32, 0), Bin(33, 64, 0.1),
+        Bin(0, 0, 0.2), Bin(1, 1, 0.1), Bin(2, 2, 0.1), Bin(3, 4, 0.2), Bin(5, 8, 0.2),
+        Bin(9, 16, 0.1), Bin(17, 32, 0), Bin(33, 64, 0.1),
     )  # fmt: skip
     assert look.lengths_of(times(50), limit=50).cut == 0  # fifty of fifty are read
 
@@ -160,7 +163,11 @@ def test_time_stamps_are_microseconds():
     stamps = pa.array([0, 1, 90_000_000], pa.timestamp("us"))  # too small for a guess by magnitude
     log = unskew.read(pa.table({"user": ["a", "a", "b"], "item": ["x", "y", "x"], "time": stamps}))
     clock = inspect(split(log)).clock
-    assert (clock.first, clock.last, clock.resolution) == ("1970-01-01 00:00:00", "1970-01-01 00:01:30", "microsecond")
+    assert (clock.first, clock.last, clock.resolution) == (
+        "1970-01-01 00:00:00",
+        "1970-01-01 00:01:30",
+        "microsecond",
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,7 +203,8 @@ def test_slices_keep_equal_times_together_and_are_never_empty():
 def test_drift_by_hand(monkeypatch):
     monkeypatch.setattr(look, "SLICES", 3)
     monkeypatch.setattr(look, "TOP", 2)
-    # First slice: item 0 three times, 1 twice, 2 once. Second: 1 three times, 3 twice, 0 once. Third: only 4; 25 more are never taken.
+    # First slice: item 0 three times, 1 twice, 2 once. Second: 1 three times, 3 twice, 0 once. Third: only 4;
+    # 25 more are never taken.
     item = codes(0, 0, 0, 1, 1, 2, 1, 1, 1, 3, 3, 0, 4, 4, 4, 4, 4, 4)
     born = np.array([0, 3, 5, 9, 12] + [np.iinfo(np.int64).max] * 25)
     found = look.drift_of(item, np.arange(18), born, None)
@@ -205,12 +213,18 @@ def test_drift_by_hand(monkeypatch):
     assert (first.start, second.start, third.start) == (0, 6, 12)
     assert second.new == pytest.approx(2 / 6)  # item 3
     assert second.overlap_first == second.overlap_previous == pytest.approx(1 / 3)  # {0, 1} and {1, 3}
-    assert second.correlation == pytest.approx(0)  # the four that exist, ranks 4 3 2 1 and 2 4 1 3: 1 - 6 * 10 / 60
+    assert second.correlation == pytest.approx(
+        0
+    )  # the four that exist, ranks 4 3 2 1 and 2 4 1 3: 1 - 6 * 10 / 60
     assert (third.new, third.overlap_first, third.overlap_previous) == (1, 0, 0)
     # The five that exist: counts 1 3 0 2 0 and 0 0 0 0 6, ranks 3 5 1.5 4 1.5 and 2.5 2.5 2.5 2.5 5.
     assert third.correlation == pytest.approx(look.spearman([1, 3, 0, 2, 0], [0, 0, 0, 0, 6]))
     assert third.correlation == pytest.approx(-3.75 / math.sqrt(9.5 * 5))
-    assert (first.overlap_first, found.kept, found.half_life) == (1, 0, 1)  # of {0, 1}, half is left in the second slice
+    assert (first.overlap_first, found.kept, found.half_life) == (
+        1,
+        0,
+        1,
+    )  # of {0, 1}, half is left in the second slice
     assert math.isnan(first.new)
 
 
@@ -220,7 +234,10 @@ def test_drift_of_a_log_that_changes_its_items_completely():
     assert [part.positives for part in found.drift.slices] == [40] * 10
     assert [part.new for part in found.drift.slices[1:]] == [1.0] * 9
     assert (found.drift.kept, found.drift.half_life, found.drift.half_life_days) == (0, 1, 40)
-    assert "0.0 % are still at the top in the last slice; half of them were gone after 1 of 10 slices (40 days)" in found.sentences()[1]
+    assert (
+        "0.0 % are still at the top in the last slice; half of them were gone after 1 of 10 slices (40 days)"
+        in found.sentences()[1]
+    )
 
 
 # Order
@@ -256,7 +273,8 @@ def test_transitions_stay_within_a_user_and_go_forward_in_time():
 
 
 def test_two_users_with_two_items_by_hand():
-    # Both 0 > 1. A shuffle turns each round with probability 1/2: the steps agree half of the time, so the mean is 1/2.
+    # Both 0 > 1. A shuffle turns each round with probability 1/2: the steps agree half of the time, so the
+    # mean is 1/2.
     found = look.shuffle_test(sequences([0, 1, 0, 1], [1, 2, 1, 2], [2, 2]), 2, 2000, seed=0)
     assert found.observed == 1
     assert set(found.shuffled) == {0, 1}
@@ -268,7 +286,8 @@ def test_two_users_with_two_items_by_hand():
 
 
 def walks(seed, shuffled) -> Split:
-    """Users walk a circle of 50 items from random places; shuffled, each meets the same items in any order."""
+    """Users walk a circle of 50 items from random places; shuffled, each meets the same items in any
+    order."""
     draw = np.random.default_rng(seed)
     user, step = np.repeat(np.arange(100), 12), np.tile(np.arange(12), 100)
     item = (draw.integers(0, 50, 100)[user] + step) % 50
@@ -293,7 +312,8 @@ def test_a_shuffled_order_is_not():
 
 
 def test_ties_alone_are_not_an_order():
-    # Rows of equal time stand sorted by code. If that counted as an order, low codes would follow high ones all the time.
+    # Rows of equal time stand sorted by code. If that counted as an order, low codes would follow high ones
+    # all the time.
     draw = np.random.default_rng(1)
     user = np.repeat(np.arange(150), 12)
     split_ = cut(user, draw.integers(0, 12, len(user)), NOW + np.tile(np.arange(12) // 3, 150))
@@ -317,14 +337,17 @@ def test_large_logs_get_fewer_shuffles():
 
 
 def test_tests_by_hand():
-    # Training: x 6, y 3, z 1, w 1, v 1 (the head is one of five items: x). Test positives: x x y and n, which is new; nobody had it
-    # before the first time, so that one is left out, and the second counts.
+    # Training: x 6, y 3, z 1, w 1, v 1 (the head is one of five items: x). Test positives: x x y and n, which
+    # is new; nobody had it before the first time, so that one is left out, and the second counts.
     item = [*"xxxxxxyyyzwv", *"xxynn"]
     found = inspect(cut([*"abababababab", *"ababa"], item, NOW + np.arange(17), shares=(12, 0, 5)))
     assert [tested.test for tested in found.tests] == ["ordinary", "balanced", "authors"]
     ordinary, balanced, authors = found.tests
     assert (ordinary.positives, balanced.positives) == (4, 4)
-    assert (ordinary.effective_sample_size, balanced.effective_sample_size) == (4, pytest.approx(9 / 2.5))  # 1/2 1/2 1 1
+    assert (ordinary.effective_sample_size, balanced.effective_sample_size) == (
+        4,
+        pytest.approx(9 / 2.5),
+    )  # 1/2 1/2 1 1
     assert (ordinary.head, ordinary.long_tail, ordinary.unknown_items) == (0.5, 0.25, 0.25)
     assert (balanced.head, balanced.long_tail, balanced.unknown_items) == tuple([pytest.approx(1 / 3)] * 3)
     assert (ordinary.gini, balanced.gini) == (pytest.approx(look.gini([2, 1, 1])), pytest.approx(0))
@@ -354,7 +377,9 @@ def test_unknown_items_are_told_apart_from_the_tail():
     for tested in found.tests[:2]:
         assert tested.unknown_items == 1
         assert tested.head == tested.long_tail == sum(tested.deciles) == 0
-    assert "Test: 0.0 % of the ordinary test is on the most popular fifth of the items" in found.sentences()[3]
+    assert (
+        "Test: 0.0 % of the ordinary test is on the most popular fifth of the items" in found.sentences()[3]
+    )
 
 
 def test_every_test_is_there_where_the_log_knows_it():
@@ -362,10 +387,21 @@ def test_every_test_is_there_where_the_log_knows_it():
     exposed = np.arange(400) % 4 == 0
     user, item, label = np.repeat(np.arange(40), 10), draw.integers(0, 9, 400), draw.integers(0, 2, 400)
     time = NOW + np.arange(400) // 5  # five at a time
-    found = inspect(cut(user, item, time, label, exposed.astype(int), propensity=draw.choice([0.25, 0.5], 400)))
-    assert [tested.test for tested in found.tests] == ["ordinary", "balanced", "shown", "randomised", "weighted", "authors"]
+    found = inspect(
+        cut(user, item, time, label, exposed.astype(int), propensity=draw.choice([0.25, 0.5], 400))
+    )
+    assert [tested.test for tested in found.tests] == [
+        "ordinary",
+        "balanced",
+        "shown",
+        "randomised",
+        "weighted",
+        "authors",
+    ]
     by_name = {tested.test: tested for tested in found.tests}
-    assert by_name["randomised"].positives == (exposed & (label == 1))[280:].sum()  # every item is there by then
+    assert (
+        by_name["randomised"].positives == (exposed & (label == 1))[280:].sum()
+    )  # every item is there by then
     assert by_name["weighted"].positives == by_name["ordinary"].positives == label[280:].sum()
     assert by_name["weighted"].effective_sample_size < by_name["ordinary"].effective_sample_size
     assert {row.group for row in found.rows()} >= {"randomised test", "shown test", "weighted test"}
@@ -374,15 +410,25 @@ def test_every_test_is_there_where_the_log_knows_it():
 
 
 def test_repeats_by_hand():
-    # Training (10 positives): a has x twice, b has y twice. Test: x and z of a again, z of b. Then a is shown x, which is no positive.
+    # Training (10 positives): a has x twice, b has y twice. Test: x and z of a again, z of b. Then a is shown
+    # x, which is no positive.
     label = [1] * 13 + [0]
-    found = inspect(cut([*"aabbabzzzz", *"abaa"], [*"xxyyzwxywv", *"xzzx"], NOW + np.arange(14), label, shares=(10, 0, 4)))
+    found = inspect(
+        cut([*"aabbabzzzz", *"abaa"], [*"xxyyzwxywv", *"xzzx"], NOW + np.arange(14), label, shares=(10, 0, 4))
+    )
     assert (found.repeats.positives, found.repeats.repeated, found.repeats.kept) == (13, 4, True)
     assert (found.repeats.train_share, found.repeats.test_share) == (pytest.approx(0.2), pytest.approx(2 / 3))
-    said = "Repeats: 30.8 % of the positives are on an item that the same user had before; past items stay candidates."
+    said = (
+        "Repeats: 30.8 % of the positives are on an item that the same user had before; past items stay "
+        "candidates."
+    )
     assert said in found.sentences()
     rows = {row.name: row.value for row in found.rows() if row.group == "repeats"}
-    assert rows == {"repeated positives": "4", "in training / test": "20.0 % / 66.7 %", "past items": "candidates"}
+    assert rows == {
+        "repeated positives": "4",
+        "in training / test": "20.0 % / 66.7 %",
+        "past items": "candidates",
+    }
     never = inspect(cut([*"aabbccddee"], [*"xyxyxyxyxy"], NOW + np.arange(10)))
     assert (never.repeats.repeated, never.repeats.kept) == (0, False)
     assert not [sentence for sentence in never.sentences() if sentence.startswith("Repeats")]
@@ -427,10 +473,15 @@ def test_sentences_of_logs_that_say_little():
     assert "Drift: not to be seen, all positives have one time." in together
     assert "Order: cannot be tested, nobody has two positives at different times." in together
     assert any(sentence.startswith("Ties: 100.0 % of the positives") for sentence in together)
-    assert "Order: too little data to judge, no transition occurs twice." in inspect(DEGENERATE["three rows"]()).sentences()
+    assert (
+        "Order: too little data to judge, no transition occurs twice."
+        in inspect(DEGENERATE["three rows"]()).sentences()
+    )
     nothing = "Test: the test part has no positives that could be ranked."
     assert nothing in inspect(DEGENERATE["no positives in the test"]()).sentences()
-    recurring = next(row for row in inspect(DEGENERATE["more rows than pairs"]()).rows() if row.name == "sparsity")
+    recurring = next(
+        row for row in inspect(DEGENERATE["more rows than pairs"]()).rows() if row.name == "sparsity"
+    )
     assert recurring == Row("size", "sparsity", "-400.00 %", "below 0: the same pairs again and again")
 
 
@@ -459,7 +510,10 @@ def drawings(html: str) -> list[str]:
 def test_the_page_needs_nothing_else(skewed):
     html = inspect_page(skewed)
     addresses = set(re.findall(r"""https?://[^"'\s<>)]+""", html))
-    assert addresses == {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}  # namespaces, never fetched
+    assert addresses == {
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/1999/xlink",
+    }  # namespaces, never fetched
     assert not re.search(r"<(script|link|img|iframe|object|embed)\b|@import|@font-face", html)
     assert set(re.findall(r'(?:src|href)="([^"]*)"', html)) == set(re.findall(r'href="(#[^"]*)"', html))
     assert "prefers-color-scheme: dark" in html
@@ -500,7 +554,12 @@ def test_the_picture_stands_alone_on_white(skewed):
 
 def test_text_is_escaped():
     evil = """<script>alert("1 & 'x'")</script>"""
-    parts = (paragraph(evil), points([evil, f"{evil}: {evil}"]), table([evil], [[evil]], caption=evil), figure("", evil))
+    parts = (
+        paragraph(evil),
+        points([evil, f"{evil}: {evil}"]),
+        table([evil], [[evil]], caption=evil),
+        figure("", evil),
+    )
     html = page(evil, [Section(evil, parts)], evil)
     assert "<script" not in html
     assert html.count("&lt;script&gt;alert(&quot;1 &amp; &#x27;x&#x27;&quot;)&lt;/script&gt;") == 12
@@ -535,6 +594,8 @@ def test_the_settings_of_matplotlib_change_nothing(skewed):
     import matplotlib as mpl
 
     before = picture(skewed)
-    with mpl.rc_context({"font.size": 30, "axes.grid": True, "axes.facecolor": "red", "svg.fonttype": "path"}):
+    with mpl.rc_context(
+        {"font.size": 30, "axes.grid": True, "axes.facecolor": "red", "svg.fonttype": "path"}
+    ):
         assert picture(skewed) == before
         assert mpl.rcParams["font.size"] == 30

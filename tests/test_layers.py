@@ -1,4 +1,5 @@
-"""Dropout that repeats, sequences whose padding is invisible, tables in which nobody is the zero vector and strangers are alike."""
+"""Dropout that repeats, sequences whose padding is invisible, tables in which nobody is the zero vector and
+strangers are alike."""
 
 from collections.abc import Callable
 
@@ -18,7 +19,9 @@ def encoder(dropout: float = 0.0, layers: int = 2) -> Encoder:
     torch.manual_seed(0)
     made = Encoder(WIDTH, layers, 2, 16, dropout, LENGTH).eval()
     with torch.no_grad():
-        for parameter in made.parameters():  # biases and places start at (nearly) nothing, where a fault would not show
+        for (
+            parameter
+        ) in made.parameters():  # biases and places start at (nearly) nothing, where a fault would not show
             parameter.add_(torch.randn(parameter.shape) * 0.3)
     return made
 
@@ -107,7 +110,9 @@ def test_rows_are_independent() -> None:
     x, real = sequences(lengths, 5)
     together = made.mean(x, real)
     for row in range(len(lengths)):
-        torch.testing.assert_close(made.mean(x[row : row + 1], real[row : row + 1])[0], together[row], atol=1e-6, rtol=0)
+        torch.testing.assert_close(
+            made.mean(x[row : row + 1], real[row : row + 1])[0], together[row], atol=1e-6, rtol=0
+        )
     assert len({tuple(row.tolist()) for row in together}) == len(lengths)
 
 
@@ -172,7 +177,13 @@ def test_nobody_is_zero_strangers_are_alike_and_neither_moves_a_known_one() -> N
     assert (found[1, :2] == 9).all()
     assert torch.equal(found[0, 1:], made.weight[[0, 4]])
     found.sum().backward()
-    assert made.weight.grad.sum(1).tolist() == [WIDTH, 0, WIDTH, 0, WIDTH]  # row 0 is met once, not once more for each other
+    assert made.weight.grad.sum(1).tolist() == [
+        WIDTH,
+        0,
+        WIDTH,
+        0,
+        WIDTH,
+    ]  # row 0 is met once, not once more for each other
     assert made.unknown.grad.tolist() == [2.0] * WIDTH  # and nobody adds nothing to it
 
 
@@ -216,7 +227,10 @@ def test_rare_ids_and_strangers_share_one_learned_vector(kind: type[Embeddings])
     with torch.no_grad():
         made.unknown.fill_(9.0)
     ids = torch.tensor([[PAD, 0, 1, 2, 3], [4, 5, 6, 99, PAD]])
-    assert made.is_unknown(ids).tolist() == [[False, False, True, False, False], [True, False, True, True, False]]
+    assert made.is_unknown(ids).tolist() == [
+        [False, False, True, False, False],
+        [True, False, True, True, False],
+    ]
     found = made(ids)
     assert torch.equal(found[0, [1, 3, 4]], made.weight[:3])
     assert torch.equal(found[1, 1], made.weight[3])

@@ -1,4 +1,5 @@
-"""Losses in chunks are the plain ones: in value, in gradient, with weights and offsets; and no loss holds all logits of a catalogue."""
+"""Losses in chunks are the plain ones: in value, in gradient, with weights and offsets; and no loss holds all
+logits of a catalogue."""
 
 import dataclasses
 from collections.abc import Callable
@@ -30,8 +31,16 @@ from unskew.propensity import SequenceGRU
 def drawn(rows: int, size: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """States, vectors, offsets, targets and weights that differ."""
     random = torch.Generator().manual_seed(0)
-    states, vectors, offsets = (torch.randn(shape, generator=random).requires_grad_() for shape in ((rows, 4), (size, 4), (size,)))
-    return states, vectors, offsets, torch.randint(size, (rows,), generator=random), 3 * torch.rand(rows, generator=random)
+    states, vectors, offsets = (
+        torch.randn(shape, generator=random).requires_grad_() for shape in ((rows, 4), (size, 4), (size,))
+    )
+    return (
+        states,
+        vectors,
+        offsets,
+        torch.randint(size, (rows,), generator=random),
+        3 * torch.rand(rows, generator=random),
+    )
 
 
 @pytest.mark.parametrize("with_offsets", [False, True], ids=["plain", "offsets"])
@@ -40,7 +49,8 @@ def drawn(rows: int, size: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 def test_the_full_softmax_is_weighted_cross_entropy(
     with_offsets: bool, with_weights: bool, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In value and in gradient: a gradient that forgets the weights, or those of another row, is another gradient."""
+    """In value and in gradient: a gradient that forgets the weights, or those of another row, is another
+    gradient."""
     monkeypatch.setattr(losses, "CHUNK", chunk)
     states, vectors, offsets, targets, weight = drawn(70, 11)
     given, added = (weight, offsets) if with_weights else (None, offsets)
@@ -87,7 +97,9 @@ def test_a_large_catalogue_is_sampled_with_weights_and_offsets(monkeypatch: pyte
     states, vectors, offsets, targets, weight = (value.detach() for value in drawn(6, 11))
     torch.manual_seed(0)
     full = (functional.cross_entropy(states @ vectors.T + offsets, targets, reduction="none") * weight).sum()
-    torch.testing.assert_close(cross_entropy(states, vectors, targets, weight, offsets), full, rtol=0.01, atol=0)
+    torch.testing.assert_close(
+        cross_entropy(states, vectors, targets, weight, offsets), full, rtol=0.01, atol=0
+    )
     one = states[:1], targets[:1], vectors, 40
     torch.manual_seed(0)
     plain = sampled_softmax(*one)
@@ -115,7 +127,9 @@ class Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = function(*args, **(kwargs or {}))
-        self.numbers = max([self.numbers, *(leaf.numel() for leaf in tree_leaves(out) if isinstance(leaf, Tensor))])
+        self.numbers = max(
+            [self.numbers, *(leaf.numel() for leaf in tree_leaves(out) if isinstance(leaf, Tensor))]
+        )
         return out
 
 
@@ -139,7 +153,9 @@ def masked(huge: unskew.Split) -> Tensor:
 
 
 def causal(huge: unskew.Split) -> Tensor:
-    return CausalDEPS(huge, CausalDEPS.Config(width=4, heads=1, inner=4, history=LENGTH, audience=LENGTH)).masked_loss(many())
+    return CausalDEPS(
+        huge, CausalDEPS.Config(width=4, heads=1, inner=4, history=LENGTH, audience=LENGTH)
+    ).masked_loss(many())
 
 
 def exposure(huge: unskew.Split) -> Tensor:
@@ -166,4 +182,6 @@ def test_no_loss_holds_the_logits_of_all_its_targets(
     monkeypatch.setattr(losses, "CHUNK", 1 << 30)
     with Largest() as largest:
         loss(huge).backward()
-    assert largest.numbers > 4 * 64 * SIZE  # there are more targets than that: it is the chunks that keep it small
+    assert (
+        largest.numbers > 4 * 64 * SIZE
+    )  # there are more targets than that: it is the chunks that keep it small

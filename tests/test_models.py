@@ -38,7 +38,15 @@ from unskew.train import Trainer, Training
 Build = Callable[[unskew.Split], Recommender]
 
 HISTORY, AUDIENCE = 8, 6
-TINY = {"width": 12, "layers": 1, "heads": 2, "inner": 16, "hidden": 10, "dropout": 0.1, "unsupervised_rounds": 1}
+TINY = {
+    "width": 12,
+    "layers": 1,
+    "heads": 2,
+    "inner": 16,
+    "hidden": 10,
+    "dropout": 0.1,
+    "unsupervised_rounds": 1,
+}
 
 every_model = pytest.mark.parametrize("kind", MODELS.values(), ids=MODELS.keys())
 
@@ -92,9 +100,18 @@ def candidate_order_is_irrelevant(build: Build, split: unskew.Split) -> None:
     assert scores.shape == rows.candidates_BC.shape
     assert len(scores.unique()) > scores.shape[1]  # not a constant, for which all this would hold
     order = torch.tensor([3, 0, 4, 2, 1])
-    close(model(rows._replace(candidates_BC=rows.candidates_BC[:, order], audience_of_BC=rows.audience_of_BC[:, order])), scores[:, order])
+    close(
+        model(
+            rows._replace(
+                candidates_BC=rows.candidates_BC[:, order], audience_of_BC=rows.audience_of_BC[:, order]
+            )
+        ),
+        scores[:, order],
+    )
     alone = rows._replace(
-        candidates_BC=rows.candidates_BC[:, 2:3], audience_of_BC=rows.audience_of_BC[:, 2:3], labels_BC=rows.labels_BC[:, 2:3]
+        candidates_BC=rows.candidates_BC[:, 2:3],
+        audience_of_BC=rows.audience_of_BC[:, 2:3],
+        labels_BC=rows.labels_BC[:, 2:3],
     )
     close(model(alone), scores[:, 2:3])
 
@@ -133,7 +150,9 @@ def cut_at(split: unskew.Split, time: int) -> unskew.Split:
     users, items = len(cut.users), len(cut.items)
     assert cut.users.ids.equals(log.users.ids[:users])
     assert cut.items.ids.equals(log.items.ids[:items])
-    return dataclasses.replace(split, log=cut, user_counts=split.user_counts[:users], item_counts=split.item_counts[:items])
+    return dataclasses.replace(
+        split, log=cut, user_counts=split.user_counts[:users], item_counts=split.item_counts[:items]
+    )
 
 
 @torch.no_grad()
@@ -152,7 +171,8 @@ def no_future_event_changes_a_score(build: Build, split: unskew.Split) -> None:
 
 @torch.no_grad()
 def catalog_equals_forward(build: Build, split: unskew.Split) -> None:
-    """Many contexts at one time, times at which nothing happens, times before and after all events; several blocks of them."""
+    """Many contexts at one time, times at which nothing happens, times before and after all events; several
+    blocks of them."""
     log, model, random = split.log, build(split), np.random.default_rng(3)
     first, last = int(log.time.min()), int(log.time.max())
     events = random.choice(log.time, 60)
@@ -167,7 +187,10 @@ def catalog_equals_forward(build: Build, split: unskew.Split) -> None:
         user[::7] = PAD
         context = contexts(log, user, time, model.history)
         everything = np.tile(np.arange(len(log.items)), (len(time), 1))
-        close(model.catalog(log, begin, end).scores(context), model(with_candidates(context, log, everything, None, AUDIENCE)))
+        close(
+            model.catalog(log, begin, end).scores(context),
+            model(with_candidates(context, log, everything, None, AUDIENCE)),
+        )
 
 
 def every_parameter_is_reached(build: Build, split: unskew.Split) -> None:
@@ -179,7 +202,11 @@ def every_parameter_is_reached(build: Build, split: unskew.Split) -> None:
         model.zero_grad()
         phase.loss(first_batch(model, phase, split)).backward()
         mine = {id(parameter) for parameter in phase.parameters()}
-        learned |= {name for name, p in model.named_parameters() if id(p) in mine and p.grad is not None and bool(p.grad.any())}
+        learned |= {
+            name
+            for name, p in model.named_parameters()
+            if id(p) in mine and p.grad is not None and bool(p.grad.any())
+        }
     assert learned == model.reached()
 
 
@@ -201,14 +228,18 @@ def first_batch(model: Recommender, phase: Phase, split: unskew.Split) -> Any:
 
 @every_model
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_the_contract(kind: type[Recommender], check: Callable[[Build, unskew.Split], None], split: unskew.Split) -> None:
+def test_the_contract(
+    kind: type[Recommender], check: Callable[[Build, unskew.Split], None], split: unskew.Split
+) -> None:
     check(builder(kind), split)
 
 
 # Planted faults: the checks catch them
 
 
-def with_forward(kind: type[Recommender], change: Callable[[Recommender, Batch, Tensor], Tensor]) -> type[Recommender]:
+def with_forward(
+    kind: type[Recommender], change: Callable[[Recommender, Batch, Tensor], Tensor]
+) -> type[Recommender]:
     def forward(self: Recommender, rows: Batch) -> Tensor:
         return change(self, rows, kind.forward(self, rows))
 
@@ -228,11 +259,15 @@ def mixes_candidates(kind: type[Recommender]) -> type[Recommender]:
 
 
 def sees_padding(kind: type[Recommender]) -> type[Recommender]:
-    return with_forward(kind, lambda self, rows, scores: scores + 0.01 * (rows.history_BL == PAD).sum(1, keepdim=True))
+    return with_forward(
+        kind, lambda self, rows, scores: scores + 0.01 * (rows.history_BL == PAD).sum(1, keepdim=True)
+    )
 
 
 def sees_padding_of_audiences(kind: type[Recommender]) -> type[Recommender]:
-    return with_forward(kind, lambda self, rows, scores: scores + 0.01 * (rows.audience_AM == PAD).sum(1)[rows.audience_of_BC])
+    return with_forward(
+        kind, lambda self, rows, scores: scores + 0.01 * (rows.audience_AM == PAD).sum(1)[rows.audience_of_BC]
+    )
 
 
 def knows_the_end(kind: type[Recommender]) -> type[Recommender]:
@@ -249,7 +284,9 @@ def knows_the_end(kind: type[Recommender]) -> type[Recommender]:
     return Faulty
 
 
-def with_catalog(kind: type[Recommender], change: Callable[[unskew.Log, Batch, Tensor], Tensor]) -> type[Recommender]:
+def with_catalog(
+    kind: type[Recommender], change: Callable[[unskew.Log, Batch, Tensor], Tensor]
+) -> type[Recommender]:
     class Changed:
         def __init__(self, log: unskew.Log, catalog: Catalog) -> None:
             self.log, self.catalog = log, catalog
@@ -268,7 +305,9 @@ def sees_the_present(kind: type[Recommender]) -> type[Recommender]:
     """Its catalogue counts one moment too many."""
 
     def late(log: unskew.Log, context: Batch, scores: Tensor) -> Tensor:
-        start, end = log.audiences.before(np.arange(len(log.items))[None], context.times_B.numpy()[:, None] + 1)
+        start, end = log.audiences.before(
+            np.arange(len(log.items))[None], context.times_B.numpy()[:, None] + 1
+        )
         return scores + 0.01 * torch.from_numpy(end - start)
 
     return with_catalog(kind, late)
@@ -292,9 +331,14 @@ def has_a_listed_but_dead_parameter(kind: type[Recommender]) -> type[Recommender
     class Faulty(has_a_dead_parameter(kind)):  # type: ignore[misc]
         def stages(self, rounds: int) -> tuple[Stage, ...]:
             def more(phase: Phase) -> Phase:
-                return dataclasses.replace(phase, parameters=lambda: dict.fromkeys([*phase.parameters(), self.dead]))
+                return dataclasses.replace(
+                    phase, parameters=lambda: dict.fromkeys([*phase.parameters(), self.dead])
+                )
 
-            return tuple(dataclasses.replace(stage, phases=tuple(map(more, stage.phases))) for stage in super().stages(rounds))
+            return tuple(
+                dataclasses.replace(stage, phases=tuple(map(more, stage.phases)))
+                for stage in super().stages(rounds)
+            )
 
     return Faulty
 
@@ -387,7 +431,9 @@ def test_weighted_means() -> None:
 
 
 @every_model
-def test_every_weighted_loss_is_a_mean_of_terms_times_weights(kind: type[Recommender], split: unskew.Split) -> None:
+def test_every_weighted_loss_is_a_mean_of_terms_times_weights(
+    kind: type[Recommender], split: unskew.Split
+) -> None:
     """Ones change nothing, a common factor comes out, and other weights give another loss."""
     model = builder(kind)(split).train()
     for phase in {phase.name: phase for stage in model.stages(1) for phase in stage.phases}.values():
@@ -414,7 +460,9 @@ def test_a_unit_propensity_reproduces_the_backbone(kind: type[Recommender], spli
     settings = Training(rounds=2, batch_size=256, sequences=64, valid_rows=50)
     wrapped = model_named(f"debiased-{kind.name}")
     mine, plain = train(split, kind.name, tiny(kind), settings)
-    weighted, trainer = train(split, wrapped.name, wrapped.Config(backbone=tiny(kind), propensity="none"), settings)
+    weighted, trainer = train(
+        split, wrapped.name, wrapped.Config(backbone=tiny(kind), propensity="none"), settings
+    )
     assert trainer.best.keys() == plain.best.keys() == {"ordinary", "balanced"}
     for criterion, state in plain.best.items():
         its = {name.removeprefix("backbone."): value for name, value in trainer.best[criterion].items()}
@@ -428,15 +476,27 @@ def test_a_unit_propensity_reproduces_the_backbone(kind: type[Recommender], spli
 @every_model
 @pytest.mark.parametrize("propensity", ["dual", "user-pro"])
 @pytest.mark.parametrize("weights", ["clipped", "ips", "snips"])
-def test_every_model_can_be_debiased(kind: type[Recommender], propensity: str, weights: str, split: unskew.Split) -> None:
+def test_every_model_can_be_debiased(
+    kind: type[Recommender], propensity: str, weights: str, split: unskew.Split
+) -> None:
     wrapped = model_named(f"debiased-{kind.name}")
     config = wrapped.Config(
-        backbone=tiny(kind), propensity=propensity, weights=weights, past_items=6, past_users=5, propensity_width=8, propensity_rounds=1
+        backbone=tiny(kind),
+        propensity=propensity,
+        weights=weights,
+        past_items=6,
+        past_users=5,
+        propensity_width=8,
+        propensity_rounds=1,
     )
-    trained, trainer = train(split, wrapped.name, config, Training(rounds=1, batch_size=256, sequences=64, valid_rows=50))
+    trained, trainer = train(
+        split, wrapped.name, config, Training(rounds=1, batch_size=256, sequences=64, valid_rows=50)
+    )
     assert all(bool(value.isfinite().all()) for value in trained.state_dict().values())
     phases = [phase.name for stage in trainer.stages for phase in stage.phases]
-    assert phases.count("exposure") == (2 if propensity == "dual" and kind(split, tiny(kind)).stages(1) else 0)
+    assert phases.count("exposure") == (
+        2 if propensity == "dual" and kind(split, tiny(kind)).stages(1) else 0
+    )
     catalog_equals_forward(lambda split: trained, split)
 
 
@@ -445,7 +505,9 @@ def test_a_backbone_may_read_less_than_the_estimator(kind: type[Recommender]) ->
     """Every phase has batches that its own part of the model can read."""
     short = unskew.split(unskew.read(random_table(rows=2000, users=40, items=80)))
     model = model_named(f"debiased-{kind.name}")
-    config = model.Config(backbone=tiny(kind, history=5, audience=4), past_items=20, past_users=25, propensity_width=8)
+    config = model.Config(
+        backbone=tiny(kind, history=5, audience=4), past_items=20, past_users=25, propensity_width=8
+    )
     network = model(short, config)
     trainer = Trainer(network, short, Training(batch_size=256, sequences=64))
     for phase in {phase.name: phase for stage in trainer.stages for phase in stage.phases}.values():
@@ -458,28 +520,40 @@ def test_a_backbone_may_read_less_than_the_estimator(kind: type[Recommender]) ->
 
 @cache
 def cycle(items: int = 40, users: int = 60, steps: int = 14) -> unskew.Split:
-    """Each user starts anywhere on a circle of items and goes on by one, at some time of the day. Nobody comes round."""
+    """Each user starts anywhere on a circle of items and goes on by one, at some time of the day. Nobody
+    comes round."""
     random = np.random.default_rng(0)
     start, begin = random.integers(0, items, users), random.integers(0, 1000, users)
     step = np.arange(steps)
     time = begin[:, None] + 20 * step + random.integers(0, 20, (users, steps))
-    table = {"user": np.repeat(np.arange(users), steps), "item": ((start[:, None] + step) % items).ravel(), "time": time.ravel()}
+    table = {
+        "user": np.repeat(np.arange(users), steps),
+        "item": ((start[:, None] + step) % items).ravel(),
+        "time": time.ravel(),
+    }
     return unskew.split(unskew.read(table), shares=(80, 10, 10))
 
 
 # What reads no history cannot learn to walk.
-WALKERS = [kind for kind in MODELS.values() if "history" in {field.name for field in dataclasses.fields(kind.Config)}]
+WALKERS = [
+    kind for kind in MODELS.values() if "history" in {field.name for field in dataclasses.fields(kind.Config)}
+]
 
 
 @pytest.mark.parametrize("kind", WALKERS, ids=lambda kind: kind.name)
 def test_it_learns_a_predictable_walk(kind: type[Recommender]) -> None:
     split = cycle()
     settings = Training(rounds=6, patience=9, batch_size=32, sequences=16, learning_rate=1e-2)
-    config = tiny(kind, width=16, hidden=16, inner=32, heads=1, history=4, audience=4, unsupervised_rounds=2, samples=4)
+    config = tiny(
+        kind, width=16, hidden=16, inner=32, heads=1, history=4, audience=4, unsupervised_rounds=2, samples=4
+    )
     model, trainer = train(split, kind.name, config, settings)
     tested = held_out(split, "test", "ordinary")
     popularity = Popularity(split, Popularity.Config(recency="total"))
-    found, chance = (evaluation(split, rank(each, split, tested.rows), "full", tested).mean("ndcg@10") for each in (model, popularity))
+    found, chance = (
+        evaluation(split, rank(each, split, tested.rows), "full", tested).mean("ndcg@10")
+        for each in (model, popularity)
+    )
     assert chance < 0.25
     assert found > 0.4
     assert found > 2 * chance
@@ -499,7 +573,11 @@ class Killed(Exception):  # noqa: N818
 
 @cache
 def small(**more: Any) -> unskew.Split:
-    return unskew.split(unskew.read(random_table(**{"rows": 300, "users": 20, "items": 15, "times": 100, "negatives": 0.0} | more)))
+    return unskew.split(
+        unskew.read(
+            random_table(**{"rows": 300, "users": 20, "items": 15, "times": 100, "negatives": 0.0} | more)
+        )
+    )
 
 
 def wrapped(backbone: str, **weighting: Any) -> tuple[str, Any]:
@@ -512,8 +590,11 @@ RESUMED = [(kind.name, tiny(kind, copies=1, propensity_rounds=1)) for kind in MO
 RESUMED += [wrapped("sasrec", weights="ips"), wrapped("din", weights="snips")]
 
 
-def killed_everywhere(split: unskew.Split, name: str, config: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Train, and die in the middle of an epoch of each phase, with the last step lost, and at the end of each round. How often."""
+def killed_everywhere(
+    split: unskew.Split, name: str, config: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> int:
+    """Train, and die in the middle of an epoch of each phase, with the last step lost, and at the end of each
+    round. How often."""
     died = set()
     save = RunFolder.save
 
@@ -551,12 +632,16 @@ def left_behind(folder: Path) -> dict[str, Any]:
     """All that a run says of itself, but for how fast it was."""
     found: dict[str, Any] = {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
     lines = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
-    found["records"] = [{key: value for key, value in line.items() if key not in ("rows_per_s", "peak_gb")} for line in lines]
+    found["records"] = [
+        {key: value for key, value in line.items() if key not in ("rows_per_s", "peak_gb")} for line in lines
+    ]
     return found | {"card": json.loads((folder / "card.json").read_text())}
 
 
 @pytest.mark.parametrize(("name", "config"), RESUMED, ids=[name for name, _ in RESUMED])
-def test_a_killed_run_ends_bit_for_bit_where_it_would_have(name: str, config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_run_ends_bit_for_bit_where_it_would_have(
+    name: str, config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     split = small()
     _, trainer = train(split, name, config, FEW, tmp_path / "whole")
     died = killed_everywhere(split, name, config, tmp_path / "killed", monkeypatch)
@@ -573,7 +658,11 @@ def test_a_killed_run_ends_bit_for_bit_where_it_would_have(name: str, config: An
 def finite(trainer: Trainer) -> None:
     for state in (trainer.model.state_dict(), *trainer.best.values()):
         assert all(bool(value.isfinite().all()) for value in state.values() if value.is_floating_point())
-    numbers = [number for record in trainer.records for number in [*record["losses"].values(), *record.get("statistics", {}).values()]]
+    numbers = [
+        number
+        for record in trainer.records
+        for number in [*record["losses"].values(), *record.get("statistics", {}).values()]
+    ]
     assert np.isfinite(numbers).all()
 
 
@@ -583,7 +672,9 @@ def trained_and_tested(kind: type[Recommender], split: unskew.Split, **more: Any
     start = kind(split, tiny(kind, copies=1, propensity_rounds=1, **more)).state_dict()
     model, trainer = train(split, kind.name, tiny(kind, copies=1, propensity_rounds=1, **more), settings)
     finite(trainer)
-    assert not trainer.stages or any(not torch.equal(value, start[name]) for name, value in trainer.model.state_dict().items())
+    assert not trainer.stages or any(
+        not torch.equal(value, start[name]) for name, value in trainer.model.state_dict().items()
+    )
     for test in CRITERIA:
         tested = held_out(split, "test", test)
         found = evaluation(split, rank(model, split, tested.rows), "full", tested)
@@ -593,7 +684,8 @@ def trained_and_tested(kind: type[Recommender], split: unskew.Split, **more: Any
 
 @cache
 def at_once(moments: int) -> unskew.Split:
-    """Like Coat: everybody rates some items at one moment, most of them not liked, and others later. Two moments leave no validation."""
+    """Like Coat: everybody rates some items at one moment, most of them not liked, and others later. Two
+    moments leave no validation."""
     random = np.random.default_rng(0)
     rows = [(user, item) for user in range(24) for item in random.permutation(16)[: 6 + 2 * moments]]
     user, item = zip(*rows, strict=True)
@@ -619,7 +711,8 @@ def test_all_of_training_may_be_one_moment(kind: type[Recommender], moments: int
 
 @cache
 def baskets() -> unskew.Split:
-    """Each user comes three to seven times and takes 1, 2 or 14 things at once: far more than a model reads that reads four."""
+    """Each user comes three to seven times and takes 1, 2 or 14 things at once: far more than a model reads
+    that reads four."""
     random = np.random.default_rng(1)
     rows = [
         (user, int(item), int(day))
@@ -646,7 +739,9 @@ def test_baskets_may_be_larger_than_what_is_read(kind: type[Recommender], repeat
 @cache
 def with_rare_ids() -> unskew.Split:
     """Some users and items have one or two positives in training, some have none."""
-    split = unskew.split(unskew.read(random_table(rows=360, users=90, items=70, times=200, negatives=0.0)), min_count=3)
+    split = unskew.split(
+        unskew.read(random_table(rows=360, users=90, items=70, times=200, negatives=0.0)), min_count=3
+    )
     for known, ids in ((split.item_ids, split.log.items), (split.user_ids, split.log.users)):
         assert known.rare is not None
         assert 5 < known.rare.sum() < known.size - 5
@@ -663,9 +758,15 @@ def test_who_has_embeddings() -> None:
 
 
 @every_model
-def test_rare_ids_train_evaluate_and_survive_a_trip_to_the_disk(kind: type[Recommender], tmp_path: Path) -> None:
+def test_rare_ids_train_evaluate_and_survive_a_trip_to_the_disk(
+    kind: type[Recommender], tmp_path: Path
+) -> None:
     split = with_rare_ids()
-    settings = dataclasses.asdict(tiny(kind, copies=1, propensity_rounds=1)) | {"rounds": 1, "sequences": 8, "batch_size": 64}
+    settings = dataclasses.asdict(tiny(kind, copies=1, propensity_rounds=1)) | {
+        "rounds": 1,
+        "sequences": 8,
+        "batch_size": 64,
+    }
     made = recommender(kind.name, settings | {"valid_rows": 30}).fit(split, tmp_path / "run")
     assert made._trainer is not None
     finite(made._trainer)
@@ -677,23 +778,33 @@ def test_rare_ids_train_evaluate_and_survive_a_trip_to_the_disk(kind: type[Recom
         assert found.metrics() == there.evaluate(split, test=test).metrics()
     assert made.recommend(users=everyone).table.num_rows == 10 * len(everyone)
     assert made.recommend(users=everyone).table.equals(there.recommend(users=everyone).table)
-    assert made.recommend(histories=[["i1", "i2"], []]).table.equals(there.recommend(histories=[["i1", "i2"], []]).table)
+    assert made.recommend(histories=[["i1", "i2"], []]).table.equals(
+        there.recommend(histories=[["i1", "i2"], []]).table
+    )
 
 
 @pytest.mark.parametrize(
-    "kind", [kind for kind in MODELS.values() if kind.name not in ("popularity", "itemknn")], ids=lambda kind: kind.name
+    "kind",
+    [kind for kind in MODELS.values() if kind.name not in ("popularity", "itemknn")],
+    ids=lambda kind: kind.name,
 )
 @torch.no_grad()
 def test_who_is_rare_is_as_unknown_as_who_was_never_seen(kind: type[Recommender]) -> None:
     """As a candidate, in a history, in an audience and as the user who asks."""
     split = with_rare_ids()
     model = builder(kind)(split)
-    rare_items, rare_users = (torch.from_numpy(np.flatnonzero(known.rare)) for known in (split.item_ids, split.user_ids))
+    rare_items, rare_users = (
+        torch.from_numpy(np.flatnonzero(known.rare)) for known in (split.item_ids, split.user_ids)
+    )
     new_item, new_user = split.known_items, split.known_users
 
     def scores(candidates: Tensor, user: int, history: list[int], audience: list[int]) -> Tensor:
         rows = batch(split.log, [0], [0], candidates.numpy()[None], None, HISTORY, AUDIENCE)
-        read = {"user_B": torch.tensor([user]), "history_BL": torch.tensor([history]), "audience_AM": torch.tensor([audience])}
+        read = {
+            "user_B": torch.tensor([user]),
+            "history_BL": torch.tensor([history]),
+            "audience_AM": torch.tensor([audience]),
+        }
         return model(rows._replace(**read, audience_of_BC=torch.zeros_like(rows.candidates_BC)))[0]
 
     own = torch.from_numpy(np.flatnonzero(~split.item_ids.rare)[:4])
@@ -702,8 +813,14 @@ def test_who_is_rare_is_as_unknown_as_who_was_never_seen(kind: type[Recommender]
     found = scores(strangers, *usual)
     close(found, found[:1].expand(len(found)))
     assert len(scores(own, *usual).unique()) == len(own)
-    for history in ([int(rare_items[0]), int(own[0])], [int(rare_items[1]), int(own[0])], [len(split.log.items) + 9, int(own[0])]):
-        close(scores(own, usual[0], history, usual[2]), scores(own, usual[0], [new_item, int(own[0])], usual[2]))
+    for history in (
+        [int(rare_items[0]), int(own[0])],
+        [int(rare_items[1]), int(own[0])],
+        [len(split.log.items) + 9, int(own[0])],
+    ):
+        close(
+            scores(own, usual[0], history, usual[2]), scores(own, usual[0], [new_item, int(own[0])], usual[2])
+        )
     for user in (int(rare_users[0]), int(rare_users[1]), len(split.log.users) + 9):
         close(scores(own, user, *usual[1:]), scores(own, new_user, *usual[1:]))
         close(scores(own, *usual[:2], [user, 0]), scores(own, *usual[:2], [new_user, 0]))
@@ -715,8 +832,12 @@ ONE_PASS = [kind for kind in MODELS.values() if issubclass(kind, NextItem)]
 
 
 def tied(model: Recommender, split: unskew.Split, phase: str) -> SequenceBatch:
-    """The largest batch of an epoch. Some of its targets have events of the same moment in their window, before or after them."""
-    made = max(Trainer(model, split, Training(sequences=6)).samplers[phase].epoch(), key=lambda each: int(each.target_BL.sum()))
+    """The largest batch of an epoch. Some of its targets have events of the same moment in their window,
+    before or after them."""
+    made = max(
+        Trainer(model, split, Training(sequences=6)).samplers[phase].epoch(),
+        key=lambda each: int(each.target_BL.sum()),
+    )
     assert isinstance(made, SequenceBatch)
     row_N, past_N, _, _ = made.targets()
     place_N = made.target_BL.nonzero()[:, 1] - (made.history_BL == PAD).sum(1)[row_N]
@@ -739,8 +860,11 @@ def with_ties() -> unskew.Split:
 @pytest.mark.parametrize("history", [4, 200], ids=["windows", "everything"])
 @pytest.mark.parametrize("kind", ONE_PASS, ids=lambda kind: kind.name)
 @torch.no_grad()
-def test_one_pass_is_each_target_by_itself(kind: type[NextItem], history: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loss of a batch of sequences is that of contexts which hold just the items strictly before their own moment."""
+def test_one_pass_is_each_target_by_itself(
+    kind: type[NextItem], history: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss of a batch of sequences is that of contexts which hold just the items strictly before their
+    own moment."""
     split = with_ties()
     torch.manual_seed(0)
     model = kind(split, tiny(kind, dropout=0.0, state_dropout=0.0, history=history, samples=5)).eval()
@@ -789,10 +913,13 @@ def test_one_pass_of_fpmc_is_each_target_by_itself(history: int, monkeypatch: py
 @pytest.mark.parametrize("kind", [DEPS, CausalDEPS], ids=lambda kind: kind.name)
 @torch.no_grad()
 def test_one_pass_of_the_propensities_is_each_event_by_itself(kind: type[DEPS]) -> None:
-    """From both views, through the probabilities that weights are made of; and, where the encoders are causal, in stage 1, too."""
+    """From both views, through the probabilities that weights are made of; and, where the encoders are
+    causal, in stage 1, too."""
     split, everything = with_ties(), 200
     log = split.log
-    model = kind(split, tiny(kind, history=everything, audience=everything, dropout=0.0, hidden_ids=0.0)).eval()
+    model = kind(
+        split, tiny(kind, history=everything, audience=everything, dropout=0.0, hidden_ids=0.0)
+    ).eval()
     for parameter in model.parameters():
         parameter.add_(torch.randn(parameter.shape) * 0.3)
     rows = next(Trainer(model, split, Training(sequences=6)).samplers["propensity"].epoch())
@@ -800,7 +927,13 @@ def test_one_pass_of_the_propensities_is_each_event_by_itself(kind: type[DEPS]) 
     for b, place in real(rows.history_BL).nonzero().tolist():
         before, time = strictly_before(split, rows, b, place)
         made = batch(
-            log, rows.user_B[b : b + 1].numpy(), [time], rows.history_BL[b, place : place + 1].numpy(), None, everything, everything
+            log,
+            rows.user_B[b : b + 1].numpy(),
+            [time],
+            rows.history_BL[b, place : place + 1].numpy(),
+            None,
+            everything,
+            everything,
         )
         assert made.history_BL[0].tolist() == before.tolist()
         terms.append(-model.propensity.item_view(made).log())
@@ -810,7 +943,11 @@ def test_one_pass_of_the_propensities_is_each_event_by_itself(kind: type[DEPS]) 
         user, time = rows.audience_BM[b, place : place + 1].numpy(), log.audiences.times[event : event + 1]
         made = batch(log, user, time, rows.item_B[b : b + 1].numpy(), None, everything, everything)
         terms.append(-model.propensity.user_view(made).log())
-        masked.append(next_of(model.audience_encoder, model.users, made.audience_AM[made.audience_of_BC[0, 0]], int(user[0])))
+        masked.append(
+            next_of(
+                model.audience_encoder, model.users, made.audience_AM[made.audience_of_BC[0, 0]], int(user[0])
+            )
+        )
     assert len(terms) > 60
     close(model.autoregressive_loss(rows), torch.cat(terms).mean())
     if kind is CausalDEPS:

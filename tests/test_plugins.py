@@ -1,4 +1,5 @@
-"""A model from outside: one class in a file of somebody else, with all that ours have, from Python and from the command line."""
+"""A model from outside: one class in a file of somebody else, with all that ours have, from Python and from
+the command line."""
 
 import json
 import os
@@ -49,7 +50,8 @@ split = unskew.split(unskew.Log.open(data))
 from unskew.model import recommender
 short = dict(rounds=2, sequences=64, valid_rows=50, learning_rate=0.01)
 plain = recommender("toy", dict(width=4, history=6, forgets=0.7, **short)).fit(split, folder + "/plain")
-weighted = unskew.Debiased("toy", dict(width=4, forgets=0.7, clip=0.01, propensity_width=4, propensity_rounds=1, **short)).fit(split)
+settings = dict(width=4, forgets=0.7, clip=0.01, propensity_width=4, propensity_rounds=1, **short)
+weighted = unskew.Debiased("toy", settings).fit(split)
 weighted.save(folder + "/weighted")
 for made, name in ((plain, "plain"), (weighted, "weighted")):
     again = unskew.load(f"{folder}/{name}")
@@ -81,7 +83,10 @@ def elsewhere(tmp_path: Path) -> Path:
 
 
 def python(path: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(path), os.environ.get("PYTHONPATH", "")]), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(path), os.environ.get("PYTHONPATH", "")]),
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, *map(str, arguments)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
 
@@ -101,7 +106,8 @@ print(json.dumps(done))
 
 
 def commands(path: Path, *wanted: tuple[object, ...]) -> list[tuple[int, str, str]]:
-    """Several commands in one process, because torch takes seconds to import: of each the exit code and what it printed."""
+    """Several commands in one process, because torch takes seconds to import: of each the exit code and what
+    it printed."""
     done = python(path, "-c", COMMANDS, json.dumps([list(map(str, command)) for command in wanted]))
     assert (done.returncode, done.stderr) == (0, "")
     return [tuple(one) for one in json.loads(done.stdout)]
@@ -117,30 +123,48 @@ def test_a_class_that_is_imported_is_a_model(data: Path, elsewhere: Path, tmp_pa
 def install(folder: Path, name: str, points: str) -> None:
     """What pip leaves behind."""
     (folder / f"{name}-1.0.dist-info").mkdir()
-    (folder / f"{name}-1.0.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (folder / f"{name}-1.0.dist-info" / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+    )
     (folder / f"{name}-1.0.dist-info" / "entry_points.txt").write_text(f"[unskew.models]\n{points}\n")
 
 
-def test_an_installed_package_brings_its_models_to_the_command_line(data: Path, elsewhere: Path, tmp_path: Path) -> None:
+def test_an_installed_package_brings_its_models_to_the_command_line(
+    data: Path, elsewhere: Path, tmp_path: Path
+) -> None:
     install(elsewhere, "toymaker", "toy = toy:Toy")
     flags = ("--rounds", 1, "--sequences", 64, "--valid-rows", 50, "--forgets", 0.9)
     models, *done = commands(
         elsewhere,
         ("models", "--json"),
-        *(("train", data, "--out", tmp_path / model, "--model", model, *flags) for model in ("toy", "debiased-toy")),
+        *(
+            ("train", data, "--out", tmp_path / model, "--model", model, *flags)
+            for model in ("toy", "debiased-toy")
+        ),
         *(("evaluate", tmp_path / model, "--json") for model in ("toy", "debiased-toy")),
-        *(("recommend", tmp_path / model, "--history", "i1", "--k", 3, "--json") for model in ("toy", "debiased-toy")),
+        *(
+            ("recommend", tmp_path / model, "--history", "i1", "--k", 3, "--json")
+            for model in ("toy", "debiased-toy")
+        ),
     )
     listed = json.loads(models[1])["models"]["toy"]
-    assert (listed["paper"], listed["config"]) == ("nobody, nowhere", {"history": 50, "width": 8, "forgets": 0.5})
+    assert (listed["paper"], listed["config"]) == (
+        "nobody, nowhere",
+        {"history": 50, "width": 8, "forgets": 0.5},
+    )
     assert [(code, err) for code, _, err in done] == [(0, "")] * 6
-    configs = [json.loads((tmp_path / model / "config.json").read_text())["config"] for model in ("toy", "debiased-toy")]
+    configs = [
+        json.loads((tmp_path / model / "config.json").read_text())["config"]
+        for model in ("toy", "debiased-toy")
+    ]
     assert configs[0]["forgets"] == configs[1]["backbone"]["forgets"] == 0.9
     assert all(json.loads(out)["metrics"]["ndcg@10"] > 0 for _, out, _ in done[2:4])
     assert all(len(json.loads(out)["recommendations"]) == 3 for _, out, _ in done[4:])
     # Where it is not installed, nobody knows it.
     (tmp_path / "nothing").mkdir()
-    models, (code, _, err) = commands(tmp_path / "nothing", ("models", "--json"), ("recommend", tmp_path / "toy", "--history", "i1"))
+    models, (code, _, err) = commands(
+        tmp_path / "nothing", ("models", "--json"), ("recommend", tmp_path / "toy", "--history", "i1")
+    )
     assert "toy" not in json.loads(models[1])["models"]
     assert code == 2
     assert err.startswith("unskew: no model 'toy'; there are ")

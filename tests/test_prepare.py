@@ -14,7 +14,11 @@ from hypothesis import strategies as st
 import unskew
 from tests.conftest import columns, random_table
 
-rows = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7), st.integers(0, 5), st.integers(0, 1)), min_size=4, max_size=60)
+rows = st.lists(
+    st.tuples(st.integers(0, 7), st.integers(0, 7), st.integers(0, 5), st.integers(0, 1)),
+    min_size=4,
+    max_size=60,
+)
 
 Row = tuple[int, int, int, int]
 
@@ -38,7 +42,10 @@ def naive_first(events: list[Row], key: slice) -> list[Row]:
 
 def as_table(events: list[Row]) -> pa.Table:
     return pa.table(
-        {name: pa.array([e[place] for e in events], pa.int64()) for place, name in enumerate(("user", "item", "time", "label"))}
+        {
+            name: pa.array([e[place] for e in events], pa.int64())
+            for place, name in enumerate(("user", "item", "time", "label"))
+        }
     )
 
 
@@ -52,9 +59,20 @@ def usable(events: list[Row]) -> bool:
 
 
 @effort(max_examples=60)
-@given(rows, st.integers(1, 4), st.sampled_from(["event", "pair", "keep"]), st.sampled_from(["interactions", "positives"]))
-def test_prepare_is_the_naive_loop(tmp_path_factory, events: list[Row], least: int, duplicates: str, count: str) -> None:
-    expected = {"event": naive_first(events, slice(0, 3)), "pair": naive_first(events, slice(0, 2)), "keep": events}[duplicates]
+@given(
+    rows,
+    st.integers(1, 4),
+    st.sampled_from(["event", "pair", "keep"]),
+    st.sampled_from(["interactions", "positives"]),
+)
+def test_prepare_is_the_naive_loop(
+    tmp_path_factory, events: list[Row], least: int, duplicates: str, count: str
+) -> None:
+    expected = {
+        "event": naive_first(events, slice(0, 3)),
+        "pair": naive_first(events, slice(0, 2)),
+        "keep": events,
+    }[duplicates]
     if least > 1:
         expected = naive_core(expected, least, count == "positives")
     out = tmp_path_factory.getbasetemp() / "prepared"
@@ -77,16 +95,21 @@ def test_k_core_needs_its_rounds(tmp_path: Path) -> None:
 
 
 def test_by_default_nothing_is_removed(tmp_path: Path) -> None:
-    """A threshold on training counts is no filter: the rare stay in the log, and `split` knows who they are."""
+    """A threshold on training counts is no filter: the rare stay in the log, and `split` knows who they
+    are."""
     events = [(n % 5, n, n, 1) for n in range(30)]  # no item comes twice
     for settings in ({}, {"min_count": 4}):
-        assert sorted(as_rows(unskew.prepare(as_table(events), tmp_path / "out", **settings))) == sorted(events)
+        assert sorted(as_rows(unskew.prepare(as_table(events), tmp_path / "out", **settings))) == sorted(
+            events
+        )
 
 
 def test_the_authors_single_pass_leaves_thin_items(tmp_path: Path) -> None:
     events = [(u, i, 1, 1) for u in range(3) for i in range(3)] + [(9, 5, 1, 1), (0, 5, 2, 1), (8, 0, 1, 1)]
     once = unskew.prepare(as_table(events), tmp_path / "out", k_core=2, core="authors")
-    assert sorted(as_rows(once)) == sorted(set(events) - {(9, 5, 1, 1), (8, 0, 1, 1)})  # item 5 stays with one row
+    assert sorted(as_rows(once)) == sorted(
+        set(events) - {(9, 5, 1, 1), (8, 0, 1, 1)}
+    )  # item 5 stays with one row
     truly = unskew.prepare(as_table(events), tmp_path / "out", k_core=2)
     assert sorted(as_rows(truly)) == sorted(events[:9])
 
@@ -112,12 +135,19 @@ def test_columns_are_sorted_flat_and_small(tmp_path: Path) -> None:
     assert (log.label[:positives] == 1).all()
     assert (log.label[positives:] == 0).all()
     for part in (slice(0, positives), slice(positives, None)):
-        key = list(zip(log.user[part].tolist(), log.time[part].tolist(), log.item[part].tolist(), strict=True))
+        key = list(
+            zip(log.user[part].tolist(), log.time[part].tolist(), log.item[part].tolist(), strict=True)
+        )
         assert key == sorted(key)
     item = np.repeat(np.arange(len(log.items)), np.diff(log.audiences.offsets))
     key = list(zip(item.tolist(), log.audiences.times.tolist(), log.audiences.ids.tolist(), strict=True))
     assert key == sorted(key)
-    assert (log.user.dtype, log.item.dtype, log.time.dtype, log.audiences.ids.dtype) == (np.int32, np.int32, np.int64, np.int32)
+    assert (log.user.dtype, log.item.dtype, log.time.dtype, log.audiences.ids.dtype) == (
+        np.int32,
+        np.int32,
+        np.int64,
+        np.int32,
+    )
     assert np.shares_memory(log.histories.ids, log.item)  # the histories are the log itself, not a copy
 
 

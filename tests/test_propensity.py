@@ -1,4 +1,5 @@
-"""Propensities are probabilities, weights are Theorem 1's, and one pass over a sequence is the same as prefix by prefix."""
+"""Propensities are probabilities, weights are Theorem 1's, and one pass over a sequence is the same as prefix
+by prefix."""
 
 import math
 
@@ -27,9 +28,17 @@ def split(log: unskew.Log) -> unskew.Split:
     return unskew.split(log)
 
 
-def dual(split: unskew.Split, alpha: float = 0.3, clip: float = 0.02, views: propensity.Views = "both", layers: int = 1) -> DualGRU:
+def dual(
+    split: unskew.Split,
+    alpha: float = 0.3,
+    clip: float = 0.02,
+    views: propensity.Views = "both",
+    layers: int = 1,
+) -> DualGRU:
     torch.manual_seed(0)
-    made = DualGRU(Table(split.known_items, WIDTH), Table(split.known_users, WIDTH), layers, alpha, clip, views)
+    made = DualGRU(
+        Table(split.known_items, WIDTH), Table(split.known_users, WIDTH), layers, alpha, clip, views
+    )
     with torch.no_grad():
         for tensor in (made._tables[0].weight, made._tables[1].weight):
             tensor.mul_(3)  # far from uniform
@@ -41,14 +50,18 @@ def some(log: unskew.Log, rows: int = 12, seed: int = 0) -> Batch:
     random = np.random.default_rng(seed)
     time = np.sort(random.integers(0, 250, rows))
     time[:2] = 0  # nothing has happened yet
-    return batch(log, random.integers(0, 50, rows), time, random.integers(0, 30, (rows, 3)), history=6, audience=5)
+    return batch(
+        log, random.integers(0, 50, rows), time, random.integers(0, 30, (rows, 3)), history=6, audience=5
+    )
 
 
 # Probabilities
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_the_item_view_is_a_distribution_over_all_items(log: unskew.Log, split: unskew.Split, layers: int) -> None:
+def test_the_item_view_is_a_distribution_over_all_items(
+    log: unskew.Log, split: unskew.Split, layers: int
+) -> None:
     made = dual(split, layers=layers)
     everything = np.tile(np.arange(split.known_items), (20, 1))
     found = made.item_view(batch(log, np.arange(20), np.linspace(0, 240, 20), everything)).detach()
@@ -60,7 +73,9 @@ def test_the_item_view_is_a_distribution_over_all_items(log: unskew.Log, split: 
 def test_the_user_view_is_a_distribution_over_all_users(log: unskew.Log, split: unskew.Split) -> None:
     made, time = dual(split), 120
     everybody = np.arange(split.known_users)
-    found = made.user_view(batch(log, everybody, np.full(len(everybody), time), np.tile(np.arange(10), (len(everybody), 1)))).detach()
+    found = made.user_view(
+        batch(log, everybody, np.full(len(everybody), time), np.tile(np.arange(10), (len(everybody), 1)))
+    ).detach()
     torch.testing.assert_close(found.sum(0), torch.ones(10))
     assert float(found.max() / found.min()) > 3
 
@@ -71,12 +86,16 @@ def test_probabilities_by_hand(log: unskew.Log, split: unskew.Split) -> None:
     items, users = made._tables
     for b in range(len(rows.user_B)):
         history = [code for code in rows.history_BL[b].tolist() if code != PAD]
-        state = made.items.out(made.items.gru(torch.cat([made.items.start[None], items.weight[history]])[None])[0][0, -1])
+        state = made.items.out(
+            made.items.gru(torch.cat([made.items.start[None], items.weight[history]])[None])[0][0, -1]
+        )
         expected = functional.softmax(items.weight @ state, 0)[rows.candidates_BC[b]]
         torch.testing.assert_close(made.item_view(rows)[b], expected)
         for c in range(3):
             audience = [code for code in rows.audience_AM[rows.audience_of_BC[b, c]].tolist() if code != PAD]
-            state = made.users.out(made.users.gru(torch.cat([made.users.start[None], users.weight[audience]])[None])[0][0, -1])
+            state = made.users.out(
+                made.users.gru(torch.cat([made.users.start[None], users.weight[audience]])[None])[0][0, -1]
+            )
             expected = functional.softmax(users.weight @ state, 0)[rows.user_B[b]]
             torch.testing.assert_close(made.user_view(rows)[b, c], expected)
 
@@ -96,7 +115,10 @@ def test_an_empty_sequence_has_the_start_state(log: unskew.Log, split: unskew.Sp
 
 
 def padded_more(rows: Batch, by: int) -> Batch:
-    wider = functional.pad(rows.history_BL, (by, 0), value=PAD), functional.pad(rows.audience_AM, (by, 0), value=PAD)
+    wider = (
+        functional.pad(rows.history_BL, (by, 0), value=PAD),
+        functional.pad(rows.audience_AM, (by, 0), value=PAD),
+    )
     return rows._replace(history_BL=wider[0], audience_AM=wider[1])
 
 
@@ -149,8 +171,12 @@ def test_weights_are_theorem_1_by_hand(log: unskew.Log) -> None:
     both = Given(item, user, 0.3, 0.05).weights(rows)
     # 0.3 / max(P_item, 0.05) + 0.7 / max(P_user, 0.05)
     torch.testing.assert_close(both, torch.tensor([[0.6 + 2.8, 6.0 + 1.4], [1.5 + 14.0, 6.0 + 14.0]]))
-    torch.testing.assert_close(Given(item, None, 0.3, 0.05).weights(rows), torch.tensor([[2.0, 20.0], [5.0, 20.0]]))
-    torch.testing.assert_close(Given(None, user, 0.3, 0.05).weights(rows), torch.tensor([[4.0, 2.0], [20.0, 20.0]]))
+    torch.testing.assert_close(
+        Given(item, None, 0.3, 0.05).weights(rows), torch.tensor([[2.0, 20.0], [5.0, 20.0]])
+    )
+    torch.testing.assert_close(
+        Given(None, user, 0.3, 0.05).weights(rows), torch.tensor([[4.0, 2.0], [20.0, 20.0]])
+    )
     assert torch.equal(Given(None, None, 0.3, 0.05).weights(rows), torch.ones(2, 2))
     assert torch.equal(Unit().weights(rows), torch.ones(2, 2))
     torch.testing.assert_close(Given(item, user, 1.0, 0.01).weights(rows), 1 / item)
@@ -168,8 +194,12 @@ def test_weights_of_the_gru_are_made_of_its_views(log: unskew.Log, split: unskew
     only_item, only_user = dual(split, views="item"), dual(split, views="user")
     assert only_item.user_view(rows) is None
     assert only_user.item_view(rows) is None
-    torch.testing.assert_close(only_item.weights(rows), 1 / only_item.item_view(rows).detach().clamp(min=0.02))
-    torch.testing.assert_close(only_user.weights(rows), 1 / only_user.user_view(rows).detach().clamp(min=0.02))
+    torch.testing.assert_close(
+        only_item.weights(rows), 1 / only_item.item_view(rows).detach().clamp(min=0.02)
+    )
+    torch.testing.assert_close(
+        only_user.weights(rows), 1 / only_user.user_view(rows).detach().clamp(min=0.02)
+    )
 
 
 def test_weights_carry_no_gradient(log: unskew.Log, split: unskew.Split) -> None:
@@ -182,7 +212,9 @@ def test_weights_carry_no_gradient(log: unskew.Log, split: unskew.Split) -> None
     assert all(p.grad is None for p in (*made.parameters(), *(table.weight for table in made._tables)))
 
 
-@pytest.mark.parametrize(("alpha", "clip"), [(-0.1, 0.05), (1.1, 0.05), (0.5, 0.0), (0.5, 1.5), (0.5, math.nan), (math.nan, 0.5)])
+@pytest.mark.parametrize(
+    ("alpha", "clip"), [(-0.1, 0.05), (1.1, 0.05), (0.5, 0.0), (0.5, 1.5), (0.5, math.nan), (math.nan, 0.5)]
+)
 def test_impossible_settings(alpha: float, clip: float) -> None:
     with pytest.raises(unskew.BadInput, match="expected"):
         Given(None, None, alpha, clip)
@@ -197,7 +229,8 @@ def of_each(view: SequenceGRU, ids: list[int], table: Table) -> Tensor:
 
 
 def test_the_loss_of_a_sequence_is_the_sum_over_its_prefixes(log: unskew.Log, split: unskew.Split) -> None:
-    """-log P of each element, each computed through the view of a batch that holds only what came strictly before."""
+    """-log P of each element, each computed through the view of a batch that holds only what came strictly
+    before."""
     made = dual(split)
     items, users = made._tables
     user = int(np.bincount(log.user[: log.positives]).argmax())
@@ -206,11 +239,15 @@ def test_the_loss_of_a_sequence_is_the_sum_over_its_prefixes(log: unskew.Log, sp
     expected = 0.0
     blank = batch(log, [user], [0], [[0]])
     for place, code in zip(past, sequence.tolist(), strict=True):
-        prefix = blank._replace(history_BL=torch.tensor(sequence[None, :place]), candidates_BC=torch.tensor([[code]]))
+        prefix = blank._replace(
+            history_BL=torch.tensor(sequence[None, :place]), candidates_BC=torch.tensor([[code]])
+        )
         expected -= float(made.item_view(prefix).log().detach())
     found = made.items.loss(torch.tensor(sequence[None]), torch.tensor([past]), items).item()
     assert found == pytest.approx(expected, rel=1e-5)
-    assert found != pytest.approx(of_each(made.items, sequence.tolist(), items).item(), rel=1e-3)  # the order within a moment
+    assert found != pytest.approx(
+        of_each(made.items, sequence.tolist(), items).item(), rel=1e-3
+    )  # the order within a moment
     audience, past = np.array([4, 1, 1, 7, 2]), [0, 0, 2, 3, 3]
     expected = 0.0
     for place, code in zip(past, audience.tolist(), strict=True):
@@ -223,7 +260,9 @@ def test_the_loss_of_a_sequence_is_the_sum_over_its_prefixes(log: unskew.Log, sp
 def test_the_loss_of_both_views_is_the_mean_per_element(split: unskew.Split) -> None:
     made = dual(split)
     of_users = of_each(made.users, [5, 6], made._tables[1])
-    total = of_each(made.items, [1, 2, 3], made._tables[0]) + of_each(made.items, [4], made._tables[0]) + of_users
+    total = (
+        of_each(made.items, [1, 2, 3], made._tables[0]) + of_each(made.items, [4], made._tables[0]) + of_users
+    )
     torch.testing.assert_close(made.loss(sequences([[1, 2, 3], [4]], audiences=[[5, 6]])), total / 6)
     torch.testing.assert_close(made.loss(sequences([], audiences=[[5, 6]])), of_users / 2)
     only = dual(split, views="user")
@@ -234,17 +273,30 @@ def test_the_loss_of_both_views_is_the_mean_per_element(split: unskew.Split) -> 
 
 @pytest.mark.parametrize("views", ["both", "item", "user"])
 @pytest.mark.parametrize("owner", [False, True])
-def test_a_batch_without_a_sequence_of_its_view_has_a_gradient(split: unskew.Split, views: propensity.Views, owner: bool) -> None:
+def test_a_batch_without_a_sequence_of_its_view_has_a_gradient(
+    split: unskew.Split, views: propensity.Views, owner: bool
+) -> None:
     """Both views have as many batches as the larger one, so the last batches of the other are empty."""
     torch.manual_seed(0)
-    made = DualGRU(Embeddings(split.item_ids, WIDTH), Embeddings(split.user_ids, WIDTH), 1, 0.5, 0.05, views, owner)
+    made = DualGRU(
+        Embeddings(split.item_ids, WIDTH), Embeddings(split.user_ids, WIDTH), 1, 0.5, 0.05, views, owner
+    )
     for nothing in (sequences([]), sequences([[1, 2]]), sequences([], audiences=[[3, 4]])):
         made.zero_grad()
         loss = made.loss(nothing)
         loss.backward()
-        assert all(parameter.grad is not None and bool(parameter.grad.isfinite().all()) for parameter in made.parameters())
-        has_view = (views != "user" and nothing.history_BL.numel()) or (views != "item" and nothing.audience_BM.numel())
-        assert bool(has_view) == (loss.item() > 0) == any(bool(parameter.grad.any()) for parameter in made.parameters())
+        assert all(
+            parameter.grad is not None and bool(parameter.grad.isfinite().all())
+            for parameter in made.parameters()
+        )
+        has_view = (views != "user" and nothing.history_BL.numel()) or (
+            views != "item" and nothing.audience_BM.numel()
+        )
+        assert (
+            bool(has_view)
+            == (loss.item() > 0)
+            == any(bool(parameter.grad.any()) for parameter in made.parameters())
+        )
 
 
 def test_the_loss_reaches_the_grus_and_not_the_embeddings(split: unskew.Split) -> None:
@@ -282,7 +334,11 @@ def test_right_padding_keeps_the_order() -> None:
 
 def drawn(size: int = 300, rows: int = 5) -> tuple[Tensor, Tensor, Tensor]:
     random = torch.Generator().manual_seed(5)
-    return torch.randn(rows, 4, generator=random), torch.randint(size, (rows,), generator=random), torch.randn(size, 4, generator=random)
+    return (
+        torch.randn(rows, 4, generator=random),
+        torch.randint(size, (rows,), generator=random),
+        torch.randn(size, 4, generator=random),
+    )
 
 
 def test_the_estimated_normaliser_is_unbiased() -> None:
@@ -290,10 +346,14 @@ def test_the_estimated_normaliser_is_unbiased() -> None:
     torch.manual_seed(1)
     states, targets, weight = drawn()
     likeliest = (states @ weight.T).argmax(1)  # where counting a drawn target twice would show
-    for state, target in zip(states.repeat(2, 1)[:, None], torch.cat([targets, likeliest])[:, None], strict=True):
+    for state, target in zip(
+        states.repeat(2, 1)[:, None], torch.cat([targets, likeliest])[:, None], strict=True
+    ):
         true = float((state @ weight.T).exp().sum())
         own = float((state @ weight[target[0]]).exp())
-        found = np.array([own * math.exp(float(sampled_softmax(state, target, weight, 40))) for _ in range(1500)])
+        found = np.array(
+            [own * math.exp(float(sampled_softmax(state, target, weight, 40))) for _ in range(1500)]
+        )
         assert abs(found.mean() - true) < 4 * found.std(ddof=1) / np.sqrt(len(found))
         assert found.std() > 0.05 * true  # there is something to average
 
@@ -303,13 +363,16 @@ def test_the_sampled_loss_becomes_the_full_one() -> None:
     states, targets, weight = drawn()
     full = float(functional.cross_entropy(states @ weight.T, targets, reduction="sum"))
     errors = [
-        np.mean([abs(float(sampled_softmax(states, targets, weight, size)) - full) for _ in range(20)]) for size in (30, 1000, 100_000)
+        np.mean([abs(float(sampled_softmax(states, targets, weight, size)) - full) for _ in range(20)])
+        for size in (30, 1000, 100_000)
     ]
     assert errors[0] > 3 * errors[1] > 9 * errors[2]
     assert errors[2] < 0.01 * full
 
 
-def test_a_large_vocabulary_is_sampled_and_agrees(split: unskew.Split, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_vocabulary_is_sampled_and_agrees(
+    split: unskew.Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = dual(split)
     ids = [1, 2, 3, 4, 5, 6]
     rows = some(split.log)
@@ -327,7 +390,9 @@ def test_a_large_vocabulary_is_sampled_and_agrees(split: unskew.Split, monkeypat
     assert table.known > 24
     state = made.items.after(rows.histories, table)
     total = (state @ table.weight[spread].T).exp().sum(1) * table.known / len(spread)
-    torch.testing.assert_close(made.item_view(rows), (state @ table.weight.T).exp().gather(1, rows.candidates_BC) / total[:, None])
+    torch.testing.assert_close(
+        made.item_view(rows), (state @ table.weight.T).exp().gather(1, rows.candidates_BC) / total[:, None]
+    )
     assert not torch.allclose(made.item_view(rows), item)
     assert not torch.allclose(made.user_view(rows), user)
 
@@ -336,7 +401,9 @@ def test_a_large_vocabulary_is_sampled_and_agrees(split: unskew.Split, monkeypat
 
 
 def test_frequency_by_hand() -> None:
-    log = unskew.read({"user": [*"aaabbc"], "item": [*"pqrppr"], "time": [1, 2, 3, 4, 5, 6], "label": [1, 1, 1, 1, 1, 0]})
+    log = unskew.read(
+        {"user": [*"aaabbc"], "item": [*"pqrppr"], "time": [1, 2, 3, 4, 5, 6], "label": [1, 1, 1, 1, 1, 0]}
+    )
     split = unskew.split(log, shares=(1, 0, 0))  # p 3, q 1, r 1; a 3, b 2, c 0
     rows = batch(log, [0, 1, 2], [9, 9, 9], [[0, 1], [1, 2], [2, 0]])
     both = Frequency(split, 0.4, 0.25)
@@ -364,8 +431,13 @@ def test_logged_by_hand() -> None:
     weight = Logged(0.5, 0.25).weights(made)
     assert weight.shape == (64, 1)
     torch.testing.assert_close(weight, 1 / made.logged_BC.clamp(min=0.25))
-    known = {(int(u), int(i), int(t)): float(p) for u, i, t, p in zip(log.user, log.item, log.time, log.propensity, strict=True)}
-    for user, item, time, found in zip(made.user_B, made.candidates_BC[:, 0], made.times_B, weight[:, 0], strict=True):
+    known = {
+        (int(u), int(i), int(t)): float(p)
+        for u, i, t, p in zip(log.user, log.item, log.time, log.propensity, strict=True)
+    }
+    for user, item, time, found in zip(
+        made.user_B, made.candidates_BC[:, 0], made.times_B, weight[:, 0], strict=True
+    ):
         assert float(found) == pytest.approx(1 / max(known[int(user), int(item), int(time)], 0.25), rel=1e-5)
     assert len(weight.unique()) > 4
 
@@ -378,8 +450,11 @@ def test_logged_needs_a_log_that_has_them(log: unskew.Log) -> None:
 
 @pytest.mark.parametrize("clip", [1e-4, 0.02, 0.05, 0.9])
 @pytest.mark.parametrize("rare", [None, np.arange(40) % 3 == 1], ids=["", "rare ids"])
-def test_the_bound_on_the_normaliser_changes_no_weight(monkeypatch: pytest.MonkeyPatch, clip: float, rare: np.ndarray | None) -> None:
-    """Where a partial sum cannot show that a propensity is below the clip, the whole one is taken: weights are exact."""
+def test_the_bound_on_the_normaliser_changes_no_weight(
+    monkeypatch: pytest.MonkeyPatch, clip: float, rare: np.ndarray | None
+) -> None:
+    """Where a partial sum cannot show that a propensity is below the clip, the whole one is taken: weights
+    are exact."""
     torch.manual_seed(0)
     items, users = Table(Known(40, rare), 6), Table(30, 6)
     dual = DualGRU(items, users, 1, 0.4, clip)

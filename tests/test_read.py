@@ -39,24 +39,40 @@ def test_csv_tsv_and_others(write) -> None:
     assert events(unskew.read(write("a.csv.gz", gzip.compress(CSV.encode())))) == EXPECTED
     assert events(unskew.read(write("ratings.dat", CSV.replace(",", "::")), delimiter="::")) == EXPECTED
     quoted = CSV.replace("ann", '"ann, ""the"" reader"').replace("x", '"x\ny"')
-    assert {user for user, *_ in events(unskew.read(write("quoted.csv", quoted)))} == {'ann, "the" reader', "bob"}
+    assert {user for user, *_ in events(unskew.read(write("quoted.csv", quoted)))} == {
+        'ann, "the" reader',
+        "bob",
+    }
 
 
 def test_json_lines(write) -> None:
-    lines = "".join(json.dumps({"user_id": u, "item_id": i, "timestamp": t, "more": {"nested": [1]}}) + "\n" for u, i, t in ROWS)
+    lines = "".join(
+        json.dumps({"user_id": u, "item_id": i, "timestamp": t, "more": {"nested": [1]}}) + "\n"
+        for u, i, t in ROWS
+    )
     assert events(unskew.read(write("a.jsonl", lines))) == EXPECTED
     assert events(unskew.read(write("a.json.gz", gzip.compress(lines.encode())))) == EXPECTED
     numbers = "".join(json.dumps({"user_id": u, "item_id": u, "timestamp": u}) + "\n" for u in (7, 8))
     assert columns(unskew.read(write("numbers.jsonl", numbers)))["user"] == [7, 8]  # not "7"
-    with pytest.raises(unskew.BadInput, match=r"numbers.jsonl, column 'user_id': expected plain values of one kind"):
+    with pytest.raises(
+        unskew.BadInput, match=r"numbers.jsonl, column 'user_id': expected plain values of one kind"
+    ):
         unskew.read(write("numbers.jsonl", numbers + '{"user_id": "nine", "item_id": 1, "timestamp": 2}\n'))
 
 
 def test_the_first_record_does_not_decide_for_all(write) -> None:
-    records = [{"user": 1, "item": 1, "time": 1, "rating": None}, {"user": 2, "item": 2, "time": 2, "rating": 4}]
+    records = [
+        {"user": 1, "item": 1, "time": 1, "rating": None},
+        {"user": 2, "item": 2, "time": 2, "rating": 4},
+    ]
     records += [{"user": 3, "item": 3, "time": 3, "rating": 3.5}]
     lines = "".join(json.dumps(record) + "\n" for record in records[1:])
-    assert dict(zip(*(columns(unskew.read(write("r.jsonl", lines), positive=4))[key] for key in ("user", "label")), strict=True)) == {
+    assert dict(
+        zip(
+            *(columns(unskew.read(write("r.jsonl", lines), positive=4))[key] for key in ("user", "label")),
+            strict=True,
+        )
+    ) == {
         2: 1,
         3: 0,
     }
@@ -65,7 +81,9 @@ def test_the_first_record_does_not_decide_for_all(write) -> None:
 
 
 def test_parquet_one_file_a_folder_a_pattern(tmp_path: Path) -> None:
-    table = pa.table({"user_id": [r[0] for r in ROWS], "item_id": [r[1] for r in ROWS], "timestamp": [r[2] for r in ROWS]})
+    table = pa.table(
+        {"user_id": [r[0] for r in ROWS], "item_id": [r[1] for r in ROWS], "timestamp": [r[2] for r in ROWS]}
+    )
     (tmp_path / "parts").mkdir()
     pq.write_table(table, tmp_path / "all.parquet")
     pq.write_table(table.slice(0, 2), tmp_path / "parts" / "part-0.parquet")
@@ -74,13 +92,21 @@ def test_parquet_one_file_a_folder_a_pattern(tmp_path: Path) -> None:
     for source in (tmp_path / "all.parquet", tmp_path / "parts", str(tmp_path / "parts" / "part-*.parquet")):
         assert events(unskew.read(source)) == EXPECTED
     pq.write_table(table.rename_columns(["who", "what", "when"]), tmp_path / "parts" / "part-2.parquet")
-    with pytest.raises(unskew.BadInput, match=r"part-2.parquet: its columns are not those of .*part-0.parquet"):
+    with pytest.raises(
+        unskew.BadInput, match=r"part-2.parquet: its columns are not those of .*part-0.parquet"
+    ):
         unskew.read(tmp_path / "parts")
 
 
 def test_tables_in_memory() -> None:
     frame = {"uid": [r[0] for r in ROWS], "sku": [r[1] for r in ROWS], "when": [r[2] for r in ROWS]}
-    for table in (pa.table(frame), pd.DataFrame(frame), pl.DataFrame(frame), pa.table(frame).to_reader(), frame):
+    for table in (
+        pa.table(frame),
+        pd.DataFrame(frame),
+        pl.DataFrame(frame),
+        pa.table(frame).to_reader(),
+        frame,
+    ):
         assert events(unskew.read(table, user="uid", item="sku", time="when")) == EXPECTED
     with pytest.raises(unskew.BadInput, match="expected a path or a table"):
         unskew.read(42)
@@ -99,7 +125,9 @@ IDS = {
     "bytes": pa.array([b"\xff\x00", b"a", b"\xff\x00", b""]),
     "bool": pa.array([True, False, True, False]),
     "uuid": pa.array([uuid.UUID(int=n).bytes for n in (5, 3, 5, 2**100)], pa.uuid()),
-    "decimal": pa.array([Decimal("1.10"), Decimal("2.2"), Decimal("1.10"), Decimal("-3")], pa.decimal128(10, 3)),
+    "decimal": pa.array(
+        [Decimal("1.10"), Decimal("2.2"), Decimal("1.10"), Decimal("-3")], pa.decimal128(10, 3)
+    ),
     "duration": pa.array([timedelta(seconds=n) for n in (5, 3, 5, 1)]),
     "fixed": pa.array([b"ab", b"cd", b"ab", b"ef"], pa.binary(2)),
 }
@@ -127,7 +155,8 @@ def test_vocabulary_says_what_it_does_not_know() -> None:
 
 
 def test_codes_follow_the_first_positive(log: unskew.Log) -> None:
-    """Being shown is no beginning: what exists at any moment is a prefix of the codes, and who never had a positive comes last."""
+    """Being shown is no beginning: what exists at any moment is a prefix of the codes, and who never had a
+    positive comes last."""
     rows = list(zip(*columns(log).values(), strict=True))
     for place, vocabulary, view in ((0, log.users, log.histories), (1, log.items, log.audiences)):
         taken: dict[str, int] = {}
@@ -143,19 +172,35 @@ def test_codes_follow_the_first_positive(log: unskew.Log) -> None:
 
 def visits(log: unskew.Log) -> dict[tuple, int | None]:
     table = columns(log)
-    return dict(zip(zip(table["user"], table["item"], table["time"], strict=True), table["visit"], strict=True))
+    return dict(
+        zip(zip(table["user"], table["item"], table["time"], strict=True), table["visit"], strict=True)
+    )
 
 
 def test_visits_are_numbers_for_what_stood_together(write, tmp_path: Path) -> None:
-    rows = [("a", "x", 1, "s2"), ("a", "y", 2, "s2"), ("b", "x", 1, "s10"), ("b", "y", 9, ""), ("b", "z", 9, None)]
+    rows = [
+        ("a", "x", 1, "s2"),
+        ("a", "y", 2, "s2"),
+        ("b", "x", 1, "s10"),
+        ("b", "y", 9, ""),
+        ("b", "z", 9, None),
+    ]
     names = ("user", "item", "time", "session")
     table = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
     text = ",".join(names) + "\n" + "".join(f"{u},{i},{t},{v or ''}\n" for u, i, t, v in rows)
     for source in (table, write("v.csv", text)):
         log = unskew.read(source, visit="session")
-        assert visits(log) == {("a", "x", 1): 0, ("a", "y", 2): 0, ("b", "x", 1): 1, ("b", "y", 9): None, ("b", "z", 9): None}
+        assert visits(log) == {
+            ("a", "x", 1): 0,
+            ("a", "y", 2): 0,
+            ("b", "x", 1): 1,
+            ("b", "y", 9): None,
+            ("b", "z", 9): None,
+        }
     assert unskew.read(table).visit is None
-    numbers = pa.table({**table, "visit": pa.array([1.0, 1.0, 2.0, np.nan, None])})  # pandas has no whole numbers with gaps
+    numbers = pa.table(
+        {**table, "visit": pa.array([1.0, 1.0, 2.0, np.nan, None])}
+    )  # pandas has no whole numbers with gaps
     pq.write_table(numbers, tmp_path / "v.parquet")
     for source in (numbers, tmp_path / "v.parquet"):
         assert list(visits(unskew.read(source)).values()) == [0, 0, 1, None, None]
@@ -163,15 +208,27 @@ def test_visits_are_numbers_for_what_stood_together(write, tmp_path: Path) -> No
 
 def test_preparing_again_changes_nothing(tmp_path: Path) -> None:
     rows = 40
-    table = {"user": [n % 3 for n in range(rows)], "item": [n % 7 for n in range(rows)], "time": list(range(rows))}
-    table |= {"label": [n % 2 for n in range(rows)], "visit": [f"v{n // 2}" for n in range(rows)], "mine": [n % 2 for n in range(rows)]}
+    table = {
+        "user": [n % 3 for n in range(rows)],
+        "item": [n % 7 for n in range(rows)],
+        "time": list(range(rows)),
+    }
+    table |= {
+        "label": [n % 2 for n in range(rows)],
+        "visit": [f"v{n // 2}" for n in range(rows)],
+        "mine": [n % 2 for n in range(rows)],
+    }
     once = unskew.prepare(table, tmp_path / "once", tests="mine")
     assert unskew.prepare(once, tmp_path / "again").fingerprint() == once.fingerprint()
 
 
 def test_recbole_inter(write) -> None:
-    text = "user_id:token\titem_id:token\trating:float\ttimestamp:float\n1\ta\t5.0\t881250949\n2\tb\t2\t881250950\n"
-    assert events(unskew.read(write("ml.inter", text), positive=4)) == {("1", "a", 881250949, 1), ("2", "b", 881250950, 0)}
+    text = "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
+    text += "1\ta\t5.0\t881250949\n2\tb\t2\t881250950\n"
+    assert events(unskew.read(write("ml.inter", text), positive=4)) == {
+        ("1", "a", 881250949, 1),
+        ("2", "b", 881250950, 0),
+    }
 
 
 def test_mind(write) -> None:
@@ -181,41 +238,65 @@ def test_mind(write) -> None:
     afternoon = int(datetime(2019, 11, 12, 14, 14, 46, tzinfo=UTC).timestamp())
     midnight = int(datetime(2019, 11, 12, 0, 0, 1, tzinfo=UTC).timestamp())
     shown = {("U1", "N3", afternoon, 0), ("U1", "N4", afternoon, 1), ("U2", "N3", midnight, 1)}
-    past = {("U1", "N1", midnight - 2, 1), ("U1", "N2", midnight - 1, 1)}  # in order, before anything was shown
+    past = {
+        ("U1", "N1", midnight - 2, 1),
+        ("U1", "N2", midnight - 1, 1),
+    }  # in order, before anything was shown
     assert events(unskew.read(folder)) == shown | past
-    visited = {("U1", "N3", afternoon): 0, ("U1", "N4", afternoon): 0, ("U2", "N3", midnight): 1}  # of impressions 1 and 2
+    visited = {
+        ("U1", "N3", afternoon): 0,
+        ("U1", "N4", afternoon): 0,
+        ("U2", "N3", midnight): 1,
+    }  # of impressions 1 and 2
     assert visits(unskew.read(folder)) == visited | {(user, item, time): None for user, item, time, _ in past}
-    # A later history holds clicks of the log itself: only the one of the user's first impression lies before it.
+    # A later history holds clicks of the log itself: only the one of the user's first impression lies before
+    # it.
     later = "3\tU2\t11/13/2019 1:00:00 AM\tN3 N9\tN4-0"
-    assert ("U2", "N9", midnight - 1, 1) not in events(unskew.read(write("mind/behaviors.tsv", "\n".join([*lines, later]) + "\n")))
+    assert ("U2", "N9", midnight - 1, 1) not in events(
+        unskew.read(write("mind/behaviors.tsv", "\n".join([*lines, later]) + "\n"))
+    )
     write("two/behaviors_1.tsv", lines[0] + "\n")
     bad = write("two/behaviors_2.tsv", lines[1] + "\n" + lines[1].replace("N3-1", "N3") + "\n")
     with pytest.raises(unskew.BadInput, match=r"behaviors_2.tsv, line 2, column 'impressions'"):
         unskew.read(bad.parent, format="mind")
     with pytest.raises(unskew.BadInput, match=r"behaviors.tsv, line 2, column 'time'"):
-        unskew.read(write("mind/behaviors.tsv", lines[0] + "\n" + lines[1].replace("11/12/2019", "13/12/2019") + "\n"))
+        unskew.read(
+            write("mind/behaviors.tsv", lines[0] + "\n" + lines[1].replace("11/12/2019", "13/12/2019") + "\n")
+        )
     with pytest.raises(unskew.BadInput, match=r"behaviors.tsv, line 1, column 'impressions': expected an id"):
         unskew.read(write("mind/behaviors.tsv", lines[0].replace("N3-0", "N3") + "\n"))
 
 
 def test_amazon_ratings_and_reviews(write) -> None:
-    expected = {("A2SUAM1J3GNN3B", "B0002E1G5C", 1000000000, 1), ("A1YJEY40YUW4SE", "7806397051", 1400000000, 0)}
+    expected = {
+        ("A2SUAM1J3GNN3B", "B0002E1G5C", 1000000000, 1),
+        ("A1YJEY40YUW4SE", "7806397051", 1400000000, 0),
+    }
     old = "A2SUAM1J3GNN3B,B0002E1G5C,5.0,1000000000\nA1YJEY40YUW4SE,7806397051,3.0,1400000000\n"
-    new = "B0002E1G5C,A2SUAM1J3GNN3B,5.0,1000000000\n7806397051,A1YJEY40YUW4SE,3.0,1400000000\n"  # the 2018 edition turned the columns
+    # The 2018 edition turned the columns
+    new = "B0002E1G5C,A2SUAM1J3GNN3B,5.0,1000000000\n7806397051,A1YJEY40YUW4SE,3.0,1400000000\n"
     reviews = "".join(
-        json.dumps({"reviewerID": u, "asin": i, "overall": 5.0 if y else 1.0, "unixReviewTime": t, "helpful": [0, 0]}) + "\n"
+        json.dumps(
+            {"reviewerID": u, "asin": i, "overall": 5.0 if y else 1.0, "unixReviewTime": t, "helpful": [0, 0]}
+        )
+        + "\n"
         for u, i, t, y in expected
     )
     assert events(unskew.read(write("ratings_Beauty.csv", old))) == expected
     assert events(unskew.read(write("Beauty.csv", new))) == expected
     assert events(unskew.read(write("reviews_Beauty.json", reviews), format="amazon")) == expected
-    with pytest.raises(unskew.BadInput, match=r"line 2, column 'rating': expected a label from 1 to 5, found '9'"):
+    with pytest.raises(
+        unskew.BadInput, match=r"line 2, column 'rating': expected a label from 1 to 5, found '9'"
+    ):
         unskew.read(write("bad.csv", old.replace("3.0", "9")), format="amazon")
 
 
 def test_kuairand(write) -> None:
     header = "user_id,video_id,date,hourmin,time_ms,is_click,is_like\n"
-    write("kuai/log_standard_4_08.csv", header + "1,10,20220408,900,1649376000000,1,0\n2,11,20220408,900,1649376000001,0,0\n")
+    write(
+        "kuai/log_standard_4_08.csv",
+        header + "1,10,20220408,900,1649376000000,1,0\n2,11,20220408,900,1649376000001,0,0\n",
+    )
     write("kuai/log_random_4_22.csv", header + "1,12,20220422,900,1650585600000,0,0\n")
     write("kuai/user_features.csv", "user_id,age\n1,3\n")
     log = unskew.read(write("kuai/README.md", "").parent)
@@ -238,7 +319,10 @@ def test_what_the_path_says_of_exposure(write, tmp_path: Path, monkeypatch) -> N
 
 def test_open_bandit(write) -> None:
     header = ",timestamp,item_id,position,click,propensity_score,user_feature_0,user_feature_1\n"
-    rows = "0,2019-11-24 00:00:34.762830+00:00,14,3,0,0.0125,f,g\n1,2019-11-24 00:00:53.965051+00:00,15,1,1,0.25,f,h\n"
+    rows = (
+        "0,2019-11-24 00:00:34.762830+00:00,14,3,0,0.0125,f,g\n1,2019-11-24 "
+        "00:00:53.965051+00:00,15,1,1,0.25,f,h\n"
+    )
     write("obd/random/all/item_context.csv", ",item_id,item_feature_0\n0,0,1\n")
     path = write("obd/random/all/all.csv", header + rows)
     for source in (path, path.parent):
@@ -247,7 +331,9 @@ def test_open_bandit(write) -> None:
         assert dict(zip(table["user"], table["propensity"], strict=True)) == {"f|g": 0.0125, "f|h": 0.25}
         assert dict(zip(table["user"], table["position"], strict=True)) == {"f|g": 3, "f|h": 1}
         assert table["exposed"] == [1, 1]
-        microseconds = (datetime(2019, 11, 24, 0, 0, 34, 762830) - datetime(1970, 1, 1)) // timedelta(microseconds=1)
+        microseconds = (datetime(2019, 11, 24, 0, 0, 34, 762830) - datetime(1970, 1, 1)) // timedelta(
+            microseconds=1
+        )
         assert microseconds in table["time"]
         assert log.facts["time_unit"] == "microseconds"
 
@@ -259,7 +345,10 @@ def test_open_bandit(write) -> None:
         (["1.5", "2"], [1500000, 2000000]),  # fractions of a second: microseconds
         (["1377993600.0", "1377993601"], [1377993600, 1377993601]),
         (["1e9", "1000000001"], [1000000000, 1000000001]),
-        (["1650585600123456789", "1650585600123456790"], [1650585600123456789, 1650585600123456790]),  # beyond what a float can hold
+        (
+            ["1650585600123456789", "1650585600123456790"],
+            [1650585600123456789, 1650585600123456790],
+        ),  # beyond what a float can hold
     ],
 )
 def test_times_of_many_kinds(write, times: list[str], expected: list[int]) -> None:
@@ -267,7 +356,12 @@ def test_times_of_many_kinds(write, times: list[str], expected: list[int]) -> No
     assert sorted(columns(log)["time"]) == expected
 
 
-OFFSETS = {"2024-01-01T00:00:00Z": 0, "2024-01-01 02:00:00+02:00": 0, "2023-12-31 19:00-05": 0, "2024-01-01T00:00:00.25 +0000": 250_000}
+OFFSETS = {
+    "2024-01-01T00:00:00Z": 0,
+    "2024-01-01 02:00:00+02:00": 0,
+    "2023-12-31 19:00-05": 0,
+    "2024-01-01T00:00:00.25 +0000": 250_000,
+}
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
@@ -283,7 +377,13 @@ def test_the_machines_own_zone_never_matters(write, tmp_path: Path, monkeypatch,
         }
         moments = [datetime(2024, 11, 3, 5, 30, tzinfo=UTC), datetime(2024, 11, 3, 6, 30, tzinfo=UTC)]
         for unit in ("s", "ms", "us", "ns"):
-            table = pa.table({"user": [1, 2], "item": [1, 2], "time": pa.array(moments, pa.timestamp(unit, "America/New_York"))})
+            table = pa.table(
+                {
+                    "user": [1, 2],
+                    "item": [1, 2],
+                    "time": pa.array(moments, pa.timestamp(unit, "America/New_York")),
+                }
+            )
             pq.write_table(table, tmp_path / f"{unit}.parquet")
             for source in (table, tmp_path / f"{unit}.parquet"):
                 assert columns(unskew.read(source))["time"] == [1730611800000000, 1730615400000000]
@@ -297,7 +397,11 @@ def test_the_machines_own_zone_never_matters(write, tmp_path: Path, monkeypatch,
     [
         ([1.7e9 + 0.5, 1.7e9], [1700000000000000, 1700000000500000], "microseconds"),
         ([1.7e12 + 0.5, 1.7e12], [1700000000000000, 1700000000000500], "microseconds"),
-        ([1.7e15 + 0.5, 1.7e15], [1700000000000000, 1700000000000001], "microseconds"),  # finer than that is rounded
+        (
+            [1.7e15 + 0.5, 1.7e15],
+            [1700000000000000, 1700000000000001],
+            "microseconds",
+        ),  # finer than that is rounded
         ([0.25, 1.0], [250000, 1000000], "microseconds"),
         ([1.5e9, 1e9], [1000000000, 1500000000], "as given"),
     ],
@@ -339,7 +443,9 @@ def test_a_prepared_folder_is_opened_as_it_is(log: unskew.Log, tmp_path: Path) -
 
 def test_a_file_without_a_header(write) -> None:
     text = "".join(f"{u}::{i}::{t}\n" for u, i, t in ROWS)
-    assert events(unskew.read(write("ratings.dat", text), delimiter="::", columns="user,item,time")) == EXPECTED
+    assert (
+        events(unskew.read(write("ratings.dat", text), delimiter="::", columns="user,item,time")) == EXPECTED
+    )
     with pytest.raises(unskew.BadInput, match="a file without a header"):
         unskew.read(write("ratings.csv", text.replace("::", ",")))
 
@@ -350,7 +456,10 @@ def test_labels_in_words(write) -> None:
 
 
 def test_help_explains_every_keyword() -> None:
-    assert "min_count: Users and items with fewer positives in the training part are unknown to every model" in unskew.prepare.__doc__
+    assert (
+        "min_count: Users and items with fewer positives in the training part are unknown to every model"
+        in unskew.prepare.__doc__
+    )
     assert "k_core: Remove users and items with fewer interactions than this" in unskew.prepare.__doc__
     assert "format: What the source is" in unskew.prepare.__doc__
 

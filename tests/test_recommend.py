@@ -22,8 +22,23 @@ from unskew.models.base import Recommender
 from unskew.recommend import Recommendations, for_histories, for_users
 
 HISTORY, AUDIENCE = 5, 4  # far fewer than a user has: what is older must still count as seen
-SETTINGS: dict[str, Any] = {"width": 8, "layers": 1, "heads": 1, "inner": 8, "hidden": 8, "history": HISTORY, "audience": AUDIENCE}
-SETTINGS |= {"unsupervised_rounds": 1, "rounds": 2, "batch_size": 128, "sequences": 64, "valid_rows": 100, "learning_rate": 0.01}
+SETTINGS: dict[str, Any] = {
+    "width": 8,
+    "layers": 1,
+    "heads": 1,
+    "inner": 8,
+    "hidden": 8,
+    "history": HISTORY,
+    "audience": AUDIENCE,
+}
+SETTINGS |= {
+    "unsupervised_rounds": 1,
+    "rounds": 2,
+    "batch_size": 128,
+    "sequences": 64,
+    "valid_rows": 100,
+    "learning_rate": 0.01,
+}
 
 
 def titled(table: pa.Table) -> pa.Table:
@@ -63,7 +78,11 @@ def lists(found: Recommendations) -> dict[Any, list[Any]]:
 
 def seen_by(log: unskew.Log, user: str) -> list[str]:
     """From the rows themselves, oldest first."""
-    rows = sorted((row["time"], row["item"]) for row in log.table().to_pylist() if row["user"] == user and row["label"] == 1)
+    rows = sorted(
+        (row["time"], row["item"])
+        for row in log.table().to_pylist()
+        if row["user"] == user and row["label"] == 1
+    )
     return [item for _, item in rows]
 
 
@@ -95,18 +114,23 @@ def test_lists_for_users(model: Model, split: unskew.Split) -> None:
 
 def test_seen_items_are_excluded_unless_asked_for(model: Model, split: unskew.Split) -> None:
     everyone = split.log.users.ids.to_pylist()
-    new, all_of_them = (lists(model.recommend(users=everyone, k=30, include_seen=seen)) for seen in (False, True))
+    new, all_of_them = (
+        lists(model.recommend(users=everyone, k=30, include_seen=seen)) for seen in (False, True)
+    )
     for user in everyone:
         seen = set(seen_by(split.log, user))
         assert len(seen) > HISTORY  # more than the model reads
         assert not seen & set(new[user])
         assert set(new[user]) | seen == set(all_of_them[user])
-        assert [item for item in all_of_them[user] if item not in seen] == new[user]  # the same order otherwise
+        assert [item for item in all_of_them[user] if item not in seen] == new[
+            user
+        ]  # the same order otherwise
 
 
 @pytest.mark.parametrize("repeats", ["keep", "hide"])
 def test_what_was_seen_is_shown_as_it_was_measured(split: unskew.Split, repeats: str, tmp_path: Path) -> None:
-    """Whether past items are candidates is one setting of the split, for the evaluation and for lists, of a loaded run, too."""
+    """Whether past items are candidates is one setting of the split, for the evaluation and for lists, of a
+    loaded run, too."""
     cut = unskew.split(split.log, repeats=repeats)
     made = recommender("sasrec", {"width": 4, "rounds": 1, "valid_rows": 20}).fit(cut, tmp_path / "run")
     seen = set(seen_by(split.log, "u1"))
@@ -125,7 +149,9 @@ def test_scores_are_those_of_the_model_now(model: Model, split: unskew.Split) ->
     found = model.recommend(users=["u5"], k=30, include_seen=True).table
     items = log.items.codes(found["item_id"].to_pylist())
     with torch.no_grad():
-        expected = model.network(batch(log, log.users.codes(["u5"]), [now], items[None], None, HISTORY, AUDIENCE))[0]
+        expected = model.network(
+            batch(log, log.users.codes(["u5"]), [now], items[None], None, HISTORY, AUDIENCE)
+        )[0]
     torch.testing.assert_close(torch.tensor(found["score"].to_pylist()), expected, atol=1e-5, rtol=1e-5)
 
 
@@ -166,13 +192,17 @@ def test_nobody_asked_is_an_empty_frame(model: Model) -> None:
         assert found.table.column_names[:4] == ["user_id", "item_id", "score", "rank"]
 
 
-def test_many_users_are_the_same_as_one_by_one(model: Model, split: unskew.Split, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_users_are_the_same_as_one_by_one(
+    model: Model, split: unskew.Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
     everyone = split.log.users.ids.to_pylist()
     together = model.recommend(users=everyone, k=3).table
     monkeypatch.setattr("unskew.recommend.BLOCK", 7)
     apart = model.recommend(users=everyone, k=3).table
     assert together.drop_columns("score").equals(apart.drop_columns("score"))
-    assert lists(model.recommend(users=["u7"], k=3))["u7"] == lists(model.recommend(users=everyone, k=3))["u7"]
+    assert (
+        lists(model.recommend(users=["u7"], k=3))["u7"] == lists(model.recommend(users=everyone, k=3))["u7"]
+    )
 
 
 # Bare histories
@@ -185,7 +215,10 @@ def test_a_bare_history_reads_what_the_user_has(model: Model, split: unskew.Spli
     rows = log.users.codes(users).tolist()
     # Items of one time have no order of their own; the log's is the one to give.
     histories = [
-        log.items.of(log.histories.ids[log.histories.offsets[code] : log.histories.offsets[code + 1]]).to_pylist() for code in rows
+        log.items.of(
+            log.histories.ids[log.histories.offsets[code] : log.histories.offsets[code + 1]]
+        ).to_pylist()
+        for code in rows
     ]
     bare = model.recommend(histories=histories, k=6)
     well_formed(bare, 6)
@@ -203,7 +236,9 @@ def test_a_bare_history_reads_what_the_user_has(model: Model, split: unskew.Spli
 
 def test_seen_items_of_a_history(model: Model) -> None:
     history = ["i1", "i2", "i3", "i0", "i4", "i5", "i6"]  # longer than the model reads
-    new, every = (lists(model.recommend(histories=[history], k=30, include_seen=seen))[0] for seen in (False, True))
+    new, every = (
+        lists(model.recommend(histories=[history], k=30, include_seen=seen))[0] for seen in (False, True)
+    )
     assert not set(history) & set(new)
     assert set(history) <= set(every)
     assert len(every) == len(new) + len(history)
@@ -221,7 +256,10 @@ def test_unknown_items_are_skipped_and_counted(model: Model) -> None:
 def test_only_the_newest_of_a_long_history_are_read(model: Model) -> None:
     newest = ["i1", "i2", "i3", "i0", "i4"]
     scores = [
-        {row["item_id"]: row["score"] for row in model.recommend(histories=[history], k=30, include_seen=True).table.to_pylist()}
+        {
+            row["item_id"]: row["score"]
+            for row in model.recommend(histories=[history], k=30, include_seen=True).table.to_pylist()
+        }
         for history in (newest, ["i7", "i8", *newest])
     ]
     assert scores[0] == pytest.approx(scores[1], abs=1e-6)
@@ -233,7 +271,10 @@ def test_only_the_newest_of_a_long_history_are_read(model: Model) -> None:
 @pytest.mark.parametrize("kind", [int, str])
 def test_ids_come_back_in_the_callers_type(kind: type) -> None:
     random = np.random.default_rng(0)
-    table = {"user": [kind(u) for u in random.integers(100, 120, 300)], "item": [kind(i) for i in random.integers(500, 520, 300)]}
+    table = {
+        "user": [kind(u) for u in random.integers(100, 120, 300)],
+        "item": [kind(i) for i in random.integers(500, 520, 300)],
+    }
     log = unskew.read(titled(pa.table(table | {"time": random.integers(0, 100, 300)})))
     model = DEPS(**SETTINGS | {"rounds": 1}).fit(unskew.split(log))
     users = table["user"][:2]
@@ -249,11 +290,15 @@ def test_ids_come_back_in_the_callers_type(kind: type) -> None:
 
 @pytest.mark.parametrize("wrap", [tuple, np.array, pa.array], ids=["tuple", "numpy", "arrow"])
 def test_any_kind_of_list(model: Model, wrap: Callable[[Any], Any]) -> None:
-    assert model.recommend(users=wrap(["u1", "u2"]), k=3).table.equals(model.recommend(users=["u1", "u2"], k=3).table)
+    assert model.recommend(users=wrap(["u1", "u2"]), k=3).table.equals(
+        model.recommend(users=["u1", "u2"], k=3).table
+    )
     plain = model.recommend(histories=[["i1", "i2"], ["i3", "i4"]], k=3).table
     assert model.recommend(histories=[wrap(["i1", "i2"]), wrap(["i3", "i4"])], k=3).table.equals(plain)
     if wrap is not pa.array:
-        assert model.recommend(histories=wrap([wrap(["i1", "i2"]), wrap(["i3", "i4"])]), k=3).table.equals(plain)
+        assert model.recommend(histories=wrap([wrap(["i1", "i2"]), wrap(["i3", "i4"])]), k=3).table.equals(
+            plain
+        )
 
 
 # Saved and loaded
@@ -332,7 +377,9 @@ def test_a_damaged_run_is_bad_input(run: Path, name: str, damage: str) -> None:
     if damage == "missing":
         path.unlink()
     else:
-        path.write_bytes({"empty": b"", "half": content[: len(content) // 2], "noise": b"\x00\xff" * 40}[damage])
+        path.write_bytes(
+            {"empty": b"", "half": content[: len(content) // 2], "noise": b"\x00\xff" * 40}[damage]
+        )
     with pytest.raises(unskew.BadInput, match="run"):
         load(run)
 
@@ -353,7 +400,9 @@ def test_a_damaged_run_is_bad_input(run: Path, name: str, damage: str) -> None:
     ],
     ids=["format", "old format", "model", "no model", "no size", "setting", "width", "size", "split", "list"],
 )
-def test_a_run_whose_parts_do_not_fit_is_bad_input(run: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+def test_a_run_whose_parts_do_not_fit_is_bad_input(
+    run: Path, change: Callable[[dict[str, Any]], Any]
+) -> None:
     path = run / "config.json"
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
     with pytest.raises(unskew.BadInput):
@@ -361,7 +410,9 @@ def test_a_run_whose_parts_do_not_fit_is_bad_input(run: Path, change: Callable[[
 
 
 def test_the_weights_of_another_run_are_bad_input(run: Path, tmp_path: Path) -> None:
-    other = DEPS(**SETTINGS | {"rounds": 1}).fit(unskew.split(unskew.read(random_table(rows=300, users=50, items=12))))
+    other = DEPS(**SETTINGS | {"rounds": 1}).fit(
+        unskew.split(unskew.read(random_table(rows=300, users=50, items=12)))
+    )
     other.save(tmp_path / "other")
     for name in ("weights-balanced.safetensors", "memory.safetensors"):
         shutil.copy(run / name, tmp_path / "kept")
@@ -379,13 +430,17 @@ def test_propensities_of_a_log(model: Model, split: unskew.Split) -> None:
     log = split.log
     found = model.propensities(log)
     assert found.num_rows == len(log)
-    assert found.select(["user", "item", "time", "label"]).equals(log.table().select(["user", "item", "time", "label"]))
+    assert found.select(["user", "item", "time", "label"]).equals(
+        log.table().select(["user", "item", "time", "label"])
+    )
     item, user, weight = (found[name].to_numpy() for name in ("item_view", "user_view", "weight"))
     np.testing.assert_allclose(weight, 0.5 / np.maximum(item, 0.05) + 0.5 / np.maximum(user, 0.05), rtol=1e-5)
     rows = np.arange(0, len(log), 97)
     made = batch(log, log.user[rows], log.time[rows], log.item[rows, None], None, HISTORY, AUDIENCE)
     with torch.no_grad():
-        np.testing.assert_allclose(item[rows], model.network.propensity.item_view(made)[:, 0].numpy(), rtol=1e-4)
+        np.testing.assert_allclose(
+            item[rows], model.network.propensity.item_view(made)[:, 0].numpy(), rtol=1e-4
+        )
 
 
 def test_a_log_with_other_codes_is_translated_or_refused(model: Model, split: unskew.Split) -> None:

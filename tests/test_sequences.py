@@ -1,4 +1,5 @@
-"""Every training positive once per epoch, in each view, in order; nothing later; ties are no past; seeded; resumable in the middle."""
+"""Every training positive once per epoch, in each view, in order; nothing later; ties are no past; seeded;
+resumable in the middle."""
 
 from collections import Counter
 
@@ -16,7 +17,9 @@ from unskew.data.views import PAD
 from unskew.layers import real
 
 
-def sampler(log: unskew.Log, size: int = 16, seed: int = 0, history: int = 5, audience: int = 7) -> SequenceSampler:
+def sampler(
+    log: unskew.Log, size: int = 16, seed: int = 0, history: int = 5, audience: int = 7
+) -> SequenceSampler:
     return SequenceSampler(unskew.split(log), size, seed, history, audience)
 
 
@@ -40,7 +43,11 @@ def cut(sequence: list[int], length: int) -> list[tuple[int, ...]]:
 
 
 def rows_of(batches: list[SequenceBatch], place: int) -> list[tuple[int, ...]]:
-    return [tuple(row[real(row)].tolist()) for made in batches for row in (made.history_BL, made.audience_BM)[place]]
+    return [
+        tuple(row[real(row)].tolist())
+        for made in batches
+        for row in (made.history_BL, made.audience_BM)[place]
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +58,9 @@ def distinct_log() -> unskew.Log:
 
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("length", [1, 3, 50])
-def test_an_epoch_meets_every_training_positive_once_and_in_order(distinct_log: unskew.Log, place: int, length: int) -> None:
+def test_an_epoch_meets_every_training_positive_once_and_in_order(
+    distinct_log: unskew.Log, place: int, length: int
+) -> None:
     log, split = distinct_log, unskew.split(distinct_log)
     made = SequenceSampler(split, 16, 0, length, length)
     expected = [piece for sequence in whole(log, split, place).values() for piece in cut(sequence, length)]
@@ -79,7 +88,9 @@ def test_nothing_at_or_after_the_end_of_training() -> None:
     assert sorted(rows_of([made], 1)) == [(0,), (0, 1)]
     for view, known in ((log.histories, split.known_users), (log.audiences, split.known_items)):
         found = windows(view, known, 2, split.train_end)
-        assert all((view.times[start:end] < 4).all() for start, end in zip(found.start, found.end, strict=True))
+        assert all(
+            (view.times[start:end] < 4).all() for start, end in zip(found.start, found.end, strict=True)
+        )
 
 
 def test_windows_by_hand() -> None:
@@ -93,12 +104,18 @@ def pieces(found: Windows) -> list[tuple[int, int]]:
 
 
 def test_windows_with_ties_by_hand() -> None:
-    """Moments of 1, 2, 2 and 4 events: a cut never parts one, unless it alone is longer than a window and nothing may be longer."""
+    """Moments of 1, 2, 2 and 4 events: a cut never parts one, unless it alone is longer than a window and
+    nothing may be longer."""
     view = quick([(0, item, time) for item, time in enumerate([1, 2, 2, 3, 3, 4, 4, 4, 4])]).histories
     assert pieces(windows(view, 1, 9, 9)) == [(0, 9)]
     assert pieces(windows(view, 1, 5, 9)) == [(0, 5), (5, 9)]  # five would begin within the third moment
-    assert pieces(windows(view, 1, 3, 9)) == [(0, 3), (3, 6), (6, 9)]  # the last moment is too long, so it is parted
-    # With an overlap, the last moment is whole and has as much past as a window holds, the others at least one event.
+    assert pieces(windows(view, 1, 3, 9)) == [
+        (0, 3),
+        (3, 6),
+        (6, 9),
+    ]  # the last moment is too long, so it is parted
+    # With an overlap, the last moment is whole and has as much past as a window holds, the others at least
+    # one event.
     found = windows(view, 1, 3, 9, overlap=1)
     assert sorted(zip(found.start.tolist(), found.first.tolist(), found.end.tolist(), strict=True)) == [
         (0, 0, 3),
@@ -108,14 +125,20 @@ def test_windows_with_ties_by_hand() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 3, 50])
-def test_with_an_overlap_every_event_is_a_target_once_and_has_its_past(distinct_log: unskew.Log, length: int) -> None:
+def test_with_an_overlap_every_event_is_a_target_once_and_has_its_past(
+    distinct_log: unskew.Log, length: int
+) -> None:
     log, split = distinct_log, unskew.split(distinct_log)
-    first_of = {int(user): int(row) for row, user in reversed(list(enumerate(log.user[: len(log.histories.ids)])))}
+    first_of = {
+        int(user): int(row) for row, user in reversed(list(enumerate(log.user[: len(log.histories.ids)])))
+    }
     targets: Counter[int] = Counter()
     for made in SequenceSampler(split, 16, 0, length, audience=None, overlap=1).epoch():
         assert made.audience_BM.numel() == 0
         assert made.history_BL.shape[1] <= length + 1
-        for user, ids, events, wanted in zip(made.user_B, made.history_BL, made.event_BL, made.target_BL, strict=True):
+        for user, ids, events, wanted in zip(
+            made.user_B, made.history_BL, made.event_BL, made.target_BL, strict=True
+        ):
             there = real(ids)
             assert not bool(wanted[~there].any())
             rows = events[there].numpy()
@@ -132,25 +155,40 @@ def test_with_an_overlap_every_event_is_a_target_once_and_has_its_past(distinct_
 # Many ties: users whose baskets are longer than a window
 
 
-baskets = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 11), st.integers(0, 4)), min_size=1, max_size=50)
+baskets = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 11), st.integers(0, 4)), min_size=1, max_size=50
+)
 
 
 def test_a_quick_log_is_the_log_that_is_read(positive_log: unskew.Log) -> None:
-    rows = list(zip(positive_log.user.tolist(), positive_log.item.tolist(), positive_log.time.tolist(), strict=True))
-    made, read = quick(rows), unskew.read(dict(zip(("user", "item", "time"), map(list, zip(*set(rows), strict=True)), strict=True)))
+    rows = list(
+        zip(positive_log.user.tolist(), positive_log.item.tolist(), positive_log.time.tolist(), strict=True)
+    )
+    made, read = (
+        quick(rows),
+        unskew.read(
+            dict(zip(("user", "item", "time"), map(list, zip(*set(rows), strict=True)), strict=True))
+        ),
+    )
     for one, other in ((made, read), (made.histories, read.histories), (made.audiences, read.audiences)):
-        names = ("user", "item", "time", "label") if isinstance(one, unskew.Log) else ("ids", "times", "offsets")
+        names = (
+            ("user", "item", "time", "label") if isinstance(one, unskew.Log) else ("ids", "times", "offsets")
+        )
         assert all((getattr(one, name) == getattr(other, name)).all() for name in names)
 
 
 @effort(max_examples=300)
 @given(baskets, st.integers(1, 6), st.sampled_from([0, 1, 3]), st.sampled_from(["keep", "hide"]))
-def test_every_positive_is_a_target_once_and_reads_what_is_strictly_before(rows: list, length: int, overlap: int, repeats: str) -> None:
+def test_every_positive_is_a_target_once_and_reads_what_is_strictly_before(
+    rows: list, length: int, overlap: int, repeats: str
+) -> None:
     log = quick(rows)
     split = unskew.split(log, shares=(3, 0, 1), repeats=repeats)
     targets: Counter[int] = Counter()
     for made in SequenceSampler(split, 4, 0, length, audience=None, overlap=overlap).epoch():
-        for user, ids, event, past, target in zip(made.user_B, made.history_BL, made.event_BL, made.past_BL, made.target_BL, strict=True):
+        for user, ids, event, past, target in zip(
+            made.user_B, made.history_BL, made.event_BL, made.past_BL, made.target_BL, strict=True
+        ):
             window = event[event != PAD].tolist()
             assert window == list(range(window[0], window[-1] + 1))
             assert (log.user[window] == int(user)).all()
@@ -164,7 +202,11 @@ def test_every_positive_is_a_target_once_and_reads_what_is_strictly_before(rows:
             assert not bool(target[event == PAD].any())
             targets.update(event[target].tolist())
     train = np.flatnonzero(log.time < split.train_end).tolist()
-    again = {row for row in train if ((log.user == log.user[row]) & (log.item == log.item[row]) & (log.time < log.time[row])).any()}
+    again = {
+        row
+        for row in train
+        if ((log.user == log.user[row]) & (log.item == log.item[row]) & (log.time < log.time[row])).any()
+    }
     assert targets == Counter(row for row in train if repeats == "keep" or row not in again)
 
 
@@ -191,7 +233,9 @@ def test_whole_sequences_of_both_views_are_read_strictly_before(rows: list, leng
 
 
 def same(a: SequenceBatch, b: SequenceBatch) -> bool:
-    return all(torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y for x, y in zip(a, b, strict=True))
+    return all(
+        torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y for x, y in zip(a, b, strict=True)
+    )
 
 
 def test_seeded_and_another_order_each_epoch(log: unskew.Log) -> None:
@@ -226,7 +270,10 @@ def test_the_smaller_view_has_smaller_batches(log: unskew.Log) -> None:
     assert (sizes.max(0) - sizes.min(0) <= 1).all()
     few = unskew.read({"user": [*"aaab"], "item": [*"wxyz"], "time": [1, 2, 3, 4]})
     tiny = SequenceSampler(unskew.split(few, shares=(1, 0, 0)), 1, 0)
-    assert {len(b.history_BL) for b in tiny.epoch()} == {0, 1}  # fewer users than batches: some batches have none
+    assert {len(b.history_BL) for b in tiny.epoch()} == {
+        0,
+        1,
+    }  # fewer users than batches: some batches have none
 
 
 def test_batches_are_trimmed_and_sorted_by_length() -> None:
@@ -236,7 +283,11 @@ def test_batches_are_trimmed_and_sorted_by_length() -> None:
     batches = list(SequenceSampler(unskew.split(log), 16, 0).epoch())
     for place, limit in ((0, 50), (1, 30)):
         ids = [(b.history_BL, b.audience_BM)[place] for b in batches]
-        assert all(not rows.numel() or bool(real(rows).any(0).all()) for rows in ids)  # no column of padding alone
+        assert all(
+            not rows.numel() or bool(real(rows).any(0).all()) for rows in ids
+        )  # no column of padding alone
         assert max(rows.shape[1] for rows in ids) <= limit
-    padding = sum(int((~real(b.history_BL)).sum()) for b in batches) / sum(b.history_BL.numel() for b in batches)
+    padding = sum(int((~real(b.history_BL)).sum()) for b in batches) / sum(
+        b.history_BL.numel() for b in batches
+    )
     assert padding < 0.15

@@ -1,4 +1,5 @@
-"""Comparisons: intervals that cover the truth, over users and seeds, and a refusal of what cannot be compared."""
+"""Comparisons: intervals that cover the truth, over users and seeds, and a refusal of what cannot be
+compared."""
 
 import math
 from typing import Any
@@ -13,7 +14,11 @@ from unskew.significance import compare, holm, interval, paired_t
 
 def evaluated(values: Any, user: Any = None, **more: Any) -> Evaluation:
     values = np.asarray(values, float)
-    parts = {"protocol": "full", "test": "ordinary", "user": np.arange(len(values)) if user is None else np.asarray(user)} | more
+    parts = {
+        "protocol": "full",
+        "test": "ordinary",
+        "user": np.arange(len(values)) if user is None else np.asarray(user),
+    } | more
     return Evaluation(values={"ndcg@10": values}, **({"weights": np.ones(len(values))} | parts))
 
 
@@ -33,7 +38,9 @@ def test_what_cannot_be_compared() -> None:
     for other in (
         evaluated([0.1, 0.2]),
         evaluated([0.1, 0.2, 0.3], user=[0, 2, 1], rows=one.rows),
-        evaluated([0.1, 0.2, 0.3], rows=np.array([4, 5, 7])),  # the same users, and another row of one of them
+        evaluated(
+            [0.1, 0.2, 0.3], rows=np.array([4, 5, 7])
+        ),  # the same users, and another row of one of them
         evaluated([0.1, 0.2, 0.3]),
         evaluated([0.1, 0.2, 0.3], rows=one.rows, weights=np.array([1.0, 2.0, 1.0])),
     ):
@@ -59,7 +66,8 @@ def test_of_one_seed_there_is_an_interval_over_users_and_no_p() -> None:
 
 
 def synthetic(seed: int, truth: float, users: int = 60) -> tuple[Evaluation, Evaluation]:
-    """Users differ in how much they gain, and a user's rows are alike: rows are not independent, users are."""
+    """Users differ in how much they gain, and a user's rows are alike: rows are not independent, users
+    are."""
     random = np.random.default_rng(seed)
     user = np.repeat(np.arange(users), random.integers(1, 12, users))
     base = random.random(len(user))
@@ -85,7 +93,10 @@ def test_a_clear_difference_has_a_small_p_and_none_has_not() -> None:
     assert turned.difference == -clear.difference
     assert turned.p_bootstrap < 0.002
     assert (turned.low, turned.high) == pytest.approx((-clear.high, -clear.low))
-    none = [compare([one, one], [other, other], draws=200) for one, other in (synthetic(seed, 0.0) for seed in range(60))]
+    none = [
+        compare([one, one], [other, other], draws=200)
+        for one, other in (synthetic(seed, 0.0) for seed in range(60))
+    ]
     assert np.mean([found.p_bootstrap < 0.05 for found in none]) < 0.15
 
 
@@ -93,18 +104,33 @@ def trained(seed: int, seeds: int, between: float, users: int = 200) -> list[Eva
     """The same model from several seeds: each is better or worse for everybody by chance."""
     random = np.random.default_rng(seed)
     base = np.random.default_rng(0).random(users)
-    return [evaluated(base + between * random.standard_normal() + 0.05 * random.standard_normal(users)) for _ in range(seeds)]
+    return [
+        evaluated(base + between * random.standard_normal() + 0.05 * random.standard_normal(users))
+        for _ in range(seeds)
+    ]
 
 
 def test_twins_that_differ_in_nothing_but_their_seeds_are_seldom_called_different() -> None:
-    """Users alone would call nearly all of them different: the seeds' own spread is far above that of two hundred users."""
-    found = [compare(trained(2 * trial, 4, 0.03), trained(2 * trial + 1, 4, 0.03), draws=300, seed=trial) for trial in range(80)]
+    """Users alone would call nearly all of them different: the seeds' own spread is far above that of two
+    hundred users."""
+    found = [
+        compare(trained(2 * trial, 4, 0.03), trained(2 * trial + 1, 4, 0.03), draws=300, seed=trial)
+        for trial in range(80)
+    ]
     assert np.mean([each.p_bootstrap < 0.05 for each in found]) < 0.2
-    over_users = [compare(trained(2 * trial, 4, 0.03)[0], trained(2 * trial + 1, 4, 0.03)[0], draws=300) for trial in range(80)]
+    over_users = [
+        compare(trained(2 * trial, 4, 0.03)[0], trained(2 * trial + 1, 4, 0.03)[0], draws=300)
+        for trial in range(80)
+    ]
     assert np.mean([each.low > 0 or each.high < 0 for each in over_users]) > 0.5
-    truth = [compare(trained(2 * trial, 4, 0.03), trained(2 * trial + 1, 4, 0.03), draws=300).difference for trial in range(80)]
+    truth = [
+        compare(trained(2 * trial, 4, 0.03), trained(2 * trial + 1, 4, 0.03), draws=300).difference
+        for trial in range(80)
+    ]
     widths = [(each.high - each.low) / (2 * 1.96) for each in found]
-    assert np.mean(widths) == pytest.approx(np.std(truth), rel=0.25)  # few seeds, resampled, vary too little; they are widened
+    assert np.mean(widths) == pytest.approx(
+        np.std(truth), rel=0.25
+    )  # few seeds, resampled, vary too little; they are widened
 
 
 def test_a_difference_beyond_seeds_and_users_is_found() -> None:
@@ -178,7 +204,8 @@ def alike(*values: float) -> list[Evaluation]:
 
 
 def test_two_seeds_vary_as_much_as_two_new_ones_would() -> None:
-    """Drawn again, they are 0.4 twice, 0.6 twice, or both: that is half of the variance of a new pair, and is widened by root two."""
+    """Drawn again, they are 0.4 twice, 0.6 twice, or both: that is half of the variance of a new pair, and is
+    widened by root two."""
     low, high = interval(alike(0.4, 0.6), "ndcg@10")
     assert (low, high) == pytest.approx((0.5 - 0.1 * math.sqrt(2), 0.5 + 0.1 * math.sqrt(2)))
     found = compare(alike(0.4, 0.6), alike(0.3, 0.3))

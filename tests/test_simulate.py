@@ -1,4 +1,5 @@
-"""The simulated world keeps its word: its log is drawn from the stated probabilities, and those are the equations'."""
+"""The simulated world keeps its word: its log is drawn from the stated probabilities, and those are the
+equations'."""
 
 import math
 
@@ -151,7 +152,9 @@ def test_probabilities_are_those_of_the_equations(world):
                 taste = vector(world.user_tastes, user, time), vector(world.item_tastes, item, time)
                 popularity = math.log((1 + len(audience)) / (1 + len(past) / s.items))
                 by_history, by_audience = history @ taste[1], profile(audience, world.user_tastes) @ taste[0]
-                pull[a, b] = s.bias * (s.popularity * popularity + s.history * by_history + s.audience * by_audience)
+                pull[a, b] = s.bias * (
+                    s.popularity * popularity + s.history * by_history + s.audience * by_audience
+                )
                 liking[a, b] = s.offset + s.scale * taste[0] @ taste[1] + world.appeal[item]
         shift = logit(world.exposure(users[:, None], items, time)) - pull
         np.testing.assert_allclose(shift, world.intercepts[step], atol=1e-4)
@@ -209,7 +212,10 @@ def test_without_bias_exposure_is_uniform():
 
 
 def test_more_bias_concentrates_exposure():
-    counts = [np.bincount(columns(simulate(**CENSUS, bias=bias), "item")[0], minlength=40) for bias in (0.0, 0.5, 1.0)]
+    counts = [
+        np.bincount(columns(simulate(**CENSUS, bias=bias), "item")[0], minlength=40)
+        for bias in (0.0, 0.5, 1.0)
+    ]
     none, some, much = (gini(count) for count in counts)
     assert none < 0.05
     assert some > none + 0.05
@@ -222,7 +228,9 @@ def test_randomised_visits_are_uniform():
     expected = 60 * 40 * 5 / 40
     assert (world.log.exposed == 1).all()
     assert ((counts - expected) ** 2 / (expected * (1 - 5 / 40))).sum() < 40 + 4 * math.sqrt(80)
-    assert np.ptp(logit(world.exposure(*grid(world, moment(40))))) > 1  # what the biased policy would have done
+    assert (
+        np.ptp(logit(world.exposure(*grid(world, moment(40))))) > 1
+    )  # what the biased policy would have done
 
 
 def test_exposure_depends_on_popularity():
@@ -234,7 +242,9 @@ def test_exposure_depends_on_popularity():
     clicks = np.zeros(40)
     clicks[world.log.items.ids.to_numpy()] = end - start
     assert np.ptp(clicks) > 10
-    np.testing.assert_allclose(pull[0] - pull[0].mean(), np.log1p(clicks) - np.log1p(clicks).mean(), atol=1e-4)
+    np.testing.assert_allclose(
+        pull[0] - pull[0].mean(), np.log1p(clicks) - np.log1p(clicks).mean(), atol=1e-4
+    )
 
 
 def clickers(world, time, column):
@@ -285,7 +295,9 @@ def test_nothing_depends_on_the_future():
     for time in (START, moment(7), moment(7) + 1, moment(20)):
         assert np.array_equal(long.exposure(*grid(long, time)), short.exposure(*grid(long, time)))
         assert np.array_equal(long.preference(*grid(long, time)), short.preference(*grid(long, time)))
-    assert not np.allclose(long.exposure(*grid(long, moment(21))), short.exposure(*grid(long, moment(21))), rtol=1e-3)
+    assert not np.allclose(
+        long.exposure(*grid(long, moment(21))), short.exposure(*grid(long, moment(21))), rtol=1e-3
+    )
 
 
 def test_a_step_sees_only_earlier_steps():
@@ -296,7 +308,9 @@ def test_a_step_sees_only_earlier_steps():
         assert not np.allclose(now, world.exposure(*grid(world, moment(step) + 1)), rtol=1e-3)
     np.testing.assert_allclose(world.exposure(*grid(world, START)), 5 / 40, rtol=1e-6)  # nothing happened yet
     assert np.array_equal(world.exposure(*grid(world, START)), world.exposure(*grid(world, 0)))
-    assert np.array_equal(world.exposure(*grid(world, moment(40))), world.exposure(*grid(world, moment(4000))))
+    assert np.array_equal(
+        world.exposure(*grid(world, moment(40))), world.exposure(*grid(world, moment(4000)))
+    )
 
 
 def test_tastes_turn_by_the_drift(world):
@@ -313,7 +327,10 @@ def test_tastes_turn_by_the_drift(world):
 def test_probabilities_stay_inside_zero_and_one():
     world = simulate(**CENSUS, bias=30.0, scale=40.0)
     for step in (0, 5, 40):
-        for chance in (world.exposure(*grid(world, moment(step))), world.preference(*grid(world, moment(step)))):
+        for chance in (
+            world.exposure(*grid(world, moment(step))),
+            world.preference(*grid(world, moment(step))),
+        ):
             assert 0 < chance.min()
             assert chance.max() < 1
     assert world.exposure(*grid(world, moment(40))).min() < 1e-6  # the settings are extreme

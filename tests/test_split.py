@@ -17,21 +17,30 @@ shares = st.tuples(st.integers(1, 9), st.integers(0, 9), st.integers(0, 9))
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=40), shares)
-def test_equal_times_never_straddle_and_borders_are_nearest(times: list[int], wanted: tuple[int, int, int]) -> None:
+def test_equal_times_never_straddle_and_borders_are_nearest(
+    times: list[int], wanted: tuple[int, int, int]
+) -> None:
     time, share = np.array(times), np.array(wanted, float)
     share /= share.sum()
     train_end, valid_end = borders(time, share)
     assert train_end <= valid_end
     assert (time < train_end).any()
-    possible = [int((time < cut).sum()) for cut in [*sorted(set(times))[1:], max(times) + 1]]  # every cut that leaves something to train on
+    possible = [
+        int((time < cut).sum()) for cut in [*sorted(set(times))[1:], max(times) + 1]
+    ]  # every cut that leaves something to train on
     reached = abs((time < train_end).sum() - share[0] * len(time))
     assert reached == min(abs(rows - share[0] * len(time)) for rows in possible)
 
 
 def test_shares_by_hand() -> None:
-    log = unskew.read(pa.table({"user": list("ababababab"), "item": list("xyxyxyxyzz"), "time": [1, 2, 3, 4, 5, 5, 7, 8, 9, 10]}))
+    log = unskew.read(
+        pa.table(
+            {"user": list("ababababab"), "item": list("xyxyxyxyzz"), "time": [1, 2, 3, 4, 5, 5, 7, 8, 9, 10]}
+        )
+    )
     split = unskew.split(log)
-    # half of ten rows would part the two rows at time 5; the nearest border is one row away on either side, the earlier wins
+    # half of ten rows would part the two rows at time 5; the nearest border is one row away on either side,
+    # the earlier wins
     assert (split.train_end, split.valid_end) == (5, 8)
     assert [row["rows"] for row in split.summary()] == [4, 3, 3]
     assert split.known_items == 2  # z is born in the test part
@@ -44,7 +53,10 @@ def test_parts_are_disjoint_and_complete(log: unskew.Log) -> None:
     together = np.concatenate([split.rows("train"), split.rows("valid"), split.rows("test")])
     assert sorted(together.tolist()) == list(range(len(log)))
     assert (
-        log.time[split.rows("train")].max() < log.time[split.rows("valid")].min() <= log.time[split.rows("valid")].max() < split.valid_end
+        log.time[split.rows("train")].max()
+        < log.time[split.rows("valid")].min()
+        <= log.time[split.rows("valid")].max()
+        < split.valid_end
     )
 
 
@@ -58,10 +70,29 @@ def test_counts_are_of_training_positives(log: unskew.Log) -> None:
 
 
 def test_a_summary_by_hand() -> None:
-    rows = [("a", "x", 1, 1), ("b", "x", 2, 1), ("a", "x", 3, 1), ("a", "y", 3, 0), ("b", "y", 4, 1), ("b", "z", 5, 1), ("c", "x", 6, 1)]
-    log = unskew.read(pa.table(dict(zip(("user", "item", "time", "label"), map(list, zip(*rows, strict=True)), strict=True))))
+    rows = [
+        ("a", "x", 1, 1),
+        ("b", "x", 2, 1),
+        ("a", "x", 3, 1),
+        ("a", "y", 3, 0),
+        ("b", "y", 4, 1),
+        ("b", "z", 5, 1),
+        ("c", "x", 6, 1),
+    ]
+    log = unskew.read(
+        pa.table(
+            dict(zip(("user", "item", "time", "label"), map(list, zip(*rows, strict=True)), strict=True))
+        )
+    )
     train, valid, test = unskew.split(log, shares=(4, 1, 2)).summary()
-    assert train == {"part": "train", "rows": 4, "positives": 3, "users": 2, "items": 2, "unknown_user_rows": 0} | {
+    assert train == {
+        "part": "train",
+        "rows": 4,
+        "positives": 3,
+        "users": 2,
+        "items": 2,
+        "unknown_user_rows": 0,
+    } | {
         "unknown_item_rows": 1,  # y was shown, but nobody took it
         "repeated_positives": 1,
         "first_appearances": 0,  # at the very first moment everything is new
@@ -78,7 +109,10 @@ def test_rare_ids_by_hand() -> None:
     log = unskew.read({"user": user, "item": item, "time": range(9)})
     split = unskew.split(log, shares=(6, 0, 3), min_count=2)  # training: a 3, b 2, c 1; x 4, y 1, z 1
     assert (split.known_users, split.known_items, split.min_count) == (3, 3, 2)
-    for vocabulary, known, rare in ((log.users, split.user_ids, ["c"]), (log.items, split.item_ids, ["y", "z"])):
+    for vocabulary, known, rare in (
+        (log.users, split.user_ids, ["c"]),
+        (log.items, split.item_ids, ["y", "z"]),
+    ):
         assert known.size == 3
         assert known.rare is not None
         assert vocabulary.of(np.flatnonzero(known.rare)).to_pylist() == rare
@@ -94,7 +128,9 @@ def test_the_threshold_of_prepare_is_the_default_of_split(tmp_path: Path) -> Non
     split = unskew.split(log)
     assert split.min_count == 3
     taken = [row for row in zip(*columns(log).values(), strict=True) if row[3] and row[2] < split.train_end]
-    counts = {item: sum(row[1] == item for row in taken) for item in log.items.ids.to_pylist()[: split.known_items]}
+    counts = {
+        item: sum(row[1] == item for row in taken) for item in log.items.ids.to_pylist()[: split.known_items]
+    }
     assert split.item_ids.rare is not None
     assert split.item_ids.rare.tolist() == [count < 3 for count in counts.values()]
     assert unskew.split(log, min_count=1).item_ids.rare is None  # the caller has the last word
@@ -105,19 +141,33 @@ def test_the_threshold_of_prepare_is_the_default_of_split(tmp_path: Path) -> Non
 # Repeats
 
 
-triples = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 6), st.integers(0, 1)), min_size=4, max_size=60)
+triples = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 6), st.integers(0, 1)),
+    min_size=4,
+    max_size=60,
+)
 
 
 @effort(max_examples=25)
 @given(triples)
 def test_repeated_is_the_naive_loop(rows: list[tuple[int, int, int, int]]) -> None:
-    """A row repeats if its user had a positive on its item strictly before: ties and what was only shown do not count."""
+    """A row repeats if its user had a positive on its item strictly before: ties and what was only shown do
+    not count."""
     rows += [(8, 8, 3, 1), (9, 9, 3, 1)]
-    log = unskew.read(pa.table(dict(zip(("user", "item", "time", "label"), map(list, zip(*rows, strict=True)), strict=True))))
+    log = unskew.read(
+        pa.table(
+            dict(zip(("user", "item", "time", "label"), map(list, zip(*rows, strict=True)), strict=True))
+        )
+    )
     table = list(zip(*columns(log).values(), strict=True))
-    slow = [any((u, i) == (user, item) and y and t < time for u, i, t, y in table) for user, item, time, _ in table]
+    slow = [
+        any((u, i) == (user, item) and y and t < time for u, i, t, y in table)
+        for user, item, time, _ in table
+    ]
     assert log.repeated.tolist() == slow
-    user, item, time = np.meshgrid(np.arange(len(log.users)), np.arange(len(log.items)), np.arange(8), indexing="ij")
+    user, item, time = np.meshgrid(
+        np.arange(len(log.users)), np.arange(len(log.items)), np.arange(8), indexing="ij"
+    )
     had = log.had_before(user, item, time)
     names = log.users.ids.to_pylist(), log.items.ids.to_pylist()
     for place in np.ndindex(had.shape):
@@ -131,12 +181,25 @@ def test_auto_keeps_repeats_from_one_percent_on(repeats: int, kept: bool) -> Non
     assert PART_OF_THE_TASK == 0.01
     user, item, time = np.arange(200) % 20, np.arange(200) // 20, np.arange(200)
     item[20 : 20 + repeats] = 0  # the first users have item 0 already
-    later = {"user": np.arange(20), "item": np.zeros(20, int), "time": np.arange(300, 320), "label": np.ones(20, int)}
-    shown = {"user": np.arange(20), "item": np.zeros(20, int), "time": np.full(20, 190), "label": np.zeros(20, int)}
+    later = {
+        "user": np.arange(20),
+        "item": np.zeros(20, int),
+        "time": np.arange(300, 320),
+        "label": np.ones(20, int),
+    }
+    shown = {
+        "user": np.arange(20),
+        "item": np.zeros(20, int),
+        "time": np.full(20, 190),
+        "label": np.zeros(20, int),
+    }
     rows = {"user": user, "item": item, "time": time, "label": np.ones(200, int)}
     log = unskew.read({name: np.concatenate([rows[name], shown[name], later[name]]) for name in rows})
     split = unskew.split(log, shares=(220, 10, 10))
-    assert (split.train_end, int(log.repeated[split.mask("train") & (log.label == 1)].sum())) == (300, repeats)
+    assert (split.train_end, int(log.repeated[split.mask("train") & (log.label == 1)].sum())) == (
+        300,
+        repeats,
+    )
     assert split.repeats is kept
     assert unskew.split(log, shares=(220, 10, 10), repeats="keep").repeats
     assert not unskew.split(log, shares=(220, 10, 10), repeats="hide").repeats
@@ -154,19 +217,36 @@ def test_targets_are_the_naive_loop(log: unskew.Log, repeats: str, reads_audienc
         past = [(u, i) for u, i, t, _ in taken if t < time]
         is_new = time > begins and item not in {i for _, i in past}
         repeated = (user, item) in past
-        expected.append(time < split.train_end and not (repeated and repeats == "hide") and not (is_new and reads_audiences))
+        expected.append(
+            time < split.train_end
+            and not (repeated and repeats == "hide")
+            and not (is_new and reads_audiences)
+        )
     assert split.targets("train", reads_audiences).tolist() == expected
-    assert 0 < sum(expected) < sum(time < split.train_end for _, _, time, _ in table) or (repeats == "keep" and not reads_audiences)
+    assert 0 < sum(expected) < sum(time < split.train_end for _, _, time, _ in table) or (
+        repeats == "keep" and not reads_audiences
+    )
 
 
 def test_an_item_that_was_only_shown_does_not_exist() -> None:
-    rows = [("a", "x", 5, 1), ("a", "y", 6, 0), ("b", "y", 7, 1), ("a", "y", 7, 0), ("a", "y", 8, 0), ("b", "z", 5, 1)]
-    log = unskew.read(dict(zip(("user", "item", "time", "label"), map(list, zip(*rows, strict=True)), strict=True)))
+    rows = [
+        ("a", "x", 5, 1),
+        ("a", "y", 6, 0),
+        ("b", "y", 7, 1),
+        ("a", "y", 7, 0),
+        ("a", "y", 8, 0),
+        ("b", "z", 5, 1),
+    ]
+    log = unskew.read(
+        dict(zip(("user", "item", "time", "label"), map(list, zip(*rows, strict=True)), strict=True))
+    )
     split = unskew.split(log)
     table = columns(log)
     first = {
         (item, time, label)
-        for item, time, label, new in zip(table["item"], table["time"], table["label"], split.first_appearance, strict=True)
+        for item, time, label, new in zip(
+            table["item"], table["time"], table["label"], split.first_appearance, strict=True
+        )
         if new
     }
     # x and z are there from the very first moment; y was shown at 6, and at 7 it is taken for the first time.

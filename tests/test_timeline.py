@@ -15,12 +15,17 @@ START = 1_700_000_000
 
 @pytest.fixture(scope="module")
 def split() -> unskew.Split:
-    """Forty days; tastes of the hour, so that a model trained long ago knows little. The thirtieth day is empty."""
+    """Forty days; tastes of the hour, so that a model trained long ago knows little. The thirtieth day is
+    empty."""
     random = np.random.default_rng(2)
     day = random.integers(0, 40, 3000)
     day = day[day != 30]
     item = (day // 4 * 3 + random.integers(0, 12, len(day))) % 40
-    table = {"user": random.integers(0, 50, len(day)), "item": item, "time": START + day * DAY + random.integers(0, DAY, len(day))}
+    table = {
+        "user": random.integers(0, 50, len(day)),
+        "item": item,
+        "time": START + day * DAY + random.integers(0, DAY, len(day)),
+    }
     return unskew.split(unskew.read(table), shares=(40, 20, 40))
 
 
@@ -29,19 +34,27 @@ def model(split: unskew.Split) -> unskew.Model:
     return unskew.recommender("sasrec", {"width": 8, "rounds": 2, "valid_rows": 100}).fit(split)
 
 
-def test_windows_cover_the_test_part_once_and_are_the_frozen_test_in_pieces(split: unskew.Split, model: unskew.Model) -> None:
+def test_windows_cover_the_test_part_once_and_are_the_frozen_test_in_pieces(
+    split: unskew.Split, model: unskew.Model
+) -> None:
     found = unskew.rolling(model, split, "3d")
     whole = model.evaluate(split)
     parts = [window.evaluation for window in found.windows if window.evaluation is not None]
     np.testing.assert_array_equal(np.concatenate([part.rows for part in parts]), whole.rows)
-    np.testing.assert_allclose(np.concatenate([part.values["ndcg@10"] for part in parts]), whole.values["ndcg@10"], rtol=1e-5)
+    np.testing.assert_allclose(
+        np.concatenate([part.values["ndcg@10"] for part in parts]), whole.values["ndcg@10"], rtol=1e-5
+    )
     assert found.mean() == pytest.approx(whole.mean("ndcg@10"))
     for window, following in zip(found.windows, found.windows[1:], strict=False):
         assert (window.end - window.start, window.end) == (3 * DAY, following.start)
     assert found.windows[0].start == split.valid_end
     assert found.windows[-1].end == split.log.time.max() + 1
     assert {window.trained_until for window in found.windows} == {split.train_end}
-    assert [found.as_dict()[name] for name in ("protocol", "test", "repeats")] == ["full", "ordinary", "kept as candidates"]
+    assert [found.as_dict()[name] for name in ("protocol", "test", "repeats")] == [
+        "full",
+        "ordinary",
+        "kept as candidates",
+    ]
     described = found.as_dict()["windows"][0]
     assert described["start"].startswith("2023-")
     low, high = described["interval"]["ndcg@10"]
@@ -56,7 +69,9 @@ def test_a_window_without_positives_has_no_figure(split: unskew.Split, model: un
     assert not math.isnan(found.mean())
 
 
-def test_refreshed_models_are_trained_before_their_window_and_on_everything_before(split: unskew.Split, model: unskew.Model) -> None:
+def test_refreshed_models_are_trained_before_their_window_and_on_everything_before(
+    split: unskew.Split, model: unskew.Model
+) -> None:
     found = unskew.rolling(model, split, "6d", refresh="each", sample=60)
     assert len({window.trained_until for window in found.windows}) == len(found.windows) > 2
     for window in found.windows:
@@ -69,7 +84,9 @@ def test_refreshed_models_are_trained_before_their_window_and_on_everything_befo
     np.testing.assert_array_equal(again.evaluation.values["ndcg@10"], expected.values["ndcg@10"])
     before = (split.log.time < again.start).sum()
     assert (split.log.time < again.trained_until).sum() / before == pytest.approx(40 / 60, abs=0.02)
-    assert np.nanmean(found.curve()[1:]) > np.nanmean(unskew.rolling(model, split, "6d", sample=60).curve()[1:])  # what a refresh is for
+    assert np.nanmean(found.curve()[1:]) > np.nanmean(
+        unskew.rolling(model, split, "6d", sample=60).curve()[1:]
+    )  # what a refresh is for
 
 
 def test_other_tests_roll_too(split: unskew.Split, model: unskew.Model) -> None:
@@ -77,30 +94,41 @@ def test_other_tests_roll_too(split: unskew.Split, model: unskew.Model) -> None:
     evaluation = found.windows[0].evaluation
     assert evaluation is not None
     items = split.log.item[evaluation.rows]
-    assert np.bincount(items, evaluation.weights)[np.unique(items)] == pytest.approx(1)  # every item of the window counts once
+    assert np.bincount(items, evaluation.weights)[np.unique(items)] == pytest.approx(
+        1
+    )  # every item of the window counts once
 
 
-def test_a_window_whose_rows_the_test_does_not_have_has_no_figure(split: unskew.Split, model: unskew.Model) -> None:
+def test_a_window_whose_rows_the_test_does_not_have_has_no_figure(
+    split: unskew.Split, model: unskew.Model
+) -> None:
     """Under the authors' protocol the test is theirs, which may accept none of a window's few rows."""
     found = unskew.rolling(model, split, "2h", protocol="authors")
     ordinary = unskew.rolling(model, split, "2h")
     nothing = [window.evaluation is None for window in found.windows]
     assert sum(nothing) > sum(window.evaluation is None for window in ordinary.windows)
-    assert {window.evaluation.test for window in found.windows if window.evaluation is not None} == {"authors"}
+    assert {window.evaluation.test for window in found.windows if window.evaluation is not None} == {
+        "authors"
+    }
 
 
-def test_rows_that_a_model_was_trained_or_chosen_on_are_refused(split: unskew.Split, model: unskew.Model) -> None:
+def test_rows_that_a_model_was_trained_or_chosen_on_are_refused(
+    split: unskew.Split, model: unskew.Model
+) -> None:
     for train_end, valid_end, said in (
         (START + 3 * DAY, START + 5 * DAY, "trained on"),
         (split.train_end, split.train_end + DAY, "chosen on"),
     ):
         with pytest.raises(unskew.BadInput, match=said):
             model.evaluate(split_at(split.log, split.settings, train_end, valid_end))
-    model.evaluate(split_at(split.log, split.settings, split.train_end, split.valid_end + DAY), sample=5)  # later is no harm
+    model.evaluate(
+        split_at(split.log, split.settings, split.train_end, split.valid_end + DAY), sample=5
+    )  # later is no harm
 
 
 @pytest.mark.parametrize(
-    ("window", "ticks", "expected"), [("7d", 1, 7 * DAY), ("1.5h", 1000, 5_400_000), ("1w", 1, 7 * DAY), ("25", None, 25)]
+    ("window", "ticks", "expected"),
+    [("7d", 1, 7 * DAY), ("1.5h", 1000, 5_400_000), ("1w", 1, 7 * DAY), ("25", None, 25)],
 )
 def test_durations(window: str, ticks: int | None, expected: int) -> None:
     assert ticks_of(window, ticks) == expected
@@ -108,7 +136,13 @@ def test_durations(window: str, ticks: int | None, expected: int) -> None:
 
 @pytest.mark.parametrize(
     ("window", "ticks", "said"),
-    [("soon", 1, "such as 7d"), ("7 moons", 1, "such as 7d"), ("7", 1, "a unit"), ("7d", None, "only an order"), ("0d", 1, "one tick")],
+    [
+        ("soon", 1, "such as 7d"),
+        ("7 moons", 1, "such as 7d"),
+        ("7", 1, "a unit"),
+        ("7d", None, "only an order"),
+        ("0d", 1, "one tick"),
+    ],
 )
 def test_durations_that_are_none(window: str, ticks: int | None, said: str) -> None:
     with pytest.raises(unskew.BadInput, match=said):

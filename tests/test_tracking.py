@@ -15,7 +15,15 @@ from unskew.run import RunFolder, train
 from unskew.tracking import tensorboard
 from unskew.train import Trainer
 
-SETTINGS: dict[str, Any] = {"width": 8, "layers": 1, "inner": 8, "hidden": 8, "history": 5, "audience": 4, "unsupervised_rounds": 1}
+SETTINGS: dict[str, Any] = {
+    "width": 8,
+    "layers": 1,
+    "inner": 8,
+    "hidden": 8,
+    "history": 5,
+    "audience": 4,
+    "unsupervised_rounds": 1,
+}
 SETTINGS |= {"rounds": 3, "patience": 9, "batch_size": 128, "sequences": 64, "valid_rows": 50}
 
 
@@ -28,7 +36,10 @@ def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
     read = EventAccumulator(str(folder), purge_orphaned_data=False)
     read.Reload()
     # Files of one second are read in the order of their names, .10 before .9.
-    return {tag: sorted((event.step, event.value) for event in read.Scalars(tag)) for tag in read.Tags()["scalars"]}
+    return {
+        tag: sorted((event.step, event.value) for event in read.Scalars(tag))
+        for tag in read.Tags()["scalars"]
+    }
 
 
 def numbers(records: list[dict[str, Any]], *path: str) -> list[tuple[int, float]]:
@@ -67,7 +78,11 @@ def test_any_function_is_told_and_cannot_harm(split: unskew.Split, tmp_path: Pat
         record["losses"].clear()
 
     model = unskew.DEPS(**SETTINGS).fit(split, tmp_path / "run", on_record=spoil)
-    assert told == model.records == [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
+    assert (
+        told
+        == model.records
+        == [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
+    )
     assert all(record["losses"] for record in told)
 
 
@@ -75,8 +90,12 @@ class Killed(Exception):  # noqa: N818
     pass
 
 
-@pytest.mark.parametrize("moment", ["before it is saved", "before it is told", "while it is told", "after it was told"])
-def test_a_resumed_run_loses_and_doubles_nothing(split: unskew.Split, tmp_path: Path, monkeypatch, moment: str) -> None:
+@pytest.mark.parametrize(
+    "moment", ["before it is saved", "before it is told", "while it is told", "after it was told"]
+)
+def test_a_resumed_run_loses_and_doubles_nothing(
+    split: unskew.Split, tmp_path: Path, monkeypatch, moment: str
+) -> None:
     made, board = unskew.DEPS(**SETTINGS), tmp_path / "board"
 
     def kill_at_second(trainer: Trainer) -> None:
@@ -87,10 +106,17 @@ def test_a_resumed_run_loses_and_doubles_nothing(split: unskew.Split, tmp_path: 
         save, tell, told = RunFolder.save, Trainer.tell, tensorboard(board)
         if moment == "before it is saved":
             patched.setattr(
-                RunFolder, "save", lambda self, trainer, record: (record and kill_at_second(trainer), save(self, trainer, record))
+                RunFolder,
+                "save",
+                lambda self, trainer, record: (
+                    record and kill_at_second(trainer),
+                    save(self, trainer, record),
+                ),
             )
         if moment == "before it is told":
-            patched.setattr(Trainer, "tell", lambda self, records: (kill_at_second(self), tell(self, records)))
+            patched.setattr(
+                Trainer, "tell", lambda self, records: (kill_at_second(self), tell(self, records))
+            )
         if moment == "while it is told":
 
             def half(record: dict[str, Any]) -> None:
@@ -100,16 +126,29 @@ def test_a_resumed_run_loses_and_doubles_nothing(split: unskew.Split, tmp_path: 
                 told(record)
 
         if moment == "after it was told":
-            patched.setattr(Trainer, "tell", lambda self, records: (tell(self, records), kill_at_second(self)))
+            patched.setattr(
+                Trainer, "tell", lambda self, records: (tell(self, records), kill_at_second(self))
+            )
         with pytest.raises(Killed):
-            train(split, "deps", made.config, made.training, tmp_path / "run", on_record=half if moment == "while it is told" else told)
+            train(
+                split,
+                "deps",
+                made.config,
+                made.training,
+                tmp_path / "run",
+                on_record=half if moment == "while it is told" else told,
+            )
     with pytest.raises(unskew.BadInput, match="holds the events of another run"):
         tensorboard(board)
     made.fit(split, tmp_path / "run", resume=True, on_record=tensorboard(board, resume=True))
     same(board, made.records)
-    made.fit(split, tmp_path / "run", resume=True, on_record=tensorboard(board, resume=True))  # finished: nothing is new
+    made.fit(
+        split, tmp_path / "run", resume=True, on_record=tensorboard(board, resume=True)
+    )  # finished: nothing is new
     same(board, made.records)
-    made.fit(split, tmp_path / "run", resume=True, on_record=tensorboard(tmp_path / "late"))  # of a finished run, too
+    made.fit(
+        split, tmp_path / "run", resume=True, on_record=tensorboard(tmp_path / "late")
+    )  # of a finished run, too
     same(tmp_path / "late", made.records)
 
 
@@ -124,9 +163,20 @@ def test_a_broken_last_event_is_written_again(split: unskew.Split, tmp_path: Pat
 def test_the_command_line(capsys, tmp_path: Path, monkeypatch) -> None:
     unskew.prepare(random_table(rows=900, users=40, items=30), tmp_path / "data")
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in SETTINGS.items()]
-    command = ["train", str(tmp_path / "data"), "--out", str(tmp_path / "run"), "--tensorboard", str(tmp_path / "board"), *flags]
+    command = [
+        "train",
+        str(tmp_path / "data"),
+        "--out",
+        str(tmp_path / "run"),
+        "--tensorboard",
+        str(tmp_path / "board"),
+        *flags,
+    ]
     assert main(command) == 0
-    same(tmp_path / "board", [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()])
+    same(
+        tmp_path / "board",
+        [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()],
+    )
     assert main([*command, "--resume"]) == 0
     capsys.readouterr()
     before = sorted(path.name for path in (tmp_path / "board").iterdir())
@@ -142,4 +192,6 @@ def test_the_command_line(capsys, tmp_path: Path, monkeypatch) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["board", "data", "run"]
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     assert main([*command, "--out", str(tmp_path / "new"), "--tensorboard", str(tmp_path / "other")]) == 2
-    assert capsys.readouterr().err == "unskew: TensorBoard is not installed: pip install 'unskew[tensorboard]'\n"
+    assert (
+        capsys.readouterr().err == "unskew: TensorBoard is not installed: pip install 'unskew[tensorboard]'\n"
+    )

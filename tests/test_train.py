@@ -1,4 +1,5 @@
-"""The training loop: stages in order, early stopping, exact resumption after a kill at any moment, runs that are whole or not there."""
+"""The training loop: stages in order, early stopping, exact resumption after a kill at any moment, runs that
+are whole or not there."""
 
 import json
 import os
@@ -30,7 +31,9 @@ from unskew.recommend import for_users
 from unskew.run import RunFolder, train
 from unskew.train import Trainer, Training
 
-TINY = DEPS.Config(width=8, layers=1, heads=2, inner=16, hidden=8, dropout=0.2, unsupervised_rounds=1, history=6, audience=4)
+TINY = DEPS.Config(
+    width=8, layers=1, heads=2, inner=16, hidden=8, dropout=0.2, unsupervised_rounds=1, history=6, audience=4
+)
 SHORT = Training(rounds=3, batch_size=128, sequences=16, valid_rows=50, patience=9, seed=3)
 CRITERIA = ("ordinary", "balanced")
 
@@ -53,7 +56,8 @@ class Killed(Exception):  # noqa: N818
 
 
 def train_until(split: Split, folder: Path, step: int, monkeypatch, every: int) -> None:
-    """Train and die at a step, with a checkpoint every few steps: what a kill leaves behind is the folder alone."""
+    """Train and die at a step, with a checkpoint every few steps: what a kill leaves behind is the folder
+    alone."""
     with monkeypatch.context() as patched:
 
         def checkpoint(self: RunFolder, trainer: Trainer) -> None:
@@ -73,19 +77,32 @@ def card(folder: Path) -> dict:
 
 def records(folder: Path) -> list[dict]:
     lines = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key not in ("rows_per_s", "peak_gb")} for line in lines]
+    return [
+        {key: value for key, value in line.items() if key not in ("rows_per_s", "peak_gb")} for line in lines
+    ]
 
 
 def assert_same_run(folder: Path, other: Path) -> None:
     for criterion in CRITERIA:
-        assert (folder / f"weights-{criterion}.safetensors").read_bytes() == (other / f"weights-{criterion}.safetensors").read_bytes()
+        assert (folder / f"weights-{criterion}.safetensors").read_bytes() == (
+            other / f"weights-{criterion}.safetensors"
+        ).read_bytes()
     assert records(folder) == records(other)
     assert {path.name for path in folder.iterdir()} == {path.name for path in other.iterdir()}
 
 
 def test_a_run_is_whole(uninterrupted: Path) -> None:
-    names = {"config.json", "memory.safetensors", "users.parquet", "items.parquet", "records.jsonl", "card.json"}
-    assert {path.name for path in uninterrupted.iterdir()} == names | {f"weights-{criterion}.safetensors" for criterion in CRITERIA}
+    names = {
+        "config.json",
+        "memory.safetensors",
+        "users.parquet",
+        "items.parquet",
+        "records.jsonl",
+        "card.json",
+    }
+    assert {path.name for path in uninterrupted.iterdir()} == names | {
+        f"weights-{criterion}.safetensors" for criterion in CRITERIA
+    }
     stages = [record["stage"] for record in records(uninterrupted)]
     assert stages == ["unsupervised"] + ["unbiased"] * 3
     for record in records(uninterrupted):
@@ -118,14 +135,38 @@ def test_killed_again_and_again(split: Split, uninterrupted: Path, tmp_path: Pat
 
 def test_a_real_kill_and_the_command_line(split: Split, tmp_path: Path) -> None:
     unskew.prepare(random_table(rows=4000, users=80, items=60, negatives=0.0), tmp_path / "data")
-    flags = ["--width", "8", "--layers", "1", "--inner", "16", "--unsupervised-rounds", "1", "--rounds", "4", "--batch-size", "64"]
+    flags = [
+        "--width",
+        "8",
+        "--layers",
+        "1",
+        "--inner",
+        "16",
+        "--unsupervised-rounds",
+        "1",
+        "--rounds",
+        "4",
+        "--batch-size",
+        "64",
+    ]
     flags += ["--threads", "1", "--valid-rows", "50", "--dropout", "0.2"]
     code = (
-        "import sys, unskew.run as r; r.CHECKPOINT_EVERY = 0.05; from unskew.cli import main; print('ready', flush=True); sys.exit(main())"
+        "import sys, unskew.run as r; r.CHECKPOINT_EVERY = 0.05; from unskew.cli import main; "
+        "print('ready', flush=True); sys.exit(main())"
     )
 
     def command(out: str) -> list[str]:
-        return [sys.executable, "-c", code, "train", str(tmp_path / "data"), "--out", str(tmp_path / out), "--resume", *flags]
+        return [
+            sys.executable,
+            "-c",
+            code,
+            "train",
+            str(tmp_path / "data"),
+            "--out",
+            str(tmp_path / out),
+            "--resume",
+            *flags,
+        ]
 
     assert subprocess.run(command("whole"), capture_output=True, timeout=240, check=False).returncode == 0
     for wait in (0.3, 0.8, 1.3):
@@ -142,7 +183,11 @@ def test_a_real_kill_and_the_command_line(split: Split, tmp_path: Path) -> None:
 def test_the_card_says_what_validation_chose(split: Split, uninterrupted: Path, tmp_path: Path) -> None:
     """Models that no gradient trains have no best round; what they have chosen stands there by its name."""
     chosen = {}
-    for name, settings in (("popularity", {}), ("itemknn", {}), ("debiased-popularity", {"propensity": "item-pro"})):
+    for name, settings in (
+        ("popularity", {}),
+        ("itemknn", {}),
+        ("debiased-popularity", {"propensity": "item-pro"}),
+    ):
         made = recommender(name, settings | {"valid_rows": 100}).fit(split, tmp_path / name)
         made.save(tmp_path / "again" / name)
         said = card(tmp_path / name)
@@ -152,9 +197,14 @@ def test_the_card_says_what_validation_chose(split: Split, uninterrupted: Path, 
     for criterion in CRITERIA:
         settings = replace(SHORT, valid_rows=100, seed=0, choose_by=criterion)
         network = train(split, "popularity", Popularity.Config(), settings)[0]
-        settled = {"window_ticks": float(network.window_ticks), "half_life_ticks": float(network.half_life_ticks)}
+        settled = {
+            "window_ticks": float(network.window_ticks),
+            "half_life_ticks": float(network.half_life_ticks),
+        }
         assert chosen["popularity"][criterion] == settled
-        assert chosen["debiased-popularity"][criterion] == {f"backbone.{name}": value for name, value in settled.items()}
+        assert chosen["debiased-popularity"][criterion] == {
+            f"backbone.{name}": value for name, value in settled.items()
+        }
         assert chosen["itemknn"][criterion].keys() == {"decay"}
         assert chosen["itemknn"][criterion]["decay"] in DECAYS
     recommender("popularity", {"recency": "window", "span": 77.0}).fit(split, tmp_path / "given")
@@ -173,7 +223,10 @@ def test_another_seed_is_another_run_and_the_same_one_repeats(split: Split, unin
 
 # Two criteria, side by side
 
-ORDINARY, BALANCED = [0.1, 0.5, 0.2, 0.3, 0.3, 0.9], [0.1, 0.2, 0.4, 0.3, 0.3, 0.9]  # the best so far: rounds 1 and 2; then too late
+ORDINARY, BALANCED = (
+    [0.1, 0.5, 0.2, 0.3, 0.3, 0.9],
+    [0.1, 0.2, 0.4, 0.3, 0.3, 0.9],
+)  # the best so far: rounds 1 and 2; then too late
 WAITS = {"rounds": 10, "patience": 2}
 FPMC = {"width": 4, "history": 2, "learning_rate": 0.05, "sequences": 16}
 
@@ -198,17 +251,26 @@ def same(one: State, other: State) -> bool:
     return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
 
 
-def test_patience_waits_for_the_slowest_criterion_and_the_best_weights_by_each_stay(split: Split, planted: list[State]) -> None:
+def test_patience_waits_for_the_slowest_criterion_and_the_best_weights_by_each_stay(
+    split: Split, planted: list[State]
+) -> None:
     model, trainer = train(split, "deps", TINY, replace(SHORT, **WAITS))
-    assert [record["valid"]["ordinary"]["ndcg@10"] for record in trainer.records if "valid" in record] == ORDINARY[:5]
-    assert (trainer.progress.best_round, trainer.progress.best) == ({"ordinary": 1, "balanced": 2}, {"ordinary": 0.5, "balanced": 0.4})
+    assert [
+        record["valid"]["ordinary"]["ndcg@10"] for record in trainer.records if "valid" in record
+    ] == ORDINARY[:5]
+    assert (trainer.progress.best_round, trainer.progress.best) == (
+        {"ordinary": 1, "balanced": 2},
+        {"ordinary": 0.5, "balanced": 0.4},
+    )
     assert same(trainer.best["ordinary"], planted[1])
     assert same(trainer.best["balanced"], planted[2])
     assert not same(planted[1], planted[2])
     assert same(model.state_dict(), planted[2])  # deps is chosen by the balanced one
 
 
-def test_a_resumed_run_has_the_best_weights_by_each(split: Split, planted: list[State], tmp_path: Path, monkeypatch) -> None:
+def test_a_resumed_run_has_the_best_weights_by_each(
+    split: Split, planted: list[State], tmp_path: Path, monkeypatch
+) -> None:
     """Killed after both were found, when no later round can find them again."""
     made = recommender("fpmc", FPMC | WAITS)
     save = RunFolder.save
@@ -228,12 +290,18 @@ def test_a_resumed_run_has_the_best_weights_by_each(split: Split, planted: list[
     assert same(made._weights["balanced"], planted[2])
 
 
-@pytest.mark.parametrize(("slow", "rounds"), [([0.1, 0.1, 0.1, 0.1, 0.2, 0.2, 0.2], 3), ([0.1, 0.1, 0.2, 0.2, 0.2, 0.2, 0.2], 5)])
+@pytest.mark.parametrize(
+    ("slow", "rounds"), [([0.1, 0.1, 0.1, 0.1, 0.2, 0.2, 0.2], 3), ([0.1, 0.1, 0.2, 0.2, 0.2, 0.2, 0.2], 5)]
+)
 @pytest.mark.parametrize("which", CRITERIA)
-def test_either_criterion_may_be_the_slow_one(split: Split, monkeypatch, slow: list[float], rounds: int, which: str) -> None:
+def test_either_criterion_may_be_the_slow_one(
+    split: Split, monkeypatch, slow: list[float], rounds: int, which: str
+) -> None:
     given = iter(slow)
     other = next(criterion for criterion in CRITERIA if criterion != which)
-    monkeypatch.setattr(Trainer, "_validate", lambda self: {which: {"ndcg@10": next(given)}, other: {"ndcg@10": 0.3}})
+    monkeypatch.setattr(
+        Trainer, "_validate", lambda self: {which: {"ndcg@10": next(given)}, other: {"ndcg@10": 0.3}}
+    )
     assert len(recommender("fpmc", FPMC | WAITS).fit(split).records) == rounds
 
 
@@ -245,7 +313,9 @@ def test_a_test_is_evaluated_with_its_own_weights_and_lists_with_the_chosen_ones
     made.save(tmp_path / "again")
     chosen = "ordinary" if choose_by == "auto" else choose_by
     by = {"ordinary": planted[1], "balanced": planted[2]}
-    alone = {criterion: type(made.network)(split, made.config) for criterion in by}  # networks that have one set of weights only
+    alone = {
+        criterion: type(made.network)(split, made.config) for criterion in by
+    }  # networks that have one set of weights only
     for criterion, network in alone.items():
         network.load_state_dict(by[criterion])
 
@@ -253,7 +323,10 @@ def test_a_test_is_evaluated_with_its_own_weights_and_lists_with_the_chosen_ones
         tested = held_out(split, "test", test)
         return evaluation(split, rank(alone[criterion].eval(), split, tested.rows), "full", tested).metrics()
 
-    lists = {criterion: for_users(network, split.log, ["u1", "u2"], seen=split.repeats).table for criterion, network in alone.items()}
+    lists = {
+        criterion: for_users(network, split.log, ["u1", "u2"], seen=split.repeats).table
+        for criterion, network in alone.items()
+    }
     assert not lists["ordinary"].equals(lists["balanced"])
     for one in (made, unskew.load(tmp_path / "run"), unskew.load(tmp_path / "again")):
         assert same(one.network.state_dict(), by[chosen])
@@ -293,8 +366,12 @@ def test_a_criterion_that_the_ranked_rows_do_not_have_is_refused(tmp_path: Path)
     for wanted in ({"valid_rows": 50}, {"valid_rows": 2000}):
         made = recommender("fpmc", FPMC | {"rounds": 1} | wanted).fit(few)
         assert ("shown" in made._weights) == (wanted["valid_rows"] == 2000)
-    with pytest.raises(unskew.BadInput, match="choose_by shown: this log's validation part has only ordinary, balanced"):
-        recommender("fpmc", FPMC | {"rounds": 1, "valid_rows": 50, "choose_by": "shown"}).fit(few, tmp_path / "run")
+    with pytest.raises(
+        unskew.BadInput, match="choose_by shown: this log's validation part has only ordinary, balanced"
+    ):
+        recommender("fpmc", FPMC | {"rounds": 1, "valid_rows": 50, "choose_by": "shown"}).fit(
+            few, tmp_path / "run"
+        )
     assert not (tmp_path / "run").exists()
     made = recommender("fpmc", FPMC | {"rounds": 1, "choose_by": "shown"}).fit(few, tmp_path / "shown")
     assert unskew.load(tmp_path / "shown").evaluate(few, test="shown").about["weights_chosen_by"] == "shown"
@@ -303,7 +380,9 @@ def test_a_criterion_that_the_ranked_rows_do_not_have_is_refused(tmp_path: Path)
 def test_without_a_validation_part_the_last_weights_are_the_ones(split: Split, tmp_path: Path) -> None:
     cut = unskew.split(split.log, shares=(60, 0, 40))
     for name, expected in (("fpmc", "ordinary"), ("debiased-fpmc", "balanced")):
-        made = recommender(name, FPMC | {"rounds": 2} | ({} if name == "fpmc" else {"propensity": "item-pro"})).fit(cut, tmp_path / name)
+        made = recommender(
+            name, FPMC | {"rounds": 2} | ({} if name == "fpmc" else {"propensity": "item-pro"})
+        ).fit(cut, tmp_path / name)
         assert card(tmp_path / name)["weights"] == [expected]
         assert len(made.records) == 2
         assert unskew.load(tmp_path / name).evaluate(cut).metrics() == made.evaluate(cut).metrics()
@@ -311,7 +390,9 @@ def test_without_a_validation_part_the_last_weights_are_the_ones(split: Split, t
 
 def test_validation_drops_nothing(split: Split) -> None:
     """What a round records is what its weights do without dropout."""
-    network, trainer = train(split, "sasrec", SASRec.Config(width=8, history=6, dropout=0.8), replace(SHORT, learning_rate=0.02))
+    network, trainer = train(
+        split, "sasrec", SASRec.Config(width=8, history=6, dropout=0.8), replace(SHORT, learning_rate=0.02)
+    )
     for criterion, state in trainer.best.items():
         network.load_state_dict(state)
         ranked = rank(network.eval(), split, trainer.valid.rows, SHORT.seed)
@@ -325,15 +406,25 @@ def test_runs_are_not_overwritten(split: Split, uninterrupted: Path, tmp_path: P
         train(split, "deps", TINY, SHORT, uninterrupted)
     with pytest.raises(unskew.BadInput, match="begun with width 8, not 4"):
         train(split, "deps", replace(TINY, width=4), SHORT, uninterrupted, resume=True)
-    for name, other in {"learning_rate": 0.1, "rounds": 4, "seed": 4, "batch_size": 64, "choose_by": "ordinary"}.items():
-        with pytest.raises(unskew.BadInput, match=f"begun with training {name} {getattr(SHORT, name)}, not {other}"):
+    for name, other in {
+        "learning_rate": 0.1,
+        "rounds": 4,
+        "seed": 4,
+        "batch_size": 64,
+        "choose_by": "ordinary",
+    }.items():
+        with pytest.raises(
+            unskew.BadInput, match=f"begun with training {name} {getattr(SHORT, name)}, not {other}"
+        ):
             train(split, "deps", TINY, replace(SHORT, **{name: other}), uninterrupted, resume=True)
     with pytest.raises(unskew.BadInput, match=r"begun with split shares \[50, 20, 30\], not \[60, 20, 20\]"):
         train(unskew.split(split.log, shares=(60, 20, 20)), "deps", TINY, SHORT, uninterrupted, resume=True)
     later = unskew.split(unskew.read(random_table(rows=901, users=40, items=30, negatives=0.0)))
     with pytest.raises(unskew.BadInput, match="begun on other data"):
         train(later, "deps", TINY, SHORT, uninterrupted, resume=True)
-    model, _ = train(split, "deps", TINY, SHORT, uninterrupted, resume=True)  # finished: nothing is done again
+    model, _ = train(
+        split, "deps", TINY, SHORT, uninterrupted, resume=True
+    )  # finished: nothing is done again
     stored = load_file(uninterrupted / "weights-balanced.safetensors")
     assert all(torch.equal(value, stored[name]) for name, value in model.state_dict().items())
     (tmp_path / "mine").mkdir()
@@ -344,7 +435,9 @@ def test_runs_are_not_overwritten(split: Split, uninterrupted: Path, tmp_path: P
         train(split, "depz", TINY, SHORT)
 
 
-def test_a_finished_run_that_is_resumed_says_the_same_of_itself(split: Split, uninterrupted: Path, tmp_path: Path) -> None:
+def test_a_finished_run_that_is_resumed_says_the_same_of_itself(
+    split: Split, uninterrupted: Path, tmp_path: Path
+) -> None:
     made = recommender("deps", asdict(TINY) | asdict(SHORT)).fit(split, uninterrupted, resume=True)
     made.save(tmp_path / "again")
     assert card(tmp_path / "again") == card(uninterrupted)
@@ -359,7 +452,9 @@ class Plain(SASRec):
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         (stage,) = super().stages(rounds)
-        descent = replace(stage.phases[0], optimizer=lambda parameters, rate, decay: torch.optim.SGD(parameters, lr=rate))
+        descent = replace(
+            stage.phases[0], optimizer=lambda parameters, rate, decay: torch.optim.SGD(parameters, lr=rate)
+        )
         return (replace(stage, phases=(descent,)),)
 
 
@@ -370,8 +465,14 @@ def test_long_gradients_are_shortened(split: Split) -> None:
         torch.manual_seed(0)
         model = Plain(split, SASRec.Config(width=8, history=6, dropout=0.0))
         before = {name: value.detach().clone() for name, value in model.named_parameters()}
-        Trainer(model, split, replace(SHORT, rounds=1, sequences=10_000, learning_rate=0.5, gradient_norm=norm)).run()
-        return float(torch.cat([(value.detach() - before[name]).flatten() for name, value in model.named_parameters()]).norm())
+        Trainer(
+            model, split, replace(SHORT, rounds=1, sequences=10_000, learning_rate=0.5, gradient_norm=norm)
+        ).run()
+        return float(
+            torch.cat(
+                [(value.detach() - before[name]).flatten() for name, value in model.named_parameters()]
+            ).norm()
+        )
 
     free = moved(1e9) / 0.5
     assert moved(0.3 * free) == pytest.approx(0.5 * 0.3 * free, rel=1e-3)
@@ -391,7 +492,9 @@ def test_other_seeds_have_other_batches_and_so_have_other_phases(split: Split) -
 
 
 def test_a_loss_that_is_not_a_number_stops_with_a_message(split: Split, monkeypatch) -> None:
-    monkeypatch.setattr(DEPS, "unbiased_loss", lambda self, batch: torch.tensor(float("nan"), requires_grad=True))
+    monkeypatch.setattr(
+        DEPS, "unbiased_loss", lambda self, batch: torch.tensor(float("nan"), requires_grad=True)
+    )
     with pytest.raises(unskew.UnskewError, match="the loss of phase unbiased is nan"):
         train(split, "deps", TINY, SHORT)
 
@@ -416,7 +519,12 @@ def test_two_processes_do_not_train_in_one_folder(split: Split, tmp_path: Path) 
     folder = tmp_path / "run"
     store = RunFolder.begin(folder, {"hash": "h"}, resume=False)
     store.unlock()
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER, folder / ".lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, folder / ".lock"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert holder.stdout is not None
     assert holder.stdin is not None
     try:

@@ -1,4 +1,5 @@
-"""The paper's theorems hold where the truth is known: 400 exposures of the same visits, everything else fixed."""
+"""The paper's theorems hold where the truth is known: 400 exposures of the same visits, everything else
+fixed."""
 
 import dataclasses
 
@@ -49,13 +50,25 @@ def z(losses, expected):
 
 def test_only_the_exposure_varies(world, drawn):
     assert drawn.shown_NVI.shape == (DRAWS, 100, len(world.log.items))
-    assert drawn.pairs.labels_BC.shape == drawn.delta_VI.shape == drawn.chance_VI.shape == drawn.shown_NVI.shape[1:]
-    deviations = (drawn.shown_NVI.mean(0) - drawn.chance_VI) / np.sqrt(drawn.chance_VI * (1 - drawn.chance_VI) / DRAWS)
+    assert (
+        drawn.pairs.labels_BC.shape
+        == drawn.delta_VI.shape
+        == drawn.chance_VI.shape
+        == drawn.shown_NVI.shape[1:]
+    )
+    deviations = (drawn.shown_NVI.mean(0) - drawn.chance_VI) / np.sqrt(
+        drawn.chance_VI * (1 - drawn.chance_VI) / DRAWS
+    )
     assert abs(deviations.mean()) < 4 / np.sqrt(deviations.size)
     assert abs((deviations**2).mean() - 1) < 0.1
-    # The pairs are in the codes of the log, the world in ids: a row of the log must find its own logged probability.
+    # The pairs are in the codes of the log, the world in ids: a row of the log must find its own logged
+    # probability.
     log = world.log
-    row = np.flatnonzero((log.exposed == 0) & (log.user == int(drawn.pairs.user_B[7])) & (log.time == int(drawn.pairs.times_B[7])))
+    row = np.flatnonzero(
+        (log.exposed == 0)
+        & (log.user == int(drawn.pairs.user_B[7]))
+        & (log.time == int(drawn.pairs.times_B[7]))
+    )
     assert len(row)
     assert drawn.chance_VI[7, log.item[row]] == pytest.approx(log.propensity[row], rel=1e-4)
 
@@ -70,7 +83,10 @@ def test_the_prediction_is_neither_perfect_nor_constant(world, drawn):
     assert drawn.delta_VI.min() > 0.01
 
 
-@pytest.mark.parametrize(("views", "alpha"), [("item", 0.5), ("user", 0.5), ("both", 0.5), ("both", 0.4), ("both", 0.0), ("both", 1.0)])
+@pytest.mark.parametrize(
+    ("views", "alpha"),
+    [("item", 0.5), ("user", 0.5), ("both", 0.5), ("both", 0.4), ("both", 0.0), ("both", 1.0)],
+)
 def test_the_weighted_loss_is_unbiased_from_each_view_and_combined(world, drawn, views, alpha):
     losses = drawn.weighted(TruePropensity(world, alpha, views=views).weights(drawn.pairs))
     assert abs(z(losses, drawn.ideal)) < 4
@@ -106,9 +122,12 @@ def test_the_variance_of_a_pair_never_exceeds_the_bound(world, drawn, clip):
     exact = chance * (1 - chance) * weight**2 * drawn.delta_VI**2
     assert exact == pytest.approx(drawn.variance(clip))
     assert (exact <= bound * (1 + 1e-9)).all()
-    # What the draws say: the variance of a Bernoulli variable is known to about |1 - 2 P| sqrt(P (1 - P) / N).
+    # What the draws say: the variance of a Bernoulli variable is known to about |1 - 2 P| sqrt(P (1 - P) /
+    # N).
     empirical = (drawn.shown_NVI * (weight * drawn.delta_VI)).var(0, ddof=1)
-    error = (weight * drawn.delta_VI) ** 2 * (np.abs(1 - 2 * chance) * np.sqrt(chance * (1 - chance) / DRAWS) + 1 / DRAWS)
+    error = (weight * drawn.delta_VI) ** 2 * (
+        np.abs(1 - 2 * chance) * np.sqrt(chance * (1 - chance) / DRAWS) + 1 / DRAWS
+    )
     assert (empirical <= bound + 5 * error).all()
     assert (np.abs(empirical - exact) <= 5 * error).all()
     assert empirical.sum() < bound.sum()
@@ -120,14 +139,21 @@ def test_without_the_clip_the_bound_is_broken(drawn):
 
 def test_two_views_are_never_worse_than_the_worse_one(drawn):
     """Theorem 2's first inequality, with views that disagree by up to a factor of e in both directions."""
-    user = np.minimum(drawn.chance_VI * np.exp(np.random.default_rng(1).uniform(-1, 1, drawn.chance_VI.shape)), 1)
-    both, item_only, user_only = (TwoViews(drawn.chance_VI, user, alpha, 0.05).weights(drawn.pairs) for alpha in (0.4, 1.0, 0.0))
-    assert (both <= torch.maximum(item_only, user_only) * (1 + 1e-9)).all()  # the variance of a pair is P (1 - P) (w delta)^2
+    user = np.minimum(
+        drawn.chance_VI * np.exp(np.random.default_rng(1).uniform(-1, 1, drawn.chance_VI.shape)), 1
+    )
+    both, item_only, user_only = (
+        TwoViews(drawn.chance_VI, user, alpha, 0.05).weights(drawn.pairs) for alpha in (0.4, 1.0, 0.0)
+    )
+    assert (
+        both <= torch.maximum(item_only, user_only) * (1 + 1e-9)
+    ).all()  # the variance of a pair is P (1 - P) (w delta)^2
     assert (both < torch.maximum(item_only, user_only) * 0.99).any()
 
 
 def test_the_bound_is_only_one_up_to_a_half():
-    """The paper says every M below 1; with P = 1/2 and M = 0.9 a pair has 0.25 / 0.81, more than 1 / 0.9 - 1."""
+    """The paper says every M below 1; with P = 1/2 and M = 0.9 a pair has 0.25 / 0.81, more than 1 / 0.9 -
+    1."""
     chance = np.array([[0.5]])
     pair = Redrawn(None, chance, np.ones((1, 1)), np.random.default_rng(0).random((4000, 1, 1)) < chance)
     assert pair.variance(0.9).item() == pytest.approx(0.25 / 0.81)
@@ -140,12 +166,16 @@ def test_the_bound_is_only_one_up_to_a_half():
 
 
 def test_the_bias_grows_with_the_clip_and_the_variance_falls(world, drawn):
-    draws = np.stack([drawn.weighted(TruePropensity(world, clip=clip).weights(drawn.pairs)) for clip in CLIPS])
+    draws = np.stack(
+        [drawn.weighted(TruePropensity(world, clip=clip).weights(drawn.pairs)) for clip in CLIPS]
+    )
     bias, variance = (np.array([part(clip).sum() for clip in CLIPS]) for part in (drawn.bias, drawn.variance))
     assert (np.diff(bias) < 0).all()
     assert (np.diff(draws.mean(1)) < 0).all()
     assert (np.diff(variance) < 0).all()
-    assert (np.diff(draws.std(1)[2:]) < 0).all()  # below, the clip reaches too few pairs to be seen through the noise
+    assert (
+        np.diff(draws.std(1)[2:]) < 0
+    ).all()  # below, the clip reaches too few pairs to be seen through the noise
     for losses, expected in zip(draws, drawn.ideal + bias, strict=True):
         assert abs(z(losses, expected)) < 4
     assert bias[0] > -1e-3 * drawn.ideal
@@ -166,8 +196,16 @@ def test_dividing_by_the_mean_weight_keeps_the_mean_and_lowers_the_deviation(wor
 
 def test_a_doubly_robust_loss_is_right_where_either_guess_is(world, drawn):
     weight = TruePropensity(world).weights(drawn.pairs)
-    assert abs(drawn.doubly_robust(weight, smoothed=1e9).mean() / drawn.ideal - 1) < 0.02  # a poor guess, true propensities
-    same = dataclasses.replace(drawn, delta_VI=np.broadcast_to(np.linspace(0.1, 2, drawn.delta_VI.shape[1]), drawn.delta_VI.shape))
-    shown_everywhere = dataclasses.replace(same, shown_NVI=same.shown_NVI[:, :, :] | (np.arange(len(same.delta_VI)) == 0)[:, None])
+    assert (
+        abs(drawn.doubly_robust(weight, smoothed=1e9).mean() / drawn.ideal - 1) < 0.02
+    )  # a poor guess, true propensities
+    same = dataclasses.replace(
+        drawn, delta_VI=np.broadcast_to(np.linspace(0.1, 2, drawn.delta_VI.shape[1]), drawn.delta_VI.shape)
+    )
+    shown_everywhere = dataclasses.replace(
+        same, shown_NVI=same.shown_NVI[:, :, :] | (np.arange(len(same.delta_VI)) == 0)[:, None]
+    )
     wrong = np.full(drawn.chance_VI.shape, 7.0)
-    assert np.allclose(shown_everywhere.doubly_robust(wrong, smoothed=1e-9), same.ideal)  # a perfect guess, wrong weights
+    assert np.allclose(
+        shown_everywhere.doubly_robust(wrong, smoothed=1e-9), same.ideal
+    )  # a perfect guess, wrong weights

@@ -23,8 +23,15 @@ def naive(rows: list[tuple[int, int]], entity: int, time: int, newest: int | Non
     return past if newest is None else past[max(0, len(past) - newest) :]
 
 
-@given(events, queries, st.sampled_from([None, 1, 3, 50]), st.sampled_from([(0, 1), (10**9, 10**3), (10**17, 2 * 10**17)]))
-def test_before_is_the_naive_loop(rows: list, asked: list, newest: int | None, clock: tuple[int, int]) -> None:
+@given(
+    events,
+    queries,
+    st.sampled_from([None, 1, 3, 50]),
+    st.sampled_from([(0, 1), (10**9, 10**3), (10**17, 2 * 10**17)]),
+)
+def test_before_is_the_naive_loop(
+    rows: list, asked: list, newest: int | None, clock: tuple[int, int]
+) -> None:
     shift, stretch = clock  # the last clock would overflow a composite key of raw times
     view = build(rows, shift, stretch)
     entity, time = np.array(asked, np.int64).T
@@ -76,7 +83,9 @@ def test_existing_is_the_naive_loop(rows: list, asked: list[int]) -> None:
     assert view.existing(np.array(asked)).tolist() == slow
     assert [int(view.existing(when)) for when in asked] == slow  # one moment, too
     for when, count in zip(asked, slow, strict=True):
-        assert {order[code] for code in range(count)} == {who for who, first in firsts.items() if first < when}
+        assert {order[code] for code in range(count)} == {
+            who for who, first in firsts.items() if first < when
+        }
     assert view.first_times.tolist() == [firsts.get(who, np.iinfo(np.int64).max) for who in order]
 
 

@@ -3,9 +3,10 @@
     build/recbole-env/bin/python benchmarks/recbole/numerics.py      # writes build/recbole-numerics
     python benchmarks/recbole/agree.py                               # exit code 1 if a model differs
 
-GRU4Rec, STAMP, FPMC, BERT4Rec and LightSANs. Not SASRec and DIN: RecBole's SASRec normalises after each part, ours is the authors'; its
-DIN has three batch-normalised layers in unit and tower, ours the authors' two with Dice. STAMP is compared with RecBole's padding vector
-set to zero, LightSANs on full histories and with `softmax_axis="query"`, because RecBole masks neither.
+GRU4Rec, STAMP, FPMC, BERT4Rec and LightSANs. Not SASRec and DIN: RecBole's SASRec normalises after each part,
+ours is the authors'; its DIN has three batch-normalised layers in unit and tower, ours the authors' two with
+Dice. STAMP is compared with RecBole's padding vector set to zero, LightSANs on full histories and with
+`softmax_axis="query"`, because RecBole masks neither.
 """
 
 import sys
@@ -37,7 +38,9 @@ State = dict[str, Tensor]
 def split() -> unskew.Split:
     """Twelve items and six users, all known; their codes are RecBole's ids less one."""
     user = np.arange(ITEMS) % USERS
-    return unskew.split(unskew.read({"user": user, "item": np.arange(ITEMS), "time": np.arange(ITEMS)}), shares=(1, 0, 0))
+    return unskew.split(
+        unskew.read({"user": user, "item": np.arange(ITEMS), "time": np.arange(ITEMS)}), shares=(1, 0, 0)
+    )
 
 
 def gru4rec(state: State) -> DotProduct:
@@ -88,10 +91,14 @@ def bert4rec(state: State) -> DotProduct:
 
 
 def lightsans(state: State) -> DotProduct:
-    config = LightSANs.Config(width=WIDTH, inner=4 * WIDTH, heads=HEADS, history=LENGTH, interests=3, softmax_axis="query")
+    config = LightSANs.Config(
+        width=WIDTH, inner=4 * WIDTH, heads=HEADS, history=LENGTH, interests=3, softmax_axis="query"
+    )
     model = LightSANs(split(), config)
     model.items.weight.copy_(state["item_embedding.weight"][1:])
-    model.places.copy_(state["position_embedding.weight"].flip(0))  # of full histories; ours are counted from the newest
+    model.places.copy_(
+        state["position_embedding.weight"].flip(0)
+    )  # of full histories; ours are counted from the newest
     copy(model.norm, state, "LayerNorm")
     blocks: list[Any] = list(model.blocks)
     for number, block in enumerate(blocks):
@@ -148,7 +155,11 @@ def main() -> int:
     worst = {}
     for name, (build, key) in MODELS.items():
         stored = np.load(REFERENCE / f"{name}.npz")
-        state = {path.removeprefix("state/"): torch.from_numpy(stored[path]) for path in stored.files if path.startswith("state/")}
+        state = {
+            path.removeprefix("state/"): torch.from_numpy(stored[path])
+            for path in stored.files
+            if path.startswith("state/")
+        }
         model, differences = build(state), []
         for user, history, expected in zip(stored["user"], stored["history"], stored[key], strict=True):
             read = history[history != PAD]
@@ -156,9 +167,12 @@ def main() -> int:
                 continue
             if isinstance(model, BERT4Rec):
                 read = read[1:]
-                # RecBole counts places from the oldest, ours from the newest: of one length they are each other's reverse.
+                # RecBole counts places from the oldest, ours from the newest: of one length they are each
+                # other's reverse.
                 model.places[: len(read) + 1] = state["position_embedding.weight"][: len(read) + 1].flip(0)
-            differences.append(float((logits(model, int(user), read) - torch.from_numpy(expected)).abs().max()))
+            differences.append(
+                float((logits(model, int(user), read) - torch.from_numpy(expected)).abs().max())
+            )
         worst[name] = max(differences)
         print(f"{name:10} {len(differences)} histories, largest difference of a logit {worst[name]:.1e}")
     return int(max(worst.values()) > CLOSE)

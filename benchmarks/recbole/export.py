@@ -1,17 +1,21 @@
-"""ml-100k as we prepare and split it, written down for RecBole: its atomic files, and everything else as arrays.
+"""ml-100k as we prepare and split it, written down for RecBole: its atomic files, and everything else as
+arrays.
 
     python benchmarks/recbole/export.py [--shares 80-10-10]
 
-Needs the environment that setup.sh makes, for the file ml-100k.inter that the package brings along. A rating of at least 4 is a
-positive, and only positives enter sequences. All goes to build/recbole/SHARES:
+Needs the environment that setup.sh makes, for the file ml-100k.inter that the package brings along. A rating
+of at least 4 is a positive, and only positives enter sequences. All goes to build/recbole/SHARES:
 
-ml100k/ml100k.train.inter    one row per training positive with a past: user, item, the newest 50 items strictly before, oldest first
-ml100k/ml100k.valid.inter    the positives that we rank, as `held_out` lists them; likewise test
-ml100k/ml100k.user .item      every id of the log, so that ids which training never saw have a place in RecBole's vocabulary
-exchange.npz                  the same in our codes, and what our full ranking leaves out
+ml100k/ml100k.train.inter    one row per training positive with a past: user, item, the newest 50 items
+                             strictly before, oldest first ml100k/ml100k.valid.inter    the positives that we
+                             rank, as `held_out` lists them; likewise test ml100k/ml100k.user .item      every
+                             id of the log, so that ids which training never saw have a place in RecBole's
+                             vocabulary exchange.npz                  the same in our codes, and what our full
+                             ranking leaves out
 
-A token is our code, written as a number. RecBole draws negatives from, and normalises over, its whole vocabulary, so ids that training
-never saw are pushed down as negatives there; they are never a training target.
+A token is our code, written as a number. RecBole draws negatives from, and normalises over, its whole
+vocabulary, so ids that training never saw are pushed down as negatives there; they are never a training
+target.
 """
 
 from dataclasses import dataclass
@@ -30,11 +34,15 @@ from unskew.errors import BadInput
 
 BUILD = Path(__file__).parents[2] / "build"
 ENVIRONMENT, FOLDER = BUILD / "recbole-env", BUILD / "recbole"
-NAME = "ml100k"  # a folder and the beginning of its files' names; under ml-100k RecBole would read the example that it brings along
+# A folder and the beginning of its files' names; under ml-100k RecBole would read the example that it brings
+# along
+NAME = "ml100k"
 
 
 def source() -> Path:
-    found = sorted(ENVIRONMENT.glob("lib/python*/site-packages/recbole/dataset_example/ml-100k/ml-100k.inter"))
+    found = sorted(
+        ENVIRONMENT.glob("lib/python*/site-packages/recbole/dataset_example/ml-100k/ml-100k.inter")
+    )
     if not found:
         raise BadInput(f"{ENVIRONMENT}: no RecBole there; make it with benchmarks/recbole/setup.sh")
     return found[0]
@@ -72,7 +80,12 @@ def write(split: Split, folder: Path) -> None:
     atomic.mkdir(parents=True, exist_ok=True)
     parts: dict[Part, Ints] = {"train": training_rows(split)}
     parts |= {"valid": held_out(split, "valid").rows, "test": held_out(split, "test").rows}
-    sizes = {"users": len(log.users), "items": len(log.items), "known_users": split.known_users, "known_items": split.known_items}
+    sizes = {
+        "users": len(log.users),
+        "items": len(log.items),
+        "known_users": split.known_users,
+        "known_items": split.known_items,
+    }
     arrays: dict[str, NDArray[np.integer]] = {name: np.array(size) for name, size in sizes.items()}
     for part, rows in parts.items():
         columns = columns_of(log, rows)
@@ -88,11 +101,14 @@ def write(split: Split, folder: Path) -> None:
 
 
 def columns_of(log: Log, rows: Ints) -> dict[str, NDArray[np.integer]]:
-    """The contexts of some rows, histories padded on the right; `born` items exist by then, and `past` ones are the user's own."""
+    """The contexts of some rows, histories padded on the right; `born` items exist by then, and `past` ones
+    are the user's own."""
     user, time = log.user[rows].astype(np.int64), np.asarray(log.time[rows])
     start, end = log.histories.before(user, time, HISTORY)
     places = start[:, None] + np.arange(HISTORY)
-    history = np.where(places < end[:, None], log.histories.ids[np.minimum(places, len(log.histories.ids) - 1)], PAD)
+    history = np.where(
+        places < end[:, None], log.histories.ids[np.minimum(places, len(log.histories.ids) - 1)], PAD
+    )
     start, end = log.histories.before(user, time)
     _, past = log.histories.flat(start, end)
     return {
@@ -109,7 +125,9 @@ def columns_of(log: Log, rows: Ints) -> dict[str, NDArray[np.integer]]:
 
 def _write_inter(path: Path, columns: dict[str, NDArray[np.integer]]) -> None:
     lines = ["user_id:token\titem_id:token\titem_id_list:token_seq\ttimestamp:float"]
-    for user, item, history, time in zip(*(columns[name] for name in ("user", "item", "history", "time")), strict=True):
+    for user, item, history, time in zip(
+        *(columns[name] for name in ("user", "item", "history", "time")), strict=True
+    ):
         lines.append(f"{user}\t{item}\t{' '.join(map(str, history[history != PAD]))}\t{time}")
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

@@ -1,8 +1,10 @@
-"""Small instances of RecBole's models with weights, inputs and logits: load the weights into our models, and get the same logits.
+"""Small instances of RecBole's models with weights, inputs and logits: load the weights into our models, and
+get the same logits.
 
     build/recbole-env/bin/python benchmarks/recbole/numerics.py [--out build/recbole-numerics]
 
-Writes MODEL.npz for each model (seed 0, eval mode, float32, 6 users, 12 items, histories of at most 8, width 16), with:
+Writes MODEL.npz for each model (seed 0, eval mode, float32, 6 users, 12 items, histories of at most 8, width
+16), with:
 
 state/NAME   RecBole's state_dict, entry by entry
 user         (contexts,) user codes; only FPMC reads them
@@ -12,30 +14,38 @@ logits       (contexts, 12) of every item, in the order of its code
 logits_zero_padding   the same with the vector of the padding id set to zero
 settings     JSON: what the instance was built with
 
-RecBole pads on the right; id 0 is padding, so item code c is id c + 1, and so for users. Its tables therefore have a row 0 that we do
-not have. That row is random, not zero: it is initialised after having been zeroed, and gets no gradient.
+RecBole pads on the right; id 0 is padding, so item code c is id c + 1, and so for users. Its tables therefore
+have a row 0 that we do not have. That row is random, not zero: it is initialised after having been zeroed,
+and gets no gradient.
 
-Every weight is redrawn, since biases of zero, norms of one and vectors of length 0.02 would let a wrong model pass.
+Every weight is redrawn, since biases of zero, norms of one and vectors of length 0.02 would let a wrong model
+pass.
 
-GRU4Rec    item_embedding; gru_layers.weight_ih_l0, weight_hh_l0 (PyTorch's order r, z, n; no biases); dense. The state after the
-           last item, through dense, times item_embedding. Padding is never read.
-SASRec     item_embedding, position_embedding (0 = oldest item), LayerNorm on their sum. trm_encoder.layer.N has
-           multi_head_attention.query, key, value, dense, LayerNorm and feed_forward.dense_1, dense_2, LayerNorm: post-norm, erf
-           GELU, eps 1e-12, causal. Read at the last item, times item_embedding. Padding is masked by adding -10000.
-BERT4Rec   As SASRec, bidirectional; item_embedding has one row more, the last, which is the mask; head output_ffn, erf GELU,
-           output_ln, then times item_embedding plus output_bias (rows of real ids). The mask is appended and then the OLDEST
-           item is dropped, even of a short history: h1 .. hn is read as h2 .. hn, mask with positions from 0, at the mask.
-LightSANs  item_embedding, LayerNorm on it; position_embedding is never added to it. Each layer's multi_head_attention has query, key,
-           value, dense, LayerNorm, attpooling_key.theta and attpooling_value.theta (width, interests), pos_q_linear, pos_k_linear,
-           pos_ln. Both attentions are softmaxes over the QUERY axis; position logits are scaled by (2 d_head)^-1/2 and again by
-           d_head^-1/2. Nothing is masked, so a model with a mask can only agree on the contexts of full length, the first two.
-STAMP      item_embedding; w1 (item), w2 (last item), w3 (mean), w0, b_a; mlp_a (memory), mlp_b (last item). The mean is added to
-           the attended memory. Nothing is masked: a model with a mask agrees with logits_zero_padding.
-FPMC       UI_emb (users), IU_emb (items, for users), IL_emb (items, after an item), LI_emb (last items); only the last item is read.
-DIN        embedding_layer.token_embedding_table.item.embedding (and .user, unread); attention.att_mlp_layers.mlp_layers.1, 4, 7
-           on [q, v, q - v, q * v] with sigmoids, attention.dense, then divided by sqrt(width), padding zeroed, no softmax;
-           dnn_mlp_layers.mlp_layers.1, 5, 9 on [u, q, u * q], each with its BatchNorm .2, .6, .10 and x * sigmoid(x);
-           dnn_predict_layers.
+GRU4Rec    item_embedding; gru_layers.weight_ih_l0, weight_hh_l0 (PyTorch's order r, z, n; no biases); dense.
+           The state after the last item, through dense, times item_embedding. Padding is never read.
+SASRec     item_embedding, position_embedding (0 = oldest item), LayerNorm on their sum. trm_encoder.layer.N
+           has multi_head_attention.query, key, value, dense, LayerNorm and feed_forward.dense_1, dense_2,
+           LayerNorm: post-norm, erf GELU, eps 1e-12, causal. Read at the last item, times item_embedding.
+           Padding is masked by adding -10000.
+BERT4Rec   As SASRec, bidirectional; item_embedding has one row more, the last, which is the mask; head
+           output_ffn, erf GELU, output_ln, then times item_embedding plus output_bias (rows of real ids). The
+           mask is appended and then the OLDEST item is dropped, even of a short history: h1 .. hn is read as
+           h2 .. hn, mask with positions from 0, at the mask.
+LightSANs  item_embedding, LayerNorm on it; position_embedding is never added to it. Each layer's
+           multi_head_attention has query, key, value, dense, LayerNorm, attpooling_key.theta and
+           attpooling_value.theta (width, interests), pos_q_linear, pos_k_linear, pos_ln. Both attentions are
+           softmaxes over the QUERY axis; position logits are scaled by (2 d_head)^-1/2 and again by
+           d_head^-1/2. Nothing is masked, so a model with a mask can only agree on the contexts of full
+           length, the first two.
+STAMP      item_embedding; w1 (item), w2 (last item), w3 (mean), w0, b_a; mlp_a (memory), mlp_b (last item).
+           The mean is added to the attended memory. Nothing is masked: a model with a mask agrees with
+           logits_zero_padding.
+FPMC       UI_emb (users), IU_emb (items, for users), IL_emb (items, after an item), LI_emb (last items); only
+           the last item is read.
+DIN        embedding_layer.token_embedding_table.item.embedding (and .user, unread);
+           attention.att_mlp_layers.mlp_layers.1, 4, 7 on [q, v, q - v, q * v] with sigmoids, attention.dense,
+           then divided by sqrt(width), padding zeroed, no softmax; dnn_mlp_layers.mlp_layers.1, 5, 9 on [u,
+           q, u * q], each with its BatchNorm .2, .6, .10 and x * sigmoid(x); dnn_predict_layers.
 """
 
 import argparse
@@ -64,15 +74,23 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def write_log(folder: Path) -> None:
-    """A log by hand. Targets and users appear in the order of their codes, which makes code c the id c + 1."""
-    rows = [(item % USERS, item, [(item + step) % ITEMS for step in range(1, LENGTH + 1)]) for item in range(ITEMS)]
+    """A log by hand. Targets and users appear in the order of their codes, which makes code c the id c +
+    1."""
+    rows = [
+        (item % USERS, item, [(item + step) % ITEMS for step in range(1, LENGTH + 1)])
+        for item in range(ITEMS)
+    ]
     lines = [f"{user}\t{item}\t{' '.join(map(str, history))}" for user, item, history in rows]
     head = "user_id:token\titem_id:token\titem_id_list:token_seq"
     (folder / NAME).mkdir()
     for part in ("train", "valid", "test"):
-        (folder / NAME / f"{NAME}.{part}.inter").write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
+        (folder / NAME / f"{NAME}.{part}.inter").write_text(
+            "\n".join([head, *lines]) + "\n", encoding="utf-8"
+        )
     for name, size in (("user", USERS), ("item", ITEMS)):
-        (folder / NAME / f"{NAME}.{name}").write_text("\n".join([f"{name}_id:token", *map(str, range(size))]) + "\n", encoding="utf-8")
+        (folder / NAME / f"{NAME}.{name}").write_text(
+            "\n".join([f"{name}_id:token", *map(str, range(size))]) + "\n", encoding="utf-8"
+        )
 
 
 def redraw(model: torch.nn.Module) -> None:
@@ -108,11 +126,22 @@ def write(name: str, data: Path, out: Path) -> None:
     assert catalogue.users.tolist() == list(range(1, USERS + 1))
     user, history = contexts()
     arrays = {f"state/{key}": value.numpy().copy() for key, value in model.state_dict().items()}
-    arrays |= {"user": user, "history": history, "length": np.array(LENGTHS), "logits": catalogue.scores(user, history)}
+    arrays |= {
+        "user": user,
+        "history": history,
+        "length": np.array(LENGTHS),
+        "logits": catalogue.scores(user, history),
+    }
     zero_padding(model)
-    arrays |= {"logits_zero_padding": catalogue.scores(user, history), "settings": np.array(json.dumps(SMALL[name]))}
+    arrays |= {
+        "logits_zero_padding": catalogue.scores(user, history),
+        "settings": np.array(json.dumps(SMALL[name])),
+    }
     np.savez_compressed(out / f"{name}.npz", allow_pickle=False, **arrays)
-    print(f"{name}: {len(model.state_dict())} tensors, logits from {arrays['logits'].min():.3f} to {arrays['logits'].max():.3f}")
+    print(
+        f"{name}: {len(model.state_dict())} tensors, logits from {arrays['logits'].min():.3f} to "
+        f"{arrays['logits'].max():.3f}"
+    )
 
 
 def main(out: Path) -> None:
@@ -126,6 +155,8 @@ def main(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[2] / "build" / "recbole-numerics")
     main(parser.parse_args().out)

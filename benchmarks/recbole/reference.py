@@ -1,23 +1,30 @@
-"""One of RecBole's models, trained by RecBole's trainer on the files of export.py, stopped by our validation rows, asked for scores.
+"""One of RecBole's models, trained by RecBole's trainer on the files of export.py, stopped by our validation
+rows, asked for scores.
 
-    build/recbole-env/bin/python benchmarks/recbole/reference.py GRU4Rec --data build/recbole/80-10-10 --out FOLDER
-        [--seed 0] [--batch 256] [--epochs 30] [--patience 3] [--valid PLACES.npy] [--minutes M] [--throughput]
+    build/recbole-env/bin/python benchmarks/recbole/reference.py GRU4Rec --data build/recbole/80-10-10 --out
+    FOLDER
+        [--seed 0] [--batch 256] [--epochs 30] [--patience 3] [--valid PLACES.npy] [--minutes M]
+        [--throughput]
 
 Runs in RecBole's environment and knows nothing of our package. What a run leaves in FOLDER:
 
 result.json   rows per CPU-second, epochs, validation NDCG@10 of each of them, and how the run was set up
 scores.npy    (test rows, items) float32, in the order of exchange.npz and of our item codes
-last.pt       where training is: a run that was killed, or has used its CPU minutes (exit code 3), goes on from there
+last.pt       where training is: a run that was killed, or has used its CPU minutes (exit code 3), goes on
+              from there
 
-Width 64 and Adam at 1e-3; everything else is RecBole's default for the model. Only DIN's width (10 there) is thereby
-changed. A pointwise model (DIN) counts its one sampled negative in the batch: half as many rows.
+Width 64 and Adam at 1e-3; everything else is RecBole's default for the model. Only DIN's width (10 there) is
+thereby changed. A pointwise model (DIN) counts its one sampled negative in the batch: half as many rows.
 
-Validation and test are our protocol `full`: the whole catalogue of items that existed before, without the user's own past ones,
-ties sharing their mean rank. RecBole's evaluator knows neither of these exclusions, so its trainer is told how to validate and otherwise
-left alone. RecBole cannot read an empty history; here it is one padding item, which for BERT4Rec is the mask alone.
+Validation and test are our protocol `full`: the whole catalogue of items that existed before, without the
+user's own past ones, ties sharing their mean rank. RecBole's evaluator knows neither of these exclusions, so
+its trainer is told how to validate and otherwise left alone. RecBole cannot read an empty history; here it is
+one padding item, which for BERT4Rec is the mask alone.
 
-CPU time is that of whole training epochs, batches and masks included, the first epoch left out where there are more. With
---throughput, a few batches warm up, then one epoch is timed and nothing is scored. A row is one prefix with its next item.
+CPU time is that of whole training epochs, batches and masks included, the first epoch left out where there
+are more. With
+--throughput, a few batches warm up, then one epoch is timed and nothing is scored. A row is one prefix with
+its next item.
 """
 
 import argparse
@@ -75,7 +82,11 @@ def configured(model: str, data: Path, scratch: Path, **changes: Any) -> Any:
         "checkpoint_dir": str(scratch),
         "benchmark_filename": ["train", "valid", "test"],
         "alias_of_item_id": ["item_id_list"],
-        "load_col": {"inter": ["user_id", "item_id", "item_id_list"], "user": ["user_id"], "item": ["item_id"]},
+        "load_col": {
+            "inter": ["user_id", "item_id", "item_id_list"],
+            "user": ["user_id"],
+            "item": ["item_id"],
+        },
         "MAX_ITEM_LIST_LENGTH": LENGTH,
         "eval_args": {"split": {"LS": "valid_and_test"}, "order": "TO", "group_by": "user", "mode": "full"},
         "metrics": ["NDCG"],
@@ -134,8 +145,8 @@ class Catalogue:
         return self.model.full_sort_predict(context)[:, self.items]
 
     def _pairs(self, user: Any, ids: Any, length: Any) -> Any:
-        """DIN, which has no scores but those of pairs. Padding has no weight in it, so it may as well be cut off; logits, since
-        probabilities would tie."""
+        """DIN, which has no scores but those of pairs. Padding has no weight in it, so it may as well be cut
+        off; logits, since probabilities would tie."""
         width = int(length[0])
         whole, self.model.attention.mask_mat = self.model.attention.mask_mat, torch.arange(width)[None]
         try:
@@ -143,7 +154,11 @@ class Catalogue:
             for at in range(0, len(self.items), CANDIDATES):
                 items = self.items[at : at + CANDIDATES]
                 size = len(items)
-                found.append(self.model(user.expand(size), ids[:, :width].expand(size, width), length.expand(size), items))
+                found.append(
+                    self.model(
+                        user.expand(size), ids[:, :width].expand(size, width), length.expand(size), items
+                    )
+                )
             return torch.cat(found)[None]
         finally:
             self.model.attention.mask_mat = whole
@@ -170,13 +185,23 @@ def ndcg(found: Any) -> float:
 class Reference(Trainer):  # type: ignore[misc]
     """RecBole's trainer with our validation, a clock around its epochs, and a place to stop at."""
 
-    def __init__(self, config: Any, model: Any, out: Path, validate: Any, minutes: float | None, settings: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        config: Any,
+        model: Any,
+        out: Path,
+        validate: Any,
+        minutes: float | None,
+        settings: dict[str, Any],
+    ) -> None:
         super().__init__(config, model)
         self.out, self.validate, self.minutes, self.settings = out, validate, minutes, settings
         self.keeping = True
         self.records: dict[str, Any] = {"epoch_cpu_s": [], "valid": [], "cpu_s": 0.0}
 
-    def _train_epoch(self, train_data: Any, epoch_idx: int, loss_func: Any = None, show_progress: bool = False) -> Any:
+    def _train_epoch(
+        self, train_data: Any, epoch_idx: int, loss_func: Any = None, show_progress: bool = False
+    ) -> Any:
         if self.keeping:
             self._keep(train_data, epoch_idx)
         if self.minutes is not None and time.process_time() > 60 * self.minutes:
@@ -189,7 +214,11 @@ class Reference(Trainer):  # type: ignore[misc]
     def _valid_epoch(self, valid_data: Any, show_progress: bool = False) -> tuple[float, dict[str, float]]:
         score = self.validate()
         self.records["valid"].append(round(score, 6))
-        print(f"epoch {len(self.records['valid'])}: {self.records['epoch_cpu_s'][-1]} CPU-s, valid ndcg@10 {score:.4f}", flush=True)
+        print(
+            f"epoch {len(self.records['valid'])}: {self.records['epoch_cpu_s'][-1]} CPU-s, valid ndcg@10 "
+            f"{score:.4f}",
+            flush=True,
+        )
         return score, {"ndcg@10": score}
 
     def _save_checkpoint(self, epoch: int, verbose: bool = True, **ignored: Any) -> None:
@@ -206,7 +235,12 @@ class Reference(Trainer):  # type: ignore[misc]
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "records": {**self.records, "cpu_s": used},
-            "random": (torch.get_rng_state(), np.random.get_state(), random.getstate(), batches.generator.get_state()),  # noqa: NPY002
+            "random": (
+                torch.get_rng_state(),
+                np.random.get_state(),  # noqa: NPY002
+                random.getstate(),
+                batches.generator.get_state(),
+            ),
         }
         torch.save(state, self.out / "last.part")
         (self.out / "last.part").rename(self.out / "last.pt")
@@ -235,9 +269,16 @@ def main(asked: argparse.Namespace) -> None:
     valid = np.load(asked.valid.resolve()) if asked.valid else None
     os.chdir(out)  # RecBole writes its logs to wherever it is
     exchange = dict(np.load(data / "exchange.npz"))
-    # RecBole stops after more than `stopping_step` epochs without a better one, we after as many as our patience.
+    # RecBole stops after more than `stopping_step` epochs without a better one, we after as many as our
+    # patience.
     config = configured(
-        asked.model, data, out, seed=asked.seed, train_batch_size=asked.batch, epochs=asked.epochs, stopping_step=asked.patience - 1
+        asked.model,
+        data,
+        out,
+        seed=asked.seed,
+        train_batch_size=asked.batch,
+        epochs=asked.epochs,
+        stopping_step=asked.patience - 1,
     )
     dataset, batches, model = built(config)
     catalogue = Catalogue(model, dataset, int(exchange["users"]), int(exchange["items"]))
@@ -262,7 +303,10 @@ def main(asked: argparse.Namespace) -> None:
         trainer.keeping = False
         trainer._train_epoch(list(itertools.islice(batches, WARM)), 0)
         trainer._train_epoch(batches, 1)
-        write(out / "throughput.json", {**facts, "rows_per_cpu_s": round(size / trainer.records["epoch_cpu_s"][-1], 1)})
+        write(
+            out / "throughput.json",
+            {**facts, "rows_per_cpu_s": round(size / trainer.records["epoch_cpu_s"][-1], 1)},
+        )
         return
     trainer.go_on(batches)
     try:
@@ -297,15 +341,26 @@ def write(path: Path, facts: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", choices=list(MODELS))
     parser.add_argument("--data", type=Path, required=True, help="what export.py wrote")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batch", type=int, default=256, help="rows in a batch")
     parser.add_argument("--epochs", type=int, default=30, help="at most")
-    parser.add_argument("--patience", type=int, default=3, help="epochs without a better validation metric before training stops")
-    parser.add_argument("--valid", type=Path, help="which of the validation rows are ranked after each epoch, as an .npy; default all")
+    parser.add_argument(
+        "--patience",
+        type=int,
+        default=3,
+        help="epochs without a better validation metric before training stops",
+    )
+    parser.add_argument(
+        "--valid",
+        type=Path,
+        help="which of the validation rows are ranked after each epoch, as an .npy; default all",
+    )
     parser.add_argument("--minutes", type=float, help="CPU minutes after which to pause; default none")
     parser.add_argument("--throughput", action="store_true", help="time one epoch, and nothing else")
     main(parser.parse_args())

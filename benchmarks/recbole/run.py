@@ -1,14 +1,15 @@
-"""Our models against RecBole's, on the same split of ml-100k, under the same full ranking, stopped by the same rows. page.py shows them.
+"""Our models against RecBole's, on the same split of ml-100k, under the same full ranking, stopped by the
+same rows. page.py shows them.
 
     benchmarks/recbole/setup.sh
     python benchmarks/recbole/run.py throughput [--models GRU4Rec ...]
-    python benchmarks/recbole/run.py run [--models GRU4Rec ...] [--seeds 0 1 2] [--sides recbole ours] [--minutes 60]
-    python benchmarks/recbole/page.py
+    python benchmarks/recbole/run.py run [--models GRU4Rec ...] [--seeds 0 1 2] [--sides recbole ours]
+    [--minutes 60] python benchmarks/recbole/page.py
 
-Every finished run is a line of results/recbole.jsonl; what is there already is not done again. A run of RecBole's that is
-killed, or has used up the minutes, goes on where it was. Both sides: one thread, width 64, Adam at 1e-3, the newest 50 items, and
-the same batches, patience, epochs at most and validation rows; everything else is each side's default. Throughput is measured apart,
-with large batches.
+Every finished run is a line of results/recbole.jsonl; what is there already is not done again. A run of
+RecBole's that is killed, or has used up the minutes, goes on where it was. Both sides: one thread, width 64,
+Adam at 1e-3, the newest 50 items, and the same batches, patience, epochs at most and validation rows;
+everything else is each side's default. Throughput is measured apart, with large batches.
 """
 
 import json
@@ -52,12 +53,17 @@ MODELS = ("FPMC", "STAMP", "GRU4Rec", "DIN", "LightSANs", "SASRec", "BERT4Rec")
 PATIENCE = 3
 EPOCHS = {"FPMC": 100}  # at most; BPR with one negative learns little in each of its cheap epochs
 USUAL_EPOCHS = 30
-VALID_ROWS = {"DIN": 400}  # ranked after each epoch; DIN scores pair by pair, and the rest of the budget is for training
+VALID_ROWS = {
+    "DIN": 400
+}  # ranked after each epoch; DIN scores pair by pair, and the rest of the budget is for training
 USUAL_VALID_ROWS = 2000
 
 # Ours: the registered name and what differs from the model's defaults, to be as RecBole's is.
 OURS: dict[str, tuple[str, dict[str, Any]]] = {
-    "GRU4Rec": ("gru4rec", {"loss": "cross-entropy", "optimizer": "adam", "width": 64, "hidden": 128, "dropout": 0.3}),
+    "GRU4Rec": (
+        "gru4rec",
+        {"loss": "cross-entropy", "optimizer": "adam", "width": 64, "hidden": 128, "dropout": 0.3},
+    ),
     "BERT4Rec": ("bert4rec", {}),
     "SASRec": ("sasrec", {"heads": 2, "dropout": 0.5}),
     "LightSANs": ("lightsans", {}),
@@ -65,7 +71,9 @@ OURS: dict[str, tuple[str, dict[str, Any]]] = {
     "FPMC": ("fpmc", {}),
     "DIN": ("din", {}),
 }
-ROWS_OF_WINDOW = 32  # about as many targets as a whole history has: batches of these are as large as those of pairs
+ROWS_OF_WINDOW = (
+    32  # about as many targets as a whole history has: batches of these are as large as those of pairs
+)
 BATCH = 256  # rows in a batch: with small ones few epochs do, and an epoch of RecBole's costs minutes
 TIMED_BATCH = 2048  # where only throughput is measured: what both sides are fastest with
 
@@ -136,13 +144,19 @@ def recbole(split: Split, data: Path, model: str, seed: int, minutes: float | No
             "--valid",
             str(out / "valid.npy"),
         ]
-        if reference(model, data, out, *more, *([] if minutes is None else ["--minutes", str(minutes)])) == PAUSED:
+        if (
+            reference(model, data, out, *more, *([] if minutes is None else ["--minutes", str(minutes)]))
+            == PAUSED
+        ):
             return None
     facts: dict[str, Any] = json.loads((out / "result.json").read_text(encoding="utf-8"))
     measured = ranked(split, Stored(np.load(out / "scores.npy", mmap_mode="r")))
     again = facts.pop("test_ndcg@10")
     if abs(again - measured["ndcg@10"]) > 1e-6:
-        raise UnskewError(f"{model}: reference.py ranks differently ({again}) from us ({measured['ndcg@10']}): validation is not the same")
+        raise UnskewError(
+            f"{model}: reference.py ranks differently ({again}) from us ({measured['ndcg@10']}): validation "
+            "is not the same"
+        )
     return measured | {"valid_ndcg@10": max(facts.pop("valid"))} | facts
 
 
@@ -162,7 +176,8 @@ def training(model: str, seed: int, batch: int, rounds: int, valid_rows: int) ->
 
 
 def ours(split: Split, model: str, seed: int) -> dict[str, Any]:
-    """The same of one of our models. An epoch of ours visits every row that RecBole's does: each training positive with a past."""
+    """The same of one of our models. An epoch of ours visits every row that RecBole's does: each training
+    positive with a past."""
     name, settings = OURS[model]
     started = time.process_time()
     made = training(model, seed, BATCH, epochs_of(model), valid_rows_of(model))
@@ -191,14 +206,22 @@ def throughput_of_ours(split: Split, model: str) -> dict[str, Any]:
     """Rows per CPU-second of the second epoch on."""
     name, settings = OURS[model]
     with clock() as spent:
-        network, trainer = train(split, name, REGISTERED[name].Config(**settings), training(model, 0, TIMED_BATCH, 3, 10))
+        network, trainer = train(
+            split, name, REGISTERED[name].Config(**settings), training(model, 0, TIMED_BATCH, 3, 10)
+        )
     size = len(training_rows(split))
-    if model == "BERT4Rec":  # a pass over a sequence predicts a share of its places, so here a row is a pass, on both sides
+    if (
+        model == "BERT4Rec"
+    ):  # a pass over a sequence predicts a share of its places, so here a row is a pass, on both sides
         windows = trainer.samplers["cloze"]
         assert isinstance(windows, SequenceSampler)
         size = len(windows.windows[0][0])
     parameters = sum(parameter.numel() for parameter in network.parameters())
-    return {"rows": size, "parameters": parameters, "rows_per_cpu_s": round(size * len(spent[1:]) / sum(spent[1:]), 1)}
+    return {
+        "rows": size,
+        "parameters": parameters,
+        "rows_per_cpu_s": round(size * len(spent[1:]) / sum(spent[1:]), 1),
+    }
 
 
 @contextmanager
@@ -264,7 +287,10 @@ class Run:
                     self._one(split, data, side, model, seed)
 
     def _one(self, split: Split, data: Path, side: Side, model: str, seed: int) -> None:
-        if any((line["side"], line["model"], line["seed"]) == (side, model, seed) for line in records("run", self.shares)):
+        if any(
+            (line["side"], line["model"], line["seed"]) == (side, model, seed)
+            for line in records("run", self.shares)
+        ):
             return
         if side == "ours" and OURS[model][0] not in REGISTERED:
             print(f"{model}: ours is not registered yet", file=sys.stderr)
@@ -294,7 +320,9 @@ class Throughput:
         torch.set_num_threads(1)
         split, data = exported(self.shares)
         for model, side in product(self.models, self.sides):
-            if any((line["side"], line["model"]) == (side, model) for line in records("throughput", self.shares)):
+            if any(
+                (line["side"], line["model"]) == (side, model) for line in records("throughput", self.shares)
+            ):
                 continue
             facts = throughput_of_ours(split, model) if side == "ours" else self._of_recbole(data, model)
             store({"what": "throughput", "side": side, "model": model, "shares": self.shares} | facts)
@@ -309,6 +337,7 @@ class Throughput:
 
 if __name__ == "__main__":
     tyro.cli(
-        Annotated[Run, tyro.conf.subcommand(name="run")] | Annotated[Throughput, tyro.conf.subcommand(name="throughput")],
+        Annotated[Run, tyro.conf.subcommand(name="run")]
+        | Annotated[Throughput, tyro.conf.subcommand(name="throughput")],
         description=__doc__,
     ).run()

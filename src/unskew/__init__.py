@@ -45,7 +45,13 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from unskew import evaluate, model, significance, timeline
 
-    rooms = {"Evaluation": evaluate, "Comparison": significance, "compare": significance, "Rolling": timeline, "rolling": timeline}
+    rooms = {
+        "Evaluation": evaluate,
+        "Comparison": significance,
+        "compare": significance,
+        "Rolling": timeline,
+        "rolling": timeline,
+    }
     return getattr(rooms.get(name, model), name)
 
 

@@ -41,12 +41,16 @@ class PlainCatalog:
     def scores(self, context: Batch) -> Tensor:
         everything = np.arange(len(self.log.items))
         rows = (part(context, slice(at, at + 1)) for at in range(len(context.user_B)))
-        return torch.cat([self.forward(with_candidates(row, self.log, everything, None, self.audience)) for row in rows])
+        return torch.cat(
+            [self.forward(with_candidates(row, self.log, everything, None, self.audience)) for row in rows]
+        )
 
 
 def part(context: Batch, rows: slice) -> Batch:
     """Some contexts of a batch without candidates."""
-    return context._replace(user_B=context.user_B[rows], history_BL=context.history_BL[rows], times_B=context.times_B[rows])
+    return context._replace(
+        user_B=context.user_B[rows], history_BL=context.history_BL[rows], times_B=context.times_B[rows]
+    )
 
 
 class Dotted(Protocol):
@@ -80,7 +84,8 @@ class TwoSided(Protocol):
 
 
 class AudienceCatalog:
-    """A two-sided model: one encoding per item, and one per event that changes an audience. At most N + I for a whole test."""
+    """A two-sided model: one encoding per item, and one per event that changes an audience. At most N + I for
+    a whole test."""
 
     def __init__(self, model: TwoSided, log: Log, first: int, last: int, audience: int) -> None:
         self.model, self.log = model, log
@@ -91,7 +96,10 @@ class AudienceCatalog:
         item = np.repeat(items, np.diff(view.offsets))
         final = np.append((item[1:] != item[:-1]) | (view.times[1:] != view.times[:-1]), True)[: len(item)]
         changed = np.flatnonzero(inside & final)
-        self.changes = np.sort(view.times[changed]), item[changed][np.argsort(view.times[changed], kind="stable")]
+        self.changes = (
+            np.sort(view.times[changed]),
+            item[changed][np.argsort(view.times[changed], kind="stable")],
+        )
         # `end + item` is one number for the audience of an item that ends there: both grow along the table.
         ends, owners = np.concatenate([start_of_period, changed + 1]), np.concatenate([items, item[changed]])
         order = np.argsort(ends + owners)
@@ -109,10 +117,16 @@ class AudienceCatalog:
         self.items = model.item_side(torch.from_numpy(items))
 
     def scores(self, context: Batch) -> Tensor:
-        return torch.cat([self._block(part(context, slice(at, at + CONTEXTS))) for at in range(0, len(context.user_B), CONTEXTS)])
+        return torch.cat(
+            [
+                self._block(part(context, slice(at, at + CONTEXTS)))
+                for at in range(0, len(context.user_B), CONTEXTS)
+            ]
+        )
 
     def _block(self, contexts: Batch) -> Tensor:
-        """All contexts against the audiences as of the first of them; then the pairs that changed since, one by one."""
+        """All contexts against the audiences as of the first of them; then the pairs that changed since, one
+        by one."""
         everything, time = np.arange(len(self.log.items)), contexts.times_B.numpy()
         context = self.model.context_side(contexts)
         candidate = self._candidate(everything, np.full(len(everything), time[0]))

@@ -1,4 +1,5 @@
-"""Settings are frozen dataclasses, written once: they are the keywords of the Python functions and the flags of the command line."""
+"""Settings are frozen dataclasses, written once: they are the keywords of the Python functions and the flags
+of the command line."""
 
 import ast
 import difflib
@@ -10,7 +11,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import pairwise
 from types import NoneType, UnionType
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints, overload
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 from unskew.errors import BadInput
 
@@ -38,7 +51,9 @@ class configured(Generic[P, C]):  # noqa: N801 (used as a decorator)
         hints = get_type_hints(self.settings)
         given = list(inspect.signature(function).parameters.values())[:-1]
         fields = list(inspect.signature(self.settings).parameters.values())
-        signature = inspect.Signature([*given, *fields], return_annotation=inspect.signature(function).return_annotation)
+        signature = inspect.Signature(
+            [*given, *fields], return_annotation=inspect.signature(function).return_annotation
+        )
 
         @functools.wraps(function)
         def call(*args: Any, **keywords: Any) -> R:
@@ -55,13 +70,18 @@ class configured(Generic[P, C]):  # noqa: N801 (used as a decorator)
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is what its field says: one of some words, a finite number, text, a yes or no, or several of these."""
+    """Whether a value is what its field says: one of some words, a finite number, text, a yes or no, or
+    several of these."""
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     if get_origin(hint) in (Union, UnionType):
         return any(fits(value, part) for part in get_args(hint))
     if get_origin(hint) is tuple:
-        return isinstance(value, list | tuple) and len(value) == len(get_args(hint)) and all(map(fits, value, get_args(hint)))
+        return (
+            isinstance(value, list | tuple)
+            and len(value) == len(get_args(hint))
+            and all(map(fits, value, get_args(hint)))
+        )
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if hint is int:
@@ -85,13 +105,30 @@ class Range:
 
 SOME, ANY_NUMBER, POSITIVE, SHARE = Range(least=1), Range(least=0), Range(above=0), Range(least=0, most=1)
 
-# What a setting of a model or of its training may be, by its name: one place for all models, those to come included.
-# `_width` is every name whose last word is that; a name of its own goes before. What means something else in some model
-# (a clip, a decay) is checked there.
+# What a setting of a model or of its training may be, by its name: one place for all models, those to come
+# included. `_width` is every name whose last word is that; a name of its own goes before. What means
+# something else in some model (a clip, a decay) is checked there.
 RANGES = {
-    **dict.fromkeys(("_width", "_layers", "_heads", "inner", "hidden", "history", "past_items", "neighbours", "copies", "samples"), SOME),
+    **dict.fromkeys(
+        (
+            "_width",
+            "_layers",
+            "_heads",
+            "inner",
+            "hidden",
+            "history",
+            "past_items",
+            "neighbours",
+            "copies",
+            "samples",
+        ),
+        SOME,
+    ),
     **dict.fromkeys(("rounds", "batch_size", "sequences"), SOME),
-    **dict.fromkeys(("_rounds", "_epochs", "patience", "negatives", "valid_rows", "seed", "audience", "past_users"), ANY_NUMBER),
+    **dict.fromkeys(
+        ("_rounds", "_epochs", "patience", "negatives", "valid_rows", "seed", "audience", "past_users"),
+        ANY_NUMBER,
+    ),
     **dict.fromkeys(("weight_decay", "mlm_weight", "shrink"), ANY_NUMBER),
     **dict.fromkeys(("learning_rate", "gradient_norm"), POSITIVE),
     **dict.fromkeys(("alpha", "masked", "hidden_ids", "newest_only"), SHARE),
@@ -123,13 +160,22 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def names_of(settings: Any) -> list[str]:
     """The names of all settings, those within settings included: as often as they are there."""
     hints = get_type_hints(settings)
-    return [name for f in fields(settings) for name in (names_of(hints[f.name]) if is_dataclass(hints[f.name]) else [f.name])]
+    return [
+        name
+        for f in fields(settings)
+        for name in (names_of(hints[f.name]) if is_dataclass(hints[f.name]) else [f.name])
+    ]
 
 
 def rebuilt(settings: type[C], document: dict[str, Any]) -> C:
     """Settings from what `asdict` made of them, settings within settings included."""
     hints = get_type_hints(settings)
-    return settings(**{name: rebuilt(hints[name], value) if is_dataclass(hints.get(name)) else value for name, value in document.items()})
+    return settings(
+        **{
+            name: rebuilt(hints[name], value) if is_dataclass(hints.get(name)) else value
+            for name, value in document.items()
+        }
+    )
 
 
 def in_words(hint: Any) -> str:
@@ -139,7 +185,13 @@ def in_words(hint: Any) -> str:
         return " or ".join(in_words(part) for part in get_args(hint))
     if get_origin(hint) is tuple:
         return " and ".join(in_words(part) for part in get_args(hint))
-    return {float: "a finite number", int: "a whole number", str: "text", bool: "True or False", NoneType: "None"}.get(hint, str(hint))
+    return {
+        float: "a finite number",
+        int: "a whole number",
+        str: "text",
+        bool: "True or False",
+        NoneType: "None",
+    }.get(hint, str(hint))
 
 
 def _explained(settings: Any) -> str:
@@ -149,6 +201,10 @@ def _explained(settings: Any) -> str:
         body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
         assert isinstance(body, ast.ClassDef)
         for field, words in pairwise(body.body):
-            if isinstance(field, ast.AnnAssign) and isinstance(words, ast.Expr) and isinstance(words.value, ast.Constant):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(words, ast.Expr)
+                and isinstance(words.value, ast.Constant)
+            ):
                 explained.append(f"{ast.unparse(field.target)}: {' '.join(str(words.value.value).split())}")
     return "\n".join(explained)

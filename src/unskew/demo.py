@@ -1,4 +1,5 @@
-"""The demo: real data where it is installed, a simulated world where not; prepared, audited, drawn, and learned from twice."""
+"""The demo: real data where it is installed, a simulated world where not; prepared, audited, drawn, and
+learned from twice."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,9 @@ from unskew.report.inspect_page import inspect_page, picture
 from unskew.train import Training
 
 # Small enough for five minutes on two cores; the same for both models.
-SMALL = DEPS.Config(width=32, layers=1, inner=64, hidden=32, dropout=0.2, history=20, audience=15, unsupervised_rounds=1)
+SMALL = DEPS.Config(
+    width=32, layers=1, inner=64, hidden=32, dropout=0.2, history=20, audience=15, unsupervised_rounds=1
+)
 BRIEF = Training(rounds=3, patience=3, valid_rows=500)
 RANKED = 2000  # test positives, a fixed sample
 
@@ -49,11 +52,15 @@ def run(out: Path) -> Demo:
         "DEPS": Model("deps", SMALL, BRIEF),
         "DEPS unweighted": Model("deps", replace(SMALL, propensity="none"), BRIEF),
     }
-    return Demo(inspection, findings, page, {name: both_tests(cut, model.fit(cut)) for name, model in models.items()})
+    return Demo(
+        inspection, findings, page, {name: both_tests(cut, model.fit(cut)) for name, model in models.items()}
+    )
 
 
 def both_tests(cut: Split, model: Model) -> dict[str, dict[str, float]]:
-    return {test: model.evaluate(cut, test=test, sample=RANKED).metrics() for test in ("ordinary", "balanced")}
+    return {
+        test: model.evaluate(cut, test=test, sample=RANKED).metrics() for test in ("ordinary", "balanced")
+    }
 
 
 def demo_data(folder: Path) -> Log:

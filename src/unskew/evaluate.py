@@ -1,13 +1,15 @@
-"""Ranks first, metrics as functions of ranks. No figure without its protocol, no comparison across two of them.
+"""Ranks first, metrics as functions of ranks. No figure without its protocol, no comparison across two of
+them.
 
-Candidates are all items that existed strictly before, and the same for every row: whether a user's own past items are among them is
-one setting of the split (`repeats`), which `recommend` follows, too. Protocols:
+Candidates are all items that existed strictly before, and the same for every row: whether a user's own past
+items are among them is one setting of the split (`repeats`), which `recommend` follows, too. Protocols:
 
   full     each positive among all candidates
   uni100   each positive among 100 uniformly drawn ones
   authors  the same 100, pooled by user, as the published tables do: a user with many positives hits easily
 
-The test `shown` has candidates of its own, what the same visit showed. Which positives count how much: `data/held_out.py`.
+The test `shown` has candidates of its own, what the same visit showed. Which positives count how much:
+`data/held_out.py`.
 """
 
 import json
@@ -71,7 +73,8 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """One model, one test, one protocol: a value per metric and unit, and their weighted means. Units are rows, or users if pooled."""
+    """One model, one test, one protocol: a value per metric and unit, and their weighted means. Units are
+    rows, or users if pooled."""
 
     protocol: Protocol
     test: str
@@ -81,7 +84,9 @@ class Evaluation:
     segments: dict[str, Segment] = field(default_factory=dict)
     beyond: dict[str, float] = field(default_factory=dict)  # what the lists are like: coverage, popularity
     rows: Ints | None = None  # of the log, one per unit; None where units are users
-    about: dict[str, Any] = field(default_factory=dict)  # what was done: repeats, what was left out, seed, weights, model, data
+    about: dict[str, Any] = field(
+        default_factory=dict
+    )  # what was done: repeats, what was left out, seed, weights, model, data
     log: Log | None = None  # whose ids are stored with the rows
 
     def mean(self, metric: str, among: NDArray[np.bool_] | None = None) -> float:
@@ -97,31 +102,50 @@ class Evaluation:
         return effective_size(self.weights)
 
     def by_segment(self) -> dict[str, dict[str, dict[str, float]]]:
-        """The metrics of each group of units, with how many there are and which share of the weight they have."""
+        """The metrics of each group of units, with how many there are and which share of the weight they
+        have."""
         found: dict[str, dict[str, dict[str, float]]] = {}
         for name, segment in self.segments.items():
             found[name] = {}
             for number, group in enumerate(segment.names):
                 among = segment.of == number
-                size = {"units": int(among.sum()), "share": float(self.weights[among].sum() / max(self.weights.sum(), 1e-300))}
+                size = {
+                    "units": int(among.sum()),
+                    "share": float(self.weights[among].sum() / max(self.weights.sum(), 1e-300)),
+                }
                 found[name][group] = size | (self.metrics(among) if among.any() else {})
         return found
 
     def as_dict(self) -> dict[str, Any]:
         counted = {"protocol": self.protocol, "test": self.test, "units": len(self.user)}
         counted |= {"effective_sample_size": round(self.effective_sample_size, 1), **self.about}
-        return counted | {"metrics": self.metrics(), "segments": self.by_segment(), "beyond_accuracy": self.beyond}
+        return counted | {
+            "metrics": self.metrics(),
+            "segments": self.by_segment(),
+            "beyond_accuracy": self.beyond,
+        }
 
     def save(self, file: str | os.PathLike[str]) -> None:
-        """Every unit with its values as a Parquet file, whole or not at all; `Evaluation.load` reads it again."""
+        """Every unit with its values as a Parquet file, whole or not at all; `Evaluation.load` reads it
+        again."""
         columns: dict[str, Any] = {"user": self.user, "weight": self.weights}
         if self.rows is not None and self.log is not None:
             log, rows = self.log, self.rows
-            columns |= {"row": rows, "user_id": log.users.of(log.user[rows]), "item_id": log.items.of(log.item[rows])}
+            columns |= {
+                "row": rows,
+                "user_id": log.users.of(log.user[rows]),
+                "item_id": log.items.of(log.item[rows]),
+            }
             columns |= {"time": log.time[rows]}
         columns |= self.values | {f"segment:{name}": segment.of for name, segment in self.segments.items()}
         names = {name: list(segment.names) for name, segment in self.segments.items()}
-        said = {"protocol": self.protocol, "test": self.test, "about": self.about, "beyond": self.beyond, "segments": names}
+        said = {
+            "protocol": self.protocol,
+            "test": self.test,
+            "about": self.about,
+            "beyond": self.beyond,
+            "segments": names,
+        }
         said["metrics"] = list(self.values)
         table = pa.table(columns).replace_schema_metadata({"unskew": json.dumps(said)})
         with new_file(Path(file)) as target:
@@ -134,8 +158,13 @@ class Evaluation:
             table = pq.read_table(file)
             said = json.loads(table.schema.metadata[b"unskew"])
         except (OSError, pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
-            raise BadInput(f"{file}: not a saved evaluation (`unskew evaluate RUN --save FILE` makes one): {error}") from None
-        segments = {name: Segment(tuple(names), np.asarray(table[f"segment:{name}"], np.int8)) for name, names in said["segments"].items()}
+            raise BadInput(
+                f"{file}: not a saved evaluation (`unskew evaluate RUN --save FILE` makes one): {error}"
+            ) from None
+        segments = {
+            name: Segment(tuple(names), np.asarray(table[f"segment:{name}"], np.int8))
+            for name, names in said["segments"].items()
+        }
         return cls(
             protocol=said["protocol"],
             test=said["test"],
@@ -151,7 +180,8 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False)
 class Ranked:
-    """Where each positive ended up, under every protocol at once: one pass over the catalogue serves all of them."""
+    """Where each positive ended up, under every protocol at once: one pass over the catalogue serves all of
+    them."""
 
     rows: Ints  # of the log
     full: Floats
@@ -169,7 +199,11 @@ def rank(scorer: Scorer, split: Split, rows: Ints, seed: int = 0, longest: int =
     if not len(rows):
         raise NothingToRank("nothing to rank: this part of the test has no positives")
     log, items = split.log, len(split.log.items)
-    user, item, time = log.user[rows].astype(np.int64), log.item[rows].astype(np.int64), np.asarray(log.time[rows])
+    user, item, time = (
+        log.user[rows].astype(np.int64),
+        log.item[rows].astype(np.int64),
+        np.asarray(log.time[rows]),
+    )
     existing = log.audiences.existing(time)
     spare = np.random.default_rng([seed, 11]).random((len(rows), SPARE * NEGATIVES), np.float32)
     with_row, with_item = company(split, rows)
@@ -189,14 +223,20 @@ def rank(scorer: Scorer, split: Split, rows: Ints, seed: int = 0, longest: int =
             part = slice(first, first + BLOCK)
             scores = catalog.scores(contexts(log, user[part], time[part], scorer.history)).numpy()
             if not np.isfinite(scores).all():
-                raise UnskewError("a score is not finite (nan or inf): the model has diverged; try a smaller learning rate")
+                raise UnskewError(
+                    "a score is not finite (nan or inf): the model has diverged; try a smaller learning rate"
+                )
             here, target = np.arange(len(scores)), item[part]
             mine = scores[here, target].copy()
             here_with = slice(*np.searchsorted(with_row, [first, first + len(here)]))
-            found.shown[part] = _rank_in_visit(scores, mine, with_row[here_with] - first, with_item[here_with])
+            found.shown[part] = _rank_in_visit(
+                scores, mine, with_row[here_with] - first, with_item[here_with]
+            )
             _hide(scores, split, user[part], time[part], existing[part])
             if not np.array_equal(scores[here, target], mine):
-                raise BadInput("a row's item is no candidate at its time: rank only rows that `held_out` gives")
+                raise BadInput(
+                    "a row's item is no candidate at its time: rank only rows that `held_out` gives"
+                )
             found.full[part] = _rank_among(scores, mine)
             found.score[part] = mine
             found.top[part] = _best(scores, found.top.shape[1])
@@ -204,11 +244,14 @@ def rank(scorer: Scorer, split: Split, rows: Ints, seed: int = 0, longest: int =
             others = np.take_along_axis(scores, drawn, 1)
             others[drawn == target[:, None]] = -np.inf
             others[np.cumsum(others > -np.inf, axis=1) > NEGATIVES] = -np.inf
-            # Whoever has most of the catalogue has too few of them: these draw from what is left, with the same numbers.
+            # Whoever has most of the catalogue has too few of them: these draw from what is left, with the
+            # same numbers.
             for short in np.flatnonzero((others > -np.inf).sum(1) < NEGATIVES):
                 left = np.flatnonzero((scores[short] > -np.inf) & (np.arange(items) != target[short]))
                 if len(left):
-                    others[short, :NEGATIVES] = scores[short, left[(spare[first + short, :NEGATIVES] * len(left)).astype(np.int64)]]
+                    others[short, :NEGATIVES] = scores[
+                        short, left[(spare[first + short, :NEGATIVES] * len(left)).astype(np.int64)]
+                    ]
                     others[short, NEGATIVES:] = -np.inf
             others = -np.partition(-others, NEGATIVES - 1, axis=1)[:, :NEGATIVES]
             found.negatives[part] = others
@@ -218,7 +261,8 @@ def rank(scorer: Scorer, split: Split, rows: Ints, seed: int = 0, longest: int =
 
 
 def _hide(scores: NDArray[np.float32], split: Split, user: Ints, time: Ints, existing: Ints) -> None:
-    """Scores of what is no candidate become minus infinity: what did not exist and, unless repeats are kept, the user's own past."""
+    """Scores of what is no candidate become minus infinity: what did not exist and, unless repeats are kept,
+    the user's own past."""
     scores[np.arange(scores.shape[1]) >= existing[:, None]] = -np.inf
     if not split.repeats:
         view = split.log.histories
@@ -229,7 +273,11 @@ def _hide(scores: NDArray[np.float32], split: Split, user: Ints, time: Ints, exi
 def _best(scores: NDArray[np.float32], width: int) -> NDArray[np.int64]:
     """The best items of each row, best first; PAD where there are fewer candidates."""
     items = scores.shape[1]
-    best = np.argpartition(-scores, width - 1, axis=1)[:, :width] if width < items else np.tile(np.arange(items), (len(scores), 1))
+    best = (
+        np.argpartition(-scores, width - 1, axis=1)[:, :width]
+        if width < items
+        else np.tile(np.arange(items), (len(scores), 1))
+    )
     order = np.argsort(-np.take_along_axis(scores, best, 1), axis=1, kind="stable")
     best = np.take_along_axis(best, order, 1)
     return np.where(np.isfinite(np.take_along_axis(scores, best, 1)), best, PAD)
@@ -237,7 +285,9 @@ def _best(scores: NDArray[np.float32], width: int) -> NDArray[np.int64]:
 
 def _rank_among(scores: NDArray[np.float32], mine: NDArray[np.float32]) -> Floats:
     """1 + how many are better + half of those equal, the target itself not counted."""
-    return np.asarray(1 + (scores > mine[:, None]).sum(1) + ((scores == mine[:, None]).sum(1) - 1) / 2, np.float64)
+    return np.asarray(
+        1 + (scores > mine[:, None]).sum(1) + ((scores == mine[:, None]).sum(1) - 1) / 2, np.float64
+    )
 
 
 def _rank_in_visit(scores: NDArray[np.float32], mine: NDArray[np.float32], row: Ints, item: Ints) -> Floats:
@@ -248,7 +298,12 @@ def _rank_in_visit(scores: NDArray[np.float32], mine: NDArray[np.float32], row: 
 
 
 def evaluation(
-    split: Split, ranked: Ranked, protocol: Protocol, tested: HeldOut, cutoffs: tuple[int, ...] = CUTOFFS, segmented: bool = True
+    split: Split,
+    ranked: Ranked,
+    protocol: Protocol,
+    tested: HeldOut,
+    cutoffs: tuple[int, ...] = CUTOFFS,
+    segmented: bool = True,
 ) -> Evaluation:
     """Metrics of ranks under one protocol, of those ranked rows that belong to the test."""
     if protocol not in ("full", "uni100", "authors"):
@@ -261,17 +316,25 @@ def evaluation(
     about = {"repeats": "kept as candidates" if split.repeats else "hidden", "left_out": tested.left_out}
     if protocol == "authors":
         if tested.test in ("balanced", "weighted", "shown"):
-            raise BadInput(f"the authors' protocol pools the rows of a user, so rows cannot have weights or visits: no {tested.test} test")
+            raise BadInput(
+                "the authors' protocol pools the rows of a user, so rows cannot have weights or visits: no "
+                f"{tested.test} test"
+            )
         users, values = _pooled(user, ranked, part, cutoffs)
         return Evaluation("authors", tested.test, users, values, np.ones(len(users)), about=about)
     if tested.test == "shown":
         if protocol != "full":
-            raise BadInput(f"the shown test ranks what a visit showed, so protocol {protocol} does not apply; leave it as it is")
+            raise BadInput(
+                f"the shown test ranks what a visit showed, so protocol {protocol} does not apply; leave it "
+                "as it is"
+            )
         ranks, size = ranked.shown[part], ranked.company[part]
         values = _values(ranks, cutoffs) | {"auc": 1 - (ranks - 1) / size}
     else:
         values = _values(ranked.full[part] if protocol == "full" else ranked.uniform[part], cutoffs)
-    beyond = beyond_accuracy(split, ranked.top[part, :10]) if protocol == "full" and tested.test != "shown" else {}
+    beyond = (
+        beyond_accuracy(split, ranked.top[part, :10]) if protocol == "full" and tested.test != "shown" else {}
+    )
     segments = segments_of(split, rows) if segmented else {}
     return Evaluation(protocol, tested.test, user, values, weights, segments, beyond, rows, about, log)
 
@@ -280,7 +343,9 @@ def _values(ranks: Floats, cutoffs: tuple[int, ...]) -> dict[str, Floats]:
     return {f"{name}@{cut}": metric(ranks, cut) for name, metric in METRICS.items() for cut in cutoffs}
 
 
-def _pooled(user: Ints, ranked: Ranked, part: Ints, cutoffs: tuple[int, ...]) -> tuple[Ints, dict[str, Floats]]:
+def _pooled(
+    user: Ints, ranked: Ranked, part: Ints, cutoffs: tuple[int, ...]
+) -> tuple[Ints, dict[str, Floats]]:
     """All positives and all drawn negatives of a user in one list, as RecBole does it."""
     order = np.argsort(user, kind="stable")
     users, first = np.unique(user[order], return_index=True)
@@ -306,7 +371,8 @@ def segments_of(split: Split, rows: Ints) -> dict[str, Segment]:
     user, item, time = log.user[rows], log.item[rows], log.time[rows]
     start, end = log.histories.before(user, time)
     lengths = [
-        f"{low}-{high - 1}" if high - low > 1 else str(low) for low, high in zip((0, *HISTORY_LENGTHS), HISTORY_LENGTHS, strict=False)
+        f"{low}-{high - 1}" if high - low > 1 else str(low)
+        for low, high in zip((0, *HISTORY_LENGTHS), HISTORY_LENGTHS, strict=False)
     ]
     deciles = tuple(f"{number + 1}" for number in range(DECILES))
     known_user, known_item = user < split.known_users, item < split.known_items
@@ -316,13 +382,15 @@ def segments_of(split: Split, rows: Ints) -> dict[str, Segment]:
         "user and item": Segment(("both known", "not both"), (~(known_user & known_item)).astype(np.int8)),
         "popularity decile": Segment(deciles, popularity_decile(log, item, time)),
         "history length": Segment(
-            (*lengths, f"{HISTORY_LENGTHS[-1]}+"), np.searchsorted(HISTORY_LENGTHS, end - start, "right").astype(np.int8)
+            (*lengths, f"{HISTORY_LENGTHS[-1]}+"),
+            np.searchsorted(HISTORY_LENGTHS, end - start, "right").astype(np.int8),
         ),
     }
 
 
 def popularity_decile(log: Log, item: NDArray[np.integer], time: Ints) -> NDArray[np.int8]:
-    """The tenth of the items that existed by then in which each item was, by positives strictly before; 0 is the most popular.
+    """The tenth of the items that existed by then in which each item was, by positives strictly before; 0 is
+    the most popular.
 
     Times do not decrease. Items with equally many share the middle of their places.
     """
@@ -335,7 +403,8 @@ def popularity_decile(log: Log, item: NDArray[np.integer], time: Ints) -> NDArra
 
 
 def _counts_at(log: Log, time: Ints) -> Iterator[Ints]:
-    """The positives of every existing item strictly before each time, brought up to date from one to the next."""
+    """The positives of every existing item strictly before each time, brought up to date from one to the
+    next."""
     if not len(time):
         return
     times = np.asarray(log.histories.times)
@@ -349,7 +418,8 @@ def _counts_at(log: Log, time: Ints) -> Iterator[Ints]:
 
 
 def beyond_accuracy(split: Split, lists: NDArray[np.int32], head: float = 0.2) -> dict[str, float]:
-    """What the recommended lists are like: how much of the catalogue, how even, how popular, how far into the long tail."""
+    """What the recommended lists are like: how much of the catalogue, how even, how popular, how far into the
+    long tail."""
     counts, known, listed = split.item_counts, split.known_items, lists[lists != PAD]
     shown = np.bincount(listed, minlength=len(split.log.items))
     popular = np.argsort(-counts[:known], kind="stable")[: int(np.ceil(head * known))]

@@ -1,18 +1,22 @@
-"""Are the estimated propensities any good? Against the truth where it is known, and by what their weights do where it is not.
+"""Are the estimated propensities any good? Against the truth where it is known, and by what their weights do
+where it is not.
 
-Looked at are the rows of the training part whose item somebody had before, for these are weighted. An undefined figure is nan.
+Looked at are the rows of the training part whose item somebody had before, for these are weighted. An
+undefined figure is nan.
 
-calibration    rows in bins of their estimate; in each the mean estimate and the mean truth. A softmax over all ids sums to 1
-               whatever the number of exposures, so estimates are at best proportional to the truth: `scale` is the constant
-               that brings them nearest, in least squares of logarithms, and `scaled_error` what remains
+calibration    rows in bins of their estimate; in each the mean estimate and the mean truth. A softmax over
+               all ids sums to 1 whatever the number of exposures, so estimates are at best proportional to
+               the truth: `scale` is the constant that brings them nearest, in least squares of logarithms,
+               and `scaled_error` what remains
 error          root mean square of log10(truth / estimate): 1 is a factor of ten
-balance        standardised mean difference of what a pair is like, between the observed pairs and pairs drawn uniformly: of
-               the same visits and the items that exist by then. Good weights bring it to 0
-sample         Kish's effective sample size, (sum w)^2 / sum w^2: so many unweighted rows have the same variance
+balance        standardised mean difference of what a pair is like, between the observed pairs and pairs drawn
+               uniformly: of the same visits and the items that exist by then. Good weights bring it to 0
+sample         Kish's effective sample size, (sum w)^2 / sum w^2: so many unweighted rows have the same
+               variance
 
-The truth is asked on observed rows only, where a log can know it: `Log.propensity`, or `World.exposure` of its rows. A log of
-clicks alone observes what was shown AND liked. There, no weights
-by exposure reach balance 0.
+The truth is asked on observed rows only, where a log can know it: `Log.propensity`, or `World.exposure` of
+its rows. A log of clicks alone observes what was shown AND liked. There, no weights by exposure reach balance
+0.
 """
 
 import dataclasses
@@ -136,34 +140,78 @@ class Health:
 
     def sentences(self) -> tuple[str, ...]:
         """What to make of it, in words."""
-        found = {"Clip": _clipping(self), "Weights": _spread(self), "Balance": _balancing(self), "Truth": _likeness(self)}
+        found = {
+            "Clip": _clipping(self),
+            "Weights": _spread(self),
+            "Balance": _balancing(self),
+            "Truth": _likeness(self),
+        }
         return tuple(f"{topic}: {sentence}" for topic, sentence in found.items() if sentence)
 
     def rows(self) -> tuple[Row, ...]:
         """The same as a table for people; by tenths of popularity in `decile_table`."""
-        rows = [Row("log", "pairs", f"{self.pairs:,}", "observed in the training part"), Row("log", "clip", f"{self.clip:g}", "M")]
+        rows = [
+            Row("log", "pairs", f"{self.pairs:,}", "observed in the training part"),
+            Row("log", "clip", f"{self.clip:g}", "M"),
+        ]
         for view in self.views:
-            rows.append(Row(view.name, "median", _number(view.median), f"from {_number(view.least)} to {_number(view.largest)}"))
+            rows.append(
+                Row(
+                    view.name,
+                    "median",
+                    _number(view.median),
+                    f"from {_number(view.least)} to {_number(view.largest)}",
+                )
+            )
             if not math.isnan(view.clipped):
-                rows.append(Row(view.name, "clipped", words.share(view.clipped), "raised to the clip: these pairs all weigh the same"))
+                rows.append(
+                    Row(
+                        view.name,
+                        "clipped",
+                        words.share(view.clipped),
+                        "raised to the clip: these pairs all weigh the same",
+                    )
+                )
             if view.calibration is not None:
                 found = view.calibration
                 rows += [
-                    Row(view.name, "rank correlation", _number(found.spearman), "Spearman, with the true propensities"),
-                    Row(view.name, "error", _factor(found.error), "typical factor between truth and estimate"),
-                    Row(view.name, "... rescaled", _factor(found.scaled_error), f"all estimates times {_number(found.scale)}"),
+                    Row(
+                        view.name,
+                        "rank correlation",
+                        _number(found.spearman),
+                        "Spearman, with the true propensities",
+                    ),
+                    Row(
+                        view.name, "error", _factor(found.error), "typical factor between truth and estimate"
+                    ),
+                    Row(
+                        view.name,
+                        "... rescaled",
+                        _factor(found.scaled_error),
+                        f"all estimates times {_number(found.scale)}",
+                    ),
                 ]
         weights = self.weights
         rows += [
             Row("weights", "mean / median", f"{_number(weights.mean)} / {_number(weights.median)}"),
             Row("weights", "99 % / largest", f"{_number(weights.p99)} / {_number(weights.largest)}"),
             Row(
-                "weights", "effective sample", words.share(weights.effective_share), f"as good as {weights.effective:,.0f} unweighted pairs"
+                "weights",
+                "effective sample",
+                words.share(weights.effective_share),
+                f"as good as {weights.effective:,.0f} unweighted pairs",
             ),
         ]
         for part in self.balance:
             value = f"{part.before:.2f} -> {part.after:.2f}".replace("nan", "–")
-            rows.append(Row("balance", part.covariate, value, "standard deviations from uniform pairs, before and after weighting"))
+            rows.append(
+                Row(
+                    "balance",
+                    part.covariate,
+                    value,
+                    "standard deviations from uniform pairs, before and after weighting",
+                )
+            )
         return tuple(rows)
 
     def decile_table(self) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
@@ -176,22 +224,35 @@ class Health:
         lines = []
         for part in self.deciles:
             by_name = {view.name: view for view in part.views}
-            cells = [str(part.number), words.share(part.share), words.share(part.weighted_share), words.share(part.uniform_share)]
+            cells = [
+                str(part.number),
+                words.share(part.share),
+                words.share(part.weighted_share),
+                words.share(part.uniform_share),
+            ]
             cells += [_number(part.weights.median), words.share(part.weights.effective_share)]
             cells += [words.share(by_name[name].clipped) for name in clipped]
             lines.append((*cells, *(_number(_correlation(by_name[name])) for name in known)))
         return head, tuple(lines)
 
 
-def health(split: Split, estimates: pa.Table, clip: float, truth: ArrayLike | None = None, seed: int = 0) -> Health:
-    """Look at estimates of `Model.propensities(split.log)`. `truth` has the true propensity of each row, nan where unknown."""
+def health(
+    split: Split, estimates: pa.Table, clip: float, truth: ArrayLike | None = None, seed: int = 0
+) -> Health:
+    """Look at estimates of `Model.propensities(split.log)`. `truth` has the true propensity of each row, nan
+    where unknown."""
     log = split.log
     if len(estimates) != len(log):
-        raise BadInput(f"{len(estimates):,} estimates for a log of {len(log):,} rows: expected one per row, in its order")
+        raise BadInput(
+            f"{len(estimates):,} estimates for a log of {len(log):,} rows: expected one per row, in its order"
+        )
     columns = {name: np.asarray(estimates[name], np.float64) for name in ("item_view", "user_view", "weight")}
     columns["truth"] = np.full(len(log), np.nan) if truth is None else np.array(truth, np.float64)
     if len(columns["truth"]) != len(log):
-        raise BadInput(f"{len(columns['truth']):,} true propensities for a log of {len(log):,} rows: expected one per row")
+        raise BadInput(
+            f"{len(columns['truth']):,} true propensities for a log of {len(log):,} rows: expected one per "
+            "row"
+        )
     rows = np.flatnonzero(split.mask("train") & ~split.first_appearance)
     columns = {name: column[rows] for name, column in columns.items()}
     if not (columns["weight"] > 0).all():
@@ -242,7 +303,8 @@ def covariates(split: Split, user: Codes | Ints, item: Codes | Ints, time: Ints)
 
 
 def uniform_pairs(split: Split, size: int, seed: int) -> tuple[Ints, Ints, Ints]:
-    """User, item and time of pairs drawn evenly: any visit of the training part, any item that exists by then."""
+    """User, item and time of pairs drawn evenly: any visit of the training part, any item that exists by
+    then."""
     log, rows = split.log, split.rows("train")
     user, time = np.unique(np.stack([log.user[rows].astype(np.int64), log.time[rows]]), axis=1)
     draw = np.random.default_rng([seed, 13])
@@ -312,7 +374,13 @@ def curve_of(estimate: Floats, truth: Floats) -> tuple[Point, ...]:
     found = []
     for at in np.unique(place):
         here = place == at
-        point = Point(float(edges[at]), float(edges[at + 1]), int(here.sum()), float(estimate[here].mean()), float(truth[here].mean()))
+        point = Point(
+            float(edges[at]),
+            float(edges[at + 1]),
+            int(here.sum()),
+            float(estimate[here].mean()),
+            float(truth[here].mean()),
+        )
         found.append(point)
     return tuple(found)
 
@@ -342,12 +410,16 @@ def histogram_of(weight: Floats) -> tuple[Bar, ...]:
     edges = np.geomspace(least, largest, BARS + 1)
     counts = np.bincount(np.searchsorted(edges[1:-1], weight, "right"), minlength=BARS)
     return tuple(
-        Bar(*pair, int(n) / len(weight)) for pair, n in zip(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True), counts, strict=True)
+        Bar(*pair, int(n) / len(weight))
+        for pair, n in zip(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True), counts, strict=True)
     )
 
 
-def balance_of(observed: dict[str, Floats], uniform: dict[str, Floats], weight: Floats) -> tuple[Balance, ...]:
-    """The spread in the denominator is that of the unweighted pairs, before and after: only the difference of means may change."""
+def balance_of(
+    observed: dict[str, Floats], uniform: dict[str, Floats], weight: Floats
+) -> tuple[Balance, ...]:
+    """The spread in the denominator is that of the unweighted pairs, before and after: only the difference of
+    means may change."""
     found = []
     for name, one in observed.items():
         other = uniform[name]
@@ -355,8 +427,13 @@ def balance_of(observed: dict[str, Floats], uniform: dict[str, Floats], weight: 
             found.append(Balance(name, math.nan, math.nan))
             continue
         spread = math.sqrt((float(one.var()) + float(other.var())) / 2)
-        differences = (float(one.mean() - other.mean()), float(np.average(one, weights=weight) - other.mean()))
-        found.append(Balance(name, *(difference / spread if spread else math.nan for difference in differences)))
+        differences = (
+            float(one.mean() - other.mean()),
+            float(np.average(one, weights=weight) - other.mean()),
+        )
+        found.append(
+            Balance(name, *(difference / spread if spread else math.nan for difference in differences))
+        )
     return tuple(found)
 
 
@@ -377,20 +454,39 @@ def _correlation(view: View) -> float:
 
 
 def _clipping(found: Health) -> str:
-    parts = [f"{words.share(view.clipped)} of the pairs in the {view.name}" for view in found.views if not math.isnan(view.clipped)]
-    return f"{found.clip:g} is more than the estimate for {' and '.join(parts)}; these all weigh the same." if parts else ""
+    parts = [
+        f"{words.share(view.clipped)} of the pairs in the {view.name}"
+        for view in found.views
+        if not math.isnan(view.clipped)
+    ]
+    return (
+        f"{found.clip:g} is more than the estimate for {' and '.join(parts)}; these all weigh the same."
+        if parts
+        else ""
+    )
 
 
 def _spread(found: Health) -> str:
     share = found.weights.effective_share
     if share > 0.99:
         return "they are nearly the same for all pairs: the weighted loss is the naive one, on another scale."
-    return f"the {found.pairs:,} weighted pairs are worth {found.weights.effective:,.0f} unweighted ones ({words.share(share)})."
+    return (
+        f"the {found.pairs:,} weighted pairs are worth {found.weights.effective:,.0f} unweighted ones "
+        f"({words.share(share)})."
+    )
 
 
 def _balancing(found: Health) -> str:
-    parts = [f"{part.covariate} {part.before:.2f} -> {part.after:.2f}" for part in found.balance if not math.isnan(part.before)]
-    return f"distance of the observed pairs from uniform ones, before and after weighting: {', '.join(parts)}." if parts else ""
+    parts = [
+        f"{part.covariate} {part.before:.2f} -> {part.after:.2f}"
+        for part in found.balance
+        if not math.isnan(part.before)
+    ]
+    return (
+        f"distance of the observed pairs from uniform ones, before and after weighting: {', '.join(parts)}."
+        if parts
+        else ""
+    )
 
 
 def _likeness(found: Health) -> str:

@@ -63,7 +63,13 @@ class Inspection:
 
     def rows(self) -> tuple[Row, ...]:
         """The same as a table for people."""
-        size, clock, popularity, drift, shuffle = self.size, self.clock, self.popularity, self.drift, self.shuffle
+        size, clock, popularity, drift, shuffle = (
+            self.size,
+            self.clock,
+            self.popularity,
+            self.drift,
+            self.shuffle,
+        )
         last = drift.slices[-1]
         others = "the others are targets only" if size.positives < size.interactions else ""
         recurring = "below 0: the same pairs again and again" if size.sparsity < 0 else ""
@@ -72,58 +78,119 @@ class Inspection:
             Row("size", "items", words.count(size.items)),
             Row("size", "interactions", words.count(size.interactions)),
             Row("size", "positives", words.count(size.positives), others),
-            Row("size", "sparsity", words.share(size.sparsity, 2), recurring or "1 - interactions / (users x items)"),
+            Row(
+                "size",
+                "sparsity",
+                words.share(size.sparsity, 2),
+                recurring or "1 - interactions / (users x items)",
+            ),
             Row("time", "first", str(clock.first)),
             Row("time", "last", str(clock.last)),
             Row("time", "resolution", clock.resolution, f"{words.count(clock.distinct)} distinct times"),
             Row("time", "tied rows", words.share(clock.tied_rows), "share their time with another row"),
-            Row("time", "tied positives", words.share(clock.tied_positives), "their user has another one at the same time"),
+            Row(
+                "time",
+                "tied positives",
+                words.share(clock.tied_positives),
+                "their user has another one at the same time",
+            ),
         ]
         for name, lengths, what in (("history", self.history, "items"), ("audience", self.audience, "users")):
             rows += [
                 Row(name, "mean", words.number(lengths.mean), f"{what} strictly before a positive"),
                 Row(name, "median / 90 %", f"{words.number(lengths.median)} / {words.number(lengths.p90)}"),
                 Row(name, "empty", words.share(lengths.empty)),
-                Row(name, f"longer than {lengths.limit}", words.share(lengths.cut), "only the newest are read"),
+                Row(
+                    name, f"longer than {lengths.limit}", words.share(lengths.cut), "only the newest are read"
+                ),
             ]
         rows += [
             Row(
-                "popularity", "Gini", words.number(popularity.gini), f"were all items equally popular: {words.number(popularity.gini_even)}"
+                "popularity",
+                "Gini",
+                words.number(popularity.gini),
+                f"were all items equally popular: {words.number(popularity.gini_even)}",
             ),
             Row("popularity", "top 1 % of items", words.share(popularity.top_1_percent), "of all positives"),
-            Row("popularity", "top 10 % of items", words.share(popularity.top_10_percent), "of all positives"),
+            Row(
+                "popularity", "top 10 % of items", words.share(popularity.top_10_percent), "of all positives"
+            ),
             Row("popularity", "half of the positives", words.count(popularity.half), "items have them"),
-            Row("drift", f"top {drift.top} kept", words.share(drift.kept), f"first slice of {len(drift.slices)} to the last"),
+            Row(
+                "drift",
+                f"top {drift.top} kept",
+                words.share(drift.kept),
+                f"first slice of {len(drift.slices)} to the last",
+            ),
             Row("drift", "new items", words.share(last.new), "of the positives of the last slice"),
-            Row("drift", "rank correlation", words.number(last.correlation), "last slice with the one before"),
-            Row("order", "repeated transitions", words.count(shuffle.observed), f"pairs among {words.count(shuffle.transitions)}"),
+            Row(
+                "drift", "rank correlation", words.number(last.correlation), "last slice with the one before"
+            ),
+            Row(
+                "order",
+                "repeated transitions",
+                words.count(shuffle.observed),
+                f"pairs among {words.count(shuffle.transitions)}",
+            ),
             Row(
                 "order",
                 "by chance",
                 f"{words.number(shuffle.mean)} ± {words.number(shuffle.deviation)}",
                 f"{len(shuffle.shuffled)} shuffles",
             ),
-            Row("order", "ratio / z", f"{words.number(shuffle.ratio)} / {words.number(shuffle.z)}", _order(shuffle)),
+            Row(
+                "order",
+                "ratio / z",
+                f"{words.number(shuffle.ratio)} / {words.number(shuffle.z)}",
+                _order(shuffle),
+            ),
         ]
         repeats = self.repeats
         rows += [
-            Row("repeats", "repeated positives", words.count(repeats.repeated), "their user had the same item before"),
+            Row(
+                "repeats",
+                "repeated positives",
+                words.count(repeats.repeated),
+                "their user had the same item before",
+            ),
             Row(
                 "repeats",
                 "in training / test",
                 f"{words.share(repeats.train_share)} / {words.share(repeats.test_share)}",
                 "of the positives",
             ),
-            Row("repeats", "past items", "candidates" if repeats.kept else "hidden", "in training, evaluation and recommend"),
+            Row(
+                "repeats",
+                "past items",
+                "candidates" if repeats.kept else "hidden",
+                "in training, evaluation and recommend",
+            ),
         ]
         for tested in self.tests:
             group = f"{tested.test} test"
             rows += [
                 Row(group, "positives", words.count(tested.positives), "that are ranked"),
-                Row(group, "effective sample size", words.number(tested.effective_sample_size), "(sum of weights)² / sum of weights²"),
-                Row(group, "Gini", words.number(tested.gini), "of the weight of its items; 0: all count alike"),
-                Row(group, "typical popularity", words.number(10**tested.mean_log10_popularity), "training positives, geometric mean"),
-                Row(group, "long tail", words.share(tested.long_tail), f"of positives outside the top {HEAD:.0%} of known items"),
+                Row(
+                    group,
+                    "effective sample size",
+                    words.number(tested.effective_sample_size),
+                    "(sum of weights)² / sum of weights²",
+                ),
+                Row(
+                    group, "Gini", words.number(tested.gini), "of the weight of its items; 0: all count alike"
+                ),
+                Row(
+                    group,
+                    "typical popularity",
+                    words.number(10**tested.mean_log10_popularity),
+                    "training positives, geometric mean",
+                ),
+                Row(
+                    group,
+                    "long tail",
+                    words.share(tested.long_tail),
+                    f"of positives outside the top {HEAD:.0%} of known items",
+                ),
                 Row(group, "unknown items", words.share(tested.unknown_items), "training never saw them"),
             ]
         return tuple(rows)
@@ -138,7 +205,9 @@ def inspect(split: Split, seed: int = 0) -> Inspection:
     counts = np.bincount(item, minlength=len(log.items))
     with steps("inspect", total=7) as job:
         job.advance(note="times")
-        ticks = statistics.ticks_per_second(int(log.time.min()), int(log.time.max()), log.facts.get("time_unit", "as given"))
+        ticks = statistics.ticks_per_second(
+            int(log.time.min()), int(log.time.max()), log.facts.get("time_unit", "as given")
+        )
         clock = statistics.clock_of(np.asarray(log.time), ticks, statistics.tied_in_sequence(user, time))
         job.advance(note="histories")
         history = statistics.lengths_of(statistics.events_before(log.histories, user, time), HISTORY)
@@ -147,7 +216,9 @@ def inspect(split: Split, seed: int = 0) -> Inspection:
         job.advance(note="drift")
         drift = statistics.drift_of(item, time, log.audiences.first_times, ticks)
         job.advance(note="shuffle test")
-        shuffle = statistics.shuffle_test(positives, len(log.items), statistics.number_of_shuffles(len(item)), seed)
+        shuffle = statistics.shuffle_test(
+            positives, len(log.items), statistics.number_of_shuffles(len(item)), seed
+        )
         job.advance(note="tests")
         tests = statistics.tested_of(split, seed)
         job.advance(note="split")
@@ -171,9 +242,18 @@ def inspect(split: Split, seed: int = 0) -> Inspection:
 
 
 def _concentration(popularity: Popularity, size: Size) -> str:
-    half = f"{words.count(popularity.half)} of {words.count(size.items)} items ({words.share(popularity.half / size.items)})"
-    even = f"Gini {words.number(popularity.gini)}; were all items equally popular, {words.number(popularity.gini_even)}"
-    return f"{half} have half of all positives, the top 10 % have {words.share(popularity.top_10_percent)} ({even})."
+    half = (
+        f"{words.count(popularity.half)} of {words.count(size.items)} items "
+        f"({words.share(popularity.half / size.items)})"
+    )
+    even = (
+        f"Gini {words.number(popularity.gini)}; were all items equally popular, "
+        f"{words.number(popularity.gini_even)}"
+    )
+    return (
+        f"{half} have half of all positives, the top 10 % have {words.share(popularity.top_10_percent)} "
+        f"({even})."
+    )
 
 
 def _movement(drift: Drift) -> str:
@@ -188,7 +268,8 @@ def _movement(drift: Drift) -> str:
         days = "" if math.isnan(drift.half_life_days) else f" ({_duration(drift.half_life_days)})"
         gone = f"; half of them were gone after {drift.half_life} of {len(drift.slices)} slices{days}"
     return (
-        f"of the first slice's top {drift.top} items, {words.share(drift.kept)} are still at the top in the last slice{gone}."
+        f"of the first slice's top {drift.top} items, {words.share(drift.kept)} are still at the top in the "
+        f"last slice{gone}."
         f" {words.share(last.new)} of the last slice's positives are on items that are new in it."
     )
 
@@ -199,7 +280,10 @@ def _order(shuffle: Shuffle) -> str:
     if not shuffle.mean and not shuffle.observed:
         return "too little data to judge, no transition occurs twice."
     if not shuffle.mean:
-        return f"carries information: {words.count(shuffle.observed)} repeated transitions, and none after shuffling."
+        return (
+            f"carries information: {words.count(shuffle.observed)} repeated transitions, and none after "
+            "shuffling."
+        )
     often = f"repeated transitions are {words.number(shuffle.ratio)} times as frequent as chance"
     if not shuffle.deviation:
         return f"too little data to judge, {often}, but all shuffles are alike."
@@ -208,7 +292,9 @@ def _order(shuffle: Shuffle) -> str:
 
 
 def _balance(tests: tuple[Tested, ...]) -> str:
-    ordinary, balanced = (next(tested for tested in tests if tested.test == name) for name in ("ordinary", "balanced"))
+    ordinary, balanced = (
+        next(tested for tested in tests if tested.test == name) for name in ("ordinary", "balanced")
+    )
     if not ordinary.positives:
         return "the test part has no positives that could be ranked."
     head = f"{words.share(ordinary.head)} of the ordinary test is on the most popular fifth of the items"
@@ -218,7 +304,11 @@ def _balance(tests: tuple[Tested, ...]) -> str:
 def _repeats(repeats: Repeats) -> str:
     if not repeats.repeated:
         return ""
-    how = "past items stay candidates" if repeats.kept else "past items are hidden, and repeated targets are left out"
+    how = (
+        "past items stay candidates"
+        if repeats.kept
+        else "past items are hidden, and repeated targets are left out"
+    )
     share = words.share(repeats.repeated / repeats.positives)
     return f"{share} of the positives are on an item that the same user had before; {how}."
 
@@ -227,7 +317,8 @@ def _ties(clock: Clock) -> str:
     if not clock.tied_positives >= 0.1:
         return ""
     return (
-        f"{words.share(clock.tied_positives)} of the positives share their time with another one of the same user"
+        f"{words.share(clock.tied_positives)} of the positives share their time with another one of the "
+        "same user"
         f" (resolution: {clock.resolution}); their order is unknown and never used."
     )
 

@@ -17,7 +17,8 @@ _random = np.random.Generator(np.random.SFC64(0))
 
 
 def reseed(*what: int) -> None:
-    """Make everything drawn from now on a function of these numbers: a restored run needs no generator's state."""
+    """Make everything drawn from now on a function of these numbers: a restored run needs no generator's
+    state."""
     global _random  # noqa: PLW0603
     _random = np.random.Generator(np.random.SFC64(list(what)))
     torch.manual_seed(hash(what) & 0x7FFF_FFFF_FFFF_FFFF)
@@ -45,14 +46,15 @@ class Dropout(nn.Module):
         self.dropped = round(256 * share)
 
     def forward(self, x: Tensor) -> Tensor:
-        return _Drop.apply(x, self.dropped) if self.training and self.dropped else x  # type: ignore[no-untyped-call]
+        return _Drop.apply(x, self.dropped) if self.training and self.dropped else x
 
 
 class Embeddings(nn.Module):
     """An embedding per known id. PAD is the zero vector. All unknown ids share one vector, `unknown_vector`.
 
-    Where some ids that training saw are too rare to have a vector of their own, they are unknown, too, and so the shared vector
-    is learned from them. Where none is, training meets no unknown id, and the shared vector is the average of all others.
+    Where some ids that training saw are too rare to have a vector of their own, they are unknown, too, and so
+    the shared vector is learned from them. Where none is, training meets no unknown id, and the shared vector
+    is the average of all others.
     """
 
     row_of: Tensor | None
@@ -85,7 +87,9 @@ class Embeddings(nn.Module):
         """A vector per id below `known`, (known, D): what every id is compared with."""
         if self.row_of is None:
             return self.weight
-        return functional.embedding(self.row_of, torch.cat([self.weight, self.unknown_vector()[None]]))  # indexing is far slower
+        return functional.embedding(
+            self.row_of, torch.cat([self.weight, self.unknown_vector()[None]])
+        )  # indexing is far slower
 
     def forward(self, ids: Tensor, masked: Tensor | None = None) -> Tensor:
         """Embeddings; those of `masked` positions are the unknown vector."""
@@ -97,7 +101,11 @@ class Embeddings(nn.Module):
         if self.row_of is not None:
             rows = self.row_of[rows].clamp(max=max(len(self.weight) - 1, 0))
         # Where all are rare, nobody has a vector of its own.
-        embedded = functional.embedding(rows, self.weight) if len(self.weight) else self.weight.new_zeros(*ids.shape, self.weight.shape[1])
+        embedded = (
+            functional.embedding(rows, self.weight)
+            if len(self.weight)
+            else self.weight.new_zeros(*ids.shape, self.weight.shape[1])
+        )
         if bool(unknown.any()):
             embedded = torch.where(unknown.unsqueeze(-1), self.unknown_vector(), embedded)
         return embedded.masked_fill(padding.unsqueeze(-1), 0) if bool(padding.any()) else embedded
@@ -106,8 +114,8 @@ class Embeddings(nn.Module):
 class Table(Embeddings):
     """Embeddings with a learned one for everybody unknown.
 
-    Half of a log held out in time is full of ids that training never saw. What "unknown" means is learned by hiding a
-    share of the known ones (`hiding`); it is also what a masked place reads.
+    Half of a log held out in time is full of ids that training never saw. What "unknown" means is learned by
+    hiding a share of the known ones (`hiding`); it is also what a masked place reads.
     """
 
     unknown: nn.Parameter
@@ -120,15 +128,16 @@ class Table(Embeddings):
     def hiding(self, ids: Tensor) -> Tensor:
         """The same, with a share of the ids hidden while training."""
         if not self.training or not self.hidden:
-            return self(ids)  # type: ignore[no-any-return]
-        return self(ids, (torch.rand(ids.shape) < self.hidden) & (ids != PAD))  # type: ignore[no-any-return]
+            return self(ids)
+        return self(ids, (torch.rand(ids.shape) < self.hidden) & (ids != PAD))
 
 
 TOKENS = 2048  # read together: what they need stays in the cache
 
 
 def groups(ids_BL: Tensor) -> Iterator[tuple[Tensor, int]]:
-    """Rows of similar length that are read together, and the longest of them: padding is what costs most. The longest come first."""
+    """Rows of similar length that are read together, and the longest of them: padding is what costs most. The
+    longest come first."""
     lengths, order = real(ids_BL).sum(1).sort(descending=True)
     at = 0
     while at < len(order):
@@ -172,7 +181,8 @@ def right_padded(ids_BL: Tensor) -> Tensor:
 
 
 def read_before(ids_BL: Tensor, past_N: Tensor) -> Tensor:
-    """The beginnings of sequences, padded on the right, as far as any of these pasts reaches: no further is read."""
+    """The beginnings of sequences, padded on the right, as far as any of these pasts reaches: no further is
+    read."""
     return right_padded(ids_BL)[:, : int(past_N.max()) if len(past_N) else 0]
 
 
@@ -194,11 +204,12 @@ class Block(nn.Module):
         read = functional.scaled_dot_product_attention(query, key, value, attn_mask=visible, is_causal=causal)
         x_BLD = x_BLD + self.dropout(self.attended(read.transpose(1, 2).reshape(B, L, D)))
         inner = functional.relu(self.widen(self.before_inner(x_BLD)))
-        return x_BLD + self.dropout(self.narrow(inner))  # type: ignore[no-any-return]
+        return x_BLD + self.dropout(self.narrow(inner))
 
 
 class Encoder(nn.Module):
-    """A bidirectional transformer over left-padded sequences. Places are counted from the newest, which is place 0."""
+    """A bidirectional transformer over left-padded sequences. Places are counted from the newest, which is
+    place 0."""
 
     def __init__(self, width: int, layers: int, heads: int, inner: int, dropout: float, length: int) -> None:
         super().__init__()
@@ -212,11 +223,12 @@ class Encoder(nn.Module):
         x_BLD = self.dropout(x_BLD + self.places[: x_BLD.shape[1]].flip(0))
         visible = None
         if not bool(real_BL.all()):
-            # A row of nobody looks at its padding: attention over nothing is not a number. Its states are never read.
+            # A row of nobody looks at its padding: attention over nothing is not a number. Its states are
+            # never read.
             visible = (real_BL | ~real_BL.any(1, keepdim=True))[:, None, None, :]
         for block in self.blocks:
             x_BLD = block(x_BLD, visible)
-        return self.norm(x_BLD)  # type: ignore[no-any-return]
+        return self.norm(x_BLD)
 
     def mean(self, x_BLD: Tensor, real_BL: Tensor) -> Tensor:
         """The mean of the states of real places; zero for an empty sequence."""
@@ -227,13 +239,18 @@ class Encoder(nn.Module):
 
 
 class CausalBlock(nn.Module):
-    """A block of SASRec as its authors wrote it: only the query is normalised, and the residual starts from it."""
+    """A block of SASRec as its authors wrote it: only the query is normalised, and the residual starts from
+    it."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.heads = heads
         self.before_attention, self.before_inner = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.query, self.key_value, self.attended = nn.Linear(width, width), nn.Linear(width, 2 * width), nn.Linear(width, width)
+        self.query, self.key_value, self.attended = (
+            nn.Linear(width, width),
+            nn.Linear(width, 2 * width),
+            nn.Linear(width, width),
+        )
         self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
         self.dropout = Dropout(dropout)
 
@@ -245,11 +262,12 @@ class CausalBlock(nn.Module):
         read = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x_BLD = self.before_inner(normal + self.attended(read.transpose(1, 2).reshape(B, L, D)))
         inner = self.dropout(functional.relu(self.first(x_BLD)))
-        return x_BLD + self.dropout(self.second(inner))  # type: ignore[no-any-return]
+        return x_BLD + self.dropout(self.second(inner))
 
 
 class CausalEncoder(nn.Module):
-    """A transformer over sequences padded on the right. Each state has seen what is before it, so padding needs no mask.
+    """A transformer over sequences padded on the right. Each state has seen what is before it, so padding
+    needs no mask.
 
     Places are counted from the oldest, so that a prefix is read as it would be if it were all there is.
     """
@@ -265,4 +283,4 @@ class CausalEncoder(nn.Module):
         x_BLD = self.dropout(x_BLD * x_BLD.shape[2] ** 0.5 + self.places[: x_BLD.shape[1]])
         for block in self.blocks:
             x_BLD = block(x_BLD)
-        return self.norm(x_BLD)  # type: ignore[no-any-return]
+        return self.norm(x_BLD)

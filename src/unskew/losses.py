@@ -1,4 +1,5 @@
-"""Losses as pure functions. Each is a mean (or a sum) of terms times weights; without weights, every weight is one."""
+"""Losses as pure functions. Each is a mean (or a sum) of terms times weights; without weights, every weight
+is one."""
 
 from typing import Any
 
@@ -21,13 +22,18 @@ def bpr(positive: Tensor, negative: Tensor) -> Tensor:
 
 
 def cross_entropy(
-    states_ND: Tensor, vectors_VD: Tensor, targets_N: Tensor, weight_N: Tensor | None = None, offsets_V: Tensor | None = None
+    states_ND: Tensor,
+    vectors_VD: Tensor,
+    targets_N: Tensor,
+    weight_N: Tensor | None = None,
+    offsets_V: Tensor | None = None,
 ) -> Tensor:
-    """-log softmax of each target among all ids, times its weight, summed. Beyond FULL_SOFTMAX ids it is estimated from SAMPLES."""
+    """-log softmax of each target among all ids, times its weight, summed. Beyond FULL_SOFTMAX ids it is
+    estimated from SAMPLES."""
     if weight_N is None:
         weight_N = torch.ones(len(states_ND))
     if len(vectors_VD) <= FULL_SOFTMAX:
-        return _FullSoftmax.apply(states_ND, vectors_VD, offsets_V, targets_N, weight_N)  # type: ignore[no-untyped-call, no-any-return]
+        return _FullSoftmax.apply(states_ND, vectors_VD, offsets_V, targets_N, weight_N)
     if offsets_V is not None:
         vectors_VD = torch.cat([vectors_VD, offsets_V[:, None]], dim=1)
         states_ND = torch.cat([states_ND, torch.ones(len(states_ND), 1)], dim=1)
@@ -35,18 +41,22 @@ def cross_entropy(
 
 
 class _FullSoftmax(torch.autograd.Function):
-    """Logits exist only in chunks that stay in the cache, and each chunk makes its gradient at once: nothing is computed twice,
-    and the memory is that of the states, not of N times V logits."""
+    """Logits exist only in chunks that stay in the cache, and each chunk makes its gradient at once: nothing
+    is computed twice, and the memory is that of the states, not of N times V logits."""
 
     @staticmethod
-    def forward(context: Any, states: Tensor, vectors: Tensor, offsets: Tensor | None, targets: Tensor, weight: Tensor) -> Tensor:
+    def forward(
+        context: Any, states: Tensor, vectors: Tensor, offsets: Tensor | None, targets: Tensor, weight: Tensor
+    ) -> Tensor:
         wants_states, wants_vectors, wants_offsets = context.needs_input_grad[:3]
         of_states = torch.empty_like(states) if wants_states else None
         of_vectors = torch.zeros_like(vectors) if wants_vectors else None
         of_offsets = torch.zeros_like(offsets) if offsets is not None and wants_offsets else None
         total = states.new_zeros(())
         rows = min(len(states), max(32, CHUNK // max(len(vectors), 1)))
-        buffer = states.new_empty(rows, len(vectors))  # one for all chunks: fresh memory costs more than the product
+        buffer = states.new_empty(
+            rows, len(vectors)
+        )  # one for all chunks: fresh memory costs more than the product
         for first in range(0, len(states), max(rows, 1)):
             part = slice(first, first + rows)
             state, target, scale = states[part], targets[part, None], weight[part, None]
@@ -75,11 +85,14 @@ class _FullSoftmax(torch.autograd.Function):
         return *(None if slope is None else slope * gradient[0] for slope in context.slopes), None, None
 
 
-def sampled_softmax(states_ND: Tensor, targets_N: Tensor, vectors_VD: Tensor, samples: int, weight_N: Tensor | None = None) -> Tensor:
-    """Cross-entropy with the normaliser estimated from uniformly drawn ids, corrected for how often they are drawn (log Q).
+def sampled_softmax(
+    states_ND: Tensor, targets_N: Tensor, vectors_VD: Tensor, samples: int, weight_N: Tensor | None = None
+) -> Tensor:
+    """Cross-entropy with the normaliser estimated from uniformly drawn ids, corrected for how often they are
+    drawn (log Q).
 
-    The sum over all other ids is estimated by V / S times the sum over S draws with replacement from all V; a draw that
-    is the target itself does not count. As S grows it becomes the full softmax.
+    The sum over all other ids is estimated by V / S times the sum over S draws with replacement from all V; a
+    draw that is the target itself does not count. As S grows it becomes the full softmax.
     """
     size = len(vectors_VD)
     drawn_S = torch.randint(size, (samples,))

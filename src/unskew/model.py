@@ -69,12 +69,16 @@ class Model:
         resume: bool = False,
         on_record: OnRecord | None = None,
     ) -> "Model":
-        """Train on the training part, stop by the validation part. With a folder, a killed training can be resumed.
+        """Train on the training part, stop by the validation part. With a folder, a killed training can be
+        resumed.
 
-        `on_record` is called with the record of each round; when a run is resumed, first with those that it has already.
+        `on_record` is called with the record of each round; when a run is resumed, first with those that it
+        has already.
         """
         path = None if folder is None else Path(folder)
-        self.network, trainer = train(split, self.name, self.config, self.training, path, resume, on_record=on_record)
+        self.network, trainer = train(
+            split, self.name, self.config, self.training, path, resume, on_record=on_record
+        )
         self.records, self._log = trainer.records, split.log
         self._borders, self._repeats = (split.train_end, split.valid_end), split.repeats
         self._weights, self._choose_by = weights_of(trainer), trainer.choose_by
@@ -94,11 +98,14 @@ class Model:
     ) -> Evaluation:
         """Rank the positives of the test part.
 
-        test: one of `unskew.data.held_out`, by default `ordinary`, and `authors` with the protocol of that name.
+        test: one of `unskew.data.held_out`, by default `ordinary`, and `authors` with the protocol of that
+        name.
         sample: rank a fixed, seeded sample of so many positives; their weights come from the whole part.
-        seed: of that sample, of the drawn candidates of `uni100` and `authors`, and of the authors' resampling.
+        seed: of that sample, of the drawn candidates of `uni100` and `authors`, and of the authors'
+        resampling.
         cutoffs: the K of NDCG@K, HR@K and MRR@K.
-        choose_by: the version of the validation part whose weights are used; by default the test's own, where there is one.
+        choose_by: the version of the validation part whose weights are used; by default the test's own, where
+        there is one.
         until: rank only what happened before this time.
         """
         self._same_ids(split.log)
@@ -108,7 +115,11 @@ class Model:
         test = test or ("authors" if protocol == "authors" else "ordinary")
         tested = held_out(split, "test", test, sample, seed, until)
         if not len(tested.rows):
-            why = "nothing was shown together with a positive and not clicked" if test == "shown" else "it has no positives"
+            why = (
+                "nothing was shown together with a positive and not clicked"
+                if test == "shown"
+                else "it has no positives"
+            )
             raise NothingToRank(f"nothing to rank in the {test} test: {why}")
         network, by = self._chosen_for(test, choose_by)
         try:
@@ -117,12 +128,15 @@ class Model:
             network.load_state_dict(self._weights[self._choose_by])
         found = evaluation(split, ranked, protocol, tested, cutoffs)
         self._data = self._data or split.log.fingerprint()
-        found.about.update(weights_chosen_by=by, seed=seed, sample=sample, model=self.name, training_seed=self.training.seed)
+        found.about.update(
+            weights_chosen_by=by, seed=seed, sample=sample, model=self.name, training_seed=self.training.seed
+        )
         found.about.update(data=self._data, settings=settings_key(self))
         return found
 
     def _chosen_for(self, test: str, choose_by: str | None) -> tuple[Recommender, str]:
-        """The network with the weights that a test's own version of the validation part chose, or else those that recommend."""
+        """The network with the weights that a test's own version of the validation part chose, or else those
+        that recommend."""
         by = choose_by or (test if test in self._weights else self._choose_by)
         if by not in self._weights:
             raise BadInput(f"choose_by {by}: this run has weights chosen by {', '.join(self._weights)}")
@@ -133,9 +147,15 @@ class Model:
     def _not_trained_on(self, split: Split) -> None:
         train_end, valid_end = self._borders
         if split.valid_end < train_end:
-            raise BadInput(f"this model was trained on rows before {train_end}, and the test part begins at {split.valid_end}")
+            raise BadInput(
+                f"this model was trained on rows before {train_end}, and the test part begins at "
+                f"{split.valid_end}"
+            )
         if split.valid_end < valid_end:
-            raise BadInput(f"this model was chosen on rows before {valid_end}, and the test part begins at {split.valid_end}")
+            raise BadInput(
+                f"this model was chosen on rows before {valid_end}, and the test part begins at "
+                f"{split.valid_end}"
+            )
 
     def recommend(
         self,
@@ -144,14 +164,19 @@ class Model:
         k: int = 10,
         include_seen: bool | None = None,
     ) -> Recommendations:
-        """The k best items now, for users of the log or for bare histories of item ids, as `user_id, item_id, score, rank`.
+        """The k best items now, for users of the log or for bare histories of item ids, as `user_id, item_id,
+        score, rank`.
 
-        include_seen: whether items of the history can be recommended again; by default as in the evaluation of this model.
+        include_seen: whether items of the history can be recommended again; by default as in the evaluation
+        of this model.
         """
         if (users is None) == (histories is None):
             raise BadInput("expected users or histories, one of the two")
-        network, log, seen = self._trained(), self._known(), self._repeats if include_seen is None else include_seen
-        return for_users(network, log, users, k, seen) if users is not None else for_histories(network, log, histories, k, seen)  # type: ignore[arg-type]
+        network, log = self._trained(), self._known()
+        seen = self._repeats if include_seen is None else include_seen
+        if users is not None:
+            return for_users(network, log, users, k, seen)
+        return for_histories(network, log, histories, k, seen)  # type: ignore[arg-type]
 
     def chosen_by(self, criterion: str) -> "Model":
         """The same model, recommending with the weights that another version of the validation part chose."""
@@ -172,16 +197,19 @@ class Model:
             raise BadInput(f"this {self.name} was trained without propensities")
         if {f"propensity.{name}" for name, _ in found.named_parameters()} - network.reached():
             raise BadInput(
-                f"{self.name} is not trained by gradients, so its propensities never were; item-pro and user-pro need no training"
+                f"{self.name} is not trained by gradients, so its propensities never were; item-pro and "
+                "user-pro need no training"
             )
         return found
 
     def propensities(self, log: Log) -> pa.Table:
-        """Of each row of a log both propensities, the weight, and the part of the run's split that it is in; with the caller's ids."""
+        """Of each row of a log both propensities, the weight, and the part of the run's split that it is in;
+        with the caller's ids."""
         return pa.concat_tables(self._propensities(log))
 
     def save_propensities(self, log: Log, file: str | os.PathLike[str]) -> dict[Part, int]:
-        """The same as a Parquet file, whole or not at all, block by block. Returns how many rows each part has."""
+        """The same as a Parquet file, whole or not at all, block by block. Returns how many rows each part
+        has."""
         blocks = self._propensities(log)
         with new_file(Path(file)) as target:
             first = next(blocks)
@@ -195,7 +223,10 @@ class Model:
         estimator, network = self.propensity, self._trained().eval()
         self._same_ids(log)
         # The estimator of a wrapper reads as far as its own settings say, whatever its backbone reads.
-        past = getattr(self.config, "past_items", network.history), getattr(self.config, "past_users", network.audience)
+        past = (
+            getattr(self.config, "past_items", network.history),
+            getattr(self.config, "past_users", network.audience),
+        )
 
         def tables() -> Iterator[pa.Table]:
             with steps("propensities", len(log)) as job:
@@ -203,8 +234,13 @@ class Model:
                     rows = np.arange(first, min(first + ROW_GROUP, len(log)))
                     columns = {"user": log.users.of(log.user[rows]), "item": log.items.of(log.item[rows])}
                     columns |= {"time": pa.array(log.time[rows]), "label": pa.array(log.label[rows])}
-                    found = np.concatenate([_estimates(estimator, batch_of_rows(log, some, *past)) for some in _blocks(rows)])
-                    columns |= {name: pa.array(found[:, place], from_pandas=True) for place, name in enumerate(ESTIMATES)}
+                    found = np.concatenate(
+                        [_estimates(estimator, batch_of_rows(log, some, *past)) for some in _blocks(rows)]
+                    )
+                    columns |= {
+                        name: pa.array(found[:, place], from_pandas=True)
+                        for place, name in enumerate(ESTIMATES)
+                    }
                     yield pa.table(columns | {"part": pa.array(np.array(PARTS)[self._part(log.time[rows])])})
                     job.advance(len(rows))
 
@@ -234,9 +270,15 @@ class Model:
 
     def _write(self, trainer: Trainer, folder: Path) -> None:
         split = trainer.split
-        asked = {"model": self.name, "config": dataclasses.asdict(self.config), "training": dataclasses.asdict(self.training)}
+        asked = {
+            "model": self.name,
+            "config": dataclasses.asdict(self.config),
+            "training": dataclasses.asdict(self.training),
+        }
         asked |= {"split": dataclasses.asdict(split.settings), "data": ""}
-        store = RunFolder.begin(folder, asked | sizes(split) | {"hash": split.log.fingerprint()}, resume=False)
+        store = RunFolder.begin(
+            folder, asked | sizes(split) | {"hash": split.log.fingerprint()}, resume=False
+        )
         store.finish(trainer, split, card_of(split, trainer, asked))
 
     def _same_ids(self, log: Log) -> None:
@@ -245,7 +287,10 @@ class Model:
         known = self._known()
         for mine, theirs in ((known.users.ids, log.users.ids), (known.items.ids, log.items.ids)):
             if not theirs[: len(mine)].equals(mine):
-                raise BadInput("expected the log that the model was trained on: this one numbers its users and items differently")
+                raise BadInput(
+                    "expected the log that the model was trained on: this one numbers its users and items "
+                    "differently"
+                )
 
     def _trained(self) -> Recommender:
         if self.network is None:
@@ -277,7 +322,11 @@ def load(folder: str | os.PathLike[str]) -> Model:
     made = Model(found.config["model"], found.network.config, Training(**found.config["training"]))
     made.network, made._log, made._folder = found.network, found.log, Path(folder)
     made._borders, made._repeats = (cut["train_end"], cut["valid_end"]), cut["repeats"]
-    made._weights, made._choose_by, made._data = found.weights, found.card["choose_by"], found.card["data"]["hash"]
+    made._weights, made._choose_by, made._data = (
+        found.weights,
+        found.card["choose_by"],
+        found.card["data"]["hash"],
+    )
     return made
 
 
@@ -299,7 +348,8 @@ def DEPS(settings: _Settings) -> Model:  # noqa: N802 (reads like the class it s
 
 
 def Debiased(backbone: str, settings: dict[str, Any] | None = None) -> Model:  # noqa: N802
-    """Any registered model with its pairs weighted by inverse propensities: `Debiased("gru4rec", {"propensity": "dual", "width": 64})`.
+    """Any registered model with its pairs weighted by inverse propensities: `Debiased("gru4rec",
+    {"propensity": "dual", "width": 64})`.
 
     Settings are those of `unskew.models.debiased.Weighting`, of the backbone and of training.
     """
@@ -307,7 +357,8 @@ def Debiased(backbone: str, settings: dict[str, Any] | None = None) -> Model:  #
 
 
 def recommender(name: str, settings: dict[str, Any] | None = None) -> Model:
-    """Any registered model from one flat set of settings: its own, its backbone's if it has one, and those of training.
+    """Any registered model from one flat set of settings: its own, its backbone's if it has one, and those of
+    training.
 
     `unskew models` lists names and settings; what is not given is as in the model's paper.
     """
@@ -316,7 +367,10 @@ def recommender(name: str, settings: dict[str, Any] | None = None) -> Model:
     names = [*names_of(kind.Config), *names_of(Training)]
     twice = [setting for setting in settings if names.count(setting) > 1]
     if twice:
-        raise BadInput(f"{name}: {twice[0]!r} is a setting of two of its parts; say it in its Config, where each part has its own")
+        raise BadInput(
+            f"{name}: {twice[0]!r} is a setting of two of its parts; say it in its Config, where each part "
+            "has its own"
+        )
     left = dict(settings)
     config = _taken(kind.Config, left)
     training = _taken(Training, left, kind.recipe)

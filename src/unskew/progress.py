@@ -1,4 +1,5 @@
-"""Progress on standard error: a bar on a terminal, plain lines every two seconds elsewhere, nothing where nobody asked."""
+"""Progress on standard error: a bar on a terminal, plain lines every two seconds elsewhere, nothing where
+nobody asked."""
 
 import time
 from collections.abc import Iterator
@@ -6,7 +7,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 PATIENCE = 2.0  # seconds between plain lines; shorter jobs say nothing
 
@@ -32,7 +40,13 @@ class Steps:
         self._started = self._last = time.monotonic()
         self._bar: Progress | None = None
         if self._console is not None and self._console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+            )
             self._bar = Progress(*columns, console=self._console, transient=True)
             self._bar.add_task(title, total=total)
             self._bar.start()
@@ -41,7 +55,9 @@ class Steps:
         self.done, self.note = self.done + amount, note
         now = time.monotonic()
         if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=self.done, description=f"{self.title} {note}".rstrip())
+            self._bar.update(
+                self._bar.task_ids[0], completed=self.done, description=f"{self.title} {note}".rstrip()
+            )
         elif self._console is not None and now - self._last >= PATIENCE:
             self._last = now
             of = f" of {self.total:g}" if self.total is not None else ""

@@ -1,10 +1,13 @@
-"""How likely was a pair to be observed? Estimates P(o = 1) from the item view, the user view, frequencies or the log itself.
+"""How likely was a pair to be observed? Estimates P(o = 1) from the item view, the user view, frequencies or
+the log itself.
 
-    w = alpha / max(P(i, h_u), M) + (1 - alpha) / max(P(u, h_i), M)            (Theorem 1, eq. clip_prob_item, clip_prob_user)
+    w = alpha / max(P(i, h_u), M) + (1 - alpha) / max(P(u, h_i), M)            (Theorem 1, eq. clip_prob_item,
+                                                                               clip_prob_user)
 
-Symbols: h_u the history of the user, h_i the audience of the item, M the clip, alpha the weight of the item view. With
-the true propensities and M = 0 the weighted loss is unbiased, from either view and from any mixture of them. Raising M
-lowers the variance, at most (1/M - 1) delta^2 per pair (Theorem 2, for M <= 1/2), and adds bias. The weights carry no gradient.
+Symbols: h_u the history of the user, h_i the audience of the item, M the clip, alpha the weight of the item
+view. With the true propensities and M = 0 the weighted loss is unbiased, from either view and from any
+mixture of them. Raising M lowers the variance, at most (1/M - 1) delta^2 per pair (Theorem 2, for M <= 1/2),
+and adds bias. The weights carry no gradient.
 """
 
 from abc import ABC, abstractmethod
@@ -48,7 +51,9 @@ class Propensity(nn.Module, ABC):
     def clipped(self, batch: Batch) -> tuple[Tensor | None, Tensor | None]:
         """Both views, raised to at least the clip.   eq. clip_prob_item, clip_prob_user"""
         item, user = self.item_view(batch), self.user_view(batch)
-        return None if item is None else item.clamp(min=self.clip), None if user is None else user.clamp(min=self.clip)
+        return None if item is None else item.clamp(min=self.clip), None if user is None else user.clamp(
+            min=self.clip
+        )
 
     @torch.no_grad()
     def weights(self, batch: Batch) -> Tensor:
@@ -69,7 +74,10 @@ class Propensity(nn.Module, ABC):
         found = {"weight": float(weight.mean()), "weight_deviation": float(weight.std())}
         for name, view in (("item_view", self.item_view(batch)), ("user_view", self.user_view(batch))):
             if view is not None:
-                found |= {name: float(view.median()), f"{name}_clipped": float((view < self.clip).float().mean())}
+                found |= {
+                    name: float(view.median()),
+                    f"{name}_clipped": float((view < self.clip).float().mean()),
+                }
         return {name: round(value, 6) for name, value in found.items()}
 
 
@@ -87,9 +95,11 @@ class Unit(Propensity):
 
 
 class SequenceGRU(nn.Module):
-    """Who comes next? A GRU over embeddings, a softmax over all ids. It trains the embeddings only if they are its own.
+    """Who comes next? A GRU over embeddings, a softmax over all ids. It trains the embeddings only if they
+    are its own.
 
-    A learned start stands before every sequence, so the first element and an empty sequence have a prediction, too.
+    A learned start stands before every sequence, so the first element and an empty sequence have a
+    prediction, too.
     """
 
     def __init__(self, width: int, layers: int, trains: bool = False) -> None:
@@ -104,14 +114,15 @@ class SequenceGRU(nn.Module):
         """y after 0, 1, ..., L elements of sequences that are padded on the right: (B, L + 1, D)."""
         embedded = table(ids_BL) if self.trains else table(ids_BL).detach()
         started = torch.cat([self.start.expand(len(ids_BL), 1, -1), embedded], dim=1)
-        return self.out(self.gru(started)[0])  # type: ignore[no-any-return]
+        return self.out(self.gru(started)[0])
 
     def after(self, prefixes: Prefixes, table: Embeddings) -> Tensor:
         """y after the whole of each sequence: (N, D)."""
         return after(prefixes, lambda ids_BL: self.outputs(ids_BL, table))
 
     def loss(self, ids_BL: Tensor, past_BL: Tensor, table: Embeddings) -> Tensor:
-        """-log P of each element given those strictly before it, summed over the batch; padded on the left.   (L^AR)
+        """-log P of each element given those strictly before it, summed over the batch; padded on the left.
+        (L^AR)
 
         `past_BL` says how many elements of its row are before each.
         """
@@ -134,11 +145,15 @@ class DualGRU(Propensity):
         views: Views = "both",
         owner: bool = False,
     ) -> None:
-        """The tables belong to a recommender and are only read, unless it is said that the estimator owns them."""
+        """The tables belong to a recommender and are only read, unless it is said that the estimator owns
+        them."""
         super().__init__(alpha, clip)
         self._tables = (items, users)
         if owner:
-            self.own_items, self.own_users = (items if views != "user" else None), (users if views != "item" else None)
+            self.own_items, self.own_users = (
+                (items if views != "user" else None),
+                (users if views != "item" else None),
+            )
         width = items.weight.shape[1]
         self.items = SequenceGRU(width, layers, owner) if views != "user" else None
         self.users = SequenceGRU(width, layers, owner) if views != "item" else None
@@ -151,7 +166,8 @@ class DualGRU(Propensity):
 
     def clipped(self, batch: Batch) -> tuple[Tensor | None, Tensor | None]:
         views = self._item_view(batch, self.clip), self._user_view(batch, self.clip)
-        return tuple(None if view is None else view.clamp(min=self.clip) for view in views)  # type: ignore[return-value]
+        item, user = (None if view is None else view.clamp(min=self.clip) for view in views)
+        return item, user
 
     def _item_view(self, batch: Batch, least: float) -> Tensor | None:
         if self.items is None:
@@ -175,17 +191,23 @@ class DualGRU(Propensity):
         # A batch may have no sequence of the only view, and yet needs a gradient.
         total, count = sum((0 * parameter.sum() for parameter in self.parameters()), torch.zeros(())), 0
         histories, audiences = (batch.history_BL, batch.past_BL), (batch.audience_BM, batch.audience_past_BM)
-        for view, table, (ids, past) in ((self.items, self._tables[0], histories), (self.users, self._tables[1], audiences)):
+        for view, table, (ids, past) in (
+            (self.items, self._tables[0], histories),
+            (self.users, self._tables[1], audiences),
+        ):
             if view is not None and ids.numel():
                 total, count = total + view.loss(ids, past, table), count + int(real(ids).sum())
         return total / max(count, 1)
 
 
-def probability(logits_BC: Tensor, state_ND: Tensor, of_BC: Tensor, table: Embeddings, least: float) -> Tensor:
-    """Softmax probabilities of some ids, exact wherever they reach `least`; below that, only known to be below.
+def probability(
+    logits_BC: Tensor, state_ND: Tensor, of_BC: Tensor, table: Embeddings, least: float
+) -> Tensor:
+    """Softmax probabilities of some ids, exact wherever they reach `least`; below that, only known to be
+    below.
 
-    A sum over some ids is less than that over all, so it gives an upper bound. Nearly always the bound is below the clip
-    already, and the sum over all ids, the dearest part of a training step, need not be known.
+    A sum over some ids is less than that over all, so it gives an upper bound. Nearly always the bound is
+    below the clip already, and the sum over all ids, the dearest part of a training step, need not be known.
     """
     if least <= 0 or table.known <= BOUND:
         return (logits_BC - _normaliser(state_ND, table)[of_BC]).exp()
@@ -205,11 +227,14 @@ def _normaliser(state_ND: Tensor, table: Embeddings) -> Tensor:
         return torch.logsumexp(state_ND @ weight.T, dim=1)
     # Estimated from a fixed spread of ids: a weight must not depend on a draw.
     spread = torch.arange(0, table.known, -(-table.known // (8 * SAMPLES)))
-    return torch.logsumexp(state_ND @ weight[spread].T, dim=1) + torch.log(torch.tensor(table.known / len(spread)))
+    return torch.logsumexp(state_ND @ weight[spread].T, dim=1) + torch.log(
+        torch.tensor(table.known / len(spread))
+    )
 
 
 class Frequency(Propensity):
-    """Popularity as propensity: m / max m over training positives (Item-Pro, User-Pro, Item-User-Pro of Table Ablation)."""
+    """Popularity as propensity: m / max m over training positives (Item-Pro, User-Pro, Item-User-Pro of Table
+    Ablation)."""
 
     item_share: Tensor
     user_share: Tensor
@@ -224,7 +249,11 @@ class Frequency(Propensity):
         return None if self.views == "user" else self.item_share[batch.candidates_BC]
 
     def user_view(self, batch: Batch) -> Tensor | None:
-        return None if self.views == "item" else self.user_share[batch.user_B][:, None].expand(batch.candidates_BC.shape)
+        return (
+            None
+            if self.views == "item"
+            else self.user_share[batch.user_B][:, None].expand(batch.candidates_BC.shape)
+        )
 
 
 class Logged(Propensity):
@@ -232,7 +261,10 @@ class Logged(Propensity):
 
     def item_view(self, batch: Batch) -> Tensor:
         if batch.logged_BC is None:
-            raise BadInput("this log has no propensities (--propensity names the column), or its negatives are sampled and have none")
+            raise BadInput(
+                "this log has no propensities (--propensity names the column), or its negatives are sampled "
+                "and have none"
+            )
         return batch.logged_BC
 
     def user_view(self, batch: Batch) -> None:
@@ -240,7 +272,13 @@ class Logged(Propensity):
 
 
 def estimator(
-    kind: Estimator, split: Split, tables: tuple[Embeddings, Embeddings], layers: int, alpha: float, clip: float, owner: bool = False
+    kind: Estimator,
+    split: Split,
+    tables: tuple[Embeddings, Embeddings],
+    layers: int,
+    alpha: float,
+    clip: float,
+    owner: bool = False,
 ) -> Propensity:
     """The estimator of this name: both GRUs, one of them, none, frequencies, or what was logged."""
     views: Views = "item" if kind.startswith("item") else "user" if kind.startswith("user") else "both"

@@ -20,7 +20,8 @@ BLOCK = 256
 
 @dataclass(frozen=True, eq=False)
 class Recommendations:
-    """A frame `user_id, item_id, score, rank` (and title), and which ids of the request the run does not know."""
+    """A frame `user_id, item_id, score, rank` (and title), and which ids of the request the run does not
+    know."""
 
     table: pa.Table
     users_unknown: tuple[Any, ...] = ()
@@ -44,7 +45,9 @@ class Recommendations:
         return self.table.to_pandas()
 
 
-def for_users(model: Recommender, log: Log, users: Sequence[Any], k: int = 10, seen: bool = False) -> Recommendations:
+def for_users(
+    model: Recommender, log: Log, users: Sequence[Any], k: int = 10, seen: bool = False
+) -> Recommendations:
     """The k best items for each user now. A user the run does not know gets what an empty history gets."""
     codes = log.users.codes(users).astype(np.int64)
     best = _best(model, log, np.where(codes == PAD, len(log.users), codes), log.histories, codes, k, seen)
@@ -52,15 +55,25 @@ def for_users(model: Recommender, log: Log, users: Sequence[Any], k: int = 10, s
     return Recommendations(_frame(log, _ids(log, users), *best), users_unknown=unknown)
 
 
-def for_histories(model: Recommender, log: Log, histories: Sequence[Sequence[Any]], k: int = 10, seen: bool = False) -> Recommendations:
-    """The k best items after each history of item ids, oldest first. Unknown items are skipped and counted."""
+def for_histories(
+    model: Recommender, log: Log, histories: Sequence[Sequence[Any]], k: int = 10, seen: bool = False
+) -> Recommendations:
+    """The k best items after each history of item ids, oldest first. Unknown items are skipped and
+    counted."""
     codes = [log.items.codes(history) if len(history) else np.zeros(0, np.int32) for history in histories]
     known = [code[code != PAD] for code in codes]
     skipped = tuple(
-        item for history, code in zip(histories, codes, strict=True) for item, number in zip(history, code, strict=True) if number == PAD
+        item
+        for history, code in zip(histories, codes, strict=True)
+        for item, number in zip(history, code, strict=True)
+        if number == PAD
     )
     owner = np.repeat(np.arange(len(known)), [len(code) for code in known])
-    past = Sequences(np.concatenate([*known, np.zeros(0, np.int32)]), np.full(len(owner), _now(log) - 1), offsets_of(owner, len(known)))
+    past = Sequences(
+        np.concatenate([*known, np.zeros(0, np.int32)]),
+        np.full(len(owner), _now(log) - 1),
+        offsets_of(owner, len(known)),
+    )
     best = _best(model, log, np.full(len(known), len(log.users)), past, np.arange(len(known)), k, seen)
     return Recommendations(_frame(log, pa.array(range(len(known)), pa.int64()), *best), items_unknown=skipped)
 
@@ -77,7 +90,9 @@ def _now(log: Log) -> int:
 
 
 @torch.no_grad()
-def _best(model: Recommender, log: Log, user: Ints, past: Sequences, owner: Ints, k: int, seen: bool) -> tuple[Ints, NDArray[np.float32]]:
+def _best(
+    model: Recommender, log: Log, user: Ints, past: Sequences, owner: Ints, k: int, seen: bool
+) -> tuple[Ints, NDArray[np.float32]]:
     """The best k items of each context, with their scores; `past` and `owner` say where its history is."""
     if k < 1:
         raise BadInput(f"k {k}: expected at least 1")
@@ -88,7 +103,9 @@ def _best(model: Recommender, log: Log, user: Ints, past: Sequences, owner: Ints
     for first in range(0, len(user), BLOCK):
         here = slice(first, first + BLOCK)
         window = past.before(owner[here], now, model.history)
-        scores = catalog.scores(bare_contexts(user[here], past.padded(*window), np.full(len(user[here]), now)))
+        scores = catalog.scores(
+            bare_contexts(user[here], past.padded(*window), np.full(len(user[here]), now))
+        )
         scores[:, existing:] = -torch.inf
         if not seen:
             row, place = past.flat(*past.before(owner[here], now))

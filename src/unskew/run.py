@@ -1,4 +1,5 @@
-"""A run is a directory: what was asked for, what was learned, and all that is needed to recommend from it. No pickle anywhere.
+"""A run is a directory: what was asked for, what was learned, and all that is needed to recommend from it. No
+pickle anywhere.
 
 config.json          model, its settings, training, split, and where the data was
 weights-*.safetensors   the best weights by each version of the validation part, by the name of the version
@@ -55,11 +56,14 @@ class RunFolder(Store):
         made = cls(folder)
         if (folder / "config.json").is_file():
             if not resume:
-                raise BadInput(f"{folder}: a run is there already; go on with --resume, or choose another folder")
+                raise BadInput(
+                    f"{folder}: a run is there already; go on with --resume, or choose another folder"
+                )
             before = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             if before.get("hash") != config["hash"]:
                 raise BadInput(
-                    f"{folder}: this run was begun on other data ({before.get('data') or 'from Python'}); train a new one on these"
+                    f"{folder}: this run was begun on other data ({before.get('data') or 'from Python'}); "
+                    "train a new one on these"
                 )
             different = next(differences(before, {"format": FORMAT, **config}, but=("data", "hash")), None)
             if different is not None:
@@ -78,7 +82,8 @@ class RunFolder(Store):
         return made
 
     def lock(self) -> None:
-        """One process at a time trains in a folder. The system releases the lock when the process ends, however it ends."""
+        """One process at a time trains in a folder. The system releases the lock when the process ends,
+        however it ends."""
         path = (self.folder / LOCK).resolve()
         if path in _locked:
             return
@@ -106,7 +111,8 @@ class RunFolder(Store):
         path = self.folder / "checkpoint.safetensors"
         if path.is_file():
             with safe_open(path, framework="pt") as file:
-                trainer.load({name: file.get_tensor(name) for name in file.keys()}, file.metadata())  # noqa: SIM118
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                trainer.load(tensors, file.metadata())
         self._records(trainer)
 
     def maybe_checkpoint(self, trainer: Trainer) -> None:
@@ -125,7 +131,10 @@ class RunFolder(Store):
     def finish(self, trainer: Trainer, split: Split, card: dict[str, Any]) -> None:
         """Weights, then memory, then the card: a run with a card is whole."""
         for criterion, state in weights_of(trainer).items():
-            self._replace(f"weights-{criterion}.safetensors", lambda path, state=state: save_file(_contiguous(state), path))
+            self._replace(
+                f"weights-{criterion}.safetensors",
+                lambda path, state=state: save_file(_contiguous(state), path),
+            )
         save_memory(self, split, trainer.model.audience)
         self._records(trainer)
         self._write_json("card.json", card)
@@ -141,7 +150,12 @@ class RunFolder(Store):
         self._replace("records.jsonl", lambda path: path.write_text(lines, encoding="utf-8"))
 
     def _write_json(self, name: str, document: dict[str, Any]) -> None:
-        self._replace(name, lambda path: path.write_text(json.dumps(document, indent=1, default=str) + "\n", encoding="utf-8"))
+        self._replace(
+            name,
+            lambda path: path.write_text(
+                json.dumps(document, indent=1, default=str) + "\n", encoding="utf-8"
+            ),
+        )
 
     def _replace(self, name: str, write: Any) -> None:
         beside = self.folder / f".{name}.{os.getpid()}"
@@ -152,7 +166,9 @@ class RunFolder(Store):
             beside.chmod(0o666 & ~_umask())  # safetensors makes files that only their owner can read
             beside.rename(self.folder / name)
         except OSError as error:
-            raise UnskewError(f"{self.folder / name}: writing failed ({error.strerror or error}); the last checkpoint stays") from error
+            raise UnskewError(
+                f"{self.folder / name}: writing failed ({error.strerror or error}); the last checkpoint stays"
+            ) from error
         finally:
             beside.unlink(missing_ok=True)
 
@@ -167,7 +183,9 @@ def _umask() -> int:
     return mask
 
 
-def differences(before: Any, now: Any, but: tuple[str, ...] = (), above: str = "") -> Iterator[tuple[str, Any, Any]]:
+def differences(
+    before: Any, now: Any, but: tuple[str, ...] = (), above: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
     """Where two documents differ: the name of each entry, what it was, and what it is now."""
     for name in dict.fromkeys([*before, *now]):
         old, new = before.get(name), now.get(name)
@@ -194,14 +212,24 @@ def train(
     kind = model_named(model)
     check(config)
     check(training)
-    asked = {"model": model, "config": asdict(config), "training": asdict(training), "split": asdict(split.settings), "data": data}
+    asked = {
+        "model": model,
+        "config": asdict(config),
+        "training": asdict(training),
+        "split": asdict(split.settings),
+        "data": data,
+    }
     torch.manual_seed(training.seed)
     network = kind(split, config)
-    trainer = Trainer(network, split, training, on_record=on_record)  # what it refuses leaves no folder behind
+    trainer = Trainer(
+        network, split, training, on_record=on_record
+    )  # what it refuses leaves no folder behind
     if folder is None:
         trainer.run()
         return network, trainer
-    trainer.store = store = RunFolder.begin(folder, asked | sizes(split) | {"hash": split.log.fingerprint()}, resume)
+    trainer.store = store = RunFolder.begin(
+        folder, asked | sizes(split) | {"hash": split.log.fingerprint()}, resume
+    )
     if store.finished:
         said = card(folder)
         network.load_state_dict(load_file(folder / f"weights-{said['choose_by']}.safetensors"))
@@ -210,7 +238,9 @@ def train(
         store.unlock()
         trainer.progress.best = {name: best[METRIC] for name, best in said["best"].items()}
         trainer.progress.best_round = {name: best["round"] for name, best in said["best"].items()}
-        trainer.records = [json.loads(line) for line in (folder / "records.jsonl").read_text(encoding="utf-8").splitlines()]
+        trainer.records = [
+            json.loads(line) for line in (folder / "records.jsonl").read_text(encoding="utf-8").splitlines()
+        ]
         trainer.tell(trainer.records)
         return network.eval(), trainer
     trainer.run()
@@ -225,7 +255,8 @@ def sizes(split: Split) -> dict[str, int | bool]:
 
 
 def weights_of(trainer: Trainer) -> dict[str, dict[str, torch.Tensor]]:
-    """The weights that each version of the validation part chose; where nothing was chosen, those that there are."""
+    """The weights that each version of the validation part chose; where nothing was chosen, those that there
+    are."""
     return trainer.best or {trainer.choose_by: trainer.model.state_dict()}
 
 
@@ -234,11 +265,17 @@ def card_of(split: Split, trainer: Trainer, asked: dict[str, Any]) -> dict[str, 
     versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
     return {
         "model": asked["model"],
-        "data": {"folder": asked["data"], "hash": split.log.fingerprint(), "rows": len(split.log), "source": split.log.facts.get("source")},
+        "data": {
+            "folder": asked["data"],
+            "hash": split.log.fingerprint(),
+            "rows": len(split.log),
+            "source": split.log.facts.get("source"),
+        },
         "split": asked["split"] | {"train_end": split.train_end, "valid_end": split.valid_end} | sizes(split),
         "choose_by": trainer.choose_by,
         "weights": list(weights_of(trainer)),
-        "chosen_by": f"{METRIC}, full ranking of {len(trainer.valid.rows)} validation positives, by each version of the part",
+        "chosen_by": f"{METRIC}, full ranking of {len(trainer.valid.rows)} validation positives, by each "
+        "version of the part",
         "chosen": {name: chosen(trainer.model, state) for name, state in weights_of(trainer).items()},
         "best": {name: {"round": at.best_round[name], METRIC: value} for name, value in at.best.items()},
         "seed": trainer.settings.seed,
@@ -248,10 +285,13 @@ def card_of(split: Split, trainer: Trainer, asked: dict[str, Any]) -> dict[str, 
 
 
 def chosen(model: Recommender, state: dict[str, torch.Tensor]) -> dict[str, float]:
-    """What was chosen on the validation part and by no gradient: the numbers of the state that are no parameters."""
+    """What was chosen on the validation part and by no gradient: the numbers of the state that are no
+    parameters."""
     learned = {name for name, _ in model.named_parameters()}
     left = {name: value for name, value in state.items() if name not in learned}
-    return {name: float(value) for name, value in left.items() if not value.ndim and value.is_floating_point()}
+    return {
+        name: float(value) for name, value in left.items() if not value.ndim and value.is_floating_point()
+    }
 
 
 def card(folder: Path) -> dict[str, Any]:
@@ -272,23 +312,30 @@ def save_memory(store: RunFolder, split: Split, audience: int | None) -> None:
     log = split.log
     now = int(log.time.max()) + 1
     arrays = {"now": np.array([now]), "user_counts": split.user_counts, "item_counts": split.item_counts}
-    audience = audience if audience is None else max(audience, 1)  # an item exists by its audience, read or not
+    audience = (
+        audience if audience is None else max(audience, 1)
+    )  # an item exists by its audience, read or not
     for name, view, newest in (("history", log.histories, None), ("audience", log.audiences, audience)):
         start, end = view.before(np.arange(len(view)), now, newest)
         _, places = view.flat(start, end)
         arrays |= {f"{name}_ids": view.ids[places], f"{name}_times": view.times[places]}
         arrays |= {f"{name}_offsets": np.concatenate([[0], np.cumsum(end - start)])}
     store._replace(
-        "memory.safetensors", lambda path: save_arrays({key: np.ascontiguousarray(value) for key, value in arrays.items()}, path)
+        "memory.safetensors",
+        lambda path: save_arrays({key: np.ascontiguousarray(value) for key, value in arrays.items()}, path),
     )
     for name, vocabulary in (("users", log.users), ("items", log.items)):
-        columns = {"id": vocabulary.ids} | ({"title": vocabulary.titles} if vocabulary.titles is not None else {})
-        store._replace(f"{name}.parquet", lambda path, columns=columns: pq.write_table(pa.table(columns), path))
+        columns = {"id": vocabulary.ids} | (
+            {"title": vocabulary.titles} if vocabulary.titles is not None else {}
+        )
+        store._replace(
+            f"{name}.parquet", lambda path, columns=columns: pq.write_table(pa.table(columns), path)
+        )
 
 
 class Run(NamedTuple):
-    """A finished run: its network, what it remembers (as a log of the newest events), its configuration and card, and the
-    weights that each version of the validation part chose."""
+    """A finished run: its network, what it remembers (as a log of the newest events), its configuration and
+    card, and the weights that each version of the validation part chose."""
 
     network: Recommender
     log: Log
@@ -302,7 +349,8 @@ def load(folder: str | os.PathLike[str]) -> Run:
     path = Path(folder)
     if not (path / "card.json").is_file():
         begun = (path / "config.json").is_file()
-        raise BadInput(f"{path}: {'this run is not finished: unskew train ... --resume' if begun else 'not a run (no config.json)'}")
+        what = "this run is not finished; go on with --resume" if begun else "not a run (no config.json)"
+        raise BadInput(f"{path}: {what}")
     try:
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -311,8 +359,10 @@ def load(folder: str | os.PathLike[str]) -> Run:
         raise BadInput(f"{path}: the run is damaged (config.json is not the description of a run)")
     if config["format"] != FORMAT:
         raise BadInput(
-            f"{path}: a run of format {config.get('format')}; this version reads {FORMAT}, because how models are chosen and "
-            "tested has changed. Prepare the data and train it again; the test 'resampled' is gone, use 'balanced'"
+            f"{path}: a run of format {config.get('format')}; this version reads {FORMAT}, because how "
+            "models are chosen and "
+            "tested has changed. Prepare the data and train it again; the test 'resampled' is gone, use "
+            "'balanced'"
         )
     said = card(path)
     try:
@@ -327,7 +377,9 @@ def load(folder: str | os.PathLike[str]) -> Run:
         network = kind(_shell(log, memory, config), rebuilt(kind.Config, config["config"]))
         network.load_state_dict(weights[said["choose_by"]])
     except (KeyError, TypeError, RuntimeError, ValueError) as error:
-        raise BadInput(f"{path}: the run is damaged, its parts do not fit ({str(error).splitlines()[0]})") from None
+        raise BadInput(
+            f"{path}: the run is damaged, its parts do not fit ({str(error).splitlines()[0]})"
+        ) from None
     return Run(network.eval(), log, config, said, weights)
 
 
@@ -335,7 +387,8 @@ def _remembered(memory: dict[str, Any], users: pa.Table, items: pa.Table) -> Log
     if len(memory["history_offsets"]) != len(users) + 1 or len(memory["audience_offsets"]) != len(items) + 1:
         raise ValueError("memory and vocabularies are not of the same run")
     histories, audiences = (
-        Sequences(*(memory[f"{name}_{part}"] for part in ("ids", "times", "offsets"))) for name in ("history", "audience")
+        Sequences(*(memory[f"{name}_{part}"] for part in ("ids", "times", "offsets")))
+        for name in ("history", "audience")
     )
     user = np.repeat(np.arange(len(histories), dtype=np.int32), np.diff(histories.offsets))
     titles = items["title"].combine_chunks() if "title" in items.column_names else None
@@ -355,8 +408,13 @@ def _remembered(memory: dict[str, Any], users: pa.Table, items: pa.Table) -> Log
 def _shell(log: Log, memory: dict[str, Any], config: dict[str, Any]) -> Split:
     """As much of the split as a network needs to be built; its weights come from the file."""
     settings = Splitting(**{**config["split"], "shares": tuple(config["split"]["shares"])})
-    known, counts = (config["known_users"], config["known_items"]), (memory["user_counts"], memory["item_counts"])
-    return Split(log, settings, 0, 0, *known, *counts, repeats=config["repeats"], min_count=config["min_count"])
+    known, counts = (
+        (config["known_users"], config["known_items"]),
+        (memory["user_counts"], memory["item_counts"]),
+    )
+    return Split(
+        log, settings, 0, 0, *known, *counts, repeats=config["repeats"], min_count=config["min_count"]
+    )
 
 
 def _contiguous(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -76,7 +76,9 @@ class Lengths:
 @dataclass(frozen=True)
 class Popularity:
     gini: float
-    gini_even: float  # of as many positives drawn over equally popular items: few positives alone look unequal
+    gini_even: (
+        float  # of as many positives drawn over equally popular items: few positives alone look unequal
+    )
     top_1_percent: float  # share of all positives
     top_10_percent: float
     half: int  # so many items have half of all positives
@@ -108,8 +110,9 @@ class Drift:
 class Shuffle:
     """Does the order of events carry information?
 
-    The statistic is the number of coinciding pairs among the transitions a -> b, a != b, between consecutive positives
-    of a user at different times. Under the null hypothesis each user's items are exchangeable over the user's times.
+    The statistic is the number of coinciding pairs among the transitions a -> b, a != b, between consecutive
+    positives of a user at different times. Under the null hypothesis each user's items are exchangeable over
+    the user's times.
     Trends are order, too: what is popular together at one time also counts.
     """
 
@@ -124,7 +127,8 @@ class Shuffle:
 
 @dataclass(frozen=True)
 class Tested:
-    """One of the tests of the held-out part, through the eyes of popularity in training. All shares and means are weighted."""
+    """One of the tests of the held-out part, through the eyes of popularity in training. All shares and means
+    are weighted."""
 
     test: str
     positives: int
@@ -157,7 +161,8 @@ def size_of(log: Log) -> Size:
 
 
 def ticks_per_second(first: int, last: int, unit: str) -> int | None:
-    """How many ticks of the times make a second; None where they are too small for dates and only give an order."""
+    """How many ticks of the times make a second; None where they are too small for dates and only give an
+    order."""
     if unit in TICKS:
         return TICKS[unit]
     return next((TICKS[name] for name, (low, high) in UNITS.items() if low <= first and last < high), None)
@@ -198,7 +203,8 @@ def clock_of(time: Ints, ticks: int | None, tied_positives: float) -> Clock:
 
 
 def tied_in_sequence(user: Codes, time: Ints) -> float:
-    """Share of events that have the same user and time as a neighbour; both columns sorted by user and time."""
+    """Share of events that have the same user and time as a neighbour; both columns sorted by user and
+    time."""
     same = (user[1:] == user[:-1]) & (time[1:] == time[:-1])
     tied = np.zeros(len(user), np.bool_)
     tied[1:] |= same
@@ -233,7 +239,9 @@ def doubling_bins(lengths: Ints) -> tuple[Bin, ...]:
     highs = [0, *(2**power for power in range((longest - 1).bit_length() + 1))]
     lows = [0, 1, *(high + 1 for high in highs[1:-1])]
     counts = np.bincount(np.searchsorted(highs, lengths), minlength=len(highs))
-    return tuple(Bin(low, high, _ratio(int(n), len(lengths))) for low, high, n in zip(lows, highs, counts, strict=True))
+    return tuple(
+        Bin(low, high, _ratio(int(n), len(lengths))) for low, high, n in zip(lows, highs, counts, strict=True)
+    )
 
 
 # Popularity
@@ -283,7 +291,8 @@ def spearman(one: ArrayLike, other: ArrayLike) -> float:
 
 
 def most_popular(counts: Ints, size: int) -> Ints:
-    """The items with the highest counts, of those that occur at all; the older first where counts are equal."""
+    """The items with the highest counts, of those that occur at all; the older first where counts are
+    equal."""
     order = np.argsort(-counts, kind="stable")[:size]
     return order[counts[order] > 0]
 
@@ -294,7 +303,8 @@ def jaccard(one: Ints, other: Ints) -> float:
 
 
 def slice_edges(time: Ints, slices: int) -> Ints:
-    """Where each slice but the first begins. Equal times stay together, so there may be fewer slices; none is empty."""
+    """Where each slice but the first begins. Equal times stay together, so there may be fewer slices; none is
+    empty."""
     ordered = np.sort(time)
     edges = np.unique(ordered[len(ordered) * np.arange(1, slices) // slices])
     return np.asarray(edges[edges > ordered[0]])
@@ -304,8 +314,12 @@ def drift_of(item: Codes, time: Ints, born: Ints, ticks: int | None) -> Drift:
     edges = slice_edges(time, SLICES)
     starts = [int(time.min()), *(int(edge) for edge in edges)]
     of = np.searchsorted(edges, time, "right")
-    born_in = np.where(born > time.max(), len(starts), np.searchsorted(edges, born, "right"))  # never, if never taken
-    counts = np.bincount(of * len(born) + item, minlength=len(starts) * len(born)).reshape(len(starts), len(born))
+    born_in = np.where(
+        born > time.max(), len(starts), np.searchsorted(edges, born, "right")
+    )  # never, if never taken
+    counts = np.bincount(of * len(born) + item, minlength=len(starts) * len(born)).reshape(
+        len(starts), len(born)
+    )
     top = min(TOP, max(1, len(born) // 10))
     tops = [most_popular(row, top) for row in counts]
     found = []
@@ -350,8 +364,8 @@ def shuffle_test(sequences: Sequences, items: int, shuffles: int, seed: int) -> 
     user = np.repeat(np.arange(len(sequences)), np.diff(sequences.offsets))
     same_user = user[1:] == user[:-1]
     step = np.flatnonzero(same_user & (time[1:] > time[:-1]))
-    # Events of equal time have no order, but stand sorted by code. A random order instead makes the log, under the null
-    # hypothesis, a draw like any of its shuffles: the test is exact with ties, too.
+    # Events of equal time have no order, but stand sorted by code. A random order instead makes the log,
+    # under the null hypothesis, a draw like any of its shuffles: the test is exact with ties, too.
     slot = np.concatenate([[0], np.cumsum(~(same_user & (time[1:] == time[:-1])))]) if len(ids) else user
     ids = ids[_shuffled_within(slot, draw)]
     observed = coincidences(ids[step], ids[step + 1], items)
@@ -400,7 +414,9 @@ def tested_of(split: Split, seed: int) -> tuple[Tested, ...]:
                 positives=len(item),
                 effective_sample_size=effective_size(weight),
                 gini=gini(per_item[per_item > 0]),
-                mean_log10_popularity=_ratio(float((weight * np.log10(np.maximum(trained[item], 1))).sum()), total),
+                mean_log10_popularity=_ratio(
+                    float((weight * np.log10(np.maximum(trained[item], 1))).sum()), total
+                ),
                 head=_ratio(in_head, total),
                 long_tail=_ratio(float(weight[of_known].sum()) - in_head, total),
                 unknown_items=_ratio(float(weight[~of_known].sum()), total),
@@ -415,7 +431,9 @@ def repeats_of(split: Split) -> Repeats:
     log = split.log
     positive = log.label == 1
     train, test = (log.repeated[split.mask(part) & positive] for part in HELD)
-    return Repeats(log.positives, int((log.repeated & positive).sum()), _mean(train), _mean(test), split.repeats)
+    return Repeats(
+        log.positives, int((log.repeated & positive).sum()), _mean(train), _mean(test), split.repeats
+    )
 
 
 def _mean(values: NDArray[Any]) -> float:

@@ -10,7 +10,8 @@ from unskew.errors import BadInput, UnskewError
 
 @contextmanager
 def new_file(target: Path) -> Iterator[Path]:
-    """A path to write to that becomes `target` if all goes well and vanishes if not. Nobody's file is overwritten."""
+    """A path to write to that becomes `target` if all goes well and vanishes if not. Nobody's file is
+    overwritten."""
     beside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         check_free(target)
@@ -22,7 +23,9 @@ def new_file(target: Path) -> Iterator[Path]:
         check_free(target)
         beside.rename(target)
     except OSError as error:
-        raise UnskewError(f"{target}: writing failed ({error.strerror or error}); nothing was written") from error
+        raise UnskewError(
+            f"{target}: writing failed ({error.strerror or error}); nothing was written"
+        ) from error
     finally:
         beside.unlink(missing_ok=True)
 

@@ -1,7 +1,9 @@
 """Test, then train: a model evaluated window by window along the time line, as a production system is.
 
-A frozen test asks what a model trained once is worth for the whole of the rest of the log. In production it is trained again. Here each
-window is tested first and becomes part of what is known afterwards: histories, audiences and counts are always up to date, and with
+A frozen test asks what a model trained once is worth for the whole of the rest of the log. In production it
+is trained again. Here each
+window is tested first and becomes part of what is known afterwards: histories, audiences and counts are
+always up to date, and with
 `refresh="each"` the model itself is trained again before each window, on everything before it.
 """
 
@@ -46,27 +48,47 @@ class Rolling:
 
     def curve(self, metric: str = "ndcg@10") -> list[float]:
         """The metric of each window; nan where nothing could be ranked."""
-        return [float("nan") if window.evaluation is None else window.evaluation.mean(metric) for window in self.windows]
+        return [
+            float("nan") if window.evaluation is None else window.evaluation.mean(metric)
+            for window in self.windows
+        ]
 
     def mean(self, metric: str = "ndcg@10") -> float:
         """Over all windows, each counting as much as its units do together."""
         found = [window.evaluation for window in self.windows if window.evaluation is not None]
         sizes = [each.weights.sum() for each in found]
-        return float(np.average([each.mean(metric) for each in found], weights=sizes)) if found else float("nan")
+        return (
+            float(np.average([each.mean(metric) for each in found], weights=sizes)) if found else float("nan")
+        )
 
     def as_dict(self) -> dict[str, Any]:
         done = next((window.evaluation for window in self.windows if window.evaluation is not None), None)
-        what = {} if done is None else {"protocol": done.protocol, "test": done.test, "repeats": done.about["repeats"]}
-        return {"refresh": self.refresh, **what, "windows": [self._described(window) for window in self.windows]}
+        what = (
+            {}
+            if done is None
+            else {"protocol": done.protocol, "test": done.test, "repeats": done.about["repeats"]}
+        )
+        return {
+            "refresh": self.refresh,
+            **what,
+            "windows": [self._described(window) for window in self.windows],
+        }
 
     def _described(self, window: Window) -> dict[str, Any]:
         times = {"start": window.start, "end": window.end, "trained_until": window.trained_until}
         said: dict[str, Any] = {name: moment(time, self.ticks) for name, time in times.items()}
         if window.evaluation is None:
             return said | {"units": 0, "metrics": {}, "interval": {}}
-        units = {"units": len(window.evaluation.user), "effective_sample_size": round(window.evaluation.effective_sample_size, 1)}
+        units = {
+            "units": len(window.evaluation.user),
+            "effective_sample_size": round(window.evaluation.effective_sample_size, 1),
+        }
         metrics = window.evaluation.metrics()
-        return said | units | {"metrics": metrics, "interval": {"ndcg@10": interval(window.evaluation, "ndcg@10", 300)}}
+        return (
+            said
+            | units
+            | {"metrics": metrics, "interval": {"ndcg@10": interval(window.evaluation, "ndcg@10", 300)}}
+        )
 
 
 def rolling(
@@ -82,8 +104,10 @@ def rolling(
     """Test a trained model on the test part of a split, window by window.
 
     window: a duration such as `7d`, `12h` or `1w`, or a number of ticks where times are only an order.
-    refresh: `never` keeps the model as it is; `each` trains it again from the start before each window but the first, with the
-        same settings, on everything before, of which the newest share is the validation part, as in the split.
+    refresh: `never` keeps the model as it is; `each` trains it again from the start before each window but
+    the first, with the
+        same settings, on everything before, of which the newest share is the validation part, as in the
+        split.
     sample: so many positives of each window, a seeded sample.
     """
     if refresh not in ("never", "each"):
@@ -95,7 +119,9 @@ def rolling(
     if not starts:
         raise BadInput("the test part is empty: nothing to roll over")
     if len(starts) > MOST:
-        raise BadInput(f"window {window}: {len(starts):,} windows; expected at most {MOST:,}; is the unit right?")
+        raise BadInput(
+            f"window {window}: {len(starts):,} windows; expected at most {MOST:,}; is the unit right?"
+        )
     found = []
     with steps("windows", len(starts)) as job:
         for start in starts:
@@ -112,7 +138,8 @@ def rolling(
 
 
 def _everything_before(split: Split, time: int) -> Split:
-    """A split of what happened before a time: the newest of it validates, in the same proportion as in the given split."""
+    """A split of what happened before a time: the newest of it validates, in the same proportion as in the
+    given split."""
     train, valid, _ = split.settings.shares
     before = split.log.time[split.log.time < time]
     train_end, _ = borders(before, np.array([train, valid, 0]) / (train + valid))
@@ -128,9 +155,13 @@ def ticks_of(window: str, ticks: int | None) -> int:
     if parts is None or (unit and unit not in SECONDS):
         raise BadInput(f"window {window!r}: expected a number and a unit ({', '.join(SECONDS)}), such as 7d")
     if unit and ticks is None:
-        raise BadInput(f"window {window!r}: the times of this log are only an order; expected a number of ticks")
+        raise BadInput(
+            f"window {window!r}: the times of this log are only an order; expected a number of ticks"
+        )
     if not unit and ticks is not None:
-        raise BadInput(f"window {window!r}: expected a unit ({', '.join(SECONDS)}), such as {window.strip()}d")
+        raise BadInput(
+            f"window {window!r}: expected a unit ({', '.join(SECONDS)}), such as {window.strip()}d"
+        )
     length = int(float(parts.group(1)) * (SECONDS[unit] * (ticks or 1) if unit else 1))
     if length < 1:
         raise BadInput(f"window {window!r}: expected at least one tick of the log's clock")

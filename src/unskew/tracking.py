@@ -1,6 +1,8 @@
-"""Records of training, told elsewhere while it runs: `model.fit(split, "run", on_record=tensorboard("board/run"))`.
+"""Records of training, told elsewhere while it runs: `model.fit(split, "run",
+on_record=tensorboard("board/run"))`.
 
-A record is a plain dictionary, so any function will do. A resumed run is told from its first record on, because nobody
+A record is a plain dictionary, so any function will do. A resumed run is told from its first record on,
+because nobody
 knows whether the last one arrived: whoever keeps records leaves out those that he has.
 """
 
@@ -14,9 +16,11 @@ from unskew.errors import BadInput
 
 
 def tensorboard(folder: str | os.PathLike[str], resume: bool = False) -> Callable[[dict[str, Any]], None]:
-    """Write every number of a record into an event file of TensorBoard, at the training step where it was reached.
+    """Write every number of a record into an event file of TensorBoard, at the training step where it was
+    reached.
 
-    A folder that holds events already belongs to another run and is refused; with `resume`, it is gone on with.
+    A folder that holds events already belongs to another run and is refused; with `resume`, it is gone on
+    with.
     """
     try:
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader

@@ -1,6 +1,8 @@
-"""The one training loop: stages of phases, early stopping on the validation part, checkpoints, exact resumption.
+"""The one training loop: stages of phases, early stopping on the validation part, checkpoints, exact
+resumption.
 
-Everything drawn is a function of (seed, step), so a checkpoint holds weights, moments and counters, and no generator.
+Everything drawn is a function of (seed, step), so a checkpoint holds weights, moments and counters, and no
+generator.
 """
 
 import copy
@@ -50,8 +52,9 @@ class Training:
     valid_rows: int = 2000
     """Positives of the validation part that are ranked after each round, a seeded sample."""
     choose_by: Literal["auto", "ordinary", "balanced", "shown"] = "auto"
-    """Which version of the validation part chooses the weights that recommend. The best weights by each version are kept, and every
-    test is evaluated with those that its own version chose. `auto`: `balanced` for models that debias, else `ordinary`."""
+    """Which version of the validation part chooses the weights that recommend. The best weights by each
+    version are kept, and every test is evaluated with those that its own version chose. `auto`: `balanced`
+    for models that debias, else `ordinary`."""
     seed: int = 0
     """Of everything random."""
 
@@ -84,25 +87,42 @@ class Progress:
 class Trainer:
     """Walks through a model's stages. `store` keeps records and checkpoints; without one, nothing is written.
 
-    `on_record` is told every record of the run: a resumed one begins with those that were told before it was stopped,
-    because nobody knows whether the last of them arrived.
+    `on_record` is told every record of the run: a resumed one begins with those that were told before it was
+    stopped, because nobody knows whether the last of them arrived.
     """
 
     def __init__(
-        self, model: Recommender, split: Split, settings: Training, store: "Store | None" = None, on_record: OnRecord | None = None
+        self,
+        model: Recommender,
+        split: Split,
+        settings: Training,
+        store: "Store | None" = None,
+        on_record: OnRecord | None = None,
     ) -> None:
-        self.model, self.split, self.settings, self.store, self.on_record = model, split, settings, store, on_record
+        self.model, self.split, self.settings, self.store, self.on_record = (
+            model,
+            split,
+            settings,
+            store,
+            on_record,
+        )
         self.stages = model.stages(settings.rounds)
         self.progress = Progress()
-        self.best: dict[str, dict[str, Tensor]] = {}  # the best weights by each version of the validation part
+        self.best: dict[
+            str, dict[str, Tensor]
+        ] = {}  # the best weights by each version of the validation part
         phases = {phase.name: phase for stage in self.stages for phase in stage.phases}
-        self.samplers = {name: self._sampler(phase, place) for place, (name, phase) in enumerate(phases.items())}
+        self.samplers = {
+            name: self._sampler(phase, place) for place, (name, phase) in enumerate(phases.items())
+        }
         self.optimizers = {name: self._optimizer(phase) for name, phase in phases.items()}
         self.valid = held_out(split, "valid", "ordinary", settings.valid_rows, settings.seed)
         tested = {name: held_out(split, "valid", name) for name in criteria_of(split)}
         # A version of which the ranked sample holds nothing cannot choose.
         ranked = self.valid.rows
-        self.criteria = {name: each for name, each in tested.items() if not len(ranked) or each.weights_of(ranked).any()}
+        self.criteria = {
+            name: each for name, each in tested.items() if not len(ranked) or each.weights_of(ranked).any()
+        }
         self.choose_by = chosen_criterion(model, settings.choose_by, tuple(self.criteria))
         self.probe = self._probe()
         self.records: list[dict[str, Any]] = []
@@ -114,10 +134,14 @@ class Trainer:
         if phase.batches == "sequences":
             return SequenceSampler(self.split, settings.sequences, seed, history, audience)
         if phase.batches == "histories":
-            return SequenceSampler(self.split, settings.sequences, seed, model.window, audience=None, overlap=1)
+            return SequenceSampler(
+                self.split, settings.sequences, seed, model.window, audience=None, overlap=1
+            )
         wanted = phase.negatives if settings.negatives is None or phase.negatives == 0 else settings.negatives
         if phase.negatives and not wanted:
-            raise BadInput(f"negatives {wanted}: {model.name} compares each positive with others; expected at least 1")
+            raise BadInput(
+                f"negatives {wanted}: {model.name} compares each positive with others; expected at least 1"
+            )
         sampling = Sampling(
             batch_size=settings.batch_size,
             negatives=wanted,
@@ -133,11 +157,15 @@ class Trainer:
         """A fixed sample of training pairs, on which every round reports the model's statistics."""
         split = self.split
         rows = np.flatnonzero(split.targets("train", reads_audiences=self.model.audience != 0))
-        rows = np.sort(np.random.default_rng([self.settings.seed, 19]).choice(rows, min(PROBE, len(rows)), replace=False))
+        rows = np.sort(
+            np.random.default_rng([self.settings.seed, 19]).choice(rows, min(PROBE, len(rows)), replace=False)
+        )
         return batch_of_rows(split.log, rows, self.model.history, self.model.audience)
 
     def _optimizer(self, phase: Phase) -> torch.optim.Optimizer:
-        return phase.optimizer(list(phase.parameters()), self.settings.learning_rate, self.settings.weight_decay)
+        return phase.optimizer(
+            list(phase.parameters()), self.settings.learning_rate, self.settings.weight_decay
+        )
 
     def run(self) -> None:
         """To the end, from wherever it is. The model ends with its best weights."""
@@ -160,10 +188,15 @@ class Trainer:
     def _stopped(self, stage: Stage) -> bool:
         """Asked before a round and not after it: a run killed in between must not go on for one more."""
         at = self.progress
-        return stage.validated and at.round > 0 and at.round - 1 - max(at.best_round.values(), default=-1) >= self.settings.patience
+        return (
+            stage.validated
+            and at.round > 0
+            and at.round - 1 - max(at.best_round.values(), default=-1) >= self.settings.patience
+        )
 
     def _choose(self) -> None:
-        """What no gradient can choose: of the model's own options, the best one by each version of the validation part."""
+        """What no gradient can choose: of the model's own options, the best one by each version of the
+        validation part."""
         if not len(self.valid.rows):
             return
         for option in self.model.options(self.split):
@@ -179,7 +212,9 @@ class Trainer:
         for criterion, metrics in valid.items():
             if metrics[METRIC] > at.best.get(criterion, -math.inf):
                 at.best[criterion], at.best_round[criterion] = metrics[METRIC], number
-                self.best[criterion] = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+                self.best[criterion] = {
+                    name: value.detach().clone() for name, value in self.model.state_dict().items()
+                }
 
     def _round(self, stage: Stage) -> None:
         at = self.progress
@@ -192,7 +227,12 @@ class Trainer:
                 at.loss_sum, at.batches, at.epoch = 0.0, 0, at.epoch + 1
             at.phase, at.epoch = at.phase + 1, 0
         at.phase = 0
-        record: dict[str, Any] = {"stage": stage.name, "round": at.round, "losses": dict(at.losses), "step": at.step}
+        record: dict[str, Any] = {
+            "stage": stage.name,
+            "round": at.round,
+            "losses": dict(at.losses),
+            "step": at.step,
+        }
         if stage.validated and len(self.valid.rows):
             record["valid"] = self._validate()
             self._keep_best(record["valid"], at.round)
@@ -226,13 +266,18 @@ class Trainer:
                 loss = phase.loss(batch)
                 if not torch.isfinite(loss):
                     raise UnskewError(
-                        f"the loss of phase {phase.name} is {float(loss.detach())} at step {at.step}: try a smaller learning rate"
+                        f"the loss of phase {phase.name} is {float(loss.detach())} at step {at.step}: try a "
+                        "smaller learning rate"
                     )
                 optimizer.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 nn.utils.clip_grad_norm_(parameters, self.settings.gradient_norm)
                 optimizer.step()
-                at.loss_sum, at.batches, at.step = at.loss_sum + float(loss.detach()), at.batches + 1, at.step + 1
+                at.loss_sum, at.batches, at.step = (
+                    at.loss_sum + float(loss.detach()),
+                    at.batches + 1,
+                    at.step + 1,
+                )
                 rows += rows_in(batch)
                 at.samplers[phase.name] = sampler.state_dict()
                 job.advance(note=f"loss {at.loss_sum / at.batches:.4f}{valid}")
@@ -276,7 +321,9 @@ class Trainer:
             for path, value in _below(f"moments/{name}", tensors).items():
                 place, kind = path.split("/")
                 moments.setdefault(int(place), {})[kind] = value
-            optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
+            optimizer.load_state_dict(
+                {"state": moments, "param_groups": optimizer.state_dict()["param_groups"]}
+            )
         for name, state in self.progress.samplers.items():
             self.samplers[name].load_state_dict(state)
 
@@ -297,7 +344,11 @@ def rows_in(batch: Batch | SequenceBatch) -> int:
 
 
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {path.removeprefix(f"{prefix}/"): value for path, value in tensors.items() if path.startswith(f"{prefix}/")}
+    return {
+        path.removeprefix(f"{prefix}/"): value
+        for path, value in tensors.items()
+        if path.startswith(f"{prefix}/")
+    }
 
 
 class Store:

@@ -1,19 +1,24 @@
 """Theorems 1 and 2 where the truth is known: the same visits of a simulated world, exposed again and again.
 
     L_ideal    = sum of delta over all pairs
-    L_weighted = sum of w delta over the shown pairs,   w = alpha / max(P, M) + (1 - alpha) / max(P, M)     (Theorem 1)
+    L_weighted = sum of w delta over the shown pairs,   w = alpha / max(P, M) + (1 - alpha) / max(P, M)
+                                                        (Theorem 1)
     L_naive    = mean of delta over the shown pairs, times the number of all pairs
     L_snips    = weighted mean of delta over the shown pairs, times the number of all pairs
-    L_robust   = sum of d over all pairs + sum of w (delta - d) over the shown pairs, d guessed from the shown pairs of the same item
+    L_robust   = sum of d over all pairs + sum of w (delta - d) over the shown pairs, d guessed from the shown
+               pairs of the same item
 
-Only o is random: visits, r, the prediction and so delta are fixed, P = P(o = 1) is the true one. Then, per pair,
+Only o is random: visits, r, the prediction and so delta are fixed, P = P(o = 1) is the true one. Then, per
+pair,
 
     bias     = (P / max(P, M) - 1) delta             0 as long as M is below every P; it only grows with M
-    variance = P (1 - P) / max(P, M)^2 delta^2       at most (1/M - 1) delta^2 for M <= 1/2                 (Theorem 2)
+    variance = P (1 - P) / max(P, M)^2 delta^2       at most (1/M - 1) delta^2 for M <= 1/2
+                                                     (Theorem 2)
 
-The paper states the bound for every M in (0, 1). Its proof takes the variance of a clipped pair to be (1 / max(P, M) - 1)
-delta^2, which is the one of a pair that was not clipped. Where 1 - M < P < M the true one is larger than the bound: with
-P = 1/2, M = 0.9, 0.31 delta^2 instead of 0.11. No M that anybody uses is above 1/2.
+The paper states the bound for every M in (0, 1). Its proof takes the variance of a clipped pair to be (1 /
+max(P, M) - 1) delta^2, which is the one of a pair that was not clipped. Where 1 - M < P < M the true one is
+larger than the bound: with P = 1/2, M = 0.9, 0.31 delta^2 instead of 0.11. No M that anybody uses is above
+1/2.
 """
 
 from dataclasses import dataclass
@@ -37,9 +42,12 @@ UNCLIPPED = 1e-9  # a clip below every probability of a world
 
 
 class TruePropensity(Propensity):
-    """What the world knows. Both views are of one event, o = 1: the item meets the user, the user meets the item."""
+    """What the world knows. Both views are of one event, o = 1: the item meets the user, the user meets the
+    item."""
 
-    def __init__(self, world: World, alpha: float = 0.5, clip: float = UNCLIPPED, views: Views = "both") -> None:
+    def __init__(
+        self, world: World, alpha: float = 0.5, clip: float = UNCLIPPED, views: Views = "both"
+    ) -> None:
         super().__init__(alpha, clip)
         self.world, self.views = world, views
 
@@ -80,10 +88,13 @@ class Redrawn:
     def self_normalised(self, weight_VI: Tensor | Floats) -> Floats:
         """L_snips of each draw."""
         weight = np.asarray(weight_VI, np.float64)
-        return np.array([np.average(self.delta_VI[shown], weights=weight[shown]) * shown.size for shown in self.shown_NVI])
+        return np.array(
+            [np.average(self.delta_VI[shown], weights=weight[shown]) * shown.size for shown in self.shown_NVI]
+        )
 
     def doubly_robust(self, weight_VI: Tensor | Floats, smoothed: float = 5.0) -> Floats:
-        """L_robust of each draw. What was guessed of an item is the mean over its shown pairs, and so many of all items."""
+        """L_robust of each draw. What was guessed of an item is the mean over its shown pairs, and so many of
+        all items."""
         weight, found = np.asarray(weight_VI, np.float64), []
         for shown in self.shown_NVI:
             own_I, mean = (self.delta_VI * shown).sum(0), float(self.delta_VI[shown].mean())
@@ -106,10 +117,13 @@ class Redrawn:
 
 
 def redrawn(world: World, visits: int, draws: int, seed: int) -> Redrawn:
-    """Some of the log's own visits under the biased policy, and fresh draws of what they were shown; r is drawn once."""
+    """Some of the log's own visits under the biased policy, and fresh draws of what they were shown; r is
+    drawn once."""
     log = world.log
     asked = np.unique(np.stack([log.user, log.time])[:, np.asarray(log.exposed) == 0], axis=1)
-    user, time = asked[:, np.sort(np.random.default_rng([seed, 11]).choice(asked.shape[1], visits, replace=False))]
+    user, time = asked[
+        :, np.sort(np.random.default_rng([seed, 11]).choice(asked.shape[1], visits, replace=False))
+    ]
     candidates = np.tile(np.arange(len(log.items)), (visits, 1))
     user_id, item_id = ids(world, user, candidates[0])
     again = list(world.redraws(user_id, time, count=draws, seed=seed))
@@ -124,11 +138,14 @@ def redrawn(world: World, visits: int, draws: int, seed: int) -> Redrawn:
 
 
 def predicted(world: World, user: Ints, item_VI: Ints) -> Floats:
-    """What one would predict from the log alone: click rates of the user and of the item, smoothed, added as logits."""
+    """What one would predict from the log alone: click rates of the user and of the item, smoothed, added as
+    logits."""
     log = world.log
     mean = float(log.label.mean())
     user_rate, item_rate = (
-        np.log((np.bincount(code, log.label, size) + mean) / (np.bincount(code, 1 - log.label, size) + 1 - mean))
+        np.log(
+            (np.bincount(code, log.label, size) + mean) / (np.bincount(code, 1 - log.label, size) + 1 - mean)
+        )
         for code, size in ((log.user, len(log.users)), (log.item, len(log.items)))
     )
     logit = user_rate[user][:, None] + item_rate[item_VI] - np.log(mean / (1 - mean))
@@ -146,9 +163,11 @@ def ids(world: World, user: NDArray[np.integer], item: NDArray[np.integer]) -> t
 
 @torch.no_grad()
 def true_ndcg(world: World, scorer: Scorer, user: Ints, time: Ints, cut: int = 10) -> Floats:
-    """How well a model ranks all items by what each user would truly like, one value per context: NDCG with P(r = 1) as the gain.
+    """How well a model ranks all items by what each user would truly like, one value per context: NDCG with
+    P(r = 1) as the gain.
 
-        NDCG@K = sum over the first K of P(r = 1) / log2(place + 1), divided by the same sum for the best possible order
+        NDCG@K = sum over the first K of P(r = 1) / log2(place + 1), divided by the same sum for the best
+        possible order
 
     Times must not decrease. No exposure enters, so this is what every test of a biased log tries to see.
     """
@@ -162,5 +181,8 @@ def true_ndcg(world: World, scorer: Scorer, user: Ints, time: Ints, cut: int = 1
         gain_BI = world.preference(user_id[:, None], item_id, time[part][:, None])
         listed = np.argsort(-scores, axis=1, kind="stable")[:, :cut]
         best = -np.sort(-gain_BI, axis=1)[:, :cut]
-        found.append((np.take_along_axis(gain_BI, listed, 1) @ discount[: listed.shape[1]]) / (best @ discount[: best.shape[1]]))
+        found.append(
+            (np.take_along_axis(gain_BI, listed, 1) @ discount[: listed.shape[1]])
+            / (best @ discount[: best.shape[1]])
+        )
     return np.concatenate(found)

@@ -24,7 +24,9 @@ HISTORY = 6
 def model(split: unskew.Split, **settings: Any) -> BERT4Rec:
     """Away from its initial values, where much is zero."""
     torch.manual_seed(0)
-    made = BERT4Rec(split, BERT4Rec.Config(**{"history": HISTORY, "width": 8, "inner": 12, "dropout": 0.0, **settings})).eval()
+    made = BERT4Rec(
+        split, BERT4Rec.Config(**{"history": HISTORY, "width": 8, "inner": 12, "dropout": 0.0, **settings})
+    ).eval()
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.add_(torch.randn(parameter.shape) * 0.3)
@@ -43,7 +45,8 @@ def masking(monkeypatch: pytest.MonkeyPatch, *places: int) -> None:
 
 def scores(made: BERT4Rec, history: list[int]) -> Tensor:
     """Of all known items after a history."""
-    return made.context(window(history)) @ made.vectors(torch.arange(made.items.known)).T  # type: ignore[arg-type]
+    context = made.context(window(history))  # type: ignore[arg-type]
+    return context @ made.vectors(torch.arange(made.items.known)).T
 
 
 # Which places are masked
@@ -104,13 +107,19 @@ def test_the_newest_of_a_basket_is_all_of_it() -> None:
     ids, past = padded([[3, 1, 4, 1, 5], [2, 6], [7]]), padded([[0, 0, 2, 2, 2], [0, 0], [0]], 0)
     for share in (0.2, 1.0):
         masked = cloze(ids, past, share, 30, 1.0).masked(ids)
-        assert masked.tolist() == [[False, False, True, True, True], [False] * 3 + [True] * 2, [False] * 4 + [True]]
+        assert masked.tolist() == [
+            [False, False, True, True, True],
+            [False] * 3 + [True] * 2,
+            [False] * 4 + [True],
+        ]
 
 
 # Which of them count
 
 
-def test_the_loss_is_the_mean_over_masked_places_the_oldest_too(split: unskew.Split, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loss_is_the_mean_over_masked_places_the_oldest_too(
+    split: unskew.Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """True items with probabilities 1/2 and 1/4."""
     made = model(split)
     with torch.no_grad():
@@ -120,26 +129,39 @@ def test_the_loss_is_the_mean_over_masked_places_the_oldest_too(split: unskew.Sp
         made.bias.weight[:3, 0] = torch.tensor([0.5, 0.25, 0.25]).log()
         masking(monkeypatch, 0, 3)
         assert made.cloze_loss(window([0, 2, 2, 1])).item() == pytest.approx(1.03972, abs=1e-5)
-        assert made.cloze_loss(window([0, 2, 2, 1], first_target=1)).item() == pytest.approx(1.38629, abs=1e-5)
+        assert made.cloze_loss(window([0, 2, 2, 1], first_target=1)).item() == pytest.approx(
+            1.38629, abs=1e-5
+        )
         weighted = window([0, 2, 2, 1], weight=[3.0, 9.0, 9.0, 1.0])
-        assert made.cloze_loss(weighted).item() == pytest.approx((3 * math.log(2) + math.log(4)) / 2, abs=1e-5)
+        assert made.cloze_loss(weighted).item() == pytest.approx(
+            (3 * math.log(2) + math.log(4)) / 2, abs=1e-5
+        )
         made.bias.weight.zero_()  # the mask is nobody that could be predicted
-        assert made.cloze_loss(window([0, 2, 2, 1])).item() == pytest.approx(math.log(split.known_items), abs=1e-5)
+        assert made.cloze_loss(window([0, 2, 2, 1])).item() == pytest.approx(
+            math.log(split.known_items), abs=1e-5
+        )
 
 
 def test_the_head_and_the_bias_are_in_the_loss(split: unskew.Split, monkeypatch: pytest.MonkeyPatch) -> None:
     made, rows = model(split), window([4, 1, 3, 5, 2])
     masking(monkeypatch, 1, 4)
     with torch.no_grad():
-        states = made.states(rows.history_BL, torch.tensor([[False, True, False, False, True]]), torch.tensor([[1, 4]]))[0]
+        states = made.states(
+            rows.history_BL, torch.tensor([[False, True, False, False, True]]), torch.tensor([[1, 4]])
+        )[0]
         dense, norm = made.head[0], made.head[2]
-        g = functional.layer_norm(functional.gelu(states @ dense.weight.T + dense.bias), (8,), norm.weight, norm.bias)
-        expected = functional.cross_entropy(g @ made.items.weight.T + made.bias.weight[:, 0], torch.tensor([1, 2]))
+        g = functional.layer_norm(
+            functional.gelu(states @ dense.weight.T + dense.bias), (8,), norm.weight, norm.bias
+        )
+        expected = functional.cross_entropy(
+            g @ made.items.weight.T + made.bias.weight[:, 0], torch.tensor([1, 2])
+        )
         torch.testing.assert_close(made.cloze_loss(rows), expected)
 
 
 def test_each_event_counts_in_one_window(split: unskew.Split) -> None:
-    """With all places masked: what the window before has counted is no loss, whatever its weight, and all else is."""
+    """With all places masked: what the window before has counted is no loss, whatever its weight, and all
+    else is."""
     made = model(split, masked=1.0, newest_only=0.0)
     windows = list(Trainer(made, split, Training(sequences=64)).samplers["cloze"].epoch())
     repeated = [real(rows.history_BL) & ~rows.target_BL for rows in windows]
@@ -159,7 +181,9 @@ def test_a_masked_place_sees_both_sides_and_not_itself(split: unskew.Split) -> N
     made = model(split)
 
     def state(ids: list[int]) -> Tensor:
-        return made.states(torch.tensor([ids]), torch.tensor([[False, False, True, False]]), torch.tensor([[2]]))
+        return made.states(
+            torch.tensor([ids]), torch.tensor([[False, False, True, False]]), torch.tensor([[2]])
+        )
 
     with torch.no_grad():
         before = state([4, 1, 3, 5])
@@ -169,14 +193,16 @@ def test_a_masked_place_sees_both_sides_and_not_itself(split: unskew.Split) -> N
 
 
 def test_recommending_is_reading_a_masked_newest_place(split: unskew.Split) -> None:
-    """A window with its newest item masked, and the history without it with a mask behind: of any length, from none to all."""
+    """A window with its newest item masked, and the history without it with a mask behind: of any length,
+    from none to all."""
     made = model(split)
     with torch.no_grad():
         for length in range(HISTORY + 1):
             ids = [*range(3, 3 + length), 0]
             masked = torch.arange(length + 1)[None] == length
             trained = made.head(made.states(torch.tensor([ids]), masked, torch.tensor([[length]]))[:, 0])
-            torch.testing.assert_close(made.context(window(ids[:-1]))[:, :-1], trained)  # type: ignore[arg-type]
+            context = made.context(window(ids[:-1]))  # type: ignore[arg-type]
+            torch.testing.assert_close(context[:, :-1], trained)
 
 
 def test_places_are_counted_from_the_newest(split: unskew.Split) -> None:

@@ -1,4 +1,5 @@
-"""BST by hand: attention with one more key, the block and the tower as the paper has them, and what a catalogue shares."""
+"""BST by hand: attention with one more key, the block and the tower as the paper has them, and what a
+catalogue shares."""
 
 import math
 from typing import Any
@@ -22,7 +23,15 @@ HISTORY, WIDTH = 5, 12
 def model(split: unskew.Split, **settings: Any) -> BST:
     """Away from its initial values, where much is zero."""
     torch.manual_seed(0)
-    small = {"history": HISTORY, "width": WIDTH, "place_width": 4, "heads": 2, "inner": 10, "hidden": 8, "dropout": 0.0}
+    small = {
+        "history": HISTORY,
+        "width": WIDTH,
+        "place_width": 4,
+        "heads": 2,
+        "inner": 10,
+        "hidden": 8,
+        "dropout": 0.0,
+    }
     made = BST(split, BST.Config(**{**small, **settings})).eval()
     with torch.no_grad():
         for parameter in made.parameters():
@@ -47,8 +56,12 @@ def test_attention_by_hand() -> None:
         past = layer.past(torch.tensor([[[1.0, 0.0]]]), torch.ones(1, 1, dtype=torch.bool))
         candidate = layer.candidate(torch.tensor([[[0.0, 1.0]]]))
         # Values are the identity too, so that what is read are the weights.
-        assert layer.read_by_past(past, candidate).flatten().tolist() == pytest.approx([0.66976, 0.33024], abs=1e-5)
-        assert layer.read_by_candidate(past, candidate).flatten().tolist() == pytest.approx([0.33024, 0.66976], abs=1e-5)
+        assert layer.read_by_past(past, candidate).flatten().tolist() == pytest.approx(
+            [0.66976, 0.33024], abs=1e-5
+        )
+        assert layer.read_by_candidate(past, candidate).flatten().tolist() == pytest.approx(
+            [0.33024, 0.66976], abs=1e-5
+        )
 
 
 def plain(layer: CandidateAttention, x_LD: Tensor) -> Tensor:
@@ -59,7 +72,7 @@ def plain(layer: CandidateAttention, x_LD: Tensor) -> Tensor:
     for head in range(layer.heads):
         mine = slice(head * size, (head + 1) * size)
         heads.append((query[:, mine] @ key[:, mine].T / math.sqrt(size)).softmax(1) @ value[:, mine])
-    return layer.attended(torch.cat(heads, dim=1))  # type: ignore[no-any-return]
+    return layer.attended(torch.cat(heads, dim=1))
 
 
 def test_attention_is_that_of_the_history_with_the_candidate_behind_it() -> None:
@@ -91,12 +104,15 @@ def by_the_paper(made: BST, history: list[int], candidate: int) -> Tensor:
     hidden = leaky(made.first(flat))
     for layer in (made.rest[1], made.rest[3]):
         hidden = leaky(layer(hidden))
-    return made.rest[5](hidden)[0]  # type: ignore[no-any-return]
+    return made.rest[5](hidden)[0]
 
 
 def test_each_pair_by_itself(split: unskew.Split) -> None:
     made = model(split)
-    histories, candidates = [[4, 1, 7, 2, 2], [PAD, PAD, 3, 1, 0], [PAD] * 5], [[2, 0, 4], [9, 8, 3], [1, 2, 3]]
+    histories, candidates = (
+        [[4, 1, 7, 2, 2], [PAD, PAD, 3, 1, 0], [PAD] * 5],
+        [[2, 0, 4], [9, 8, 3], [1, 2, 3]],
+    )
     with torch.no_grad():
         found = made(after(split, histories, candidates))
         for row, history in enumerate(histories):
@@ -108,7 +124,9 @@ def test_each_pair_by_itself(split: unskew.Split) -> None:
 def test_the_candidate_changes_what_every_past_item_becomes(split: unskew.Split) -> None:
     made = model(split)
     with torch.no_grad():
-        at_past, at_candidate = made.states(made.past(torch.tensor([[4, 1, 7]])), made.candidate(torch.tensor([[2, 0, 2]])))
+        at_past, at_candidate = made.states(
+            made.past(torch.tensor([[4, 1, 7]])), made.candidate(torch.tensor([[2, 0, 2]]))
+        )
     assert at_past.shape == (1, 3, 3, WIDTH)
     assert at_candidate.shape == (1, 3, WIDTH)
     assert bool(((at_past[0, 0] - at_past[0, 1]).abs().amax(1) > 1e-3).all())
@@ -129,11 +147,15 @@ def test_places_are_counted_from_the_candidate(split: unskew.Split) -> None:
     """The newest past item is at place 1, however many there are."""
     made = model(split)
     with torch.no_grad():
-        at_1, at_2, at_5 = (made.past(torch.tensor([[*range(length - 1), 7]])).x_BLD[0, -1] for length in (1, 2, 5))
+        at_1, at_2, at_5 = (
+            made.past(torch.tensor([[*range(length - 1), 7]])).x_BLD[0, -1] for length in (1, 2, 5)
+        )
         assert torch.equal(at_1, torch.cat([made.items.weight[7], made.places[1]]))
         assert torch.equal(at_1, at_2)
         assert torch.equal(at_1, at_5)
-        assert torch.equal(made.candidate(torch.tensor([[7]])).x_BCD[0, 0], torch.cat([made.items.weight[7], made.places[0]]))
+        assert torch.equal(
+            made.candidate(torch.tensor([[7]])).x_BCD[0, 0], torch.cat([made.items.weight[7], made.places[0]])
+        )
         one, other = made(after(split, [[4, 1, 7], [1, 4, 7]], [[2], [2]]))
         assert not torch.allclose(one, other, atol=1e-4)
 
@@ -154,24 +176,32 @@ def test_the_loss_is_weighted_cross_entropy(split: unskew.Split) -> None:
         terms = -(y * p.log() + (1 - y) * (1 - p).log())
         assert 0 < float(y.mean()) < 1
         torch.testing.assert_close(made.click_loss(rows), terms.mean(), rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(made.click_loss(rows._replace(weight_BC=weight)), (terms * weight).mean(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            made.click_loss(rows._replace(weight_BC=weight)), (terms * weight).mean(), rtol=1e-5, atol=1e-5
+        )
 
 
 # The catalogue
 
 
-def test_a_catalogue_encodes_each_history_and_each_candidate_once(split: unskew.Split, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_catalogue_encodes_each_history_and_each_candidate_once(
+    split: unskew.Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In many parts, it is what forward is."""
     monkeypatch.setattr(bst, "TOGETHER", 30)
     made, items, random = model(split), len(split.log.items), np.random.default_rng(5)
-    some = contexts(split.log, random.integers(0, len(split.log.users), 30), np.sort(random.integers(0, 520, 30)), HISTORY)
+    some = contexts(
+        split.log, random.integers(0, len(split.log.users), 30), np.sort(random.integers(0, 520, 30)), HISTORY
+    )
     everything = np.tile(np.arange(items), (30, 1))
     encoded: list[tuple[str, torch.Size]] = []
     with torch.no_grad():
         expected = made(with_candidates(some, split.log, everything, None, 0))
         for name in ("past", "candidate"):
             its = getattr(made, name)
-            monkeypatch.setattr(made, name, lambda ids, name=name, its=its: (encoded.append((name, ids.shape)), its(ids))[1])
+            monkeypatch.setattr(
+                made, name, lambda ids, name=name, its=its: (encoded.append((name, ids.shape)), its(ids))[1]
+            )
         torch.testing.assert_close(made.catalog(split.log, 0, 1).scores(some), expected, rtol=1e-5, atol=1e-5)
     lengths = (some.history_BL != PAD).sum(1).tolist()
     assert encoded == [("candidate", (1, items)), *(("past", (1, length)) for length in lengths)]

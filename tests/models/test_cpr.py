@@ -13,7 +13,9 @@ from unskew.models.cpr import CPR, cycles, hardest, sizes
 from unskew.train import Trainer, Training
 
 PAIRS = torch.tensor([[2.0, 0.5], [-0.5, 1.0]])  # s11, s12 / s21, s22
-TRIPLE = torch.tensor([[2.0, 0.5, 9.0], [9.0, 1.0, 1.5], [1.0, 9.0, 0.0]])  # crosses 12, 23, 31; the nines are never read
+TRIPLE = torch.tensor(
+    [[2.0, 0.5, 9.0], [9.0, 1.0, 1.5], [1.0, 9.0, 0.0]]
+)  # crosses 12, 23, 31; the nines are never read
 ONLY_LONGEST = 1e-12  # as the ratio: hardly any other cycles
 
 
@@ -36,7 +38,15 @@ def ring(*lengths: int) -> Batch:
     own, nothing = torch.arange(at), torch.zeros(at, 0, dtype=torch.int64)
     candidates = torch.stack([own, torch.tensor(following)], dim=1)
     labels = torch.tensor([[1.0, 0.0]]).repeat(at, 1)
-    return Batch(own, nothing, candidates, torch.zeros(1, 0, dtype=torch.int64), torch.zeros_like(candidates), labels, own)
+    return Batch(
+        own,
+        nothing,
+        candidates,
+        torch.zeros(1, 0, dtype=torch.int64),
+        torch.zeros_like(candidates),
+        labels,
+        own,
+    )
 
 
 def block(*parts: Tensor) -> Tensor:
@@ -57,8 +67,15 @@ def test_the_worked_numbers(split: unskew.Split) -> None:
 
 def test_offsets_of_users_and_of_items_cancel(split: unskew.Split) -> None:
     random = torch.Generator().manual_seed(0)
-    scores, of_user, of_item = torch.randn(5, 5, generator=random), torch.randn(5, 1, generator=random), torch.randn(5, generator=random)
-    plain, shifted = (scoring(split, s, sample_ratio=1.0).cross_loss(ring(2, 3)) for s in (scores, scores + of_user + of_item))
+    scores, of_user, of_item = (
+        torch.randn(5, 5, generator=random),
+        torch.randn(5, 1, generator=random),
+        torch.randn(5, generator=random),
+    )
+    plain, shifted = (
+        scoring(split, s, sample_ratio=1.0).cross_loss(ring(2, 3))
+        for s in (scores, scores + of_user + of_item)
+    )
     torch.testing.assert_close(plain, shifted)
     other = scoring(split, scores + of_user * of_item, sample_ratio=1.0).cross_loss(ring(2, 3))
     assert not torch.isclose(plain, other)
@@ -95,7 +112,9 @@ def batches(model: CPR, split: unskew.Split, size: int) -> Sampler:
     return made
 
 
-def test_the_other_candidate_is_the_next_of_the_cycle_and_seen_crosses_do_not_count(split: unskew.Split) -> None:
+def test_the_other_candidate_is_the_next_of_the_cycle_and_seen_crosses_do_not_count(
+    split: unskew.Split,
+) -> None:
     model, positives = CPR(split, CPR.Config(width=6)), Positives(split)
     dropped = repeated = counted = 0
     for rows in batches(model, split, 97).epoch():
@@ -105,17 +124,25 @@ def test_the_other_candidate_is_the_next_of_the_cycle_and_seen_crosses_do_not_co
         for length, size in zip((2, 3), sizes(len(user), 3, 3.0), strict=True):
             for _ in range(size):
                 members = range(at, at + length)
-                assert [items[j, 1] for j in members] == [items[at + (j - at + 1) % length, 0] for j in members]
+                assert [items[j, 1] for j in members] == [
+                    items[at + (j - at + 1) % length, 0] for j in members
+                ]
                 seen = any(positives.has(user[j], items[j, 1]) for j in members)
-                repeats = len({user[j] for j in members}) < length or len({items[j, 0] for j in members}) < length
+                repeats = (
+                    len({user[j] for j in members}) < length or len({items[j, 0] for j in members}) < length
+                )
                 assert seen or not repeats  # a repetition always has a seen cross
                 dropped, repeated = dropped + seen, repeated + repeats
                 if not seen:
-                    terms.append(torch.log(1 + torch.exp(-sum(scores[j, 0] - scores[j, 1] for j in members) / length)))
+                    terms.append(
+                        torch.log(1 + torch.exp(-sum(scores[j, 0] - scores[j, 1] for j in members) / length))
+                    )
                 at += length
         assert items[at:, 0].tolist() == items[at:, 1].tolist()  # beside all cycles
         counted += len(terms)
-        torch.testing.assert_close(model.cross_loss(rows).detach(), torch.stack(terms).mean() if terms else torch.zeros(()))
+        torch.testing.assert_close(
+            model.cross_loss(rows).detach(), torch.stack(terms).mean() if terms else torch.zeros(())
+        )
     assert min(dropped, repeated, counted) > 20
 
 
@@ -127,14 +154,19 @@ def test_without_a_cycle_there_is_nothing_to_learn(split: unskew.Split) -> None:
         loss = model.cross_loss(rows)
         loss.backward()
         assert loss == 0
-        assert not any(bool(parameter.grad.any()) for parameter in model.parameters() if parameter.grad is not None)
+        assert not any(
+            bool(parameter.grad.any()) for parameter in model.parameters() if parameter.grad is not None
+        )
 
 
 def test_the_choice_of_the_hardest_has_no_gradient_and_no_weight(split: unskew.Split) -> None:
     model = scoring(split, block(PAIRS, TRIPLE), sample_ratio=1.0, sample_rate=2.0)
     weight = torch.ones(5, 2)
     weight[:2] = 100.0  # of the easy cycle
-    weight[2:, 0], weight[2:, 1] = torch.tensor([1.0, 2.0, 6.0]), 50.0  # crosses were not observed: their weights mean nothing
+    weight[2:, 0], weight[2:, 1] = (
+        torch.tensor([1.0, 2.0, 6.0]),
+        50.0,
+    )  # crosses were not observed: their weights mean nothing
     loss = model.cross_loss(ring(2, 3)._replace(weight_BC=weight))
     assert float(loss.detach()) == pytest.approx(3 * 0.693147, abs=1e-5)
     loss.backward()
@@ -151,18 +183,25 @@ def test_the_regulariser_is_a_weight_decay(split: unskew.Split) -> None:
     (group,) = model.optimizer(model.parameters(), 0.1, 0.0).param_groups
     assert group["weight_decay"] == pytest.approx(0.6 / (split.known_users + split.known_items))
     torch.testing.assert_close(model.users.weight.grad, group["weight_decay"] * model.users.weight.detach())
-    assert model.optimizer(model.parameters(), 0.1, 1.0).param_groups[0]["weight_decay"] == group["weight_decay"] + 1
+    assert (
+        model.optimizer(model.parameters(), 0.1, 1.0).param_groups[0]["weight_decay"]
+        == group["weight_decay"] + 1
+    )
 
 
 @pytest.mark.parametrize(("rate", "epochs"), [(1.0, 2), (3.0, 7)])
-def test_a_round_has_the_steps_of_an_epoch_of_the_authors(split: unskew.Split, rate: float, epochs: int) -> None:
+def test_a_round_has_the_steps_of_an_epoch_of_the_authors(
+    split: unskew.Split, rate: float, epochs: int
+) -> None:
     """One step per 2048 pairs, here of 4608 or 13,824 each, nearly."""
     (stage,) = CPR(split, CPR.Config(width=4, sample_rate=rate)).stages(5)
     assert (stage.phases[0].epochs, stage.rounds, stage.validated) == (epochs, 5, True)
     assert epochs / (2048 * rate * 2.25) == pytest.approx(1 / 2048, rel=0.15)
 
 
-@pytest.mark.parametrize("wrong", [{"longest": 1}, {"sample_ratio": 0.0}, {"sample_rate": 0.5}, {"regulariser": -1.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"longest": 1}, {"sample_ratio": 0.0}, {"sample_rate": 0.5}, {"regulariser": -1.0}]
+)
 def test_bad_settings(split: unskew.Split, wrong: dict[str, Any]) -> None:
     with pytest.raises(unskew.BadInput, match="expected cycles"):
         CPR(split, CPR.Config(**wrong))

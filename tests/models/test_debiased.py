@@ -1,4 +1,5 @@
-"""Any backbone, weighted: each pair and each event has the weight of its own propensity, on the scale that its settings say."""
+"""Any backbone, weighted: each pair and each event has the weight of its own propensity, on the scale that
+its settings say."""
 
 from typing import Any
 
@@ -35,17 +36,22 @@ def logged() -> unskew.Split:
     return with_propensities()
 
 
-def debiased(split: unskew.Split, backbone: str = "sasrec", more: dict[str, Any] | None = None, **weighting: Any) -> Debiased:
+def debiased(
+    split: unskew.Split, backbone: str = "sasrec", more: dict[str, Any] | None = None, **weighting: Any
+) -> Debiased:
     torch.manual_seed(0)
     kind = model_named(f"debiased-{backbone}")
-    config = kind.Config(backbone=tiny(MODELS[backbone], dropout=0.0, **more or {}), **{"clip": CLIP} | READS | weighting)
+    config = kind.Config(
+        backbone=tiny(MODELS[backbone], dropout=0.0, **more or {}), **{"clip": CLIP} | READS | weighting
+    )
     made = kind(split, config)
     assert isinstance(made, Debiased)
     return made
 
 
 def weighed(model: Debiased, split: unskew.Split, name: str) -> list[tuple[Any, Tensor]]:
-    """Each batch of an epoch of a phase of the backbone, as the trainer makes it, and the weights that its loss is given."""
+    """Each batch of an epoch of a phase of the backbone, as the trainer makes it, and the weights that its
+    loss is given."""
     its = next(phase for stage in model.backbone.stages(1) for phase in stage.phases if phase.name == name)
     given: list[Tensor] = []
 
@@ -89,21 +95,33 @@ def test_every_pair_has_the_weight_of_its_own_row(logged: unskew.Split) -> None:
 
 
 @pytest.mark.parametrize("backbone", ["sasrec", "din"])
-def test_the_estimator_reads_what_it_was_told_to_whatever_its_backbone_reads(logged: unskew.Split, backbone: str) -> None:
-    """The weight of a row is that of a batch which holds just that past, be it an event of a history or a pair of a batch."""
+def test_the_estimator_reads_what_it_was_told_to_whatever_its_backbone_reads(
+    logged: unskew.Split, backbone: str
+) -> None:
+    """The weight of a row is that of a batch which holds just that past, be it an event of a history or a
+    pair of a batch."""
     model = debiased(logged, backbone, {"history": 9, "audience": 7})
     with torch.no_grad():
         for parameter in model.propensity.parameters():
             parameter.mul_(4)  # far from uniform, so that a longer past is another weight
-    batch, weight = max(weighed(model, logged, {"sasrec": "next item", "din": "clicks"}[backbone]), key=lambda found: found[1].numel())
+    batch, weight = max(
+        weighed(model, logged, {"sasrec": "next item", "din": "clicks"}[backbone]),
+        key=lambda found: found[1].numel(),
+    )
     if isinstance(batch, SequenceBatch):
         rows = batch.event_BL[batch.target_BL].numpy()
         expected = model.propensity.weights(batch_of_rows(logged.log, rows, 5, 4))[:, 0]
         longer = model.propensity.weights(batch_of_rows(logged.log, rows, 9, 7))[:, 0]
         weight = weight[batch.target_BL]
     else:
-        one_by_one = [(int(u), int(i), int(t)) for u, i, t in zip(batch.user_B, batch.candidates_BC[:, 0], batch.times_B, strict=True)]
-        place = {(int(u), int(i), int(t)): row for row, (u, i, t) in enumerate(zip(*columns(logged.log), strict=True))}
+        one_by_one = [
+            (int(u), int(i), int(t))
+            for u, i, t in zip(batch.user_B, batch.candidates_BC[:, 0], batch.times_B, strict=True)
+        ]
+        place = {
+            (int(u), int(i), int(t)): row
+            for row, (u, i, t) in enumerate(zip(*columns(logged.log), strict=True))
+        }
         rows = np.array([place[each] for each in one_by_one])
         expected = model.propensity.weights(batch_of_rows(logged.log, rows, 5, 4))[:, 0]
         longer = model.propensity.weights(batch_of_rows(logged.log, rows, 9, 7))[:, 0]
@@ -141,7 +159,12 @@ def test_weights_of_rows_follow_the_estimator(logged: unskew.Split) -> None:
 def test_clipped_weights_are_at_most_one(logged: unskew.Split, backbone: str, phase: str) -> None:
     """M / max(p, M), as in DEPS: clipping gradients by their norm means the same as without weights."""
     found = weighed(debiased(logged, backbone, propensity="logged"), logged, phase)
-    weights = torch.cat([weight[batch.target_BL] if isinstance(batch, SequenceBatch) else weight.flatten() for batch, weight in found])
+    weights = torch.cat(
+        [
+            weight[batch.target_BL] if isinstance(batch, SequenceBatch) else weight.flatten()
+            for batch, weight in found
+        ]
+    )
     assert weights.max() == 1
     assert 0.1 < (weights == 1).float().mean() < 0.9
     assert weights.min() >= CLIP
@@ -160,15 +183,23 @@ def test_snips_has_mean_one_among_what_counts(logged: unskew.Split) -> None:
         assert float(weight.mean()) == pytest.approx(1, rel=1e-5)
 
 
-def test_ips_has_mean_one_over_the_training_positives_and_one_scale_for_all_batches(logged: unskew.Split) -> None:
+def test_ips_has_mean_one_over_the_training_positives_and_one_scale_for_all_batches(
+    logged: unskew.Split,
+) -> None:
     log = logged.log
     inverse = 1 / np.asarray(log.propensity)[logged.mask("train") & (log.label == 1)]
     assert 100 < len(inverse) < ROWS  # so the sample is all of them
     for backbone, phase in (("sasrec", "next item"), ("din", "clicks")):
         means = []
-        for batch, weight in weighed(debiased(logged, backbone, propensity="logged", weights="ips"), logged, phase):
+        for batch, weight in weighed(
+            debiased(logged, backbone, propensity="logged", weights="ips"), logged, phase
+        ):
             sequential = isinstance(batch, SequenceBatch)
-            p, mine = (logged_of(logged, batch), weight[batch.target_BL]) if sequential else (batch.logged_BC, weight)
+            p, mine = (
+                (logged_of(logged, batch), weight[batch.target_BL])
+                if sequential
+                else (batch.logged_BC, weight)
+            )
             close(mine, 1 / p / inverse.mean())
             means.append(float(mine.mean()))
         assert max(means) > 1.05 * min(means)  # not the mean of each batch, which would be biased
@@ -185,7 +216,8 @@ def test_a_common_factor_of_all_propensities_changes_nothing_with_ips(backbone: 
         one, half = (found[scale].best[criterion] for scale in (1.0, 0.5))
         assert all(torch.equal(value, half[name]) for name, value in one.items())
     one, half, third, without = (
-        [loss for record in trainer.records for loss in record["losses"].values()] for trainer in (*found.values(), plain)
+        [loss for record in trainer.records for loss in record["losses"].values()]
+        for trainer in (*found.values(), plain)
     )
     assert one == half != without
     assert third == pytest.approx(one, rel=1e-3)
@@ -195,7 +227,8 @@ def test_a_common_factor_of_all_propensities_changes_nothing_with_ips(backbone: 
 
 
 def test_neighbours_in_a_batch_are_not_of_equal_history_length() -> None:
-    """Batches are sorted by length so that little is padded; CPR compares each row of a batch with the next one."""
+    """Batches are sorted by length so that little is padded; CPR compares each row of a batch with the next
+    one."""
     split = unskew.split(unskew.read(random_table(rows=3000, users=40, items=60, times=10**6, negatives=0.0)))
     model = debiased(split, "cpr", past_items=50)
     sampler = Trainer(model, split, Training(batch_size=100)).samplers["cross pairs"]

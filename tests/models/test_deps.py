@@ -12,7 +12,17 @@ from torch.nn import functional
 import unskew
 from tests.by_hand import sequences
 from tests.conftest import random_table
-from tests.test_models import AUDIENCE, HISTORY, TINY, builder, catalog_equals_forward, close, first_batch, some, tiny
+from tests.test_models import (
+    AUDIENCE,
+    HISTORY,
+    TINY,
+    builder,
+    catalog_equals_forward,
+    close,
+    first_batch,
+    some,
+    tiny,
+)
 from unskew.data.views import PAD
 from unskew.layers import Table, real, reseed
 from unskew.models.base import Phase, Stage
@@ -32,10 +42,15 @@ def test_the_prediction_is_a_two_layer_mlp_over_four_parts(split: unskew.Split) 
         scores = model(rows)
         for b in range(len(rows.user_B)):
             for c in range(rows.candidates_BC.shape[1]):
-                history, audience = rows.history_BL[b : b + 1], rows.audience_AM[rows.audience_of_BC[b, c]][None]
+                history, audience = (
+                    rows.history_BL[b : b + 1],
+                    rows.audience_AM[rows.audience_of_BC[b, c]][None],
+                )
                 read = model.history_encoder.mean(model.items(history), real(history))[0]
                 met = model.audience_encoder.mean(model.users(audience), real(audience))[0]
-                joined = torch.cat([read, model.items(rows.candidates_BC[b, c]), met, model.users(rows.user_B[b])])
+                joined = torch.cat(
+                    [read, model.items(rows.candidates_BC[b, c]), met, model.users(rows.user_B[b])]
+                )
                 hidden = functional.relu(first @ joined + model.of_item.bias)
                 close(scores[b, c], (model.last.weight @ hidden + model.last.bias)[0])
 
@@ -44,7 +59,11 @@ def test_the_unbiased_loss_is_weighted_cross_entropy(split: unskew.Split) -> Non
     model = builder(DEPS)(split)
     rows = first_batch(model, model.stages(1)[1].phases[-1], split)
     with torch.no_grad():
-        p, y, w = torch.sigmoid(model(rows)), rows.labels_BC, model.config.clip * model.propensity.weights(rows)
+        p, y, w = (
+            torch.sigmoid(model(rows)),
+            rows.labels_BC,
+            model.config.clip * model.propensity.weights(rows),
+        )
         assert float(w.max()) <= 1
         assert 0 < y.mean() < 1
         expected = (w * -(y * p.log() + (1 - y) * (1 - p).log())).mean()
@@ -87,13 +106,17 @@ def test_masking_hides_the_right_share_and_never_nobody(share: float) -> None:
         found = masked_prediction(mirror, table, ids, share)
         hidden = (mirror.x == 9).all(-1)
         ever |= hidden
-        assert hidden.sum(1).tolist() == [max(1, round(share * length)) if length else 0 for length in lengths]
+        assert hidden.sum(1).tolist() == [
+            max(1, round(share * length)) if length else 0 for length in lengths
+        ]
         assert found.places == int(hidden.sum())
         assert torch.equal(mirror.real, ids != PAD)
         shown = ~hidden
         assert torch.equal(mirror.x[shown], table(ids)[shown])  # all others are there as they are
     assert torch.equal(ever, ids != PAD)  # every place is hidden some time, and no padding ever
-    expected = functional.cross_entropy(table.unknown.expand(found.places, 4) @ table.weight.T, ids[hidden], reduction="sum")
+    expected = functional.cross_entropy(
+        table.unknown.expand(found.places, 4) @ table.weight.T, ids[hidden], reduction="sum"
+    )
     close(found.loss, expected)
 
 
@@ -130,7 +153,9 @@ def test_the_stages_are_algorithm_1(split: unskew.Split) -> None:
             return super()._epoch(stage, phase)
 
     config = tiny(DEPS, unsupervised_rounds=2, propensity_epochs=3)
-    Recorded(DEPS(split, config), split, Training(rounds=2, batch_size=512, sequences=128, valid_rows=20)).run()
+    Recorded(
+        DEPS(split, config), split, Training(rounds=2, batch_size=512, sequences=128, valid_rows=20)
+    ).run()
     warm_up = [("unsupervised", "propensity"), ("unsupervised", "masked")]
     main = [("unbiased", "propensity")] * 3 + [("unbiased", "unbiased")]
     assert walked == warm_up * 2 + main * 2
@@ -143,7 +168,10 @@ def test_the_stages_are_algorithm_1(split: unskew.Split) -> None:
 def test_every_ablation_builds_and_takes_a_step(split: unskew.Split, name: str) -> None:
     torch.manual_seed(0)
     config = dataclasses.replace(
-        ABLATIONS[name], history=HISTORY, audience=AUDIENCE, **{k: v for k, v in TINY.items() if k != "unsupervised_rounds"}
+        ABLATIONS[name],
+        history=HISTORY,
+        audience=AUDIENCE,
+        **{k: v for k, v in TINY.items() if k != "unsupervised_rounds"},
     )
     model = DEPS(split, config).train()
     assert model.reached() == {key for key, _ in model.named_parameters()}
@@ -167,7 +195,8 @@ def test_every_ablation_builds_and_takes_a_step(split: unskew.Split, name: str) 
 def test_a_batch_without_a_sequence_of_the_only_view_has_a_gradient(
     split: unskew.Split, kind: type[DEPS], reads: str, estimated: str
 ) -> None:
-    """There are as many batches as the larger of the two views needs, so the other one may have none in the last of them."""
+    """There are as many batches as the larger of the two views needs, so the other one may have none in the
+    last of them."""
     model = kind(split, tiny(kind, reads=reads, propensity=estimated))
     for rows in (sequences([[1, 2, 3]]), sequences([], audiences=[[4, 5, 6]]), sequences([])):
         for phase in model.stages(1)[0].phases:
@@ -176,8 +205,13 @@ def test_a_batch_without_a_sequence_of_the_only_view_has_a_gradient(
             loss.backward()
             assert bool(loss.isfinite())
             assert all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
-            view = {"propensity": estimated, "masked": {"history": "item", "audience": "user"}.get(reads, "dual")}[phase.name]
-            there = (view != "user" and rows.history_BL.numel() > 0) or (view != "item" and rows.audience_BM.numel() > 0)
+            view = {
+                "propensity": estimated,
+                "masked": {"history": "item", "audience": "user"}.get(reads, "dual"),
+            }[phase.name]
+            there = (view != "user" and rows.history_BL.numel() > 0) or (
+                view != "item" and rows.audience_BM.numel() > 0
+            )
             assert (loss.item() > 0) == there
 
 
@@ -190,9 +224,17 @@ def test_what_the_ablations_leave_out(split: unskew.Split) -> None:
         torch.manual_seed(0)
         model = DEPS(split, dataclasses.replace(config, history=HISTORY, audience=AUDIENCE)).eval()
         with torch.no_grad():
-            reads_history = not torch.equal(model(rows), model(rows._replace(history_BL=other_past.history_BL)))
-            reads_audience = not torch.equal(model(rows), model(rows._replace(audience_AM=other_past.audience_AM)))
-            views = [name for name in ("item", "user") if getattr(model.propensity, f"{name}_view")(rows) is not None]
+            reads_history = not torch.equal(
+                model(rows), model(rows._replace(history_BL=other_past.history_BL))
+            )
+            reads_audience = not torch.equal(
+                model(rows), model(rows._replace(audience_AM=other_past.audience_AM))
+            )
+            views = [
+                name
+                for name in ("item", "user")
+                if getattr(model.propensity, f"{name}_view")(rows) is not None
+            ]
         phases = Counter(phase.name for stage in model.stages(1) if stage.rounds for phase in stage.phases)
         kept[name] = reads_history, reads_audience, "+".join(views), phases["propensity"], phases["masked"]
     assert kept == {

@@ -1,4 +1,5 @@
-"""The variant of DEPS that reads each sequence once: the same scores and weights as when every prefix is read anew."""
+"""The variant of DEPS that reads each sequence once: the same scores and weights as when every prefix is read
+anew."""
 
 import dataclasses
 
@@ -22,13 +23,17 @@ EVERYTHING = 10_000  # longer than any sequence here: nothing is cut
 
 
 def model_of(split: unskew.Split, length: int = EVERYTHING) -> CausalDEPS:
-    config = CausalDEPS.Config(history=length, audience=length, width=16, inner=32, hidden=8, dropout=0.3, hidden_ids=0.3)
+    config = CausalDEPS.Config(
+        history=length, audience=length, width=16, inner=32, hidden=8, dropout=0.3, hidden_ids=0.3
+    )
     return CausalDEPS(split, config).eval()
 
 
 def pair(split: unskew.Split, length: int = EVERYTHING) -> tuple[Batch, Batch]:
     """A batch that shares its sequences, and the same pairs with each prefix on its own."""
-    sampler = Sampler(split, Sampling(batch_size=96, negatives=2, history=length, audience=length, shared=True))
+    sampler = Sampler(
+        split, Sampling(batch_size=96, negatives=2, history=length, audience=length, shared=True)
+    )
     shared = next(sampler.epoch())
     asked = [part.numpy() for part in (shared.user_B, shared.times_B, shared.candidates_BC, shared.labels_BC)]
     plain = batch(split.log, asked[0], asked[1], asked[2], asked[3], length, length)
@@ -50,7 +55,7 @@ def test_gradients_are_the_same_too(split: unskew.Split) -> None:
     gradients: list[list[Tensor]] = []
     for one in (shared, plain):
         model.zero_grad()
-        model.unbiased_loss(one).backward()  # type: ignore[no-untyped-call]
+        model.unbiased_loss(one).backward()
         gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
     for mine, its in zip(*gradients, strict=True):
         close(mine, its)
@@ -82,7 +87,7 @@ def test_sequences_of_one_id_have_nothing_to_predict(split: unskew.Split) -> Non
     for nothing_before in (sequences([[4]]), sequences([[4, 5, 6]], past=[[0, 0, 0]])):
         model.zero_grad()
         loss = model.masked_loss(nothing_before)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         assert float(loss.detach()) == 0
         assert model.items.weight.grad is not None
         assert not model.items.weight.grad.any()
@@ -97,6 +102,8 @@ def test_all_of_its_parameters_have_a_gradient_in_stage_one_and_two(split: unske
 @pytest.mark.parametrize("name", ABLATIONS)
 def test_it_has_the_same_ablations(split: unskew.Split, name: str) -> None:
     """All of its stages run, and its catalogue is its forward, whatever is left out."""
-    config = dataclasses.replace(ABLATIONS[name], history=HISTORY, audience=AUDIENCE, width=8, layers=1, unsupervised_rounds=1)
+    config = dataclasses.replace(
+        ABLATIONS[name], history=HISTORY, audience=AUDIENCE, width=8, layers=1, unsupervised_rounds=1
+    )
     network, _ = train(split, "deps-causal", config, Training(rounds=1, batch_size=256))
     catalog_equals_forward(lambda _: network.eval(), split)

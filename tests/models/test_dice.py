@@ -1,4 +1,5 @@
-"""DICE: the worked numbers of its losses and of the distance correlation, the pools that negatives come from, and the curriculum."""
+"""DICE: the worked numbers of its losses and of the distance correlation, the pools that negatives come from,
+and the curriculum."""
 
 import dataclasses
 from typing import Any
@@ -20,10 +21,17 @@ POPULARITY = {"middle": 50, "top": 100, "high": 95, "upper": 80, "low": 26, "bot
 
 @pytest.fixture(scope="module")
 def town() -> unskew.Split:
-    """Six items of the guide's popularity. User n has those with more than n clicks, save for two users with odd tastes."""
+    """Six items of the guide's popularity. User n has those with more than n clicks, save for two users with
+    odd tastes."""
     odd = {"middle": "new", "upper": "picky", "bottom": "picky"}
-    rows = [(str(n) if n else odd.get(item, "0"), item) for item, count in POPULARITY.items() for n in range(count)]
-    table = pa.table({"user": [user for user, _ in rows], "item": [item for _, item in rows], "time": range(len(rows))})
+    rows = [
+        (str(n) if n else odd.get(item, "0"), item)
+        for item, count in POPULARITY.items()
+        for n in range(count)
+    ]
+    table = pa.table(
+        {"user": [user for user, _ in rows], "item": [item for _, item in rows], "time": range(len(rows))}
+    )
     return unskew.split(unskew.read(table), shares=(1, 0, 0))
 
 
@@ -84,12 +92,18 @@ def test_negatives_come_from_either_pool_by_a_fair_coin(town: unskew.Split) -> N
 
 def test_too_small_a_pool_is_not_drawn_from(town: unskew.Split) -> None:
     assert ever(drawn_for(town, "new", pool=2, wanted=2)) == {"top", "high"}  # one unpopular item is too few
-    assert ever(drawn_for(town, "new", pool=3, wanted=1)) == {"bottom"}  # two popular ones are: then all are unpopular
+    assert ever(drawn_for(town, "new", pool=3, wanted=1)) == {
+        "bottom"
+    }  # two popular ones are: then all are unpopular
     # User 96 has the top item: of the popular pool one is left.
     assert ever(drawn_for(town, "96", pool=1, wanted=1)) == {"high", "bottom"}
     assert ever(drawn_for(town, "96", pool=2, wanted=1)) == {"bottom"}
     # Of the unpopular pool {low, bottom}, `picky` has one: that leaves too few.
-    assert ever(drawn_for(town, "picky", pool=1, wanted=1, item="upper", margin=10.0)) == {"low", "top", "high"}
+    assert ever(drawn_for(town, "picky", pool=1, wanted=1, item="upper", margin=10.0)) == {
+        "low",
+        "top",
+        "high",
+    }
     assert ever(drawn_for(town, "picky", pool=2, wanted=1, item="upper", margin=10.0)) == {"top", "high"}
 
 
@@ -128,7 +142,11 @@ def test_negatives_of_training_are_new_different_and_of_a_pool(log: unskew.Log) 
 
 
 def test_the_worked_losses() -> None:
-    interest, conformity, mask = torch.tensor([[0.8], [-0.5]]), torch.tensor([[-0.4], [0.4]]), torch.tensor([[1.0], [0.0]])
+    interest, conformity, mask = (
+        torch.tensor([[0.8], [-0.5]]),
+        torch.tensor([[-0.4], [0.4]]),
+        torch.tensor([[1.0], [0.0]]),
+    )
     found = causes(interest, conformity, mask)
     expected = torch.tensor([0.628706, 0.185550, 0.513015])
     torch.testing.assert_close(torch.stack(found), expected, atol=1e-6, rtol=0)
@@ -143,7 +161,15 @@ def worked(split: unskew.Split, **config: Any) -> tuple[DICE, Batch]:
         model.popularity_I[:3] = torch.tensor([50.0, 100.0, 20.0])
     candidates, nobody = torch.tensor([[0, 1], [0, 2]]), torch.zeros(2, 0, dtype=torch.int64)
     labels = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
-    return model, Batch(torch.tensor([0, 0]), nobody, candidates, nobody[:1], torch.zeros_like(candidates), labels, torch.tensor([9, 9]))
+    return model, Batch(
+        torch.tensor([0, 0]),
+        nobody,
+        candidates,
+        nobody[:1],
+        torch.zeros_like(candidates),
+        labels,
+        torch.tensor([9, 9]),
+    )
 
 
 @pytest.mark.parametrize(("epoch", "weight"), [(0, 0.1), (1, 0.09), (10, 0.1 * 0.9**10)])
@@ -153,7 +179,9 @@ def test_the_worked_total_and_its_curriculum(split: unskew.Split, epoch: int, we
     assert loss == pytest.approx(0.628706 + weight * (0.185550 + 0.513015), abs=2e-6)
     assert epoch or loss == pytest.approx(0.698563, abs=2e-6)
     parts, rows = worked(split, discrepancy_weight=0.0, interest_weight=0.3, conformity_weight=0.7)
-    assert float(parts.causes_loss(rows).detach()) == pytest.approx(0.628706 + 0.3 * 0.185550 + 0.7 * 0.513015, abs=2e-6)
+    assert float(parts.causes_loss(rows).detach()) == pytest.approx(
+        0.628706 + 0.3 * 0.185550 + 0.7 * 0.513015, abs=2e-6
+    )
 
 
 def test_the_weight_of_a_term_is_that_of_its_positive(split: unskew.Split) -> None:
@@ -192,7 +220,9 @@ def test_the_distance_correlation_of_nothing_is_a_number_with_a_gradient(alike: 
 
 
 @pytest.mark.parametrize("kind", ["dcor", "l1", "l2"])
-def test_the_discrepancy_counts_each_id_once_and_pulls_the_parts_apart(split: unskew.Split, kind: dice.Discrepancy) -> None:
+def test_the_discrepancy_counts_each_id_once_and_pulls_the_parts_apart(
+    split: unskew.Split, kind: dice.Discrepancy
+) -> None:
     model, rows = worked(split, discrepancy=kind, discrepancy_weight=0.5)
     without, _ = worked(split, discrepancy_weight=0.0)
     items, users = (table.weight.detach() for table in (model.items, model.users))

@@ -1,4 +1,5 @@
-"""DIN by hand: Dice, the sum that a candidate sees, the activation unit, and a catalogue that keeps what belongs to pairs."""
+"""DIN by hand: Dice, the sum that a candidate sees, the activation unit, and a catalogue that keeps what
+belongs to pairs."""
 
 from typing import Any
 
@@ -20,7 +21,9 @@ HISTORY = 6
 def model(split: unskew.Split, **settings: Any) -> DIN:
     """Away from its initial values, where much is zero."""
     torch.manual_seed(0)
-    made = DIN(split, DIN.Config(**{"history": HISTORY, "width": 8, "attention": 10, "hidden": 10, **settings})).eval()
+    made = DIN(
+        split, DIN.Config(**{"history": HISTORY, "width": 8, "attention": 10, "hidden": 10, **settings})
+    ).eval()
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.add_(torch.randn(parameter.shape) * 0.3)
@@ -40,11 +43,16 @@ def dice(alpha: float, width: int = 1) -> Dice:
 def test_dice() -> None:
     found = dice(0.25).train()(torch.tensor([[0.0], [2.0]]))
     assert found.flatten().tolist() == pytest.approx([0.0, 1.59659], abs=1e-5)
-    assert functional.silu(torch.tensor(2.0)).item() == pytest.approx(1.76159, abs=1e-5)  # which is what RecBole has
+    assert functional.silu(torch.tensor(2.0)).item() == pytest.approx(
+        1.76159, abs=1e-5
+    )  # which is what RecBole has
 
 
 def test_the_statistics_of_dice_are_of_the_batch_and_later_running_ones() -> None:
-    layer, s = dice(0.25, width=2).train(), torch.randn(5, 3, 2) * torch.tensor([1.0, 4.0]) + torch.tensor([0.0, 3.0])
+    layer, s = (
+        dice(0.25, width=2).train(),
+        torch.randn(5, 3, 2) * torch.tensor([1.0, 4.0]) + torch.tensor([0.0, 3.0]),
+    )
     mean, variance = s.flatten(0, 1).mean(0), s.flatten(0, 1).var(0, correction=0)
     p = torch.sigmoid((s - mean) / variance.sqrt())
     first = layer(s)
@@ -90,7 +98,9 @@ def test_interest() -> None:
 @pytest.mark.parametrize("normalised", ["no", "softmax"])
 def test_padding_has_no_weight(normalised: Any) -> None:
     padded = torch.cat([torch.tensor([[[7.0]]]), A], dim=1), torch.cat([torch.ones(1, 1, 2), V], dim=1)
-    torch.testing.assert_close(interest(*padded, torch.tensor([[False, True, True]]), normalised), interest(A, V, THERE, normalised))
+    torch.testing.assert_close(
+        interest(*padded, torch.tensor([[False, True, True]]), normalised), interest(A, V, THERE, normalised)
+    )
     assert interest(*padded, torch.zeros(1, 3, dtype=torch.bool), normalised).flatten().tolist() == [0, 0]
     assert interest(A[:, :0], V[:, :0], THERE[:, :0], normalised).flatten().tolist() == [0, 0]
 
@@ -118,7 +128,9 @@ def test_each_pair_by_itself(split: unskew.Split) -> None:
     """The sum over past items, the tower on [u, q, u * q]; twice the history is twice the interest."""
     made, history, candidates = model(split), [4, 1, 7], [2, 0, 4]
     tower = made.tower
-    whole = torch.cat([tower.of_user.weight[:, :8], tower.of_candidate.weight, tower.of_user.weight[:, 8:]], dim=1)
+    whole = torch.cat(
+        [tower.of_user.weight[:, :8], tower.of_candidate.weight, tower.of_user.weight[:, 8:]], dim=1
+    )
     with torch.no_grad():
         found = made(after(split, [history], [candidates]))[0]
         doubled = made(after(split, [history * 2], [candidates]))[0]
@@ -159,12 +171,19 @@ class Counted(ActivationUnit):
 
 def users(split: unskew.Split, size: int = 60) -> Batch:
     random = np.random.default_rng(5)
-    return contexts(split.log, random.integers(0, len(split.log.users), size), np.sort(random.integers(0, 520, size)), HISTORY)
+    return contexts(
+        split.log,
+        random.integers(0, len(split.log.users), size),
+        np.sort(random.integers(0, 520, size)),
+        HISTORY,
+    )
 
 
 @pytest.mark.parametrize("normalised", ["no", "softmax"])
 @pytest.mark.parametrize("kept", [0, 400, 1 << 20])
-def test_whatever_fits_the_catalogue_is_forward(split: unskew.Split, monkeypatch: pytest.MonkeyPatch, normalised: str, kept: int) -> None:
+def test_whatever_fits_the_catalogue_is_forward(
+    split: unskew.Split, monkeypatch: pytest.MonkeyPatch, normalised: str, kept: int
+) -> None:
     """With room for no more than one history, for ten past items, for all; in several parts."""
     monkeypatch.setattr(din, "KEPT", kept)
     monkeypatch.setattr(din, "TOGETHER", 7)
@@ -188,8 +207,16 @@ def test_the_weights_of_a_past_item_are_computed_once(split: unskew.Split) -> No
     unknown = [split.known_items, split.known_items + 1]
     with torch.no_grad():
         catalog = made.catalog(split.log, 0, 1)
-        for history, calls in (([0, 1], 2), ([1, 0, 1], 2), ([2, *unknown], 4), ([], 4), ([unknown[1], 0], 4)):
-            catalog.scores(after(split, [history], [[]])._replace(history_BL=torch.tensor([history], dtype=torch.int64)))
+        for history, calls in (
+            ([0, 1], 2),
+            ([1, 0, 1], 2),
+            ([2, *unknown], 4),
+            ([], 4),
+            ([unknown[1], 0], 4),
+        ):
+            catalog.scores(
+                after(split, [history], [[]])._replace(history_BL=torch.tensor([history], dtype=torch.int64))
+            )
             assert unit.calls == calls
 
 

@@ -50,7 +50,9 @@ def test_the_worked_scores_and_losses(history: int, scores: tuple[float, float],
     last = [False, False, True]
     assert model.sbpr_loss(window([I, J, I], last)).item() == pytest.approx(loss, abs=1e-5)
     same_moment = [False, False, False, False, True]  # of the basket that the target is in, nothing is read
-    assert model.sbpr_loss(window([I, J, J, J, I], same_moment, [0, 1, 2, 2, 2])).item() == pytest.approx(loss, abs=1e-5)
+    assert model.sbpr_loss(window([I, J, J, J, I], same_moment, [0, 1, 2, 2, 2])).item() == pytest.approx(
+        loss, abs=1e-5
+    )
 
 
 @torch.no_grad()
@@ -80,7 +82,9 @@ def test_another_item_is_any_other_item() -> None:
 
 
 @pytest.mark.parametrize("history", [1, 3])
-def test_the_loss_is_bpr_between_scores_as_they_are_read(history: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loss_is_bpr_between_scores_as_they_are_read(
+    history: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In value, weights and gradient, for every event of real windows."""
     monkeypatch.setattr(fpmc, "ROWS", 7)
     split = unskew.split(unskew.read(random_table(rows=500, users=12, items=9)))
@@ -95,9 +99,13 @@ def test_the_loss_is_bpr_between_scores_as_they_are_read(history: int, monkeypat
     terms = []
     for b, at in batch.target_BL.nonzero().tolist():
         begin = int((batch.history_BL[b] == PAD).sum())
-        before = batch.history_BL[b : b + 1, begin : begin + int(batch.past_BL[b, at])].numpy().astype(np.int32)
+        before = (
+            batch.history_BL[b : b + 1, begin : begin + int(batch.past_BL[b, at])].numpy().astype(np.int32)
+        )
         context = bare_contexts(batch.user_B[b : b + 1].numpy(), before, np.array([0]))
-        scores = model(context._replace(candidates_BC=torch.tensor([[int(batch.history_BL[b, at]), next(other)]])))[0]
+        scores = model(
+            context._replace(candidates_BC=torch.tensor([[int(batch.history_BL[b, at]), next(other)]]))
+        )[0]
         terms.append(-functional.logsigmoid(scores[0] - scores[1]) * weight_BL[b, at])
     expected = torch.stack(terms).mean()
     close(found, expected)

@@ -1,4 +1,5 @@
-"""GRU4Rec: the worked numbers of its losses, the third-party faults that they catch, and its shared negatives."""
+"""GRU4Rec: the worked numbers of its losses, the third-party faults that they catch, and its shared
+negatives."""
 
 from typing import Any
 
@@ -43,13 +44,21 @@ def test_the_worked_cross_entropy() -> None:
     with torch.no_grad():
         model.items.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 3.0], [0.5, 0.0]]))
         model.bias.weight.copy_(torch.tensor([[0.0], [0.0], [1.5]]))
-        assert model.loss_of(torch.tensor([[1.0, 0.0]]), torch.tensor([0]), None).item() == pytest.approx(1.40761, abs=1e-5)
+        assert model.loss_of(torch.tensor([[1.0, 0.0]]), torch.tensor([0]), None).item() == pytest.approx(
+            1.40761, abs=1e-5
+        )
 
 
 def test_a_known_fault_gives_another_number() -> None:
-    """The positive in the softmax, the logarithm of a mean over everything, no penalty: as in a third-party version."""
+    """The positive in the softmax, the logarithm of a mean over everything, no penalty: as in a third-party
+    version."""
     everything = torch.cat([POSITIVE[:, None], NEGATIVE], dim=1)
-    faulty = -(functional.softmax(everything, dim=1) * torch.sigmoid(POSITIVE[:, None] - everything)).mean().log().item()
+    faulty = (
+        -(functional.softmax(everything, dim=1) * torch.sigmoid(POSITIVE[:, None] - everything))
+        .mean()
+        .log()
+        .item()
+    )
     assert faulty == pytest.approx(2.10075, abs=1e-5)
     assert bpr_max(POSITIVE, NEGATIVE, ONCE, 0.0).item() < 2
 
@@ -61,7 +70,9 @@ def test_each_row_has_its_own_logarithm() -> None:
     close(both[1:], bpr_max(positive[1:], negative[1:], ONCE, 1.0))
 
 
-@pytest.mark.parametrize("terms", [lambda *given: bpr_max(*given, 0.7), top1_max], ids=["bpr-max", "top1-max"])
+@pytest.mark.parametrize(
+    "terms", [lambda *given: bpr_max(*given, 0.7), top1_max], ids=["bpr-max", "top1-max"]
+)
 def test_a_negative_drawn_twice_counts_twice(terms: Any) -> None:
     listed = torch.tensor([[0.3, 0.3, -1.0, 2.0, 2.0, 2.0]])
     found = terms(POSITIVE, torch.tensor([[0.3, -1.0, 2.0, 9.0]]), torch.tensor([[2.0, 1.0, 3.0, 0.0]]))
@@ -71,7 +82,9 @@ def test_a_negative_drawn_twice_counts_twice(terms: Any) -> None:
 # Far apart
 
 
-def differentiated(terms: Any, positive: float, negative: list[float], times: list[float]) -> tuple[float, Tensor]:
+def differentiated(
+    terms: Any, positive: float, negative: list[float], times: list[float]
+) -> tuple[float, Tensor]:
     """A term and its gradient, of the positive first."""
     inputs = torch.tensor([positive]).requires_grad_(), torch.tensor([negative]).requires_grad_()
     term = terms(*inputs, torch.tensor([times]))
@@ -121,7 +134,9 @@ def test_who_is_compared_with_nobody_has_nothing_to_learn(gap: float) -> None:
 def test_a_model_with_large_scores_still_learns(loss: Any, scale: float) -> None:
     model = made(items=6, loss=loss, elu=0.0, samples=30, regularisation=0.0, width=2, hidden=2)
     with torch.no_grad():
-        model.items.weight.copy_(scale * torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0], [0.5, 0.5], [0.0, 0.0]]))
+        model.items.weight.copy_(
+            scale * torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0], [0.5, 0.5], [0.0, 0.0]])
+        )
         model.bias.weight.zero_()
     states = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]], requires_grad=True)
     reseed(1)
@@ -155,11 +170,17 @@ def plainly(model: GRU4Rec, states: Tensor, targets: Tensor, weight: Tensor, dra
 
 @pytest.mark.parametrize("loss", ["bpr-max", "top1-max"])
 @pytest.mark.parametrize("elu", [0.0, 0.5])
-def test_the_loss_is_that_of_the_drawn_negatives(loss: Any, elu: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loss_is_that_of_the_drawn_negatives(
+    loss: Any, elu: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In value and in gradient, over several chunks; a draw that is the target does not count."""
     monkeypatch.setattr(gru4rec, "CHUNK", 1)
     model = made(loss=loss, elu=elu, samples=40, regularisation=0.7)
-    states, targets, weight = torch.randn(70, 12, requires_grad=True), torch.randint(15, (70,)), torch.rand(70)
+    states, targets, weight = (
+        torch.randn(70, 12, requires_grad=True),
+        torch.randint(15, (70,)),
+        torch.rand(70),
+    )
     reseed(1)
     found = model.loss_of(states, targets, weight)
     reseed(1)

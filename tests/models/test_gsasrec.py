@@ -47,7 +47,9 @@ def test_the_softplus_form_is_the_authors_transform() -> None:
 
 @pytest.mark.parametrize("looked_up", [0, 1000], ids=["vectors", "scores"])
 @pytest.mark.parametrize("chunk", [1, 100, 1 << 19])
-def test_both_ways_are_the_weighted_sum_of_terms(looked_up: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_ways_are_the_weighted_sum_of_terms(
+    looked_up: int, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In value and in gradient."""
     monkeypatch.setattr(gsasrec, "LOOKED_UP", looked_up)
     monkeypatch.setattr(gsasrec, "CHUNK", chunk)
@@ -63,7 +65,9 @@ def test_both_ways_are_the_weighted_sum_of_terms(looked_up: int, chunk: int, mon
         close(one, same)
 
 
-def drawn_by(model: GSASRec, targets: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> tuple[torch.Tensor, float]:
+def drawn_by(
+    model: GSASRec, targets: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> tuple[torch.Tensor, float]:
     seen: list[Any] = []
 
     def spy(*given: Any) -> torch.Tensor:
@@ -96,7 +100,9 @@ def test_no_more_negatives_than_there_are_other_items(monkeypatch: pytest.Monkey
 def test_either_output_table_is_saved_and_loaded(output: str, tmp_path: Path) -> None:
     """A file holds each tensor once, also where two tables are one."""
     split = unskew.split(unskew.read(random_table(rows=400, users=12, items=11)))
-    model = recommender("gsasrec", {"output": output, "width": 4, "layers": 1, "rounds": 1}).fit(split, tmp_path / "run")
+    model = recommender("gsasrec", {"output": output, "width": 4, "layers": 1, "rounds": 1}).fit(
+        split, tmp_path / "run"
+    )
     there = unskew.load(tmp_path / "run")
     assert there.recommend(users=["u1", "u2"]).table.equals(model.recommend(users=["u1", "u2"]).table)
 
@@ -104,7 +110,9 @@ def test_either_output_table_is_saved_and_loaded(output: str, tmp_path: Path) ->
 def test_the_output_table() -> None:
     separate, tied = made(output="separate"), made(output="tied")
     assert GSASRec.Config().output == "separate"
-    assert {name for name, _ in separate.named_parameters()} - {name for name, _ in tied.named_parameters()} == {"candidates.weight"}
+    assert {name for name, _ in separate.named_parameters()} - {
+        name for name, _ in tied.named_parameters()
+    } == {"candidates.weight"}
     ids = torch.arange(11)
     close(tied.vectors(ids), tied.items.weight)
     assert separate.candidates is not None

@@ -58,7 +58,9 @@ def test_recency(split: unskew.Split) -> None:
 def test_only_the_nearest_count(split: unskew.Split) -> None:
     nearest, similarity = nearest_items(split, 1, 0.0)
     assert nearest.squeeze(1).tolist() == [1, 0, 1]
-    assert similarity.squeeze(1).tolist() == pytest.approx([math.sqrt(2 / 3), math.sqrt(2 / 3), math.sqrt(1 / 2)])
+    assert similarity.squeeze(1).tolist() == pytest.approx(
+        [math.sqrt(2 / 3), math.sqrt(2 / 3), math.sqrt(1 / 2)]
+    )
 
 
 def test_without_a_history_it_is_popularity(split: unskew.Split) -> None:

@@ -46,14 +46,22 @@ def test_pooling() -> None:
     assert (keys * 1.0).softmax(1).flatten().tolist() == pytest.approx([0.11920, 0.88080], abs=1e-5)
     assert found.item() == pytest.approx(2.76159, abs=1e-5)
     with_padding = torch.tensor([[[0.0], [1.0], [3.0]]])
-    assert pooled(with_padding, with_padding, torch.tensor([[False, True, True]])).item() == pytest.approx(2.76159, abs=1e-5)
-    assert pooled(with_padding, with_padding, None).item() == pytest.approx(2.64558, abs=1e-5)  # what padding would do
+    assert pooled(with_padding, with_padding, torch.tensor([[False, True, True]])).item() == pytest.approx(
+        2.76159, abs=1e-5
+    )
+    assert pooled(with_padding, with_padding, None).item() == pytest.approx(
+        2.64558, abs=1e-5
+    )  # what padding would do
 
 
 def test_both_axes() -> None:
     scores = torch.tensor([[1.0, 0.0], [2.0, 0.0]])
-    assert attention(scores, "interest").flatten().tolist() == pytest.approx([0.73106, 0.26894, 0.88080, 0.11920], abs=1e-5)
-    assert attention(scores, "query").flatten().tolist() == pytest.approx([0.26894, 0.5, 0.73106, 0.5], abs=1e-5)
+    assert attention(scores, "interest").flatten().tolist() == pytest.approx(
+        [0.73106, 0.26894, 0.88080, 0.11920], abs=1e-5
+    )
+    assert attention(scores, "query").flatten().tolist() == pytest.approx(
+        [0.26894, 0.5, 0.73106, 0.5], abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("axis", AXES)
@@ -69,8 +77,12 @@ def test_who_is_not_there_neither_looks_nor_is_looked_at(axis: Axis) -> None:
 
 
 def by_the_formula(block: Block, x_LD: Tensor, places_LD: Tensor, axis: Axis) -> Tensor:
-    """States of one history without padding. Keys and values are projected first and pooled then; each head by itself."""
-    query, key, value = (x_LD @ w.T + b for w, b in zip(block.query_key_value.weight.chunk(3), block.query_key_value.bias.chunk(3)))  # noqa: B905
+    """States of one history without padding. Keys and values are projected first and pooled then; each head
+    by itself."""
+    query, key, value = (
+        x_LD @ weight.T + bias
+        for weight, bias in zip(*(part.chunk(3) for part in block.query_key_value.parameters()), strict=True)
+    )
     key_kD = (key @ block.theta_key).softmax(0).T @ key
     value_kD = (value @ block.theta_value).softmax(0).T @ value
     norm = block.of_places
@@ -81,10 +93,12 @@ def by_the_formula(block: Block, x_LD: Tensor, places_LD: Tensor, axis: Axis) ->
     for head in range(HEADS):
         mine = slice(head * size, (head + 1) * size)
         of_items = (query[:, mine] @ key_kD[:, mine].T / math.sqrt(size)).softmax(over) @ value_kD[:, mine]
-        of_places = (place_query[:, mine] @ place_key[:, mine].T / math.sqrt(size)).softmax(over) @ value[:, mine]
+        of_places = (place_query[:, mine] @ place_key[:, mine].T / math.sqrt(size)).softmax(over) @ value[
+            :, mine
+        ]
         heads.append(of_items + of_places)
     x_LD = block.after_attention(x_LD + block.attended(torch.cat(heads, dim=1)))
-    return block.after_inner(x_LD + block.narrow(functional.gelu(block.widen(x_LD))))  # type: ignore[no-any-return]
+    return block.after_inner(x_LD + block.narrow(functional.gelu(block.widen(x_LD))))
 
 
 @pytest.mark.parametrize("axis", AXES)
@@ -150,12 +164,16 @@ def test_a_row_is_a_prefix_and_its_loss_is_full_cross_entropy(split: unskew.Spli
         terms = functional.cross_entropy(logits, rows.candidates_BC[:, 0], reduction="none")
         torch.testing.assert_close(made.next_item_loss(rows), terms.mean())
         weight = torch.rand(100, 1)
-        torch.testing.assert_close(made.next_item_loss(rows._replace(weight_BC=weight)), (terms * weight[:, 0]).mean())
+        torch.testing.assert_close(
+            made.next_item_loss(rows._replace(weight_BC=weight)), (terms * weight[:, 0]).mean()
+        )
 
 
 def test_strangers_are_the_mean_of_the_known(split: unskew.Split) -> None:
     made, known = model(split), split.known_items
     with torch.no_grad():
-        torch.testing.assert_close(made.vectors(torch.tensor([known, known + 4])), made.items.weight.mean(0).expand(2, -1))
+        torch.testing.assert_close(
+            made.vectors(torch.tensor([known, known + 4])), made.items.weight.mean(0).expand(2, -1)
+        )
         found = made(batch(split.log, [0], [400], [[0, known]], None, HISTORY, 0))
         assert bool(found.isfinite().all())

@@ -26,13 +26,19 @@ def small() -> unskew.Split:
         (Popularity.Config(recency="fading", span=10), [2**-3 + 2**-2 + 2**-1, 2**-0.6 + 2**-0.2]),
     ],
 )
-def test_counts_before_the_request(small: unskew.Split, config: Popularity.Config, expected: list[float]) -> None:
+def test_counts_before_the_request(
+    small: unskew.Split, config: Popularity.Config, expected: list[float]
+) -> None:
     found = Popularity(small, config)(batch(small.log, [0], [30], [[0, 1]]))
     assert found[0].tolist() == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_span_belongs_to_a_window_or_to_fading(small: unskew.Split) -> None:
-    for config in (Popularity.Config(recency="window"), Popularity.Config(recency="total", span=3), Popularity.Config(span=3)):
+    for config in (
+        Popularity.Config(recency="window"),
+        Popularity.Config(recency="total", span=3),
+        Popularity.Config(span=3),
+    ):
         with pytest.raises(unskew.BadInput, match="need a span above 0"):
             Popularity(small, config)
 

@@ -1,4 +1,5 @@
-"""SASRec's worked number, and what every model promises that reads a history once: each state knows its prefix, and nothing else."""
+"""SASRec's worked number, and what every model promises that reads a history once: each state knows its
+prefix, and nothing else."""
 
 import numpy as np
 import pytest
@@ -83,7 +84,12 @@ def test_one_pass_gives_the_state_of_every_prefix(kind: type[NextItem]) -> None:
 def test_a_context_is_the_state_after_its_whole_history(kind: type[NextItem]) -> None:
     model = read_model(kind)
     user, ids = histories(model)
-    left = np.stack([np.concatenate([np.full(HISTORY - n, PAD), row[:n]]) for row, n in zip(ids.numpy(), LENGTHS, strict=True)])
+    left = np.stack(
+        [
+            np.concatenate([np.full(HISTORY - n, PAD), row[:n]])
+            for row, n in zip(ids.numpy(), LENGTHS, strict=True)
+        ]
+    )
     found = model.context(bare_contexts(user.numpy(), left.astype(np.int32), np.zeros(len(user), np.int64)))
     expected = model.states(user, ids)[torch.arange(len(user)), torch.tensor(LENGTHS)]
     close(found[:, : expected.shape[1]], expected)
@@ -97,6 +103,8 @@ def test_the_worked_cross_entropy() -> None:
         model.items.weight.copy_(torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 5.0]]))
         state, target = torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([1, 1])
         assert model.loss_of(state, target, None).item() == pytest.approx(0.40761, abs=1e-5)
-        assert model.loss_of(state, target, torch.tensor([3.0, 1.0])).item() == pytest.approx(2 * 0.40761, abs=1e-4)
+        assert model.loss_of(state, target, torch.tensor([3.0, 1.0])).item() == pytest.approx(
+            2 * 0.40761, abs=1e-4
+        )
         far = model.loss_of(state, torch.tensor([1, 0]), None)
     close(far, functional.cross_entropy(torch.tensor([[1.0, 2.0, 0.0]] * 2), torch.tensor([1, 0])))

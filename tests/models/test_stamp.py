@@ -65,13 +65,19 @@ def test_attention_in_chunks_is_attention(chunk: int, monkeypatch: pytest.Monkey
     """In value and in gradient."""
     monkeypatch.setattr(stamp, "CHUNK", chunk)
     torch.manual_seed(0)
-    inputs = [torch.randn(5, 4, 3, dtype=torch.float64), torch.randn(5, 4, 3, dtype=torch.float64), torch.randn(3, dtype=torch.float64)]
+    inputs = [
+        torch.randn(5, 4, 3, dtype=torch.float64),
+        torch.randn(5, 4, 3, dtype=torch.float64),
+        torch.randn(3, dtype=torch.float64),
+    ]
     for value in inputs:
         value.requires_grad_()
     outside = torch.randn(5, 4, 4, dtype=torch.float64)
     found, expected = stamp._TriangularAttention.apply(*inputs), plain_attention(*inputs)
     close(found, expected, 1e-12)
-    of_found, of_expected = (torch.autograd.grad((alpha * outside).sum(), inputs) for alpha in (found, expected))
+    of_found, of_expected = (
+        torch.autograd.grad((alpha * outside).sum(), inputs) for alpha in (found, expected)
+    )
     for mine, plain in zip(of_found, of_expected, strict=True):
         close(mine, plain, 1e-12)
 

@@ -20,7 +20,11 @@ def two_partners(score_i: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(
     ("floor", "terms", "mean"),
-    [(0.01, [0.626523, -0.01], 0.308262), (0.0, [0.626523, 0.0], 0.313262), (1e9, [0.626523, -0.626523], 0.0)],
+    [
+        (0.01, [0.626523, -0.01], 0.308262),
+        (0.0, [0.626523, 0.0], 0.313262),
+        (1e9, [0.626523, -0.626523], 0.0),
+    ],
 )
 def test_the_worked_numbers(floor: float, terms: list[float], mean: float) -> None:
     found = clamped(two_partners(torch.zeros(2)), floor)
@@ -41,13 +45,17 @@ def test_a_clamped_term_has_no_gradient() -> None:
 
 
 def test_it_is_unbiased_without_a_clamp() -> None:
-    """Over clicks of i with probability theta_i r_i and of j with theta_j r_j, only r_i (1 - r_j) softplus(-(s_i - s_j)) is left."""
+    """Over clicks of i with probability theta_i r_i and of j with theta_j r_j, only r_i (1 - r_j)
+    softplus(-(s_i - s_j)) is left."""
     score_i, score_j = torch.tensor([0.4]), torch.tensor([-0.3])
     theta_i, theta_j, r_i, r_j = torch.tensor([0.3]), torch.tensor([0.6]), 0.7, 0.2
-    clicked, other = (pairwise_terms(score_i, score_j, theta_i, theta_j, torch.tensor([y])) for y in (1.0, 0.0))
+    clicked, other = (
+        pairwise_terms(score_i, score_j, theta_i, theta_j, torch.tensor([y])) for y in (1.0, 0.0)
+    )
     p_j = theta_j * r_j
     torch.testing.assert_close(
-        theta_i * r_i * (p_j * clicked + (1 - p_j) * other), r_i * (1 - r_j) * functional.softplus(score_j - score_i)
+        theta_i * r_i * (p_j * clicked + (1 - p_j) * other),
+        r_i * (1 - r_j) * functional.softplus(score_j - score_i),
     )
 
 
@@ -69,11 +77,15 @@ def test_partners_may_be_the_users_own(split: unskew.Split) -> None:
             i = rows.candidates_BC[b, 0]
             for c in range(1, 11):
                 j, y = rows.candidates_BC[b, c], rows.labels_BC[b, c]
-                term = float(1 / theta[i] * (1 - y / theta[j]) * torch.log(1 + torch.exp(scores[b, c] - scores[b, 0])))
+                term = float(
+                    1 / theta[i] * (1 - y / theta[j]) * torch.log(1 + torch.exp(scores[b, c] - scores[b, 0]))
+                )
                 inert += term < -0.5
                 expected += max(term, -0.5) * float(weight[b, 0]) / 640
         assert inert > 10
-        assert float(model.pairwise_loss(rows._replace(weight_BC=weight))) == pytest.approx(expected, rel=1e-5)
+        assert float(model.pairwise_loss(rows._replace(weight_BC=weight))) == pytest.approx(
+            expected, rel=1e-5
+        )
 
 
 @pytest.mark.parametrize("floor", [0.0, 2.0, 1e9])

@@ -52,7 +52,11 @@ def test_the_worked_numbers(error: Error, clip: float, terms: list[float], mean:
 @pytest.mark.parametrize("error", ["squared", "cross-entropy"])
 def test_it_is_unbiased(error: Error) -> None:
     """A relevant pair is clicked with probability theta: on average over clicks, theta is gone."""
-    scores, relevance, theta = torch.tensor([0.3, -1.2, 2.0]), torch.tensor([1.0, 0.4, 0.0]), torch.tensor([0.2, 0.5, 0.1])
+    scores, relevance, theta = (
+        torch.tensor([0.3, -1.2, 2.0]),
+        torch.tensor([1.0, 0.4, 0.0]),
+        torch.tensor([0.2, 0.5, 0.1]),
+    )
     clicked, not_clicked = (pair_loss(scores, torch.full((3,), label), theta, error) for label in (1.0, 0.0))
     over_clicks = theta * relevance * clicked + (1 - theta * relevance) * not_clicked
     close(over_clicks, pair_loss(scores, relevance, torch.ones(3), error).tolist())
@@ -60,7 +64,10 @@ def test_it_is_unbiased(error: Error) -> None:
 
 def test_without_a_click_the_propensity_is_not_read() -> None:
     nothing = torch.zeros(3)
-    assert torch.equal(pair_loss(SCORES, nothing, torch.full((3,), 0.01), "squared"), pair_loss(SCORES, nothing, torch.ones(3), "squared"))
+    assert torch.equal(
+        pair_loss(SCORES, nothing, torch.full((3,), 0.01), "squared"),
+        pair_loss(SCORES, nothing, torch.ones(3), "squared"),
+    )
 
 
 def test_cross_entropy_has_no_bound_below_but_ours() -> None:
@@ -70,14 +77,20 @@ def test_cross_entropy_has_no_bound_below_but_ours() -> None:
     found.sum().backward()
     assert score.grad is not None
     close(score.grad, [-9.0, 0.0])  # it stops there
-    assert bool((pair_loss(torch.tensor([50.0, 1e4]), torch.ones(2), torch.full((2,), 0.1), "squared") >= -9).all())
+    assert bool(
+        (pair_loss(torch.tensor([50.0, 1e4]), torch.ones(2), torch.full((2,), 0.1), "squared") >= -9).all()
+    )
 
 
 def test_a_batch_of_halves_weighted_as_all_pairs() -> None:
-    """Three of twelve pairs are clicked; a batch with as many of the others as of these must find the mean of all twelve."""
+    """Three of twelve pairs are clicked; a batch with as many of the others as of these must find the mean of
+    all twelve."""
     clicked, others = torch.tensor([3.0, 5.0, 7.0]), torch.arange(9.0)
     everything = torch.cat([clicked, others]).mean()
-    batch, labels = torch.cat([clicked, others[[3, 4, 5]]]), torch.tensor([1.0, 1, 1, 0, 0, 0])  # these three have the others' mean
+    batch, labels = (
+        torch.cat([clicked, others[[3, 4, 5]]]),
+        torch.tensor([1.0, 1, 1, 0, 0, 0]),
+    )  # these three have the others' mean
     close((batch * as_all_pairs(labels, 3 / 12)).mean(), float(everything))
     assert not torch.isclose(batch.mean(), everything)
     assert bool(as_all_pairs(torch.ones(4), 0.1).isfinite().all())
@@ -89,7 +102,8 @@ def test_the_loss_is_the_mean_over_clicks_and_as_many_other_pairs(split: unskew.
     rows = first_batch(model, split)
     assert rows.labels_BC.tolist() == [[1.0, 0.0]] * len(rows.user_B)
     theta = np.maximum((split.item_counts / split.item_counts.max()) ** 0.5, 0.3)
-    pairs = {(u, i) for u, i, time, y in zip(*(getattr(split.log, c) for c in ("user", "item", "time", "label")), strict=True)
+    pairs = {(u, i) for u, i, time, y in zip(
+        *(getattr(split.log, c) for c in ("user", "item", "time", "label")), strict=True)
              if time < split.train_end and y == 1}  # fmt: skip
     share = len(pairs) / (split.known_users * split.known_items) if mean == "all-pairs" else 0.5
     weight = torch.rand(rows.labels_BC.shape, generator=torch.Generator().manual_seed(0)) + 0.5
@@ -100,7 +114,9 @@ def test_the_loss_is_the_mean_over_clicks_and_as_many_other_pairs(split: unskew.
                 p, y = torch.sigmoid(model.users.weight[user] @ model.items.weight[item]), float(c == 0)
                 ratio = y / theta[item]
                 term = ratio * (1 - p) ** 2 + (1 - ratio) * p**2
-                expected += float(term * weight[b, c]) * (share if c == 0 else 1 - share) / 0.5 / weight.numel()
+                expected += (
+                    float(term * weight[b, c]) * (share if c == 0 else 1 - share) / 0.5 / weight.numel()
+                )
         close(model.relevance_loss(rows._replace(weight_BC=weight)), expected, 1e-5)
 
 

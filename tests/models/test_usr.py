@@ -1,4 +1,5 @@
-"""USR: the worked numbers, that nothing of the recommender's loss reaches the propensity, and that no state sees its target."""
+"""USR: the worked numbers, that nothing of the recommender's loss reaches the propensity, and that no state
+sees its target."""
 
 from typing import Any
 
@@ -44,7 +45,9 @@ def test_the_worked_weights() -> None:
     positives, losses = p[[0, 2]], torch.tensor([0.5, 1.0])
     assert float((inverse(positives, 0.2) * losses).mean()) == pytest.approx(0.2 * 2.05)
     assert float((inverse(positives, 1e-9) * losses).mean()) == pytest.approx(1e-9 * 2.8)
-    assert float((inverse(positives, 0.2, normalised=True) * losses).mean()) == pytest.approx(0.621212, abs=1e-6)
+    assert float((inverse(positives, 0.2, normalised=True) * losses).mean()) == pytest.approx(
+        0.621212, abs=1e-6
+    )
 
 
 class Always(nn.Module):
@@ -55,7 +58,8 @@ class Always(nn.Module):
 
 
 def worked(split: unskew.Split, **config: Any) -> tuple[USR, SequenceBatch]:
-    """Three items that are shown as above, and a recommender that prefers none; the first items of two users are 0 and 2."""
+    """Three items that are shown as above, and a recommender that prefers none; the first items of two users
+    are 0 and 2."""
     model = small(split, width=1, confounder="none", clip=0.2, **config)
     model.exposure, model.items = Always(), three_items()  # type: ignore[assignment]
     return model, sequences([[0], [2]])
@@ -74,13 +78,19 @@ def test_the_worked_losses(split: unskew.Split) -> None:
         assert float(normalised.next_item_loss(of_one)) == pytest.approx(5 / 6.6 * np.log(3), abs=1e-5)
 
 
-@pytest.mark.parametrize("config", [{"clip": 0.02}, {"clip": 1.0, "clip_unit": "uniform"}, {"clip": 1.0}], ids=str)
-def test_no_weight_is_above_one(split: unskew.Split, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "config", [{"clip": 0.02}, {"clip": 1.0, "clip_unit": "uniform"}, {"clip": 1.0}], ids=str
+)
+def test_no_weight_is_above_one(
+    split: unskew.Split, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """M / max(p, M): clipping gradients by their norm means the same as without weights, whatever M is."""
     model, given = small(split, **config), []
     with torch.no_grad():
         model.exposure.out.weight.mul_(20)  # so that propensities differ
-    monkeypatch.setattr(model, "loss_of", lambda states, targets, weight: given.append((targets, weight)) or states.sum())
+    monkeypatch.setattr(
+        model, "loss_of", lambda states, targets, weight: given.append((targets, weight)) or states.sum()
+    )
     model.next_item_loss(first_batch(model, split, "recommendation"))
     ((targets, weight),) = given
     assert len(targets) > 50
@@ -104,7 +114,8 @@ def test_each_loss_reaches_its_own_network_and_no_other(split: unskew.Split, con
 
 @pytest.mark.parametrize("confounder", ["step", "recurrent", "none"])
 def test_one_pass_is_every_prefix_by_itself(confounder: str) -> None:
-    """Each event as a context with what the user had strictly before, all items as candidates, and its own propensity."""
+    """Each event as a context with what the user had strictly before, all items as candidates, and its own
+    propensity."""
     split = unskew.split(unskew.read(random_table(rows=500, users=16, times=60)))
     model = small(split, confounder=confounder, clip=0.03, history=200)
     rows = first_batch(model, split, "recommendation")
@@ -126,7 +137,9 @@ def test_one_pass_is_every_prefix_by_itself(confounder: str) -> None:
                 of_exposure.append(-p.log())
         assert ties > 20
         assert 0.1 < np.mean([float(term) > 1 for term in of_exposure])
-        torch.testing.assert_close(model.next_item_loss(rows._replace(weight_BL=weights)), torch.stack(terms).mean())
+        torch.testing.assert_close(
+            model.next_item_loss(rows._replace(weight_BL=weights)), torch.stack(terms).mean()
+        )
         torch.testing.assert_close(model.propensity_loss(rows), torch.stack(of_exposure).mean())
 
 
@@ -160,7 +173,9 @@ def test_the_confounder_is_in_the_product_and_beside_the_state(split: unskew.Spl
         torch.testing.assert_close(confounder, z)
         torch.testing.assert_close(shown, exposure.out(h * z))
         mine = torch.cat([model.start.expand(1, 1, -1), model.gru(embedded)[0]], 1)
-        torch.testing.assert_close(model.states(torch.tensor([0]), ids), model.beside(torch.cat([mine, z], 2)))
+        torch.testing.assert_close(
+            model.states(torch.tensor([0]), ids), model.beside(torch.cat([mine, z], 2))
+        )
 
 
 def test_a_recurrent_confounder_depends_on_the_one_before() -> None:
@@ -172,7 +187,9 @@ def test_a_recurrent_confounder_depends_on_the_one_before() -> None:
         states = exposure.gru(torch.cat([exposure.start.expand(2, 1, -1), embedded], 1))[0]
         before = torch.zeros(2, 4)
         for place in range(4):
-            before = exposure.second(functional.relu(exposure.first(torch.cat([states[:, place], before], 1))))
+            before = exposure.second(
+                functional.relu(exposure.first(torch.cat([states[:, place], before], 1)))
+            )
             torch.testing.assert_close(exposure(embedded, learning=False)[1][:, place], before)
 
 
@@ -209,7 +226,9 @@ def test_the_clipped_share_is_of_clicks(split: unskew.Split) -> None:
     found = model.statistics(made)
     assert found["clipped"] == pytest.approx(np.mean(np.array(p) < 1 / split.known_items), abs=2e-3)
     assert 0.1 < found["clipped"] < 0.9
-    assert found["weight"] == pytest.approx(np.mean(1 / split.known_items / np.maximum(p, 1 / split.known_items)), rel=1e-4)
+    assert found["weight"] == pytest.approx(
+        np.mean(1 / split.known_items / np.maximum(p, 1 / split.known_items)), rel=1e-4
+    )
     assert found["weight_deviation"] > 0
     assert model.statistics(batch_of_rows(split.log, np.flatnonzero(split.log.label == 0)[:5], 7, 0)) == {}
 
@@ -225,7 +244,10 @@ def test_the_propensity_comes_first_and_then_in_turns(split: unskew.Split) -> No
     assert {phase.batches for phase in second.phases} == {"histories"}
 
 
-@pytest.mark.parametrize("config", [{"confounder": "recurrent"}, {"confounder": "none"}, {"weights": "snips"}, {"clip_unit": "uniform"}])
+@pytest.mark.parametrize(
+    "config",
+    [{"confounder": "recurrent"}, {"confounder": "none"}, {"weights": "snips"}, {"clip_unit": "uniform"}],
+)
 def test_every_variant_trains(split: unskew.Split, config: dict[str, Any]) -> None:
     trainer = Trainer(small(split, **config), split, Training(rounds=1, sequences=64, valid_rows=20))
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}

@@ -1,4 +1,5 @@
-"""The command line. A verb is a small dataclass; its flags are the fields of the settings that the Python functions take.
+"""The command line. A verb is a small dataclass; its flags are the fields of the settings that the Python
+functions take.
 
 What needs torch is imported by the verbs that need it: it takes seconds.
 """
@@ -56,7 +57,10 @@ def main(arguments: list[str] | None = None) -> int:
     except UnskewError as error:
         messages.print(f"unskew: {error}", style="bold red" if messages.is_terminal else None, soft_wrap=True)
         return error.exit_code
-    except (KeyboardInterrupt, duckdb.InterruptException):  # the second is how DuckDB passes the first on, where it met it
+    except (
+        KeyboardInterrupt,
+        duckdb.InterruptException,
+    ):  # the second is how DuckDB passes the first on, where it met it
         messages.print("unskew: stopped")
         return 130
     except BrokenPipeError:  # the reader of our output has gone, as in `unskew ... | head`

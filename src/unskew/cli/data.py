@@ -7,7 +7,18 @@ from typing import Annotated
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional
 
-from unskew.cli.shared import Data, Out, Verb, flat, inspection_table, messages, pairs, split_of, table, write_page
+from unskew.cli.shared import (
+    Data,
+    Out,
+    Verb,
+    flat,
+    inspection_table,
+    messages,
+    pairs,
+    split_of,
+    table,
+    write_page,
+)
 from unskew.data.audit import audit
 from unskew.data.prepare import Preparation, prepare
 from unskew.data.simulate import Simulation, simulate
@@ -27,15 +38,21 @@ class Prepare(Verb):
 
     def run(self) -> None:
         log = prepare(self.source, self.out, **asdict(self.settings))
-        facts = {name: log.facts[name] for name in ("source", "rows", "positives", "users", "items", "columns", "time_unit", "removed")}
+        facts = {
+            name: log.facts[name]
+            for name in ("source", "rows", "positives", "users", "items", "columns", "time_unit", "removed")
+        }
         self.show({"data": str(self.out), **facts}, pairs(f"{self.source} -> {self.out}", flat(facts)))
         if log.facts["removed"]["bad_rows"]:
-            messages.print(f"{log.facts['removed']['bad_rows']} bad rows were set aside: {self.out / 'bad_rows.csv'}")
+            messages.print(
+                f"{log.facts['removed']['bad_rows']} bad rows were set aside: {self.out / 'bad_rows.csv'}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inspect(Verb):
-    """Show what a log is like and how it is skewed: size, ties, popularity, drift, order, and what resampling changes."""
+    """Show what a log is like and how it is skewed: size, ties, popularity, drift, order, and what resampling
+    changes."""
 
     data: Positional[Data]
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
@@ -55,7 +72,8 @@ class Inspect(Verb):
 
 @dataclass(frozen=True, kw_only=True)
 class Audit(Verb):
-    """Prove that nothing a model may read comes from the future, or name the first row that does (and exit with 1)."""
+    """Prove that nothing a model may read comes from the future, or name the first row that does (and exit
+    with 1)."""
 
     data: Positional[Data]
     history: int = HISTORY
@@ -68,10 +86,17 @@ class Audit(Verb):
         findings = audit(split_of(self.data, self.splitting), self.history, self.audience)
         leaks = [finding for finding in findings if not finding.passed]
         rows = [
-            (finding.check, f"{finding.checked:,}", finding.offence or f"no leak{f' ({finding.note})' if finding.note else ''}")
+            (
+                finding.check,
+                f"{finding.checked:,}",
+                finding.offence or f"no leak{f' ({finding.note})' if finding.note else ''}",
+            )
             for finding in findings
         ]
-        document = {"leak_free": not leaks, "checks": [asdict(finding) | {"passed": finding.passed} for finding in findings]}
+        document = {
+            "leak_free": not leaks,
+            "checks": [asdict(finding) | {"passed": finding.passed} for finding in findings],
+        }
         self.show(document, table(f"Leak audit of {self.data}", ("check", "checked", "finding"), rows))
         if leaks:
             raise Leak(f"{leaks[0].check}: {leaks[0].offence}")
@@ -87,12 +112,16 @@ class Simulate(Verb):
     def run(self) -> None:
         log = prepare(simulate(**asdict(self.settings)).log, self.out, duplicates="keep")
         facts = {name: log.facts[name] for name in ("rows", "positives", "users", "items")}
-        self.show({"data": str(self.out), **facts, "world": asdict(self.settings)}, pairs(f"simulated world -> {self.out}", facts))
+        self.show(
+            {"data": str(self.out), **facts, "world": asdict(self.settings)},
+            pairs(f"simulated world -> {self.out}", facts),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demo(Verb):
-    """See it work: prepare the demo data, audit it, draw how it is skewed, and train DEPS and its unweighted twin."""
+    """See it work: prepare the demo data, audit it, draw how it is skewed, and train DEPS and its unweighted
+    twin."""
 
     out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("demo")
     """Where the prepared data and the page go."""
@@ -101,8 +130,15 @@ class Demo(Verb):
         from unskew import demo
 
         done = demo.run(self.out)
-        leak_free = f"Leak audit: {sum(finding.checked for finding in done.findings):,} values checked, no leak."
-        document = done.inspection.as_dict() | {"page": str(done.page), "leak_free": True, "results": done.results, "protocol": "full"}
+        leak_free = (
+            f"Leak audit: {sum(finding.checked for finding in done.findings):,} values checked, no leak."
+        )
+        document = done.inspection.as_dict() | {
+            "page": str(done.page),
+            "leak_free": True,
+            "results": done.results,
+            "protocol": "full",
+        }
         tests, metrics = ("ordinary", "balanced"), ("ndcg@10", "hr@10")
         scores = [
             (name, *(" / ".join(f"{found[test][metric]:.4f}" for metric in metrics) for test in tests))

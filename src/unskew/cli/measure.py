@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(Verb):
-    """Rank the test part with a trained run, under one protocol, and show the metrics with their intervals."""
+    """Rank the test part with a trained run, under one protocol, and show the metrics with their
+    intervals."""
 
     folder: Positional[RunArg]
     protocol: Protocol = "full"
-    """How each positive is ranked. full: among the whole catalogue. uni100: among 100 uniformly drawn items. authors: the same,
-    pooled by user, as the paper's tables are."""
+    """How each positive is ranked. full: among the whole catalogue. uni100: among 100 uniformly drawn items.
+    authors: the same, pooled by user, as the paper's tables are."""
     test: str | None = None
-    """Which test of the held-out part: ordinary (every row counts once), balanced (every item counts once), shown (among what the
-    same visit showed), randomised, weighted (by logged propensities), authors (the paper's resampling), or one that the log names.
-    By default ordinary, and authors with that protocol."""
+    """Which test of the held-out part: ordinary (every row counts once), balanced (every item counts once),
+    shown (among what the same visit showed), randomised, weighted (by logged propensities), authors (the
+    paper's resampling), or one that the log names. By default ordinary, and authors with that protocol."""
     data: Annotated[Path | None, tyro.conf.arg(metavar="DATA")] = None
     """Where the prepared data is, if it has moved."""
     sample: int | None = None
@@ -38,7 +39,8 @@ class Evaluate(Verb):
     cutoffs: tuple[int, ...] = (5, 10, 20)
     """The K of NDCG@K, HR@K and MRR@K."""
     choose_by: Literal["ordinary", "balanced", "shown"] | None = None
-    """Which version of the validation part chose the weights that are evaluated; by default the test's own, where there is one."""
+    """Which version of the validation part chose the weights that are evaluated; by default the test's own,
+    where there is one."""
     save: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Also write every ranked row with its values as a Parquet file, for `unskew compare`."""
     rolling: Annotated[str | None, tyro.conf.arg(metavar="WINDOW")] = None
@@ -56,20 +58,38 @@ class Evaluate(Verb):
             return self._roll(trained, cut)
         if self.refresh != "never":
             raise BadInput("--refresh goes with --rolling WINDOW")
-        found = trained.evaluate(cut, self.protocol, self.test, self.sample, self.seed, self.cutoffs, self.choose_by)
+        found = trained.evaluate(
+            cut, self.protocol, self.test, self.sample, self.seed, self.cutoffs, self.choose_by
+        )
         if self.save is not None:
             found.save(self.save)
         intervals = {name: interval(found, name, 300) for name in found.values}
-        shown = [(name, f"{found.mean(name):.4f}", "{:.4f} - {:.4f}".format(*intervals[name])) for name in found.values]
+        shown = [
+            (name, f"{found.mean(name):.4f}", "{:.4f} - {:.4f}".format(*intervals[name]))
+            for name in found.values
+        ]
         metric = f"{next(iter(METRICS))}@{10 if 10 in self.cutoffs else self.cutoffs[0]}"
         groups = [
-            (segment, group, f"{figures['units']:,}", f"{figures['share']:.0%}", f"{figures[metric]:.4f}" if metric in figures else "–")
+            (
+                segment,
+                group,
+                f"{figures['units']:,}",
+                f"{figures['share']:.0%}",
+                f"{figures[metric]:.4f}" if metric in figures else "–",
+            )
             for segment, parts in found.by_segment().items()
             for group, figures in parts.items()
         ]
         title = f"{trained.name}, {found.test} test, protocol {found.protocol}"
-        said = {"units": len(found.user), "effective sample size": round(found.effective_sample_size), "repeats": found.about["repeats"]}
-        said |= {"left out": in_words(found.about["left_out"]), "weights chosen by": found.about["weights_chosen_by"]}
+        said = {
+            "units": len(found.user),
+            "effective sample size": round(found.effective_sample_size),
+            "repeats": found.about["repeats"],
+        }
+        said |= {
+            "left out": in_words(found.about["left_out"]),
+            "weights chosen by": found.about["weights_chosen_by"],
+        }
         document = {"run": str(self.folder), **plain(found.as_dict()), "intervals": plain(intervals)}
         self.show(
             document,
@@ -85,26 +105,42 @@ class Evaluate(Verb):
         if self.save is not None or self.choose_by is not None:
             raise BadInput("--save and --choose-by do not go with --rolling")
         assert self.rolling is not None
-        found = rolling(trained, cut, self.rolling, self.refresh, self.protocol, self.test, self.sample, self.seed)
+        found = rolling(
+            trained, cut, self.rolling, self.refresh, self.protocol, self.test, self.sample, self.seed
+        )
         metrics = [f"{name}@10" for name in ("ndcg", "hr", "mrr")]
         document = found.as_dict()
         rows = [
-            (str(part["start"]), f"{part['units']:,}", *(f"{part['metrics'][name]:.4f}" if part["units"] else "–" for name in metrics))
+            (
+                str(part["start"]),
+                f"{part['units']:,}",
+                *(f"{part['metrics'][name]:.4f}" if part["units"] else "–" for name in metrics),
+            )
             for part in document["windows"]
         ]
         rows.append(("all windows", "", *(f"{found.mean(name):.4f}" for name in metrics)))
-        done = f"{document.get('test')} test, protocol {document.get('protocol')}, repeats {document.get('repeats')}"
+        done = (
+            f"{document.get('test')} test, protocol {document.get('protocol')}, repeats "
+            f"{document.get('repeats')}"
+        )
         title = f"{trained.name}, windows of {self.rolling}, refresh {self.refresh}; {done}"
         mean = {name: found.mean(name) for name in metrics}
-        self.show(plain({"run": str(self.folder), **document, "metrics": mean}), table(title, ("from", "units", *metrics), rows))
+        self.show(
+            plain({"run": str(self.folder), **document, "metrics": mean}),
+            table(title, ("from", "units", *metrics), rows),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(Verb):
-    """Compare saved evaluations of the same rows. Files of one model with different seeds count together; the first model is
-    compared with each of the others."""
+    """Compare saved evaluations of the same rows. Files of one model with different seeds count together; the
+    first model is compared with each of the others."""
 
-    files: Positional[Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE", help="Files that `unskew evaluate --save` made.")]]
+    files: Positional[
+        Annotated[
+            tuple[Path, ...], tyro.conf.arg(metavar="FILE", help="Files that `unskew evaluate --save` made.")
+        ]
+    ]
     metric: str = "ndcg@10"
     """Which metric."""
 
@@ -118,19 +154,33 @@ class Compare(Verb):
             groups.setdefault(found.about.get("settings", str(file)), []).append(found)
         models = list(groups.values())
         if len(models) < 2:
-            raise BadInput("expected files of at least two models; files that differ in the seed only are one model")
-        names = [_numbered(group[0].about.get("model", "?"), number) for number, group in enumerate(models, 1)]
-        compared = {name: compare(models[0], group, self.metric) for name, group in zip(names[1:], models[1:], strict=True)}
-        adjusted = holm({name: each.p_bootstrap for name, each in compared.items() if each.p_bootstrap is not None})
+            raise BadInput(
+                "expected files of at least two models; files that differ in the seed only are one model"
+            )
+        names = [
+            _numbered(group[0].about.get("model", "?"), number) for number, group in enumerate(models, 1)
+        ]
+        compared = {
+            name: compare(models[0], group, self.metric)
+            for name, group in zip(names[1:], models[1:], strict=True)
+        }
+        adjusted = holm(
+            {name: each.p_bootstrap for name, each in compared.items() if each.p_bootstrap is not None}
+        )
         means = {name: interval(group, self.metric) for name, group in zip(names, models, strict=True)}
         document = {
             "metric": self.metric,
             "models": {
-                name: {"mean": sum(each.mean(self.metric) for each in group) / len(group), "interval": means[name], "seeds": len(group)}
+                name: {
+                    "mean": sum(each.mean(self.metric) for each in group) / len(group),
+                    "interval": means[name],
+                    "seeds": len(group),
+                }
                 for name, group in zip(names, models, strict=True)
             },
             "comparisons": {
-                name: asdict(each) | {"interval_over": each.interval_over, "p_holm": adjusted.get(name)} for name, each in compared.items()
+                name: asdict(each) | {"interval_over": each.interval_over, "p_holm": adjusted.get(name)}
+                for name, each in compared.items()
             },
         }
         rows = [
@@ -139,7 +189,9 @@ class Compare(Verb):
                 f"{each.difference:+.4f}",
                 f"{each.low:+.4f} - {each.high:+.4f}",
                 each.interval_over,
-                "one seed: none" if each.p_bootstrap is None else f"{each.p_bootstrap:.3f} (Holm {adjusted[name]:.3f})",
+                "one seed: none"
+                if each.p_bootstrap is None
+                else f"{each.p_bootstrap:.3f} (Holm {adjusted[name]:.3f})",
             )
             for name, each in compared.items()
         ]

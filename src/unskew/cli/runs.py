@@ -8,7 +8,19 @@ from typing import Annotated, Any, Literal
 import tyro
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, Positional, Suppress
 
-from unskew.cli.shared import Data, RunArg, Verb, flat, inspection_table, messages, pairs, split_of, split_of_run, table, write_page
+from unskew.cli.shared import (
+    Data,
+    RunArg,
+    Verb,
+    flat,
+    inspection_table,
+    messages,
+    pairs,
+    split_of,
+    split_of_run,
+    table,
+    write_page,
+)
 from unskew.config import names_of
 from unskew.data.split import Split, Splitting
 from unskew.errors import BadInput
@@ -17,7 +29,8 @@ from unskew.health import health, logged_truth
 
 @dataclass(frozen=True, kw_only=True)
 class Train(Verb):
-    """Train a model; stopped at any moment, `--resume` goes on and ends with the same weights, bit for bit."""
+    """Train a model; stopped at any moment, `--resume` goes on and ends with the same weights, bit for
+    bit."""
 
     data: Positional[Data]
     out: Annotated[Path, tyro.conf.arg(metavar="RUN", help="The folder of the run.")]
@@ -47,7 +60,9 @@ class Train(Verb):
         begun = self.resume and (self.out / "config.json").is_file()
         on_record = None if self.tensorboard is None else tensorboard(self.tensorboard, begun)
         cut, data = split_of(self.data, self.splitting), str(self.data.resolve())
-        _, trainer = train(cut, self.model, self.config, self.training, self.out, self.resume, data, on_record)
+        _, trainer = train(
+            cut, self.model, self.config, self.training, self.out, self.resume, data, on_record
+        )
         rounds = [record for record in trainer.records if "valid" in record]
         said, title = card(self.out), f"{self.model} -> {self.out}"
         versions = list(rounds[0]["valid"]) if rounds else []
@@ -55,21 +70,40 @@ class Train(Verb):
             (
                 str(r["round"]),
                 *(f"{r['losses'][name]:.4f}" for name in r["losses"]),
-                *(
-                    f"{r['valid'][version][METRIC]:.4f}{'*' if said['best'][version]['round'] == r['round'] else ''}"
-                    for version in versions
-                ),
+                *(_scored(r, version, said["best"][version]["round"]) for version in versions),
             )
             for r in rounds
         ]
-        head = ("round", *(rounds[0]["losses"] if rounds else ()), *(f"{version} {METRIC}" for version in versions))
+        head = (
+            "round",
+            *(rounds[0]["losses"] if rounds else ()),
+            *(f"{version} {METRIC}" for version in versions),
+        )
         # A model without rounds: what validation chose.
-        chosen = {f"{by}: {_named(name)}": _span(name, value, cut) for by, state in said["chosen"].items() for name, value in state.items()}
-        shown = table(f"{title} (* the best round by each version of the validation part)", head, rows) if rounds else pairs(title, chosen)
+        chosen = {
+            f"{by}: {_named(name)}": _span(name, value, cut)
+            for by, state in said["chosen"].items()
+            for name, value in state.items()
+        }
+        shown = (
+            table(f"{title} (* the best round by each version of the validation part)", head, rows)
+            if rounds
+            else pairs(title, chosen)
+        )
         if not trainer.stages and self.model.startswith("debiased-"):
             its = self.model.removeprefix("debiased-")
-            messages.print(f"{its} is not trained by gradients, so there is no loss to weight: this run is {its} as it is", soft_wrap=True)
+            messages.print(
+                f"{its} is not trained by gradients, so there is no loss to weight: this run is {its} as it "
+                "is",
+                soft_wrap=True,
+            )
         self.show({"run": str(self.out), **said, "records": trainer.records}, shown)
+
+
+def _scored(record: dict[str, Any], version: str, best: int) -> str:
+    from unskew.train import METRIC
+
+    return f"{record['valid'][version][METRIC]:.4f}{'*' if best == record['round'] else ''}"
 
 
 def model_of(arguments: list[str]) -> str:
@@ -89,11 +123,21 @@ def train_of(arguments: list[str]) -> type[Train]:
     everything = [*names, *names_of(Training), *names_of(Splitting), *(f.name for f in fields(Train))]
     for setting in names:
         if everything.count(setting) > 1:
-            raise BadInput(f"{name}: {setting!r} is a setting of two of its parts, and a flag can mean only one; train it from Python")
+            raise BadInput(
+                f"{name}: {setting!r} is a setting of two of its parts, and a flag can mean only one; train "
+                "it from Python"
+            )
     flags: Any = OmitArgPrefixes
     config = ("config", flags[kind.Config], field(default_factory=kind.Config))
     training = ("training", flags[Training], field(default_factory=lambda: Training(**kind.recipe)))
-    return make_dataclass("Train", [config, training], bases=(Train,), frozen=True, kw_only=True, namespace={"__doc__": Train.__doc__})
+    return make_dataclass(
+        "Train",
+        [config, training],
+        bases=(Train,),
+        frozen=True,
+        kw_only=True,
+        namespace={"__doc__": Train.__doc__},
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +154,8 @@ class Recommend(Verb):
     include_seen: bool | None = None
     """Whether items of the history can be recommended again; by default as in the evaluation of this run."""
     choose_by: Literal["ordinary", "balanced", "shown"] | None = None
-    """Which version of the validation part chose the weights that recommend; by default what training was told."""
+    """Which version of the validation part chose the weights that recommend; by default what training was
+    told."""
 
     def run(self) -> None:
         if (self.user is None) == (not self.history):
@@ -126,18 +171,28 @@ class Recommend(Verb):
             else trained.recommend(histories=[self.history], k=self.k, include_seen=self.include_seen)
         )
         listed = found.table.to_pylist()
-        shown = [(str(row["rank"]), str(row["item_id"]), f"{row['score']:.4f}", str(row.get("title", ""))) for row in listed]
+        shown = [
+            (str(row["rank"]), str(row["item_id"]), f"{row['score']:.4f}", str(row.get("title", "")))
+            for row in listed
+        ]
         counts = {"unknown_users": found.unknown_users, "skipped_items": found.skipped_items}
         self.show({"recommendations": listed, **counts}, table("", ("rank", "item", "score", "title"), shown))
         for user in found.users_unknown:
-            messages.print(f"user {user!r} is not in the log of this run, so this is what an empty history gets", soft_wrap=True)
+            messages.print(
+                f"user {user!r} is not in the log of this run, so this is what an empty history gets",
+                soft_wrap=True,
+            )
         if found.items_unknown:
-            messages.print(f"skipped, not in the log of this run: {', '.join(map(repr, found.items_unknown))}", soft_wrap=True)
+            messages.print(
+                f"skipped, not in the log of this run: {', '.join(map(repr, found.items_unknown))}",
+                soft_wrap=True,
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PropensityHealth(Verb):
-    """Calibration, clipping, weights and balance of a run's propensities, against the truth where it is known."""
+    """Calibration, clipping, weights and balance of a run's propensities, against the truth where it is
+    known."""
 
     folder: Positional[RunArg]
     data: Annotated[Path | None, tyro.conf.arg(metavar="DATA")] = None
@@ -161,11 +216,14 @@ class PropensityHealth(Verb):
 
 @dataclass(frozen=True, kw_only=True)
 class PropensityExport(Verb):
-    """Write both propensities, the weight and the part (train, valid, test) of every row, with your ids, for any other library."""
+    """Write both propensities, the weight and the part (train, valid, test) of every row, with your ids, for
+    any other library."""
 
     folder: Positional[RunArg]
     data: Positional[Data]
-    out: Annotated[Path, tyro.conf.arg(metavar="FILE", help="The Parquet file to write; it must not be there yet.")]
+    out: Annotated[
+        Path, tyro.conf.arg(metavar="FILE", help="The Parquet file to write; it must not be there yet.")
+    ]
 
     def run(self) -> None:
         from unskew.model import load
@@ -183,7 +241,8 @@ class Propensity:
     """Look at a run's propensities (health), or take their weights elsewhere (export)."""
 
     verb: OmitSubcommandPrefixes[
-        Annotated[PropensityHealth, tyro.conf.subcommand("health")] | Annotated[PropensityExport, tyro.conf.subcommand("export")]
+        Annotated[PropensityHealth, tyro.conf.subcommand("health")]
+        | Annotated[PropensityExport, tyro.conf.subcommand("export")]
     ]
 
     def run(self) -> None:
@@ -200,14 +259,21 @@ class Models(Verb):
         from unskew.train import Training
 
         rows = [
-            (name, kind.paper, ", ".join(f"{f.name} {f.default}" for f in fields(kind.Config))) for name, kind in sorted(MODELS.items())
+            (name, kind.paper, ", ".join(f"{f.name} {f.default}" for f in fields(kind.Config)))
+            for name, kind in sorted(MODELS.items())
         ]
         listed = {
-            name: {"paper": kind.paper, "config": asdict(kind.Config()), "training": asdict(Training(**kind.recipe))}
+            name: {
+                "paper": kind.paper,
+                "config": asdict(kind.Config()),
+                "training": asdict(Training(**kind.recipe)),
+            }
             for name, kind in sorted(MODELS.items())
         }
         any_of_them = "any of them, weighted by inverse propensities (Xu et al., CIKM 2022)"
-        rows.append(("debiased-MODEL", any_of_them, ", ".join(f"{f.name} {f.default}" for f in fields(Weighting))))
+        rows.append(
+            ("debiased-MODEL", any_of_them, ", ".join(f"{f.name} {f.default}" for f in fields(Weighting)))
+        )
         document = {"models": listed, "debiased": {"paper": any_of_them, "config": asdict(Weighting())}}
         self.show(document, table("", ("model", "paper", "settings"), rows))
 

@@ -18,7 +18,9 @@ from unskew.inspection import Inspection
 
 Data = Annotated[Path, tyro.conf.arg(metavar="DATA", help="A folder that `unskew prepare` made.")]
 RunArg = Annotated[Path, tyro.conf.arg(metavar="RUN", help="A folder that `unskew train` made.")]
-Out = Annotated[Path, tyro.conf.arg(metavar="DATA", help="The folder to write; on any error it is as it was before.")]
+Out = Annotated[
+    Path, tyro.conf.arg(metavar="DATA", help="The folder to write; on any error it is as it was before.")
+]
 
 # No markup: a path or an id may hold square brackets.
 output = Console(highlight=False, markup=False)
@@ -47,7 +49,9 @@ def inspection_table(found: Inspection | Health) -> Table:
         if group not in (None, row.group):
             made.add_section()
         meaning = [Text(row.meaning, "dim")] if explained else []
-        made.add_row(Text("" if row.group == group else row.group, "bold"), Text(row.name), Text(row.value), *meaning)
+        made.add_row(
+            Text("" if row.group == group else row.group, "bold"), Text(row.name), Text(row.value), *meaning
+        )
         group = row.group
     return made
 
@@ -62,9 +66,13 @@ def split_of_run(folder: Path, data: Path | None) -> Split:
 
     config = json_library.loads((folder / "config.json").read_text(encoding="utf-8"))
     if data is None and not config["data"]:
-        raise BadInput(f"{folder}: trained from Python, so it does not know where its data is; say it with --data")
+        raise BadInput(
+            f"{folder}: trained from Python, so it does not know where its data is; say it with --data"
+        )
     if data is None and not Path(config["data"]).exists():
-        raise BadInput(f"{config['data']}: the data of this run is gone or has moved; say with --data where it is now")
+        raise BadInput(
+            f"{config['data']}: the data of this run is gone or has moved; say with --data where it is now"
+        )
     log = Log.open(data or Path(config["data"]))
     if log.fingerprint() != card(folder)["data"]["hash"]:
         raise BadInput(f"{data or config['data']}: not the data that this run was trained on")
@@ -93,12 +101,21 @@ def flat(facts: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def pairs(title: str, facts: dict[str, Any]) -> Table:
-    said = {name.replace("_", " "): f"{value:,}" if isinstance(value, int) else str(value) for name, value in facts.items()}
+    said = {
+        name.replace("_", " "): f"{value:,}" if isinstance(value, int) else str(value)
+        for name, value in facts.items()
+    }
     return table(title, ("", ""), said.items())
 
 
 def table(title: str, head: tuple[str, ...], rows: Any) -> Table:
-    made = Table(title=Text(title) if title else None, title_justify="left", show_header=any(head), box=None, pad_edge=False)
+    made = Table(
+        title=Text(title) if title else None,
+        title_justify="left",
+        show_header=any(head),
+        box=None,
+        pad_edge=False,
+    )
     for name in head:
         made.add_column(name, overflow="fold")
     for row in rows:

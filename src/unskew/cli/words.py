@@ -10,7 +10,9 @@ from unskew.errors import BadInput
 ALIASES = {
     **dict.fromkeys(("--epochs", "--n-epochs", "--max-epochs"), "--rounds"),
     **dict.fromkeys(("--lr", "--learning_rate"), "--learning-rate"),
-    **dict.fromkeys(("--embedding-dim", "--embedding-size", "--emb-dim", "--dim", "--hidden-size"), "--width"),
+    **dict.fromkeys(
+        ("--embedding-dim", "--embedding-size", "--emb-dim", "--dim", "--hidden-size"), "--width"
+    ),
     **dict.fromkeys(("--batch", "--bs", "--train-batch-size"), "--batch-size"),
     **dict.fromkeys(("--max-len", "--maxlen", "--max-length", "--max-seq-length"), "--history"),
     **dict.fromkeys(("--weight-decay-rate", "--l2"), "--weight-decay"),
@@ -18,11 +20,15 @@ ALIASES = {
     "--seen": "--include-seen",
     "--valid-test": "--choose-by",
 }
-GONE = dict.fromkeys(("--resample", "--resample-seed", "--strength"), "tests are weights now; --test balanced lets every item count once")
+GONE = dict.fromkeys(
+    ("--resample", "--resample-seed", "--strength"),
+    "tests are weights now; --test balanced lets every item count once",
+)
 
 
 def check_words(arguments: list[str], verbs: Iterable[str]) -> None:
-    """Words that are nearly right: a verb, a flag of another library or of another model. The rest is left to the parser."""
+    """Words that are nearly right: a verb, a flag of another library or of another model. The rest is left to
+    the parser."""
     verb = arguments[0] if arguments else ""
     if verb and not verb.startswith("-") and verb not in verbs:
         raise BadInput(f"no verb {verb!r}{did_you_mean(verb, verbs)}; there are {', '.join(verbs)}")

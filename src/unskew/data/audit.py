@@ -1,6 +1,8 @@
-"""The leak audit: proof, for one split, that nothing a model may read comes from the future, and that nothing tells the label.
+"""The leak audit: proof, for one split, that nothing a model may read comes from the future, and that nothing
+tells the label.
 
-Every figure is counted again, another way. What the samplers hand to the models is looked at as well, for every kind of batch.
+Every figure is counted again, another way. What the samplers hand to the models is looked at as well, for
+every kind of batch.
 """
 
 import math
@@ -22,14 +24,17 @@ if TYPE_CHECKING:
     from unskew.data.sequences import SequenceBatch
 
 CHUNK = 1_000_000
-RECOUNTED = 200_000_000  # rows looked at to recount what samplers hand out: each context is recounted from the whole log
+# Rows looked at to recount what samplers hand out: each context is recounted from the whole log
+RECOUNTED = 200_000_000
 CONTEXTS = 500  # recounted at most, of each kind of batch
 
 
 def audit(split: Split, history: int = HISTORY, audience: int = AUDIENCE) -> list[Finding]:
     """Check everything; see `require_no_leak` for the version that raises."""
     if history < 1 or audience < 1:
-        raise BadInput(f"history {history}, audience {audience}: expected at least 1, or there is nothing to look at")
+        raise BadInput(
+            f"history {history}, audience {audience}: expected at least 1, or there is nothing to look at"
+        )
     log = split.log
     with steps("audit", total=16 + 2 * math.ceil(len(log) / CHUNK)) as job:
 
@@ -85,7 +90,10 @@ def _borders(split: Split) -> Finding:
         if offence is None and len(times[earlier]) and len(times[later]):
             late = times[earlier] >= times[later].min()
             if late.any():
-                offence = f"{_row(split, int(rows[np.argmax(late)]))} is not before the next part, which starts at {times[later].min()}"
+                offence = (
+                    f"{_row(split, int(rows[np.argmax(late)]))} is not before the next part, which "
+                    f"starts at {times[later].min()}"
+                )
     return Finding("borders", len(everyone), offence)
 
 
@@ -117,20 +125,32 @@ def _balanced(split: Split) -> Finding:
     total: dict[int, float] = {}
     for item, weight in zip(split.log.item[tested.rows].tolist(), tested.weights.tolist(), strict=True):
         total[item] = total.get(item, 0.0) + weight
-    wrong = next((item for item, weight in total.items() if not math.isclose(weight, 1.0, rel_tol=1e-6)), None)
+    wrong = next(
+        (item for item, weight in total.items() if not math.isclose(weight, 1.0, rel_tol=1e-6)), None
+    )
     offence = None
     if wrong is not None:
-        offence = f"item {split.log.items.of(np.array([wrong]))[0].as_py()!r} weighs {total[wrong]:g} in the balanced test; expected 1"
+        offence = (
+            f"item {split.log.items.of(np.array([wrong]))[0].as_py()!r} weighs {total[wrong]:g} in "
+            "the balanced test; expected 1"
+        )
     return Finding("balanced test", len(tested.rows), offence)
 
 
 def _first_difference(found: Any, expected: Any, of: Name, said: str) -> str | None:
     wrong = np.flatnonzero(~np.isclose(found, expected, rtol=1e-9, atol=0))
-    return f"{of(wrong[:1])[0].as_py()!r} has {found[wrong[0]]:g}, {said} {expected[wrong[0]]:g}" if len(wrong) else None
+    return (
+        f"{of(wrong[:1])[0].as_py()!r} has {found[wrong[0]]:g}, {said} {expected[wrong[0]]:g}"
+        if len(wrong)
+        else None
+    )
 
 
-def _windows(split: Split, name: str, view: Sequences, column: Any, of: Name, newest: int, job: Steps) -> Finding:
-    """Of every row, what the model would read: each single event of it belongs to the row's own entity and lies before the row."""
+def _windows(
+    split: Split, name: str, view: Sequences, column: Any, of: Name, newest: int, job: Steps
+) -> Finding:
+    """Of every row, what the model would read: each single event of it belongs to the row's own entity and
+    lies before the row."""
     log = split.log
     for first, last in _chunks(len(log)):
         job.advance(note=name)
@@ -151,27 +171,44 @@ def _windows(split: Split, name: str, view: Sequences, column: Any, of: Name, ne
             held = late[row] if late[row] >= 0 else start[row]
             event = of(view.ids[[held]])[0].as_py()
             what = "another's event" if foreign[row] else "an event that is not before it"
-            return Finding(name, last, f"{_row(split, first + row)} holds {what}: {event!r} at time {view.times[held]}")
+            return Finding(
+                name, last, f"{_row(split, first + row)} holds {what}: {event!r} at time {view.times[held]}"
+            )
     return Finding(name, len(log), None)
 
 
 def _views_hold_the_log(split: Split) -> Finding:
-    """Both views hold the log's positives at their true times: a view with falsified times could hide a leak from the checks above."""
+    """Both views hold the log's positives at their true times: a view with falsified times could hide a leak
+    from the checks above."""
     log = split.log
     rows = np.flatnonzero(log.label == 1)
     by_user = rows[np.lexsort((log.item[rows], log.time[rows], log.user[rows]))]
     by_item = rows[np.lexsort((log.user[rows], log.time[rows], log.item[rows]))]
-    for name, view, order, ids in (("history", log.histories, by_user, log.item), ("audience", log.audiences, by_item, log.user)):
+    for name, view, order, ids in (
+        ("history", log.histories, by_user, log.item),
+        ("audience", log.audiences, by_item, log.user),
+    ):
         if len(view.ids) != len(order):
-            return Finding("views", len(rows), f"the {name} view has {len(view.ids)} events, the log {len(order)} positives")
+            return Finding(
+                "views",
+                len(rows),
+                f"the {name} view has {len(view.ids)} events, the log {len(order)} positives",
+            )
         owner = log.user if name == "history" else log.item
         owned = np.searchsorted(owner[order], np.arange(len(view) + 1))
         if not np.array_equal(view.offsets, owned):
             wrong = np.flatnonzero(view.offsets != owned)
-            return Finding("views", len(rows), f"the {name} of number {max(wrong[0] - 1, 0)} holds another's events: wrong offsets")
+            return Finding(
+                "views",
+                len(rows),
+                f"the {name} of number {max(wrong[0] - 1, 0)} holds another's events: wrong offsets",
+            )
         wrong = np.flatnonzero((view.ids != ids[order]) | (view.times != log.time[order]))
         if len(wrong):
-            said = f"{_row(split, int(order[wrong[0]]))} stands in the {name} view with time {view.times[wrong[0]]}"
+            said = (
+                f"{_row(split, int(order[wrong[0]]))} stands in the {name} view with time "
+                f"{view.times[wrong[0]]}"
+            )
             return Finding("views", len(rows), said)
     return Finding("views", len(rows), None)
 
@@ -184,13 +221,16 @@ def _chunks(length: int) -> Iterator[tuple[int, int]]:
 
 
 def _handed_out(split: Split, kind: str, history: int, audience: int) -> Finding:
-    """Contexts of pairs: histories and audiences are what a search through the whole log finds strictly before, and no more."""
+    """Contexts of pairs: histories and audiences are what a search through the whole log finds strictly
+    before, and no more."""
     from unskew.data.batches import Sampler, Sampling
 
     name, log = f"batches of {kind}", split.log
     wanted = int(np.clip(RECOUNTED // max(len(log), 1), 20, CONTEXTS))
     try:
-        sampler = Sampler(split, Sampling(batch_size=wanted, history=history, audience=audience, shared=kind == "prefixes"))
+        sampler = Sampler(
+            split, Sampling(batch_size=wanted, history=history, audience=audience, shared=kind == "prefixes")
+        )
         made = next(sampler.epoch())
     except BadInput as error:
         return Finding(name, 0, None, str(error))
@@ -199,12 +239,27 @@ def _handed_out(split: Split, kind: str, history: int, audience: int) -> Finding
         user, time = int(made.user_B[place]), int(made.times_B[place])
         past = _past(log.item, log.user == user, split, time)
         if not _is_newest(_prefix(made.histories, place), past, history, kind == "prefixes"):
-            return Finding(name, checked, f"the history of user {log.users.of(np.array([user]))[0].as_py()!r} at time {time} {_WRONG}")
-        candidate = place % made.candidates_BC.shape[1]  # one of each context: every kind of candidate comes to its turn
+            return Finding(
+                name,
+                checked,
+                f"the history of user {log.users.of(np.array([user]))[0].as_py()!r} at time {time} {_WRONG}",
+            )
+        candidate = (
+            place % made.candidates_BC.shape[1]
+        )  # one of each context: every kind of candidate comes to its turn
         item = int(made.candidates_BC[place, candidate])
         past = _past(log.user, log.item == item, split, time)
-        if not _is_newest(_prefix(made.audiences, int(made.audience_of_BC[place, candidate])), past, audience, kind == "prefixes"):
-            return Finding(name, checked, f"the audience of item {log.items.of(np.array([item]))[0].as_py()!r} at time {time} {_WRONG}")
+        if not _is_newest(
+            _prefix(made.audiences, int(made.audience_of_BC[place, candidate])),
+            past,
+            audience,
+            kind == "prefixes",
+        ):
+            return Finding(
+                name,
+                checked,
+                f"the audience of item {log.items.of(np.array([item]))[0].as_py()!r} at time {time} {_WRONG}",
+            )
         checked += 1 + made.candidates_BC.shape[1]
     return Finding(name, checked, None)
 
@@ -225,30 +280,44 @@ def _prefix(prefixes: "Prefixes", place: int) -> list[int]:
 
 
 def _is_newest(found: list[int], past: list[int], most: int, shared: bool) -> bool:
-    """Whether it is the newest part of the past; where sequences share what they have in common, it may be half as long."""
+    """Whether it is the newest part of the past; where sequences share what they have in common, it may be
+    half as long."""
     enough = min(len(past), most // 2 if shared else most)
     return enough <= len(found) <= most and found == past[len(past) - len(found) :]
 
 
 def _sequences(split: Split, kind: str, history: int, audience: int) -> Finding:
-    """Whole sequences: what is said to be before an event is strictly before it, and what is not said to be is not."""
+    """Whole sequences: what is said to be before an event is strictly before it, and what is not said to be
+    is not."""
     from unskew.data.sequences import SequenceSampler
 
-    sampler = SequenceSampler(split, 256, 0, history, audience if kind == "sequences" else None, overlap=int(kind == "histories"))
+    sampler = SequenceSampler(
+        split, 256, 0, history, audience if kind == "sequences" else None, overlap=int(kind == "histories")
+    )
     checked = 0
     for _, made in zip(range(20), sampler.epoch(), strict=False):
         for name, view, owner, event, past in _views_of(split, made):
             inside = event >= 0
             start = event.max(axis=1, initial=-1) - inside.sum(axis=1) + 1
-            wrong = inside & ((event < view.offsets[owner][:, None]) | (event >= view.offsets[owner + 1][:, None]))
+            wrong = inside & (
+                (event < view.offsets[owner][:, None]) | (event >= view.offsets[owner + 1][:, None])
+            )
             time = view.times[np.where(inside, event, 0)]
             last, following = start[:, None] + past - 1, start[:, None] + past
             wrong |= inside & (past > 0) & (view.times[np.maximum(last, 0)] >= time)
-            wrong |= inside & (following < event) & (view.times[np.maximum(np.minimum(following, event), 0)] < time)
+            wrong |= (
+                inside
+                & (following < event)
+                & (view.times[np.maximum(np.minimum(following, event), 0)] < time)
+            )
             wrong |= inside & (time >= split.train_end)
             if wrong.any():
                 row, place = np.argwhere(wrong)[0]
-                return Finding(f"batches of {kind}", checked, f"event {event[row, place]} of the {name}: its past {_WRONG}")
+                return Finding(
+                    f"batches of {kind}",
+                    checked,
+                    f"event {event[row, place]} of the {name}: its past {_WRONG}",
+                )
             checked += int(inside.sum())
     return Finding(f"batches of {kind}", checked, None)
 
@@ -256,4 +325,10 @@ def _sequences(split: Split, kind: str, history: int, audience: int) -> Finding:
 def _views_of(split: Split, made: "SequenceBatch") -> Iterator[tuple[str, Sequences, Ints, Ints, Ints]]:
     log = split.log
     yield "histories", log.histories, made.user_B.numpy(), made.event_BL.numpy(), made.past_BL.numpy()
-    yield "audiences", log.audiences, made.item_B.numpy(), made.audience_event_BM.numpy(), made.audience_past_BM.numpy()
+    yield (
+        "audiences",
+        log.audiences,
+        made.item_B.numpy(),
+        made.audience_event_BM.numpy(),
+        made.audience_past_BM.numpy(),
+    )

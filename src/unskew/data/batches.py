@@ -1,4 +1,5 @@
-"""Batches: B contexts times C candidates, one layout for training, evaluation and serving. Nothing is padded to the maximum."""
+"""Batches: B contexts times C candidates, one layout for training, evaluation and serving. Nothing is padded
+to the maximum."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -16,7 +17,8 @@ from unskew.data.split import Split
 from unskew.data.views import AUDIENCE, HISTORY, PAD, Ints, Sequences
 from unskew.errors import BadInput
 
-POOL = 64  # batches whose rows are sorted by length together: enough to trim well, few enough to keep batches random
+# Batches whose rows are sorted by length together: enough to trim well, few enough to keep batches random
+POOL = 64
 ROUNDS = 16  # of redrawing negatives that turn out to be positives, before the user's complement is listed
 
 
@@ -28,11 +30,14 @@ class Prefixes(NamedTuple):
     length_N: Tensor
 
     def newest(self, longest: int | None) -> "Prefixes":
-        """No more than this of each (None: all); where rows are longer, each sequence gets a row of its own."""
+        """No more than this of each (None: all); where rows are longer, each sequence gets a row of its
+        own."""
         if longest is None or self.ids_WL.shape[1] <= longest:
             return self
         place_NL = (self.length_N - longest).clamp(min=0)[:, None] + torch.arange(longest)
-        ids_NL = self.ids_WL[self.row_N[:, None], place_NL].masked_fill(place_NL >= self.length_N[:, None], PAD)
+        ids_NL = self.ids_WL[self.row_N[:, None], place_NL].masked_fill(
+            place_NL >= self.length_N[:, None], PAD
+        )
         return Prefixes(ids_NL, torch.arange(len(ids_NL)), self.length_N.clamp(max=longest))
 
 
@@ -44,7 +49,8 @@ def whole(ids_BL: Tensor) -> Prefixes:
 
 
 class Batch(NamedTuple):
-    """Axes: B contexts, C candidates, L past items, M past users, A distinct audiences. PAD stands for nobody, on the left.
+    """Axes: B contexts, C candidates, L past items, M past users, A distinct audiences. PAD stands for
+    nobody, on the left.
 
     Where a phase reads sequences once, both are `shared` instead, and history_BL and audience_AM are empty.
     """
@@ -81,13 +87,18 @@ def batch(
     history: int = HISTORY,
     audience: int | None = AUDIENCE,
 ) -> Batch:
-    """What a model may know of each context (user, time) and each of its candidates: events strictly before, no others."""
+    """What a model may know of each context (user, time) and each of its candidates: events strictly before,
+    no others."""
     return with_candidates(contexts(log, user, time, history), log, candidates, labels, audience)
 
 
 def batch_of_rows(log: Log, rows: Ints, history: int = HISTORY, audience: int | None = AUDIENCE) -> Batch:
     """Rows of the log, each a context with its own item, label and, where the log has it, propensity."""
-    return _logged(batch(log, log.user[rows], log.time[rows], log.item[rows], log.label[rows], history, audience), log, rows)
+    return _logged(
+        batch(log, log.user[rows], log.time[rows], log.item[rows], log.label[rows], history, audience),
+        log,
+        rows,
+    )
 
 
 def _logged(made: Batch, log: Log, rows: Ints) -> Batch:
@@ -98,7 +109,9 @@ def _logged(made: Batch, log: Log, rows: Ints) -> Batch:
 
 def contexts(log: Log, user: ArrayLike, time: ArrayLike, history: int = HISTORY) -> Batch:
     """Contexts without candidates."""
-    user_B, time_B = (np.array(part, np.int64) for part in np.broadcast_arrays(np.atleast_1d(user), np.atleast_1d(time)))
+    user_B, time_B = (
+        np.array(part, np.int64) for part in np.broadcast_arrays(np.atleast_1d(user), np.atleast_1d(time))
+    )
     return bare_contexts(user_B, log.histories.padded(*log.histories.before(user_B, time_B, history)), time_B)
 
 
@@ -107,21 +120,35 @@ def bare_contexts(user_B: Ints, history_BL: NDArray[np.int32], time_B: Ints) -> 
     nothing = torch.zeros(len(user_B), 0, dtype=torch.int64)
     no_audience = torch.zeros(0, 0, dtype=torch.int64)
     return Batch(
-        torch.from_numpy(user_B), _tensor(history_BL), nothing, no_audience, nothing, torch.zeros(len(user_B), 0), torch.from_numpy(time_B)
+        torch.from_numpy(user_B),
+        _tensor(history_BL),
+        nothing,
+        no_audience,
+        nothing,
+        torch.zeros(len(user_B), 0),
+        torch.from_numpy(time_B),
     )
 
 
-def with_candidates(context: Batch, log: Log, candidates: ArrayLike, labels: ArrayLike | None, audience: int | None = AUDIENCE) -> Batch:
-    """The same contexts with candidates, and each distinct audience of them once; none at all if none is read."""
+def with_candidates(
+    context: Batch, log: Log, candidates: ArrayLike, labels: ArrayLike | None, audience: int | None = AUDIENCE
+) -> Batch:
+    """The same contexts with candidates, and each distinct audience of them once; none at all if none is
+    read."""
     candidates_BC = np.array(candidates, np.int64).reshape(len(context.user_B), -1)
-    labels_BC = np.zeros(candidates_BC.shape, np.float32) if labels is None else np.asarray(labels, np.float32)
+    labels_BC = (
+        np.zeros(candidates_BC.shape, np.float32) if labels is None else np.asarray(labels, np.float32)
+    )
     context = context._replace(
-        candidates_BC=torch.from_numpy(candidates_BC), labels_BC=torch.from_numpy(labels_BC.reshape(candidates_BC.shape))
+        candidates_BC=torch.from_numpy(candidates_BC),
+        labels_BC=torch.from_numpy(labels_BC.reshape(candidates_BC.shape)),
     )
     if audience == 0:
         nobody = torch.zeros(1, 0, dtype=torch.int64)
         return context._replace(audience_AM=nobody, audience_of_BC=torch.zeros_like(context.candidates_BC))
-    start, end = log.audiences.before(candidates_BC.ravel(), np.repeat(context.times_B.numpy(), candidates_BC.shape[1]), audience)
+    start, end = log.audiences.before(
+        candidates_BC.ravel(), np.repeat(context.times_B.numpy(), candidates_BC.shape[1]), audience
+    )
     first, audience_of = _distinct(start, end)
     return context._replace(
         audience_AM=_tensor(log.audiences.padded(start[first], end[first])),
@@ -129,14 +156,18 @@ def with_candidates(context: Batch, log: Log, candidates: ArrayLike, labels: Arr
     )
 
 
-def batch_shared(log: Log, user: Ints, time: Ints, candidates: Ints, labels: ArrayLike, history: int, audience: int | None) -> Batch:
+def batch_shared(
+    log: Log, user: Ints, time: Ints, candidates: Ints, labels: ArrayLike, history: int, audience: int | None
+) -> Batch:
     """The same as `batch`, with each history and each audience a prefix of a row that many of them share."""
     made = batch(log, user, time, candidates, labels, history=0, audience=0)
     histories = _prefixes(log.histories, *log.histories.before(user, time), history)
     start, end = log.audiences.before(candidates.ravel(), np.repeat(time, candidates.shape[1]))
     first, audience_of = _distinct(start, end)
     audiences = _prefixes(log.audiences, start[first], end[first], len(log) if audience is None else audience)
-    return made._replace(audience_of_BC=torch.from_numpy(audience_of.reshape(candidates.shape)), shared=(histories, audiences))
+    return made._replace(
+        audience_of_BC=torch.from_numpy(audience_of.reshape(candidates.shape)), shared=(histories, audiences)
+    )
 
 
 def _distinct(start: Ints, end: Ints) -> tuple[Ints, Ints]:
@@ -150,7 +181,11 @@ def _distinct(start: Ints, end: Ints) -> tuple[Ints, Ints]:
 
 def _prefixes(view: Sequences, start: Ints, end: Ints, length: int) -> Prefixes:
     starts, ends, row = view.shared(start, end, length)
-    return Prefixes(_tensor(view.padded(starts, ends, right=True)), torch.from_numpy(row), torch.from_numpy(end - starts[row]))
+    return Prefixes(
+        _tensor(view.padded(starts, ends, right=True)),
+        torch.from_numpy(row),
+        torch.from_numpy(end - starts[row]),
+    )
 
 
 def _tensor(codes: NDArray[np.int32]) -> Tensor:
@@ -163,8 +198,15 @@ class Positives:
     def __init__(self, split: Split) -> None:
         log = split.log
         train = split.mask("train")[: log.positives]
-        self.items, self.known_items, self.users, self.view = len(log.items), split.known_items, log.users, log.histories
-        self.pairs = np.unique(log.user[: log.positives][train].astype(np.int64) * self.items + log.item[: log.positives][train])
+        self.items, self.known_items, self.users, self.view = (
+            len(log.items),
+            split.known_items,
+            log.users,
+            log.histories,
+        )
+        self.pairs = np.unique(
+            log.user[: log.positives][train].astype(np.int64) * self.items + log.item[: log.positives][train]
+        )
 
     def has(self, user: Ints, item: Ints) -> NDArray[np.bool_]:
         """Whether each user has each item, at whatever time; the two are broadcast."""
@@ -174,20 +216,27 @@ class Positives:
         """Whether each user has each item at the very moment of the context."""
         _, moment_B = self.view.before(user_B, time_B)
         place_B = np.minimum(moment_B, max(len(self._now) - 1, 0))
-        is_now_B = (moment_B < self.view.offsets[np.minimum(user_B, len(self.view) - 1) + 1]) & (self.view.times[place_B] == time_B)
+        is_now_B = (moment_B < self.view.offsets[np.minimum(user_B, len(self.view) - 1) + 1]) & (
+            self.view.times[place_B] == time_B
+        )
         return np.asarray(is_now_B[:, None]) & _among(self._now, moment_B[:, None] * self.items + item_BC)
 
     @cached_property
     def _now(self) -> Ints:
-        """A number per moment of a user and item. Positives are sorted by user, time and item, so these increase."""
+        """A number per moment of a user and item. Positives are sorted by user, time and item, so these
+        increase."""
         return self.view.moments * self.items + self.view.ids
 
     def missing(self, user: int, item: int, existing: int, now: int | None) -> Ints:
-        """What a user with nearly everything does not have, this item aside: of what exists, or else of all known items.
+        """What a user with nearly everything does not have, this item aside: of what exists, or else of all
+        known items.
 
         With `now`, only what the user takes at that very moment is had.
         """
-        own = self.pairs[slice(*np.searchsorted(self.pairs, [user * self.items, (user + 1) * self.items]))] - user * self.items
+        own = (
+            self.pairs[slice(*np.searchsorted(self.pairs, [user * self.items, (user + 1) * self.items]))]
+            - user * self.items
+        )
         if now is not None:
             own = own[self.has_now(np.array([user]), np.array([now]), own[None])[0]]
         has = np.append(own, item)
@@ -197,7 +246,9 @@ class Positives:
                 return others
         everything = f"all {self.known_items} items as positives"
         name = self.users.of(np.array([user]))[0].as_py()
-        raise BadInput(f"user {name!r} has {everything}, so none is left to sample as a negative; leave this user out")
+        raise BadInput(
+            f"user {name!r} has {everything}, so none is left to sample as a negative; leave this user out"
+        )
 
 
 def _among(increasing: Ints, wanted: Ints) -> NDArray[np.bool_]:
@@ -227,14 +278,20 @@ Drawing = Callable[[Draw], Ints]
 def uniform_negatives(draw: Draw) -> Ints:
     """Uniform over the known items that existed before, without what the user has.
 
-    Where past items are hidden, what the user has is all of the user's training positives. Where repeats are part of the task,
-    it is only what the user takes at this very moment: past items are drawn, too, or being in the history would mean positive.
+    Where past items are hidden, what the user has is all of the user's training positives. Where repeats are
+    part of the task,
+    it is only what the user takes at this very moment: past items are drawn, too, or being in the history
+    would mean positive.
     """
     user, item, existing = draw.user_B[:, None], draw.item_B[:, None], draw.existing_B[:, None]
     shape = (len(user), draw.wanted)
 
     def clashing(drawn: Ints) -> NDArray[np.bool_]:
-        own = draw.positives.has_now(draw.user_B, draw.time_B, drawn) if draw.repeats else draw.positives.has(user, drawn)
+        own = (
+            draw.positives.has_now(draw.user_B, draw.time_B, drawn)
+            if draw.repeats
+            else draw.positives.has(user, drawn)
+        )
         return np.asarray(own | (drawn == item))
 
     drawn = (draw.random.random(shape) * existing).astype(np.int64)
@@ -244,14 +301,17 @@ def uniform_negatives(draw: Draw) -> Ints:
             return drawn
         drawn = np.where(clash, (draw.random.random(shape) * existing).astype(np.int64), drawn)
     for context, place in np.argwhere(clashing(drawn)):
-        who, what, most, when = (int(of[context]) for of in (draw.user_B, draw.item_B, draw.existing_B, draw.time_B))
+        who, what, most, when = (
+            int(of[context]) for of in (draw.user_B, draw.item_B, draw.existing_B, draw.time_B)
+        )
         missing = draw.positives.missing(who, what, most, when if draw.repeats else None)
         drawn[context, place] = draw.random.choice(missing)
     return drawn
 
 
 def uniform_items(draw: Draw) -> Ints:
-    """Uniform over the known items that existed before, the user's own positives included, without the logged one."""
+    """Uniform over the known items that existed before, the user's own positives included, without the logged
+    one."""
     item = draw.item_B[:, None]
     # Where the logged one is all there was, over all known items.
     choice = np.where(draw.existing_B > 1, draw.existing_B, draw.positives.known_items)[:, None]
@@ -267,7 +327,8 @@ class Sampling:
     batch_size: int = 512
     """Contexts in a batch."""
     negatives: int | None = None
-    """Sampled negatives per context. By default one where the log has fewer negatives of its own than positives, else none."""
+    """Sampled negatives per context. By default one where the log has fewer negatives of its own than
+    positives, else none."""
     history: int = HISTORY
     """Past items of a user, the newest."""
     audience: int | None = AUDIENCE
@@ -275,7 +336,8 @@ class Sampling:
     positives_only: bool = False
     """Leave out the rows that were shown and not clicked."""
     shared: bool = False
-    """Keep the rows of a user together, and let sequences share what they have in common: for what reads each of them once."""
+    """Keep the rows of a user together, and let sequences share what they have in common: for what reads each
+    of them once."""
     seed: int = 0
     """Of the order of the rows and of the negatives."""
 
@@ -283,8 +345,8 @@ class Sampling:
 class Sampler:
     """An endless, seeded walk over the training rows that may be targets: `for batch in sampler.epoch()`.
 
-    Everything drawn is a function of (seed, epoch, step), so its whole state is two numbers, and a restored sampler goes
-    on exactly where the saved one stopped.
+    Everything drawn is a function of (seed, epoch, step), so its whole state is two numbers, and a restored
+    sampler goes on exactly where the saved one stopped.
     """
 
     def __init__(
@@ -299,9 +361,14 @@ class Sampler:
         wanted = split.targets("train", reads_audiences=settings.audience != 0)
         self.rows = np.flatnonzero(wanted & (self.log.label == 1) if settings.positives_only else wanted)
         if not len(self.rows):
-            raise BadInput("the training part has no rows to learn from: every row is the first of its item, or repeats one")
+            raise BadInput(
+                "the training part has no rows to learn from: every row is the first of its item, or "
+                "repeats one"
+            )
         positives = int(self.log.label[self.rows].sum())
-        self.negatives = settings.negatives if settings.negatives is not None else int(2 * positives > len(self.rows))
+        self.negatives = (
+            settings.negatives if settings.negatives is not None else int(2 * positives > len(self.rows))
+        )
         self.epoch_number, self.step = 0, 0
 
     def __len__(self) -> int:
@@ -325,7 +392,8 @@ class Sampler:
         plan = self._plan()
         while self.step < len(plan):
             made = self._batch(plan[self.step])
-            # Counted before the batch is handed out: a state saved while it is being trained on says that it was.
+            # Counted before the batch is handed out: a state saved while it is being trained on says that it
+            # was.
             self.step += 1
             yield made
         self.epoch_number, self.step = self.epoch_number + 1, 0
@@ -334,35 +402,61 @@ class Sampler:
         return np.random.default_rng([self.settings.seed, self.epoch_number, *what])
 
     def _plan(self) -> list[Ints]:
-        """The rows of each batch: shuffled, then sorted by length within pools, and the batches shuffled again; or user by user."""
+        """The rows of each batch: shuffled, then sorted by length within pools, and the batches shuffled
+        again; or user by user."""
         random, size = self._random(), self.settings.batch_size
         if self.settings.shared:
-            shuffled = np.argsort(random.permutation(len(self.log.users))[self.log.user[self.rows]], kind="stable")
+            shuffled = np.argsort(
+                random.permutation(len(self.log.users))[self.log.user[self.rows]], kind="stable"
+            )
         else:
             shuffled = random.permutation(len(self.rows))
             pool = np.arange(len(shuffled)) // (size * POOL)
             shuffled = shuffled[np.lexsort((self._lengths[shuffled], pool))]
         # Neighbours in a batch must not be alike: some models compare each row with the next one.
-        batches = [self.rows[random.permutation(shuffled[at : at + size])] for at in range(0, len(shuffled), size)]
+        batches = [
+            self.rows[random.permutation(shuffled[at : at + size])] for at in range(0, len(shuffled), size)
+        ]
         return [batches[place] for place in random.permutation(len(batches))]
 
     @cached_property
     def _lengths(self) -> NDArray[np.int64]:
-        start, end = self.log.histories.before(self.log.user[self.rows], self.log.time[self.rows], self.settings.history)
+        start, end = self.log.histories.before(
+            self.log.user[self.rows], self.log.time[self.rows], self.settings.history
+        )
         return end - start
 
     def _batch(self, rows: Ints) -> Batch:
-        user, item, time = self.log.user[rows].astype(np.int64), self.log.item[rows].astype(np.int64), self.log.time[rows]
+        user, item, time = (
+            self.log.user[rows].astype(np.int64),
+            self.log.item[rows].astype(np.int64),
+            self.log.time[rows],
+        )
         candidates, labels = item[:, None], self.log.label[rows][:, None].astype(np.float32)
         if self.negatives:
             existing = np.minimum(self.log.audiences.existing(time), self.split.known_items)
             # At the very first moment nothing existed, so all known items are alike.
             existing = np.where(existing > 0, existing, self.split.known_items)
             random, repeats = self._random(self.step + 1), self.split.repeats
-            drawn = self.drawing(Draw(random, user, item, time, existing, self.negatives, self.epoch_number, self._positives, repeats))
+            drawn = self.drawing(
+                Draw(
+                    random,
+                    user,
+                    item,
+                    time,
+                    existing,
+                    self.negatives,
+                    self.epoch_number,
+                    self._positives,
+                    repeats,
+                )
+            )
             clean = self.drawing is uniform_negatives
             has = np.zeros(drawn.shape) if clean else self._positives.has(user[:, None], drawn)
-            candidates, labels = np.concatenate([candidates, drawn], axis=1), np.concatenate([labels, has], axis=1)
+            candidates, labels = (
+                np.concatenate([candidates, drawn], axis=1),
+                np.concatenate([labels, has], axis=1),
+            )
         make = batch_shared if self.settings.shared else batch
         made = make(self.log, user, time, candidates, labels, self.settings.history, self.settings.audience)
         return (made if self.negatives else _logged(made, self.log, rows))._replace(epoch=self.epoch_number)

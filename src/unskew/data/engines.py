@@ -1,6 +1,8 @@
-"""Where the SQL runs: DuckDB on this machine, Spark on a cluster. The text is one; what the dialects do not share is here.
+"""Where the SQL runs: DuckDB on this machine, Spark on a cluster. The text is one; what the dialects do not
+share is here.
 
-Everything else in the data layer writes standard SQL with a few of Spark's function names; DuckDB gets those names as macros.
+Everything else in the data layer writes standard SQL with a few of Spark's function names; DuckDB gets those
+names as macros.
 """
 
 import re
@@ -31,11 +33,17 @@ CREATE MACRO american_time(x) AS try_strptime(x, '%m/%d/%Y %I:%M:%S %p');
 """
 SPARK_FUNCTIONS = (
     "CREATE TEMPORARY FUNCTION zoned_micros(moment TIMESTAMP) RETURNS BIGINT RETURN unix_micros(moment)",
-    "CREATE TEMPORARY FUNCTION american_time(x STRING) RETURNS TIMESTAMP RETURN try_to_timestamp(x, 'M/d/yyyy h:mm:ss a')",
+    "CREATE TEMPORARY FUNCTION american_time(x STRING) RETURNS TIMESTAMP RETURN try_to_timestamp(x, "
+    "'M/d/yyyy h:mm:ss a')",
 )
 
 
-TYPES = {"string": ("VARCHAR", "STRING"), "int64": ("BIGINT", "BIGINT"), "double": ("DOUBLE", "DOUBLE"), "bool": ("BOOLEAN", "BOOLEAN")}
+TYPES = {
+    "string": ("VARCHAR", "STRING"),
+    "int64": ("BIGINT", "BIGINT"),
+    "double": ("DOUBLE", "DOUBLE"),
+    "bool": ("BOOLEAN", "BOOLEAN"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +101,8 @@ class DuckDB:
             "memory_limit": memory,
             "temp_directory": str(scratch),
             "autoinstall_known_extensions": False,
-            # The statistics of a Parquet file leave NaN out, and DuckDB believes them: it would not even look for one.
+            # The statistics of a Parquet file leave NaN out, and DuckDB believes them: it would not even look
+            # for one.
             "disabled_optimizers": "statistics_propagation",
         }
         try:
@@ -112,13 +121,18 @@ class DuckDB:
         reader = f"{files}, filename = '{FILE}', hive_partitioning = false"
         if scan.kind == "parquet":
             return f"read_parquet({reader})"
-        types = ", ".join(f"{literal(field.name)}: '{TYPES[str(field.type)][0]}'" for field in scan.schema if str(field.type) in TYPES)
+        types = ", ".join(
+            f"{literal(field.name)}: '{TYPES[str(field.type)][0]}'"
+            for field in scan.schema
+            if str(field.type) in TYPES
+        )
         reader += f", columns = {{{types}}}, ignore_errors = {scan.tolerant}"
         if scan.kind == "json":
             return f"read_json({reader}, format = 'newline_delimited')"
         quote = f"quote = {literal(scan.quote)}, escape = {literal(scan.quote)}"
         return (
-            f"read_csv({reader}, auto_detect = false, header = {scan.header}, delim = {literal(scan.delimiter)}, {quote}"
+            f"read_csv({reader}, auto_detect = false, header = {scan.header}, delim = "
+            f"{literal(scan.delimiter)}, {quote}"
             f"{', store_rejects = true' if scan.tolerant else ''})"
         )
 
@@ -138,16 +152,20 @@ class DuckDB:
 
     def numbered(self, scan: Scan, file: str | None) -> str:
         one = scan if file is None else replace(scan, files=(file,))
-        # Ordered by nothing means: as they come. They come in the order of the file, since DuckDB preserves it.
+        # Ordered by nothing means: as they come. They come in the order of the file, since DuckDB preserves
+        # it.
         return f"(SELECT *, row_number() OVER () AS {ROW} FROM {self.scan(one)})"
 
     def unparsed(self) -> list[Unparsed]:
-        known = self.connection.execute("SELECT count(*) FROM duckdb_tables() WHERE table_name = 'reject_errors'").fetchall()
+        known = self.connection.execute(
+            "SELECT count(*) FROM duckdb_tables() WHERE table_name = 'reject_errors'"
+        ).fetchall()
         if known == [(0,)]:
             return []
         rows = self.connection.execute(
             """SELECT file_path, line, min(error_message), any_value(csv_line)
-            FROM reject_errors JOIN reject_scans USING (scan_id, file_id) GROUP BY file_path, line ORDER BY file_path, line"""
+            FROM reject_errors JOIN reject_scans USING (scan_id, file_id)
+            GROUP BY file_path, line ORDER BY file_path, line"""
         ).fetchall()
         return [Unparsed(file, int(line), _why_unparsed(message), text) for file, line, message, text in rows]
 
@@ -156,13 +174,16 @@ class DuckDB:
 
 
 class Spark:
-    """The same SQL on Spark 4. `master` is `local[*]` or a cluster's address; `scratch` is a folder that driver and workers share."""
+    """The same SQL on Spark 4. `master` is `local[*]` or a cluster's address; `scratch` is a folder that
+    driver and workers share."""
 
     def __init__(self, master: str, memory: str, scratch: Path) -> None:
         try:
             from pyspark.sql import SparkSession
         except ImportError:
-            raise BadInput("engine spark needs the extra: pip install 'unskew[spark]' (and Java 17)") from None
+            raise BadInput(
+                "engine spark needs the extra: pip install 'unskew[spark]' (and Java 17)"
+            ) from None
         settings = {
             "spark.driver.memory": memory.lower().rstrip("b"),
             "spark.sql.ansi.enabled": "true",
@@ -183,7 +204,9 @@ class Spark:
         try:
             self.session = builder.getOrCreate()
         except Exception as error:
-            raise UnskewError(f"Spark did not start at {master}: {_first_line(error)}; is Java 17 installed?") from error
+            raise UnskewError(
+                f"Spark did not start at {master}: {_first_line(error)}; is Java 17 installed?"
+            ) from error
         for function in SPARK_FUNCTIONS:
             self.session.sql(function)
         self._scratch = scratch
@@ -197,15 +220,24 @@ class Spark:
         elif scan.kind == "parquet":
             frame = self.session.read.parquet(*scan.files).withColumn(FILE, sql.input_file_name())
         else:
-            columns = ", ".join(f"`{field.name}` {TYPES[str(field.type)][1]}" for field in scan.schema if str(field.type) in TYPES)
+            columns = ", ".join(
+                f"`{field.name}` {TYPES[str(field.type)][1]}"
+                for field in scan.schema
+                if str(field.type) in TYPES
+            )
             mode = "DROPMALFORMED" if scan.tolerant else "FAILFAST"
             reader = self.session.read.schema(columns).option("mode", mode)
             if scan.kind == "json":
                 frame = reader.json(list(scan.files))
             else:
-                # Names are ours, so the header is skipped and not compared; line breaks inside quotes belong to the value.
+                # Names are ours, so the header is skipped and not compared; line breaks inside quotes belong
+                # to the value.
                 reader = reader.options(
-                    header=scan.header, sep=scan.delimiter, quote=scan.quote, escape=scan.quote, multiLine=bool(scan.quote)
+                    header=scan.header,
+                    sep=scan.delimiter,
+                    quote=scan.quote,
+                    escape=scan.quote,
+                    multiLine=bool(scan.quote),
                 )
                 frame = reader.csv(list(scan.files))
             frame = frame.withColumn(FILE, sql.input_file_name())
@@ -213,7 +245,8 @@ class Spark:
         return "source_table"
 
     def table(self, name: str, query: str) -> int:
-        # Every round of the k-core replaces its own input: cut the lineage, or the plan doubles with each round.
+        # Every round of the k-core replaces its own input: cut the lineage, or the plan doubles with each
+        # round.
         with _spark_errors():
             frame = self.session.sql(query).localCheckpoint()
             frame.createOrReplaceTempView(name)
@@ -291,7 +324,9 @@ def _spark_errors() -> Iterator[None]:
     except Exception as error:
         cause = re.search(r"(Caused by: .*|MALFORMED_RECORD.*|\[[A-Z_.]+\].*)", str(error))
         wrong_input = re.search(r"MALFORMED|EOFException|FAILED_READ_FILE|CAST_INVALID_INPUT", str(error))
-        raise (BadInput if wrong_input else UnskewError)(f"Spark: {cause.group(1) if cause else _first_line(error)}") from error
+        raise (BadInput if wrong_input else UnskewError)(
+            f"Spark: {cause.group(1) if cause else _first_line(error)}"
+        ) from error
 
 
 def _why_unparsed(text: str) -> str:

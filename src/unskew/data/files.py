@@ -1,4 +1,5 @@
-"""Files as they are found: which ones, packed or not, their first lines, and the columns and types they have."""
+"""Files as they are found: which ones, packed or not, their first lines, and the columns and types they
+have."""
 
 import csv
 import glob
@@ -18,7 +19,9 @@ from unskew.data.engines import identifier, literal
 from unskew.data.log import is_prepared
 from unskew.errors import BadInput
 
-KINDS = {".csv": "text", ".tsv": "text", ".txt": "text", ".dat": "text", ".inter": "text"} | dict.fromkeys((".parquet", ".pq"), "parquet")
+KINDS = {".csv": "text", ".tsv": "text", ".txt": "text", ".dat": "text", ".inter": "text"} | dict.fromkeys(
+    (".parquet", ".pq"), "parquet"
+)
 KINDS |= dict.fromkeys((".json", ".jsonl", ".ndjson"), "json")
 PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"PK": "a zip file", b"\x28\xb5\x2f\xfd": "zstandard"}
 
@@ -27,20 +30,26 @@ def files_of(name: str) -> list[str]:
     path = Path(name)
     if path.is_dir():
         try:
-            found = sorted(str(file) for file in path.rglob("*") if file.is_file() and suffix(file) in KINDS and _is_ours(file, path))
+            found = sorted(
+                str(file)
+                for file in path.rglob("*")
+                if file.is_file() and suffix(file) in KINDS and _is_ours(file, path)
+            )
         except PermissionError as error:
             raise BadInput(f"{error.filename}: no permission to read it") from None
         if not found:
             raise BadInput(f"{name}: no csv, tsv, parquet, json or inter file in this folder")
         return found
-    found = [name] if path.is_file() else sorted(glob.glob(name, recursive=True))  # noqa: PTH207 (absolute patterns)
+    # Not Path.glob: a pattern may be absolute.
+    found = [name] if path.is_file() else sorted(glob.glob(name, recursive=True))  # noqa: PTH207
     if not found:
         raise BadInput(f"{name}: no such file, folder or pattern")
     return found
 
 
 def _is_ours(file: Path, folder: Path) -> bool:
-    """Whether a file below a folder may be part of the log: nothing hidden, and no prepared folder that lies in it."""
+    """Whether a file below a folder may be part of the log: nothing hidden, and no prepared folder that lies
+    in it."""
     inside = file.relative_to(folder).parts
     return not any(part[0] in "._" for part in inside) and not is_prepared(file.parent)
 
@@ -89,7 +98,8 @@ def check_width(file: str, expected: int, delimiter: str) -> None:
     fields = first_lines(file, 1)[0].split(delimiter)
     if len(fields) != expected:
         raise BadInput(
-            f"{file}, line 1: expected {expected} fields between tabs (impression, user, time, history, impressions), found {len(fields)}"
+            f"{file}, line 1: expected {expected} fields between tabs (impression, user, time, history, "
+            f"impressions), found {len(fields)}"
         )
 
 
@@ -97,7 +107,8 @@ def check_same(names: Iterable[list[str]], files: list[str]) -> None:
     for file, other in zip(files, names := list(names), strict=False):
         if other != names[0]:
             raise BadInput(
-                f"{file}: its columns are not those of {files[0]}; read one kind of file at a time, with a pattern such as 'log_*.csv'"
+                f"{file}: its columns are not those of {files[0]}; read one kind of file at a time, with a "
+                "pattern such as 'log_*.csv'"
             )
 
 
@@ -105,7 +116,9 @@ def header(file: str, delimiter: str) -> list[str]:
     """The names of a text file's columns, from its first line."""
     line = first_lines(file, 1)[0]
     try:
-        fields = next(csv.reader([line], delimiter=delimiter)) if len(delimiter) == 1 else line.split(delimiter)
+        fields = (
+            next(csv.reader([line], delimiter=delimiter)) if len(delimiter) == 1 else line.split(delimiter)
+        )
     except csv.Error:  # a carriage return that ends no line, or a field without end
         said = "expected names between separators; a carriage return in the middle?"
         raise BadInput(f"{file}, line 1: the header cannot be read, {line[:80]!r}; {said}") from None
@@ -120,7 +133,8 @@ def parquet_schema(file: str) -> pa.Schema:
 
 
 def json_schema(files: list[str]) -> pa.Schema:
-    """Names by the first records, types by all of them: a first record may lack a label, or have a whole number for a rating."""
+    """Names by the first records, types by all of them: a first record may lack a label, or have a whole
+    number for a rating."""
     names: dict[str, None] = {}
     for number, line in enumerate(first_lines(files[0], 1000), 1):
         try:
@@ -130,18 +144,27 @@ def json_schema(files: list[str]) -> pa.Schema:
                 continue  # found, and named or set aside, when it is read
             raise BadInput(f"{files[0]}, line 1: not JSON ({error}); expected one object a line") from None
         if not isinstance(record, dict):
-            raise BadInput(f"{files[0]}, line {number}: expected one object a line, found {type(record).__name__}")
+            raise BadInput(
+                f"{files[0]}, line {number}: expected one object a line, found {type(record).__name__}"
+            )
         names |= dict.fromkeys(key for key, value in record.items() if not isinstance(value, dict | list))
     listed = ", ".join(map(literal, files))
     columns = ", ".join(f"{literal(name)}: 'JSON'" for name in names)
     kinds = ", ".join(f"list(DISTINCT json_type({identifier(name)}))" for name in names)
-    source = f"read_json([{listed}], format = 'newline_delimited', columns = {{{columns}}}, ignore_errors = true)"
+    source = (
+        f"read_json([{listed}], format = 'newline_delimited', columns = {{{columns}}}, ignore_errors = true)"
+    )
     with duckdb.connect() as connection:
         try:
             found = connection.execute(f"SELECT {kinds} FROM {source}").fetchall()[0]
         except duckdb.Error as error:
             raise BadInput(f"{files[0]}: {str(error).splitlines()[0]}") from None
-    return pa.schema([(name, _json_type(files[0], name, set(kind) - {None, "NULL"})) for name, kind in zip(names, found, strict=True)])
+    return pa.schema(
+        [
+            (name, _json_type(files[0], name, set(kind) - {None, "NULL"}))
+            for name, kind in zip(names, found, strict=True)
+        ]
+    )
 
 
 def _json_type(file: str, name: str, kinds: set[str]) -> pa.DataType:

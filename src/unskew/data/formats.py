@@ -1,4 +1,5 @@
-"""Which file is it, and where in it are user, item, time and label? Each format answers with SQL over its own columns."""
+"""Which file is it, and where in it are user, item, time and label? Each format answers with SQL over its own
+columns."""
 
 import os
 import re
@@ -11,7 +12,17 @@ import numpy as np
 import pyarrow as pa
 
 from unskew.data.engines import FILE, Scan, identifier
-from unskew.data.files import KINDS, check_same, check_width, files_of, first_lines, header, json_schema, parquet_schema, suffix
+from unskew.data.files import (
+    KINDS,
+    check_same,
+    check_width,
+    files_of,
+    first_lines,
+    header,
+    json_schema,
+    parquet_schema,
+    suffix,
+)
 from unskew.data.log import MARK, TESTS, Log, is_prepared
 from unskew.errors import BadInput
 
@@ -23,7 +34,20 @@ REQUIRED = ("user", "item", "time")
 # Names that people give to the roles, in order of preference; compared without case.
 ALIASES = {
     "user": ("user", "user_id", "userid", "uid", "reviewerid", "visitorid", "customer_id", "session_id"),
-    "item": ("item", "item_id", "itemid", "iid", "movieid", "movie_id", "video_id", "parent_asin", "asin", "product_id", "news_id", "sku"),
+    "item": (
+        "item",
+        "item_id",
+        "itemid",
+        "iid",
+        "movieid",
+        "movie_id",
+        "video_id",
+        "parent_asin",
+        "asin",
+        "product_id",
+        "news_id",
+        "sku",
+    ),
     "time": ("time", "time_ms", "timestamp", "ts", "unixreviewtime", "event_time", "datetime", "date"),
     "label": ("label", "click", "is_click", "clicked", "rating", "overall"),
     "propensity": ("propensity", "propensity_score", "pscore"),
@@ -55,15 +79,16 @@ class Reading:
     position: str | None = None
     """Column of the place on the page."""
     visit: str | None = None
-    """Column of the visit or impression: rows of a user with the same value were shown together. Without one, rows of a user
-    with the same time were."""
+    """Column of the visit or impression: rows of a user with the same value were shown together. Without one,
+    rows of a user with the same time were."""
     tests: str | None = None
-    """Columns, between commas, that are 1 where a row belongs to the test of that name: `--test NAME` then asks for these rows."""
+    """Columns, between commas, that are 1 where a row belongs to the test of that name: `--test NAME` then
+    asks for these rows."""
     title: str | None = None
     """Column of the item's title."""
     positive: float | str | None = None
-    """Which labels are positive: a number (labels of at least this), or words between commas, such as purchase,cart. Without it, labels
-    must be 0 or 1."""
+    """Which labels are positive: a number (labels of at least this), or words between commas, such as
+    purchase,cart. Without it, labels must be 0 or 1."""
     delimiter: str | None = None
     """What stands between the fields of a text file; guessed from its first line where not given."""
     columns: str | None = None
@@ -101,7 +126,9 @@ class Source:
     positive: float | str | None = None
     labels: tuple[float, float] | None = None  # the range that labels of this format have
     origin: dict[str, Any] = field(default_factory=dict)  # what an earlier log already knew of itself
-    derive: Derive = field(default=_as_it_is)  # (relation, columns to keep) -> the relation that the roles are columns of
+    derive: Derive = field(
+        default=_as_it_is
+    )  # (relation, columns to keep) -> the relation that the roles are columns of
 
 
 def recognise(source: Any, reading: Reading) -> Source:
@@ -143,21 +170,33 @@ def _columns(scan: Scan, reading: Reading, name: str) -> Source:
     roles: dict[str, Column] = {}
     for role in ROLES:
         wanted: str | None = getattr(reading, role)
-        column = wanted if wanted is not None else next((simple[alias] for alias in ALIASES[role] if alias in simple), None)
+        column = (
+            wanted
+            if wanted is not None
+            else next((simple[alias] for alias in ALIASES[role] if alias in simple), None)
+        )
         if column is None and role not in REQUIRED:
             continue
         if column is None or column not in names:
             asked = f"no column {wanted!r}" if wanted is not None else f"no column for the {role}"
             raise BadInput(
-                f"{name}: {asked}; expected one of {', '.join(map(repr, names))}, named with --{role} or {role}={_headerless(scan)}"
+                f"{name}: {asked}; expected one of {', '.join(map(repr, names))}, named with --{role} or "
+                f"{role}={_headerless(scan)}"
             )
         if names.count(column) > 1:
             raise BadInput(f"{name}: two columns are named {column!r}; which one is the {role}?")
         place = names.index(column)
         if scan.kind in ("parquet", "json") and sum(other.lower() == column.lower() for other in names) > 1:
-            raise BadInput(f"{name}: the names of two columns differ from {column!r} in case only; rename one of them")
+            raise BadInput(
+                f"{name}: the names of two columns differ from {column!r} in case only; rename one of them"
+            )
         kind = scan.schema.field(place).type
-        roles[role] = Column(identifier(scan.schema.names[place]), _kind(kind, name, column), column, None if scan.kind == "text" else kind)
+        roles[role] = Column(
+            identifier(scan.schema.names[place]),
+            _kind(kind, name, column),
+            column,
+            None if scan.kind == "text" else kind,
+        )
         if role in ("user", "item") and not _sql_knows(kind):
             scan, roles[role] = _by_place(scan, place, roles[role])
     return Source(name, scan, roles | _marks(scan, reading, name), positive=reading.positive)
@@ -172,7 +211,9 @@ def _marks(scan: Scan, reading: Reading, name: str) -> dict[str, Column]:
         if test in (*TESTS, "resampled"):
             raise BadInput(f"{name}: a test {test!r} is there already; rename the column")
         if scan.names.count(column) != 1:
-            raise BadInput(f"{name}: no column {column!r} for a test; expected one of {', '.join(map(repr, scan.names))}")
+            raise BadInput(
+                f"{name}: no column {column!r} for a test; expected one of {', '.join(map(repr, scan.names))}"
+            )
         place = scan.names.index(column)
         kind = _kind(scan.schema.field(place).type, name, column)
         found[f"{MARK}{test}"] = Column(identifier(scan.schema.names[place]), kind, column)
@@ -196,7 +237,10 @@ def _sql_knows(kind: pa.DataType) -> bool:
 def _by_place(scan: Scan, place: int, column: Column) -> tuple[Scan, Column]:
     """Ids of any other type (UUIDs, decimals, durations): SQL gets their places in a sorted list of them."""
     if scan.table is None:
-        raise BadInput(f"column {column.name!r}: ids of type {column.type} in a file; read it with Arrow and pass the table")
+        raise BadInput(
+            f"column {column.name!r}: ids of type {column.type} in a file; read it with Arrow and pass the "
+            "table"
+        )
     values = scan.table.column(place).combine_chunks()
     extension = values.type if isinstance(values, pa.ExtensionArray) else None
     encoded = (values if extension is None else values.storage).dictionary_encode()
@@ -208,18 +252,33 @@ def _by_place(scan: Scan, place: int, column: Column) -> tuple[Scan, Column]:
 
 
 def _headerless(scan: Scan) -> str:
-    return "; a file without a header? name its columns with --columns" if scan.kind == "text" and scan.header else ""
+    return (
+        "; a file without a header? name its columns with --columns"
+        if scan.kind == "text" and scan.header
+        else ""
+    )
 
 
 def _mind(name: str, files: list[str], reading: Reading) -> Source:
-    """MIND's behaviors.tsv: impressions `N1-0 N2-1` (shown, clicked), and the clicks before the log began, in order but undated.
+    """MIND's behaviors.tsv: impressions `N1-0 N2-1` (shown, clicked), and the clicks before the log began, in
+    order but undated.
 
     Each of its files numbers the impressions from 1, so the time is a part of their names.
     """
     if reading.tests is not None:
-        raise BadInput(f"{name}: MIND's format has no columns for named tests; read it as a table with such a column")
+        raise BadInput(
+            f"{name}: MIND's format has no columns for named tests; read it as a table with such a column"
+        )
     columns = ("impression", "user", "time", "history", "impressions")
-    scan = Scan("text", pa.schema([(column, pa.string()) for column in columns]), list(columns), tuple(files), "\t", "", header=False)
+    scan = Scan(
+        "text",
+        pa.schema([(column, pa.string()) for column in columns]),
+        list(columns),
+        tuple(files),
+        "\t",
+        "",
+        header=False,
+    )
     scan = replace(scan, tolerant=reading.skip_bad_rows)
     check_width(files[0], len(columns), "\t")
 
@@ -228,13 +287,15 @@ def _mind(name: str, files: list[str], reading: Reading) -> Source:
         shown = f'(SELECT impression, "user", history, impressions{keep}, {seconds} AS t FROM {relation})'
         pair = "'^(.*)-([01])$'"
         none_kept = keep and ", NULL AS " + keep.removeprefix(", ")
-        # Only the history of a user's first impression lies before all of them. It is dated one second per click, ending
-        # just before the first impression of the whole log.
+        # Only the history of a user's first impression lies before all of them. It is dated one second per
+        # click, ending just before the first impression of the whole log.
         return f"""(
-            SELECT impression || '@' || CAST(t AS STRING) AS impression, "user", regexp_extract(shown, {pair}, 1) AS item, t,
+            SELECT impression || '@' || CAST(t AS STRING) AS impression, "user",
+                regexp_extract(shown, {pair}, 1) AS item, t,
                 TRY_CAST(regexp_extract(shown, {pair}, 2) AS DOUBLE) AS clicked{keep}
             FROM (
-                SELECT impression, "user", t{keep}, explode(split(trim(impressions), ' ')) AS shown FROM {shown} AS listed
+                SELECT impression, "user", t{keep}, explode(split(trim(impressions), ' ')) AS shown
+                FROM {shown} AS listed
             ) AS pairs
             UNION ALL
             SELECT CAST(NULL AS STRING) AS impression, "user", split_part(history, ' ', k) AS item,
@@ -262,14 +323,19 @@ def _open_bandit(name: str, scan: Scan, reading: Reading) -> Source:
     """Open Bandit has no users, only features: everyone with the same features is one user."""
     features = [place for place, column in enumerate(scan.names) if column.startswith("user_feature_")]
     if not features and reading.user is None:
-        raise BadInput(f"{name}: no columns 'user_feature_*', so this is not Open Bandit; name the format and the columns")
+        raise BadInput(
+            f"{name}: no columns 'user_feature_*', so this is not Open Bandit; name the format and the "
+            "columns"
+        )
     found = _columns(scan, replace(reading, user=reading.user or scan.names[features[0]]), name)
     if reading.user is None:
         parts = ", ".join(identifier(scan.schema.names[place]) for place in features)
         found.roles["user"] = Column(f"concat_ws('|', {parts})", "text", "user_feature_*")
     if "exposed" not in found.roles:  # the folders are POLICY/CAMPAIGN/CAMPAIGN.csv
         at_random = f"regexp_like({FILE}, '(^|/)random/[^/]+/[^/]+$')"
-        found.roles["exposed"] = Column(f"CASE WHEN {at_random} THEN 1 ELSE 0 END", "int", "the folder's name")
+        found.roles["exposed"] = Column(
+            f"CASE WHEN {at_random} THEN 1 ELSE 0 END", "int", "the folder's name"
+        )
     return found
 
 
@@ -295,14 +361,21 @@ def _guess(files: list[str]) -> Format:
 def _of_format(files: list[str], form: Format) -> list[str]:
     """Of a folder, the files that hold the log."""
     starts = {"mind": ("behaviors",), "kuairand": ("log_standard", "log_random")}.get(form, ("",))
-    chosen = [file for file in files if Path(file).name.startswith(starts) and not Path(file).name.startswith("item_context")]
+    chosen = [
+        file
+        for file in files
+        if Path(file).name.startswith(starts) and not Path(file).name.startswith("item_context")
+    ]
     return chosen if len(files) > 1 and chosen else files
 
 
 def _file_scan(files: list[str], form: Format, reading: Reading) -> Scan:
     kinds = {KINDS.get(suffix(file), "text") for file in files}
     if len(kinds) > 1:
-        raise BadInput(f"{files[0]}: lies among files of other kinds; read one kind at a time, with a pattern such as 'logs/*.csv'")
+        raise BadInput(
+            f"{files[0]}: lies among files of other kinds; read one kind at a time, with a pattern such as "
+            "'logs/*.csv'"
+        )
     kind = form if form in ("parquet", "json") else "text" if form in ("csv", "inter") else kinds.pop()
     if kind == "parquet":
         schemas = [parquet_schema(file) for file in files]
@@ -337,7 +410,12 @@ def _text_scan(files: list[str], form: Format, reading: Reading) -> Scan:
 def _text(files: list[str], names: list[str], delimiter: str, header: bool = True) -> Scan:
     # SQL sees places, not names: names may be equal, differ in case only, or mean something to SQL.
     return Scan(
-        "text", pa.schema([(f"c{place}", pa.string()) for place in range(len(names))]), names, tuple(files), delimiter, header=header
+        "text",
+        pa.schema([(f"c{place}", pa.string()) for place in range(len(names))]),
+        names,
+        tuple(files),
+        delimiter,
+        header=header,
     )
 
 
@@ -346,7 +424,8 @@ def _is_amazon_rating(fields: list[str]) -> bool:
 
 
 def _amazon_columns(fields: list[str]) -> list[str]:
-    # The 2014 files put the user first, the 2018 files the item. A product code has exactly ten characters; no reviewer's has.
+    # The 2014 files put the user first, the 2018 files the item. A product code has exactly ten characters;
+    # no reviewer's has.
     first = ["item", "user"] if len(fields[0]) == 10 != len(fields[1]) else ["user", "item"]
     return [*first, "rating", "timestamp"]
 
@@ -357,7 +436,9 @@ def _table_scan(table: Any) -> Scan:
     try:
         arrow = table if isinstance(table, pa.Table) else pa.table(table)
     except (TypeError, ValueError, OverflowError, pa.ArrowException) as error:
-        raise BadInput(f"expected a path or a table that Arrow can read, found {type(table).__name__} ({error})") from None
+        raise BadInput(
+            f"expected a path or a table that Arrow can read, found {type(table).__name__} ({error})"
+        ) from None
     if not arrow.num_rows:
         raise BadInput("the table: no rows")
     names = arrow.column_names

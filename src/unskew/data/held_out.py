@@ -1,17 +1,21 @@
-"""Tests of a held-out part. Each is a weight per positive, and a figure of a test is the weighted mean over its positives.
+"""Tests of a held-out part. Each is a weight per positive, and a figure of a test is the weighted mean over
+its positives.
 
     ordinary     every positive counts once
-    balanced     every item counts once: a positive weighs 1 / the positives of its item in this part. The test of the long tail
-    shown        each clicked row among what the same visit showed and was not clicked (logs with impressions). It is broken by
-                 position bias (what stands first is clicked more) and by whatever decided both what was shown and what was liked
+    balanced     every item counts once: a positive weighs 1 / the positives of its item in this part. The
+                 test of the long tail
+    shown        each clicked row among what the same visit showed and was not clicked (logs with
+                 impressions). It is broken by position bias (what stands first is clicked more) and by
+                 whatever decided both what was shown and what was liked
     randomised   only rows that were exposed at random
-    weighted     a positive weighs 1 / its logged propensity; the weighted mean is the self-normalised estimate (SNIPS) of the mean
-                 under uniform exposure. Consistent with the true propensities; a few tiny ones give it a large variance
+    weighted     a positive weighs 1 / its logged propensity; the weighted mean is the self-normalised
+                 estimate (SNIPS) of the mean under uniform exposure. Consistent with the true propensities; a
+                 few tiny ones give it a large variance
     authors      the paper's own resampling, seeded: for comparison with its tables only
     NAME         the rows that a column of the log marks (`prepare --tests NAME`)
 
-Weights come from the whole part, also where only a sample of it is ranked. How much they leave is the effective sample size,
-(sum w)^2 / sum w^2.
+Weights come from the whole part, also where only a sample of it is ranked. How much they leave is the
+effective sample size, (sum w)^2 / sum w^2.
 """
 
 from dataclasses import dataclass
@@ -27,11 +31,17 @@ from unskew.errors import BadInput
 
 Floats = NDArray[np.float64]
 
-Criterion = Literal["ordinary", "balanced", "shown"]  # versions of the validation part by which weights are chosen
+Criterion = Literal[
+    "ordinary", "balanced", "shown"
+]  # versions of the validation part by which weights are chosen
 CRITERIA: tuple[Criterion, ...] = ("ordinary", "balanced", "shown")
-Protocol = Literal["full", "uni100", "authors"]  # how a test is ranked: evaluate.py. Here, because a flag does not wait for torch
+Protocol = Literal[
+    "full", "uni100", "authors"
+]  # how a test is ranked: evaluate.py. Here, because a flag does not wait for torch
 AUTHORS_EXPONENT = 0.005
-COINCIDENCE = 0.05  # without a column of visits, fewer positives with company than this share have it by chance
+COINCIDENCE = (
+    0.05  # without a column of visits, fewer positives with company than this share have it by chance
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +63,8 @@ class HeldOut:
 
 
 def available_tests(split: Split, part: Part = "test") -> tuple[str, ...]:
-    """The tests that a part can have: what was shown, random exposure, logged propensities and marks are not in every log."""
+    """The tests that a part can have: what was shown, random exposure, logged propensities and marks are not
+    in every log."""
     log, found = split.log, ["ordinary", "balanced"]
     rows = held_out(split, part, "ordinary").rows
     together = len(_with_company(split, rows))
@@ -73,12 +84,18 @@ def criteria_of(split: Split) -> tuple[Criterion, ...]:
 
 
 def held_out(
-    split: Split, part: Part, test: str = "ordinary", sample: int | None = None, seed: int = 0, until: int | None = None
+    split: Split,
+    part: Part,
+    test: str = "ordinary",
+    sample: int | None = None,
+    seed: int = 0,
+    until: int | None = None,
 ) -> HeldOut:
     """The positives of a part that a test ranks, in time, with their weights; or a seeded sample of them.
 
-    Left out are positives on items that nobody had before (nothing could be known of them), where past items are hidden those
-    that repeat one, and those that the test itself has no use for. `until` ends the part before that time.
+    Left out are positives on items that nobody had before (nothing could be known of them), where past items
+    are hidden those that repeat one, and those that the test itself has no use for. `until` ends the part
+    before that time.
     """
     if part == "train":
         raise BadInput("the training part is no test")
@@ -97,7 +114,9 @@ def held_out(
     rows, weights = _weighed(split, test, rows, seed)
     left_out["not_in_this_test"] = int(wanted.sum()) - len(rows)
     if sample is not None and len(rows) > sample:
-        chosen = np.random.default_rng([seed, 13]).permutation(len(rows))[:sample]  # a smaller sample is part of a larger one
+        chosen = np.random.default_rng([seed, 13]).permutation(len(rows))[
+            :sample
+        ]  # a smaller sample is part of a larger one
         rows, weights = rows[chosen], weights[chosen]
     order = np.lexsort((rows, log.time[rows]))
     return HeldOut(test, rows[order], weights[order], left_out)
@@ -114,7 +133,10 @@ def _weighed(split: Split, test: str, rows: Ints, seed: int) -> tuple[Ints, Floa
         return kept, np.ones(len(kept))
     if test == "randomised":
         if log.exposed is None:
-            raise BadInput("this log does not say which rows were exposed at random: no randomised test (--exposed names the column)")
+            raise BadInput(
+                "this log does not say which rows were exposed at random: no randomised test (--exposed "
+                "names the column)"
+            )
         return _only(rows, log.exposed[rows] == 1)
     if test == "weighted":
         if log.propensity is None:
@@ -129,8 +151,10 @@ def _weighed(split: Split, test: str, rows: Ints, seed: int) -> tuple[Ints, Floa
         return _only(rows, log.marks[test][rows] == 1)
     if test == "resampled":
         raise BadInput(
-            "the test 'resampled' is gone: it preferred items that training never saw, which are the hits of the day, so it "
-            "rewarded recent popularity; use 'balanced', where every item counts once ('authors' is the paper's own resampling)"
+            "the test 'resampled' is gone: it preferred items that training never saw, which are the hits "
+            "of the day, so it "
+            "rewarded recent popularity; use 'balanced', where every item counts once ('authors' is the "
+            "paper's own resampling)"
         )
     raise BadInput(f"no test {test!r}; there are {', '.join([*TESTS, *log.marks])}")
 
@@ -145,7 +169,8 @@ def _with_company(split: Split, rows: Ints) -> Ints:
 
 
 def company(split: Split, rows: Ints) -> tuple[Ints, Ints]:
-    """The other candidates in the visit of each row: which of the rows, and the item. They existed, as every candidate must."""
+    """The other candidates in the visit of each row: which of the rows, and the item. They existed, as every
+    candidate must."""
     log = split.log
     which, other = log.shown_with(rows)
     item, time = log.item[other].astype(np.int64), np.asarray(log.time[rows[which]])
@@ -161,7 +186,8 @@ def effective_size(weights: Floats) -> float:
 
 
 def authors_acceptance(counts: Ints) -> Floats:
-    """What the paper's code does: minmax of (max f / f_i)^0.005 over the held-out part itself. The most popular item always vanishes."""
+    """What the paper's code does: minmax of (max f / f_i)^0.005 over the held-out part itself. The most
+    popular item always vanishes."""
     present = counts > 0
     weight = np.zeros(len(counts))
     weight[present] = (counts.max(initial=1) / counts[present]) ** AUTHORS_EXPONENT

@@ -1,4 +1,5 @@
-"""A log: who met what, when, and whether it was a positive. In memory or memory-mapped from a prepared folder."""
+"""A log: who met what, when, and whether it was a positive. In memory or memory-mapped from a prepared
+folder."""
 
 import hashlib
 import json
@@ -58,9 +59,15 @@ class Vocabulary:
             raise BadInput(f"expected a list of ids, found {ids!r}")
         try:
             if isinstance(self.ids, pa.ExtensionArray):
-                asked, known = (ids if isinstance(ids, pa.Array) else pa.array(list(ids), self.ids.type)).storage, self.ids.storage
+                asked, known = (
+                    (ids if isinstance(ids, pa.Array) else pa.array(list(ids), self.ids.type)).storage,
+                    self.ids.storage,
+                )
             else:
-                asked, known = (ids if isinstance(ids, pa.Array) else pa.array(list(ids))).cast(self.ids.type), self.ids
+                asked, known = (
+                    (ids if isinstance(ids, pa.Array) else pa.array(list(ids))).cast(self.ids.type),
+                    self.ids,
+                )
             found = pc.index_in(asked, value_set=known)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             raise BadInput(f"ids of type {self.ids.type} expected, as in the log: {error}") from None
@@ -71,8 +78,8 @@ class Vocabulary:
 class Log:
     """Interactions as columns, indexed: row r says that `user[r]` met `item[r]` at `time[r]` with `label[r]`.
 
-    Positives come first, sorted by user and time, then the shown-and-not-clicked, sorted likewise. So the histories
-    are the first columns themselves and cost nothing.
+    Positives come first, sorted by user and time, then the shown-and-not-clicked, sorted likewise. So the
+    histories are the first columns themselves and cost nothing.
     """
 
     user: Codes
@@ -86,8 +93,12 @@ class Log:
     propensity: NDArray[np.float64] | None = None  # logged P(o = 1)
     exposed: NDArray[np.int8] | None = None  # 1 = exposed at random
     position: Codes | None = None  # place on the page
-    visit: Ints | None = None  # rows of one user with the same number were shown together; PAD: not known to have been shown
-    marks: dict[str, NDArray[np.int8]] = field(default_factory=dict)  # of each named test, 1 where a row belongs to it
+    visit: Ints | None = (
+        None  # rows of one user with the same number were shown together; PAD: not known to have been shown
+    )
+    marks: dict[str, NDArray[np.int8]] = field(
+        default_factory=dict
+    )  # of each named test, 1 where a row belongs to it
     facts: dict[str, Any] = field(default_factory=dict)  # how it was made, what was removed
 
     def __len__(self) -> int:
@@ -102,7 +113,9 @@ class Log:
         """Rows whose user had a positive on the same item strictly before."""
         return self.had_before(self.user, self.item, self.time)
 
-    def had_before(self, user: NDArray[np.integer], item: NDArray[np.integer], time: Ints) -> NDArray[np.bool_]:
+    def had_before(
+        self, user: NDArray[np.integer], item: NDArray[np.integer], time: Ints
+    ) -> NDArray[np.bool_]:
         """Whether each user had a positive on each item strictly before each time. Broadcasts."""
         pairs, first = self._first_positives
         pair = np.asarray(user, np.int64) * len(self.items) + item
@@ -111,23 +124,30 @@ class Log:
 
     @cached_property
     def _first_positives(self) -> tuple[Ints, Ints]:
-        """Every pair of a user and an item with a positive, as one increasing number, and the time of the first."""
+        """Every pair of a user and an item with a positive, as one increasing number, and the time of the
+        first."""
         positives = self.positives
-        pairs, which = np.unique(self.user[:positives].astype(np.int64) * len(self.items) + self.item[:positives], return_inverse=True)
+        pairs, which = np.unique(
+            self.user[:positives].astype(np.int64) * len(self.items) + self.item[:positives],
+            return_inverse=True,
+        )
         first = np.full(len(pairs), np.iinfo(np.int64).max)
         np.minimum.at(first, which, self.time[:positives])
         return pairs, first
 
     @cached_property
     def _visits(self) -> tuple[Ints, Ints, Ints]:
-        """A number per row that rows shown together share, and the rows that were not clicked, sorted by it, with it.
+        """A number per row that rows shown together share, and the rows that were not clicked, sorted by it,
+        with it.
 
-        Without a column of visits, rows of the same user and time were shown together. Of an item that a visit shows again and
-        again there is one row, and none if it was clicked in any of them.
+        Without a column of visits, rows of the same user and time were shown together. Of an item that a
+        visit shows again and again there is one row, and none if it was clicked in any of them.
         """
         together = self.time if self.visit is None else self.visit
         _, number = np.unique(together, return_inverse=True)
-        _, number = np.unique(self.user.astype(np.int64) * (int(number.max(initial=0)) + 1) + number, return_inverse=True)
+        _, number = np.unique(
+            self.user.astype(np.int64) * (int(number.max(initial=0)) + 1) + number, return_inverse=True
+        )
         if self.visit is not None:
             number = np.where(np.asarray(self.visit) == PAD, PAD, number)
         pair = number * len(self.items) + self.item
@@ -137,14 +157,17 @@ class Log:
         return number, passed, number[passed]
 
     def shown_with(self, rows: Ints) -> tuple[Ints, Ints]:
-        """What was shown in the same visit as each of these rows and not clicked: which of the rows, and the row of the log."""
+        """What was shown in the same visit as each of these rows and not clicked: which of the rows, and the
+        row of the log."""
         if len(self) == self.positives:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         number, passed, numbers = self._visits
         start, end = (np.searchsorted(numbers, number[rows], side) for side in ("left", "right"))
         lengths = end - start
         which = np.repeat(np.arange(len(rows)), lengths)
-        return which, passed[np.arange(lengths.sum()) + np.repeat(start - np.cumsum(lengths) + lengths, lengths)]
+        return which, passed[
+            np.arange(lengths.sum()) + np.repeat(start - np.cumsum(lengths) + lengths, lengths)
+        ]
 
     def fingerprint(self) -> str:
         """A hash of all rows and ids: two logs with the same one hold the same."""
@@ -156,7 +179,9 @@ class Log:
         for name, mark in sorted(self.marks.items()):
             digest.update(f"{MARK}{name}".encode() + np.ascontiguousarray(mark).data)
         for vocabulary in (self.users, self.items):
-            digest.update(str(vocabulary.ids.type).encode() + "\0".join(map(str, vocabulary.ids.to_pylist())).encode())
+            digest.update(
+                str(vocabulary.ids.type).encode() + "\0".join(map(str, vocabulary.ids.to_pylist())).encode()
+            )
         return digest.hexdigest()
 
     def table(self) -> pa.Table:
@@ -188,10 +213,14 @@ class Log:
         try:
             columns = {name: column(name) for name in (*COLUMNS, *AUDIENCE, *OFFSETS, *facts["extras"])}
             users, items = (pq.read_table(folder / name) for name in ("users.parquet", "items.parquet"))
-            lengths = dict.fromkeys((*COLUMNS, *facts["extras"]), facts["rows"]) | dict.fromkeys(AUDIENCE, facts["positives"])
+            lengths = dict.fromkeys((*COLUMNS, *facts["extras"]), facts["rows"]) | dict.fromkeys(
+                AUDIENCE, facts["positives"]
+            )
             lengths |= {"history_offsets": facts["users"] + 1, "audience_offsets": facts["items"] + 1}
             wrong = [name for name, length in lengths.items() if len(columns[name]) != length]
-            wrong += [name for name, table in (("users", users), ("items", items)) if len(table) != facts[name]]
+            wrong += [
+                name for name, table in (("users", users), ("items", items)) if len(table) != facts[name]
+            ]
             if wrong:
                 raise ValueError(f"{wrong[0]} is not as long as data.json says")
         except (OSError, ValueError, KeyError) as error:
@@ -199,10 +228,15 @@ class Log:
         return assemble(columns, users, items, facts)
 
     def __repr__(self) -> str:
-        return f"Log({len(self):,} rows, {self.positives:,} positives, {len(self.users):,} users, {len(self.items):,} items)"
+        return (
+            f"Log({len(self):,} rows, {self.positives:,} positives, {len(self.users):,} users, "
+            f"{len(self.items):,} items)"
+        )
 
 
-def assemble(columns: dict[str, NDArray[Any]], users: pa.Table, items: pa.Table, facts: dict[str, Any]) -> Log:
+def assemble(
+    columns: dict[str, NDArray[Any]], users: pa.Table, items: pa.Table, facts: dict[str, Any]
+) -> Log:
     """A log from its columns, however they are held."""
     positives = int(columns["history_offsets"][-1])
     titles = items["title"].combine_chunks() if "title" in items.column_names else None
@@ -212,7 +246,9 @@ def assemble(columns: dict[str, NDArray[Any]], users: pa.Table, items: pa.Table,
         marks={name.removeprefix(MARK): column for name, column in columns.items() if name.startswith(MARK)},
         users=Vocabulary(users["id"].combine_chunks()),
         items=Vocabulary(items["id"].combine_chunks(), titles),
-        histories=Sequences(columns["item"][:positives], columns["time"][:positives], columns["history_offsets"]),
+        histories=Sequences(
+            columns["item"][:positives], columns["time"][:positives], columns["history_offsets"]
+        ),
         audiences=Sequences(columns["audience_user"], columns["audience_time"], columns["audience_offsets"]),
         facts=facts,
     )
@@ -228,15 +264,20 @@ def _column_file(folder: Path, name: str) -> Path:
 
 
 def on_disk(folder: Path) -> NewArray:
-    """Arrays that are .npy files. The space is claimed first: a full disk is an error here, not a crash while writing."""
+    """Arrays that are .npy files. The space is claimed first: a full disk is an error here, not a crash while
+    writing."""
 
     def new(name: str, dtype: type, length: int) -> NDArray[Any]:
         path = _column_file(folder, name)
         if length == 0:
             np.save(path, np.empty(0, dtype))
-            return np.load(path)  # type: ignore[no-any-return]
+            return np.load(path)
         with path.open("wb") as file:
-            header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (length,)}
+            header = {
+                "descr": np.lib.format.dtype_to_descr(np.dtype(dtype)),
+                "fortran_order": False,
+                "shape": (length,),
+            }
             np.lib.format.write_array_header_1_0(file, header)
             file.flush()
             size = length * np.dtype(dtype).itemsize
@@ -244,7 +285,7 @@ def on_disk(folder: Path) -> NewArray:
                 os.posix_fallocate(file.fileno(), file.tell(), size)
             else:
                 file.truncate(file.tell() + size)
-        return np.load(path, mmap_mode="r+")  # type: ignore[no-any-return]
+        return np.load(path, mmap_mode="r+")
 
     return new
 
@@ -263,7 +304,8 @@ def _is_ours(name: str) -> bool:
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """A scratch folder that becomes `target` if all goes well and vanishes if not. What was at `target` stays until then."""
+    """A scratch folder that becomes `target` if all goes well and vanishes if not. What was at `target` stays
+    until then."""
     _check_replaceable(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -276,7 +318,9 @@ def new_folder(target: Path) -> Iterator[Path]:
         _check_replaceable(target)
         _swap(scratch, target)
     except OSError as error:
-        raise UnskewError(f"{target}: writing failed ({error.strerror or error}); nothing was written") from error
+        raise UnskewError(
+            f"{target}: writing failed ({error.strerror or error}); nothing was written"
+        ) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -286,12 +330,20 @@ def _check_replaceable(target: Path) -> None:
     if not target.exists():
         return
     try:
-        foreign = sorted(path.name for path in target.iterdir() if not _is_ours(path.name)) if target.is_dir() else [target.name]
+        foreign = (
+            sorted(path.name for path in target.iterdir() if not _is_ours(path.name))
+            if target.is_dir()
+            else [target.name]
+        )
         empty = target.is_dir() and not any(target.iterdir())
     except OSError as error:
         raise BadInput(f"{target}: cannot be read ({error.strerror})") from None
     if foreign or not (empty or is_prepared(target)):
-        found = f"holds {foreign[0]!r}, which would be lost" if foreign and target.is_dir() else "is not a prepared folder"
+        found = (
+            f"holds {foreign[0]!r}, which would be lost"
+            if foreign and target.is_dir()
+            else "is not a prepared folder"
+        )
         raise BadInput(f"{target}: exists and {found}; nothing was written")
 
 
@@ -321,7 +373,9 @@ def is_prepared(folder: Path) -> bool:
 
 
 def save_facts(folder: Path, facts: dict[str, Any]) -> None:
-    (folder / "data.json").write_text(json.dumps({"format": FORMAT, **facts}, indent=1, default=str) + "\n", encoding="utf-8")
+    (folder / "data.json").write_text(
+        json.dumps({"format": FORMAT, **facts}, indent=1, default=str) + "\n", encoding="utf-8"
+    )
 
 
 def _facts(folder: Path) -> dict[str, Any]:
@@ -329,7 +383,10 @@ def _facts(folder: Path) -> dict[str, Any]:
         facts: dict[str, Any] = json.loads((folder / "data.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         if folder.is_file():
-            raise BadInput(f"{folder}: a file, not a prepared folder; prepare it first: `unskew prepare {folder} --out DATA`") from None
+            raise BadInput(
+                f"{folder}: a file, not a prepared folder; prepare it first: `unskew prepare {folder} --out "
+                "DATA`"
+            ) from None
         missing = "no such folder" if not folder.exists() else "not a prepared folder (no data.json)"
         raise BadInput(f"{folder}: {missing}; `unskew prepare SOURCE --out DATA` makes one") from None
     except (OSError, ValueError) as error:
@@ -337,5 +394,8 @@ def _facts(folder: Path) -> dict[str, Any]:
     if not isinstance(facts, dict) or "format" not in facts:
         raise BadInput(f"{folder / 'data.json'}: not the description of a prepared folder")
     if facts["format"] != FORMAT:
-        raise BadInput(f"{folder}: prepared folder of format {facts['format']}, this version reads {FORMAT}; prepare it again")
+        raise BadInput(
+            f"{folder}: prepared folder of format {facts['format']}, this version reads {FORMAT}; prepare "
+            "it again"
+        )
     return facts

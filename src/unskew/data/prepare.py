@@ -1,7 +1,8 @@
-"""Deduplicate, binarise, k-core, index, sort: one SQL text for DuckDB and Spark, ending in flat columns that are memory-mapped.
+"""Deduplicate, binarise, k-core, index, sort: one SQL text for DuckDB and Spark, ending in flat columns that
+are memory-mapped.
 
-Every order below is total and made of values only, so the result depends on the rows, not on their order in a file,
-on threads, on partitions or on the engine.
+Every order below is total and made of values only, so the result depends on the rows, not on their order in a
+file, on threads, on partitions or on the engine.
 """
 
 import csv
@@ -23,7 +24,19 @@ from unskew.config import configured
 from unskew.data.checks import SIDE_FILE, Checked, check, labels_found
 from unskew.data.engines import DuckDB, Engine, Spark
 from unskew.data.formats import Reading, Source, recognise
-from unskew.data.log import AUDIENCE, COLUMNS, EXTRAS, Log, NewArray, assemble, in_memory, is_prepared, new_folder, on_disk, save_facts
+from unskew.data.log import (
+    AUDIENCE,
+    COLUMNS,
+    EXTRAS,
+    Log,
+    NewArray,
+    assemble,
+    in_memory,
+    is_prepared,
+    new_folder,
+    on_disk,
+    save_facts,
+)
 from unskew.data.views import PAD, offsets_of
 from unskew.errors import BadInput, UnskewError
 from unskew.progress import Steps, steps
@@ -34,18 +47,21 @@ class Preparation(Reading):
     """How a log is prepared: how it is read, and which rows stay."""
 
     min_count: int = 1
-    """Users and items with fewer positives in the training part are unknown to every model: they share one learned vector. No row
-    is removed. Kept with the data as the default of `split` and `train`, where the training part is known."""
+    """Users and items with fewer positives in the training part are unknown to every model: they share one
+    learned vector. No row is removed. Kept with the data as the default of `split` and `train`, where the
+    training part is known."""
     k_core: int = 1
-    """Remove users and items with fewer interactions than this, again and again until none is left. A filter over the whole log
-    looks ahead: whatever stays is certain to come again. For comparison with published data sets only; 1 removes nothing."""
+    """Remove users and items with fewer interactions than this, again and again until none is left. A filter
+    over the whole log
+    looks ahead: whatever stays is certain to come again. For comparison with published data sets only; 1
+    removes nothing."""
     core: Literal["iterative", "authors"] = "iterative"
     """How the k-core is made. `authors`: one single pass, items first, then users, as in the paper's code."""
     count: Literal["interactions", "positives"] = "interactions"
     """Which rows count for the k-core."""
     duplicates: Literal["event", "pair", "keep"] = "event"
-    """Of rows with the same user, item and time (`event`) or the same user and item (`pair`) one stays: the first, and of those at
-    the same time the one with the highest label."""
+    """Of rows with the same user, item and time (`event`) or the same user and item (`pair`) one stays: the
+    first, and of those at the same time the one with the highest label."""
     engine: Literal["duckdb", "spark"] = "duckdb"
     """Where the SQL runs."""
     master: str = "local[*]"
@@ -62,12 +78,14 @@ EVERYTHING = Preparation(duplicates="keep")
 def read(source: Any, reading: Reading) -> Log:
     """Read a log into memory: every row checked, nothing removed.
 
-    `source` is a file, a folder, a pattern, or any table that Arrow understands (pandas, polars, Arrow itself);
-    a folder that `prepare` made is opened as it is.
+    `source` is a file, a folder, a pattern, or any table that Arrow understands (pandas, polars, Arrow
+    itself); a folder that `prepare` made is opened as it is.
     """
     if isinstance(source, str | os.PathLike) and is_prepared(Path(source)):
         if reading != Reading():
-            raise BadInput(f"{source}: a prepared folder is opened as it is; how to read it was said when it was made")
+            raise BadInput(
+                f"{source}: a prepared folder is opened as it is; how to read it was said when it was made"
+            )
         return Log.open(source)
     found = recognise(source, reading)
     with _engine(EVERYTHING, None) as engine, steps("read") as job:
@@ -91,15 +109,29 @@ def prepare(source: Any, out: str | os.PathLike[str], settings: Preparation) -> 
 def _engine(settings: Preparation, folder: Path | None) -> Iterator[Engine]:
     with tempfile.TemporaryDirectory(prefix=".engine.", dir=folder, ignore_cleanup_errors=True) as scratch:
         spark = settings.engine == "spark"
-        engine: Engine = Spark(settings.master, settings.memory, Path(scratch)) if spark else DuckDB(settings.memory, Path(scratch))
+        engine: Engine = (
+            Spark(settings.master, settings.memory, Path(scratch))
+            if spark
+            else DuckDB(settings.memory, Path(scratch))
+        )
         try:
             yield engine
         finally:
             engine.close()
 
 
-def _run(engine: Engine, checked: Checked, source: Source, settings: Preparation, new: NewArray, folder: Path | None, job: Steps) -> Log:
-    extras = "".join(f", {name}" for name in (*checked.extras, *(f"mark_{place}" for place in range(len(checked.marks)))))
+def _run(
+    engine: Engine,
+    checked: Checked,
+    source: Source,
+    settings: Preparation,
+    new: NewArray,
+    folder: Path | None,
+    job: Steps,
+) -> Log:
+    extras = "".join(
+        f", {name}" for name in (*checked.extras, *(f"mark_{place}" for place in range(len(checked.marks))))
+    )
     columns = f"u, i, t, y{extras}{', title' if checked.titled else ''}"
     job.advance(note="rows that stay")
     kept = engine.table("core", _first_of_duplicates(checked, settings, columns))
@@ -109,7 +141,8 @@ def _run(engine: Engine, checked: Checked, source: Source, settings: Preparation
     job.advance(note="index")
     for table, key in (("users", "u"), ("items", "i")):
         title = ", title" if checked.titled and key == "i" else ""
-        # Codes follow the first positive in time: what exists at any moment is then a prefix. Who never has one comes last.
+        # Codes follow the first positive in time: what exists at any moment is then a prefix. Who never has
+        # one comes last.
         engine.table(
             table,
             f"""SELECT id, CAST(row_number() OVER (ORDER BY first, seen, id) - 1 AS INT) AS code{title}
@@ -119,7 +152,9 @@ def _run(engine: Engine, checked: Checked, source: Source, settings: Preparation
                 FROM core GROUP BY {key}
             ) AS firsts""",
         )
-    users, items = (_vocabulary(engine, source, table, role) for table, role in (("users", "user"), ("items", "item")))
+    users, items = (
+        _vocabulary(engine, source, table, role) for table, role in (("users", "user"), ("items", "item"))
+    )
     visits, numbered = "", extras
     if "visit" in checked.extras:
         engine.table(
@@ -128,7 +163,10 @@ def _run(engine: Engine, checked: Checked, source: Source, settings: Preparation
             """SELECT id, CAST(row_number() OVER (ORDER BY length(id), id) - 1 AS BIGINT) AS code
             FROM (SELECT DISTINCT visit AS id FROM core WHERE visit IS NOT NULL) AS seen""",
         )
-        visits, numbered = " LEFT JOIN visits ON visit = visits.id", extras.replace(", visit", f", COALESCE(visits.code, {PAD}) AS visit")
+        visits, numbered = (
+            " LEFT JOIN visits ON visit = visits.id",
+            extras.replace(", visit", f", COALESCE(visits.code, {PAD}) AS visit"),
+        )
     engine.table(
         "indexed",
         f"""SELECT users.code AS user_code, items.code AS item_code, t, y{numbered}
@@ -136,13 +174,19 @@ def _run(engine: Engine, checked: Checked, source: Source, settings: Preparation
     )
 
     job.advance(note="sort by user")
-    by_user = f"SELECT user_code, item_code, t, y{extras} FROM indexed ORDER BY y DESC, user_code, t, item_code{extras}"
+    by_user = (
+        f"SELECT user_code, item_code, t, y{extras} FROM indexed ORDER BY y DESC, user_code, t, "
+        f"item_code{extras}"
+    )
     wanted = COLUMNS | {name: EXTRAS[name] for name in checked.extras} | dict.fromkeys(checked.marks, np.int8)
     arrays = _fill(engine.batches(by_user), {name: new(name, dtype, kept) for name, dtype in wanted.items()})
     positives = int(np.count_nonzero(arrays["label"]))
     if not positives:
         there = f" Its labels are {labels_found(engine, source)}." if "label" in source.roles else ""
-        raise BadInput(f"{source.name}: not one positive among {kept} rows; expected some: is --positive {settings.positive} right?{there}")
+        raise BadInput(
+            f"{source.name}: not one positive among {kept} rows; expected some: is --positive "
+            f"{settings.positive} right?{there}"
+        )
 
     job.advance(note="sort by item")
     by_item = "SELECT user_code, t, item_code FROM indexed WHERE y = 1 ORDER BY item_code, t, user_code"
@@ -185,7 +229,8 @@ def _run(engine: Engine, checked: Checked, source: Source, settings: Preparation
 
 
 def _first_of_duplicates(checked: Checked, settings: Preparation, columns: str) -> str:
-    """The first in time; at the same time, the one with the higher label: a click says more than its own impression."""
+    """The first in time; at the same time, the one with the higher label: a click says more than its own
+    impression."""
     if settings.duplicates == "keep":
         return checked.query
     key = "u, i, t" if settings.duplicates == "event" else "u, i"
@@ -193,14 +238,18 @@ def _first_of_duplicates(checked: Checked, settings: Preparation, columns: str) 
     values = ["COALESCE(visit, '')" if name == "visit" else name for name in checked.extras]
     values += [f"mark_{place} DESC" for place in range(len(checked.marks))]
     order = "".join(f", {name}" for name in (*values, *(["title"] if checked.titled else [])))
-    numbered = f"SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY t, y DESC{order}) AS place FROM ({checked.query}) AS good"
+    numbered = (
+        f"SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY t, y DESC{order}) AS place FROM "
+        f"({checked.query}) AS good"
+    )
     return f"SELECT {columns} FROM ({numbered}) AS placed WHERE place = 1"
 
 
 def _core(engine: Engine, settings: Preparation, columns: str, rows: int, job: Steps) -> tuple[int, int, int]:
     """Remove thin users and items from the table `core`: rows left, rows removed, rounds.
 
-    Counting all rows again in each round is what makes a k-core slow; here each round counts only what the last one removed.
+    Counting all rows again in each round is what makes a k-core slow; here each round counts only what the
+    last one removed.
     """
     least, before, rounds = settings.k_core, rows, 0
     if least == 1:
@@ -216,12 +265,18 @@ def _core(engine: Engine, settings: Preparation, columns: str, rows: int, job: S
         everyone = f"SELECT {key} AS id, SUM({'y' if counts else '1'}) AS n FROM core GROUP BY {key}"
         engine.table(f"degree_{key}", everyone)
     while True:
-        thin = sum(engine.table(f"thin_{key}", f"SELECT id FROM degree_{key} WHERE n < {least}") for key in ("u", "i"))
+        thin = sum(
+            engine.table(f"thin_{key}", f"SELECT id FROM degree_{key} WHERE n < {least}")
+            for key in ("u", "i")
+        )
         if not thin:
             return rows, before - rows, rounds
         rounds += 1
         job.advance(note=f"k-core, round {rounds}: {rows:,} rows")
-        thin_row = "EXISTS (SELECT 1 FROM thin_u WHERE thin_u.id = core.u) OR EXISTS (SELECT 1 FROM thin_i WHERE thin_i.id = core.i)"
+        thin_row = (
+            "EXISTS (SELECT 1 FROM thin_u WHERE thin_u.id = core.u) OR EXISTS (SELECT 1 FROM thin_i "
+            "WHERE thin_i.id = core.i)"
+        )
         engine.table("gone", f"SELECT u, i FROM core WHERE ({thin_row}){' AND y = 1' if counts else ''}")
         rows = engine.table("core", f"SELECT {columns} FROM core WHERE NOT ({thin_row})")
         _complain_if_empty(rows, before, settings)
@@ -229,7 +284,8 @@ def _core(engine: Engine, settings: Preparation, columns: str, rows: int, job: S
             engine.table(
                 f"degree_{key}",
                 f"""SELECT d.id, d.n - COALESCE(lost.n, 0) AS n FROM degree_{key} AS d
-                LEFT JOIN (SELECT {key} AS id, count(*) AS n FROM gone GROUP BY {key}) AS lost ON lost.id = d.id
+                LEFT JOIN (SELECT {key} AS id, count(*) AS n FROM gone GROUP BY {key}) AS lost
+                ON lost.id = d.id
                 WHERE d.n >= {least}""",
             )
 
@@ -237,7 +293,8 @@ def _core(engine: Engine, settings: Preparation, columns: str, rows: int, job: S
 def _complain_if_empty(rows: int, before: int, settings: Preparation) -> None:
     if not rows:
         raise BadInput(
-            f"k_core {settings.k_core} removes all {before} rows: no users and items with so many {settings.count}; try a smaller one"
+            f"k_core {settings.k_core} removes all {before} rows: no users and items with so many "
+            f"{settings.count}; try a smaller one"
         )
 
 
@@ -247,11 +304,16 @@ def _fill(batches: Iterator[pa.RecordBatch], arrays: dict[str, NDArray[Any]]) ->
     for batch in batches:
         for (name, array), column in zip(arrays.items(), batch.columns, strict=False):
             if column.null_count:
-                raise UnskewError(f"column {name}: {column.null_count} values were lost on the way; this is a fault of unskew")
+                raise UnskewError(
+                    f"column {name}: {column.null_count} values were lost on the way; this is a fault of "
+                    "unskew"
+                )
             array[place : place + len(column)] = column.to_numpy(zero_copy_only=False)
         place += batch.num_rows
     if any(len(array) != place for array in arrays.values()):
-        raise UnskewError(f"{place} rows came of {len(next(iter(arrays.values())))}; this is a fault of unskew")
+        raise UnskewError(
+            f"{place} rows came of {len(next(iter(arrays.values())))}; this is a fault of unskew"
+        )
     return arrays
 
 
@@ -267,12 +329,17 @@ def _vocabulary(engine: Engine, source: Source, table: str, role: str) -> pa.Tab
     column = source.roles[role]
     if len(vocabulary) == 1:
         only = vocabulary["id"][0].as_py()
-        raise BadInput(f"{source.name}: one single {role}, {only!r}; expected at least two: is {column.name!r} the column of the {role}?")
+        raise BadInput(
+            f"{source.name}: one single {role}, {only!r}; expected at least two: is {column.name!r} the "
+            f"column of the {role}?"
+        )
     if column.ids is not None:
         return vocabulary.set_column(0, "id", column.ids.take(vocabulary["id"].combine_chunks()))
     if column.type is None:
         return vocabulary
     kind = column.type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    kind = pa.string() if pa.types.is_string_view(kind) else kind  # the same values in a layout that Arrow can index
+    kind = (
+        pa.string() if pa.types.is_string_view(kind) else kind
+    )  # the same values in a layout that Arrow can index
     return vocabulary.set_column(0, "id", vocabulary["id"].cast(kind))

@@ -1,4 +1,5 @@
-"""Whole training sequences of users and of items, in batches: what is learned without candidates reads each of them once."""
+"""Whole training sequences of users and of items, in batches: what is learned without candidates reads each
+of them once."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -15,9 +16,11 @@ POOL = 32  # batches whose sequences are sorted by length together
 
 
 class SequenceBatch(NamedTuple):
-    """Padded on the left with PAD. The two views are independent: some users' histories, and some items' audiences.
+    """Padded on the left with PAD. The two views are independent: some users' histories, and some items'
+    audiences.
 
-    An event may be predicted from what is strictly before it, and events at the same moment are not. `past_BL` says how many
+    An event may be predicted from what is strictly before it, and events at the same moment are not.
+    `past_BL` says how many
     events of the window are: they are its first ones.
     """
 
@@ -25,7 +28,8 @@ class SequenceBatch(NamedTuple):
     history_BL: Tensor
     event_BL: Tensor  # the row of the log that each place of a history is
     past_BL: Tensor  # how many events of the window lie strictly before each place
-    target_BL: Tensor  # which places are to be predicted: each event once, without repeats where past items are hidden
+    # Which places are to be predicted: each event once, without repeats where past items are hidden
+    target_BL: Tensor
     item_B: Tensor  # whose audiences these are
     audience_BM: Tensor
     audience_event_BM: Tensor  # the place in the table of audiences
@@ -37,11 +41,14 @@ class SequenceBatch(NamedTuple):
         """The events to be predicted, one after the other."""
         wanted_BL = self.target_BL
         weight_N = None if self.weight_BL is None else self.weight_BL[wanted_BL]
-        return Targets(wanted_BL.nonzero()[:, 0], self.past_BL[wanted_BL], self.history_BL[wanted_BL], weight_N)
+        return Targets(
+            wanted_BL.nonzero()[:, 0], self.past_BL[wanted_BL], self.history_BL[wanted_BL], weight_N
+        )
 
 
 class Targets(NamedTuple):
-    """N events to be predicted: the row of each, how many events of that row are before it, its id, and its weight."""
+    """N events to be predicted: the row of each, how many events of that row are before it, its id, and its
+    weight."""
 
     row_N: Tensor
     past_N: Tensor
@@ -50,19 +57,31 @@ class Targets(NamedTuple):
 
 
 class SequenceSampler:
-    """An endless, seeded walk over all training sequences, cut into windows. Its state is two numbers, as the Sampler's.
+    """An endless, seeded walk over all training sequences, cut into windows. Its state is two numbers, as the
+    Sampler's.
 
-    With `overlap`, a window begins with the last events of the one before, so that every event but a user's first has a
-    past in the window that it is a target of. Without `audience` only histories are walked.
+    With `overlap`, a window begins with the last events of the one before, so that every event but a user's
+    first has a past in the window that it is a target of. Without `audience` only histories are walked.
     """
 
     def __init__(
-        self, split: Split, batch_size: int, seed: int, history: int = HISTORY, audience: int | None = AUDIENCE, overlap: int = 0
+        self,
+        split: Split,
+        batch_size: int,
+        seed: int,
+        history: int = HISTORY,
+        audience: int | None = AUDIENCE,
+        overlap: int = 0,
     ) -> None:
         self.batch_size, self.seed = batch_size, seed
         self.views = (split.log.histories, split.log.audiences)
-        # Positives come first in a log and are sorted as its histories are, so a place in these is a row of the log.
-        self.wanted = np.ones(split.log.positives, bool) if split.repeats else ~split.log.repeated[: split.log.positives]
+        # Positives come first in a log and are sorted as its histories are, so a place in these is a row of
+        # the log.
+        self.wanted = (
+            np.ones(split.log.positives, bool)
+            if split.repeats
+            else ~split.log.repeated[: split.log.positives]
+        )
         self.windows = [windows(split.log.histories, split.known_users, history, split.train_end, overlap)]
         if audience:
             self.windows.append(windows(split.log.audiences, split.known_items, audience, split.train_end))
@@ -86,7 +105,8 @@ class SequenceSampler:
         self.epoch_number, self.step = self.epoch_number + 1, 0
 
     def _plan(self, place: int) -> list[Ints]:
-        """The windows of each batch. Both views have the same number of batches, so the smaller one has smaller batches."""
+        """The windows of each batch. Both views have the same number of batches, so the smaller one has
+        smaller batches."""
         random = np.random.default_rng([self.seed, self.epoch_number, 100 + place])
         start, end = self.windows[place].start, self.windows[place].end
         shuffled = random.permutation(len(start))
@@ -113,7 +133,9 @@ class SequenceSampler:
         event = end[:, None] - ids.shape[1] + np.arange(ids.shape[1])
         inside = event >= start[:, None]
         event = np.where(inside, event, PAD)
-        past = np.where(inside, np.maximum(view.moments[event] - start[:, None], 0), 0) if event.size else event
+        past = (
+            np.where(inside, np.maximum(view.moments[event] - start[:, None], 0), 0) if event.size else event
+        )
         return owner, ids, event, past, first
 
 
@@ -122,7 +144,8 @@ def _nothing() -> tuple[NDArray[np.int64], ...]:
 
 
 class Windows(NamedTuple):
-    """Pieces of sequences: whose each is, where it starts and ends, and where the events begin that it is there to predict."""
+    """Pieces of sequences: whose each is, where it starts and ends, and where the events begin that it is
+    there to predict."""
 
     owner: Ints
     start: Ints
@@ -131,11 +154,12 @@ class Windows(NamedTuple):
 
 
 def windows(view: Sequences, known: int, length: int, train_end: int, overlap: int = 0) -> Windows:
-    """Each known entity's events before the end of training, cut into pieces of about `length`, the newest piece full.
+    """Each known entity's events before the end of training, cut into pieces of about `length`, the newest
+    piece full.
 
-    With `overlap`, each piece also has at least so many events before it, and no cut parts events of one moment, so that a piece
-    holds the past of each of its events; a moment of more than `length` events is a piece of its own, however long.
-    Without it no piece is longer than `length`.
+    With `overlap`, each piece also has at least so many events before it, and no cut parts events of one
+    moment, so that a piece holds the past of each of its events; a moment of more than `length` events is a
+    piece of its own, however long. Without it no piece is longer than `length`.
     """
     oldest, end = view.before(np.arange(known), train_end)
     owner = np.flatnonzero(end > oldest)

@@ -3,14 +3,15 @@
 Click, exposure, preference (the paper's c = r x o), at every visit of user u at time t and for every item i:
 
     c_uit = r_uit * o_uit
-    o_uit ~ Bernoulli(P(o_uit = 1))   independent of each other and of r, given what happened strictly before t
-    r_uit ~ Bernoulli(P(r_uit = 1))
+    o_uit ~ Bernoulli(P(o_uit = 1))   independent of each other and of r, given what happened strictly before
+                                      t r_uit ~ Bernoulli(P(r_uit = 1))
 
 Tastes turn at a constant pace, so they are known at any time:
 
     v(t) = cos(angle) a + sin(angle) b,   angle = drift * (t - START) / (steps * STEP)
 
-    a, b    two orthogonal random vectors per user and per item, of length width^(1/4): <v_u, v_i> has variance 1
+    a, b    two orthogonal random vectors per user and per item, of length width^(1/4): <v_u, v_i> has
+            variance 1
 
 Preference never depends on exposure:
 
@@ -24,17 +25,21 @@ Exposure depends on the past only, along the three arrows of the paper's causal 
                                          + history * <h_u, v_i(t)> + audience * <a_i, v_u(t)>))
 
     n_i     clicks on the item strictly before t; n is their mean over the items
-    h_u     decayed mean of the vectors (as of their click) of the items that u clicked strictly before t; 0 without any
-    a_i     decayed mean of the vectors (as of their click) of the users who clicked i strictly before t; 0 without any
-    k_t     set at each step so that a visit shows `shown` items in expectation: over all users, or SAMPLE random ones
+    h_u     decayed mean of the vectors (as of their click) of the items that u clicked strictly before t; 0
+            without any
+    a_i     decayed mean of the vectors (as of their click) of the users who clicked i strictly before t; 0
+            without any
+    k_t     set at each step so that a visit shows `shown` items in expectation: over all users, or SAMPLE
+            random ones
 
-Both sigmoids stop at +-LIMIT: every pair keeps a chance, as inverse propensities demand. In a decayed mean all older
-clicks weigh `memory` times less whenever a step brings new ones. k_t between two steps is that of the later one; beyond
-the last step it stays that of one step later, though tastes turn on. A share `randomised` of the visits is served by
-another policy, P(o = 1) = shown / items; its clicks count like any others.
+Both sigmoids stop at +-LIMIT: every pair keeps a chance, as inverse propensities demand. In a decayed mean
+all older clicks weigh `memory` times less whenever a step brings new ones. k_t between two steps is that of
+the later one; beyond the last step it stays that of one step later, though tastes turn on. A share
+`randomised` of the visits is served by another policy, P(o = 1) = shown / items; its clicks count like any
+others.
 
-Known exactly: both probabilities, and the probability under which each logged row was exposed (column `propensity`). So
-for any f(u, i, t), with D the shown pairs of visits at fixed histories,
+Known exactly: both probabilities, and the probability under which each logged row was exposed (column
+`propensity`). So for any f(u, i, t), with D the shown pairs of visits at fixed histories,
 
     E_o[sum over D of f / P(o = 1)] = sum of f over all items,   variance = sum of f^2 (1 / P(o = 1) - 1)
 
@@ -76,7 +81,8 @@ class Simulation:
     items: int = 500
     """Number of items."""
     steps: int = 100
-    """Moments at which users visit, an hour apart. What happens in one of them is seen from the next one on."""
+    """Moments at which users visit, an hour apart. What happens in one of them is seen from the next one
+    on."""
     visits: float = 0.1
     """Share of the users who visit in a step, each once."""
     shown: float = 10.0
@@ -139,7 +145,8 @@ class Trail:
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """A simulated log and the truth behind it. Users and items are 0, 1, 2, ...: the ids of the log, not its codes."""
+    """A simulated log and the truth behind it. Users and items are 0, 1, 2, ...: the ids of the log, not its
+    codes."""
 
     settings: Simulation
     log: Log
@@ -160,12 +167,15 @@ class World:
         """P(r = 1): would the user click the item, had it been shown? Broadcasts."""
         return self._of_pairs(self._preference, user, item, time)
 
-    def redraws(self, user: ArrayLike, time: ArrayLike, *, count: int, seed: int) -> Iterator[tuple[Mask, Mask]]:
-        """What the same visits might have brought: `count` fresh draws of o and r, each of shape (visits, items).
+    def redraws(
+        self, user: ArrayLike, time: ArrayLike, *, count: int, seed: int
+    ) -> Iterator[tuple[Mask, Mask]]:
+        """What the same visits might have brought: `count` fresh draws of o and r, each of shape (visits,
+        items).
 
-        Visit v is of `user[v]` at `time[v]`, under the biased policy. Histories and audiences stay those of the log:
-        nothing drawn here is remembered, so a mean over the draws is a mean given the past. To let only o vary, as in
-        Theorem 1, keep the first r.
+        Visit v is of `user[v]` at `time[v]`, under the biased policy. Histories and audiences stay those of
+        the log: nothing drawn here is remembered, so a mean over the draws is a mean given the past. To let
+        only o vary, as in Theorem 1, keep the first r.
         """
         visitors, times = np.broadcast_arrays(np.atleast_1d(np.asarray(user)), np.asarray(time))
         visits = visitors[:, None], np.arange(self.settings.items), times[:, None]
@@ -175,7 +185,9 @@ class World:
             yield random.random(shown.shape) < shown, random.random(liked.shape) < liked
 
     def _exposure(self, user: Ints, item: Ints, time: Ints) -> Floats:
-        _, now = self.clock.before(0, time)  # the number of steps past is that of the one whose policy is in force
+        _, now = self.clock.before(
+            0, time
+        )  # the number of steps past is that of the one whose policy is in force
         history, _ = self.histories.before(user, time)
         audience, clicks = self.audiences.before(item, time)
         mean = self.clicks[now] / self.settings.items
@@ -220,7 +232,9 @@ def simulate(settings: Simulation) -> World:
             user_side = _user_side(histories.means, user_now)
             item_side = _item_side(settings, item_now, audiences.means)
             asked = random.choice(settings.users, min(SAMPLE, settings.users), replace=False)
-            intercepts.append(_intercept(pull + user_side[asked] @ item_side.T, settings.shown, intercepts[-1]))
+            intercepts.append(
+                _intercept(pull + user_side[asked] @ item_side.T, settings.shown, intercepts[-1])
+            )
             if step == settings.steps:
                 break
             pull += np.float32(intercepts[-1])
@@ -229,15 +243,29 @@ def simulate(settings: Simulation) -> World:
             user = visitors[visit]
             alike = np.einsum("nd,nd->n", user_now[user], item_now[item])
             liked = _happens(_liking(settings, alike, appeal[item]), random)
-            row = {"user": user, "item": item, "time": np.full(len(user), time), "label": liked.astype(np.int8)}
+            row = {
+                "user": user,
+                "item": item,
+                "time": np.full(len(user), time),
+                "label": liked.astype(np.int8),
+            }
             visits = np.int64(step) * settings.users + user
-            rows.append(row | {"propensity": chance.astype(np.float64), "exposed": at_random.astype(np.int8), "visit": visits})
+            rows.append(
+                row
+                | {
+                    "propensity": chance.astype(np.float64),
+                    "exposed": at_random.astype(np.int8),
+                    "visit": visits,
+                }
+            )
             histories.add(step, user[liked], item_now[item[liked]])
             audiences.add(step, item[liked], user_now[user[liked]])
             clicks.append(clicks[-1] + int(liked.sum()))
             job.advance()
     if not clicks[-1]:
-        raise BadInput("this world has not one click: expected some; try more steps, visits, shown, or a higher offset")
+        raise BadInput(
+            "this world has not one click: expected some; try more steps, visits, shown, or a higher offset"
+        )
     table = pa.table({name: np.concatenate([row[name] for row in rows]) for name in rows[0]})
     log = read(table)
     times = START + STEP * np.arange(settings.steps)
@@ -272,13 +300,17 @@ class _Profiles:
         np.add.at(self.weights, entity, np.float32(1))
         np.add.at(self.counts, entity, 1)
         self.means[changed] = self.sums[changed] / self.weights[changed, None]
-        self.past.append((np.full(len(changed), step, np.int32), changed, self.means[changed], self.counts[changed]))
+        self.past.append(
+            (np.full(len(changed), step, np.int32), changed, self.means[changed], self.counts[changed])
+        )
 
     def trail(self) -> Trail:
         when, entity, means, counts = (np.concatenate(column) for column in zip(*self.past, strict=True))
         order = np.argsort(entity, kind="stable")  # steps were added in order and stay so within an entity
         times = START + STEP * when[order].astype(np.int64)
-        return Trail(Sequences(when[order], times, offsets_of(entity, len(self.counts))), means[order], counts[order])
+        return Trail(
+            Sequences(when[order], times, offsets_of(entity, len(self.counts))), means[order], counts[order]
+        )
 
 
 def _check(settings: Simulation) -> None:
@@ -290,7 +322,9 @@ def _check(settings: Simulation) -> None:
         if not np.isfinite(getattr(settings, name)):
             raise BadInput(f"{name} {getattr(settings, name)}: expected a finite number")
     if not 1e-6 <= settings.shown / settings.items < 1:
-        raise BadInput(f"shown {settings.shown}: expected at least items / 10^6 and fewer than items, {settings.items}")
+        raise BadInput(
+            f"shown {settings.shown}: expected at least items / 10^6 and fewer than items, {settings.items}"
+        )
     if not 0 < settings.visits <= 1:
         raise BadInput(f"visits {settings.visits}: expected a share above 0 and at most 1")
     for name in ("memory", "randomised"):
@@ -339,14 +373,18 @@ def _chance(logit: Floats) -> Floats:
 
 
 def _happens(chance: Floats, random: np.random.Generator) -> Mask:
-    """A draw per chance. A uniform float32 has steps of 2^-24, too coarse for rare pairs; whole numbers have 2^-32."""
-    return random.integers(0, 1 << 32, chance.shape, np.uint32) < (chance * np.float32(1 << 32)).astype(np.uint32)
+    """A draw per chance. A uniform float32 has steps of 2^-24, too coarse for rare pairs; whole numbers have
+    2^-32."""
+    return random.integers(0, 1 << 32, chance.shape, np.uint32) < (chance * np.float32(1 << 32)).astype(
+        np.uint32
+    )
 
 
 def _intercept(pull: Floats, shown: float, guess: float) -> float:
     """The k with mean over rows of sum_i sigmoid(k + pull_i) = shown.
 
-    Newton on the logarithm, nearly a line where exposure is rare; a step that would leave the bracket halves it.
+    Newton on the logarithm, nearly a line where exposure is rare; a step that would leave the bracket halves
+    it.
     """
     share = shown / pull.shape[1]
     even = float(np.log(share / (1 - share)))

@@ -1,4 +1,5 @@
-"""One global time line, cut into train, valid and test. What a model may know is counted on training rows only."""
+"""One global time line, cut into train, valid and test. What a model may know is counted on training rows
+only."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +16,9 @@ from unskew.errors import BadInput
 Part = Literal["train", "valid", "test"]
 Mask = NDArray[np.bool_]
 
-PART_OF_THE_TASK = 0.01  # share of repeats among the training positives from which `auto` keeps past items as candidates
+PART_OF_THE_TASK = (
+    0.01  # share of repeats among the training positives from which `auto` keeps past items as candidates
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,17 +28,19 @@ class Splitting:
     shares: tuple[float, float, float] = (50, 20, 30)
     """Shares of the rows, in time: train, valid, test."""
     repeats: Literal["auto", "keep", "hide"] = "auto"
-    """Whether items that a user has had before can be recommended again. `keep`: they stay candidates, in training, evaluation and
-    recommendation alike. `hide`: they are no candidates, and repeated targets are left out and counted. `auto`: keep them if at
-    least 1 % of the training positives repeat an item of the same user."""
+    """Whether items that a user has had before can be recommended again. `keep`: they stay candidates, in
+    training, evaluation and recommendation alike. `hide`: they are no candidates, and repeated targets are
+    left out and counted. `auto`: keep them if at least 1 % of the training positives repeat an item of the
+    same user."""
     min_count: int | None = None
-    """Users and items with fewer positives in the training part are unknown to every model: they share one learned vector, and no
-    row is removed. By default what `prepare` was told, and otherwise 1."""
+    """Users and items with fewer positives in the training part are unknown to every model: they share one
+    learned vector, and no row is removed. By default what `prepare` was told, and otherwise 1."""
 
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """The ids that training saw: those with a code below `size`. The `rare` ones among them are treated as unknown."""
+    """The ids that training saw: those with a code below `size`. The `rare` ones among them are treated as
+    unknown."""
 
     size: int
     rare: Mask | None = None
@@ -45,9 +50,9 @@ class Known:
 class Split:
     """A log with its two borders, and the statistics a model may read: all of them of training rows only.
 
-    Rows of equal time are always on the same side of a border. Users and items without a positive in training are kept: their
-    codes are simply not below `known_users` and `known_items`. Of those below, the ones with fewer than `min_count` positives
-    are treated as unknown by the models.
+    Rows of equal time are always on the same side of a border. Users and items without a positive in training
+    are kept: their codes are simply not below `known_users` and `known_items`. Of those below, the ones with
+    fewer than `min_count` positives are treated as unknown by the models.
     """
 
     log: Log
@@ -77,15 +82,17 @@ class Split:
 
     @cached_property
     def first_appearance(self) -> Mask:
-        """Rows whose item had no positive strictly before. Its audience is empty, and that of every other candidate is not, so
-        emptiness would tell the label. At the very first moment all audiences are empty, and emptiness tells nothing."""
+        """Rows whose item had no positive strictly before. Its audience is empty, and that of every other
+        candidate is not, so emptiness would tell the label. At the very first moment all audiences are empty,
+        and emptiness tells nothing."""
         first = self.log.audiences.first_times
         return np.asarray((first[self.log.item] >= self.log.time) & (self.log.time > first.min()))
 
     def targets(self, part: Part, reads_audiences: bool) -> Mask:
-        """Rows that may be trained on or tested: where past items are hidden, no repeats; where audiences are read (and in every
-        test, so that all models have the same rows), no first appearances. What was only ever shown and never clicked in training
-        is unknown, so a training row of it would teach that whatever is unknown is never clicked."""
+        """Rows that may be trained on or tested: where past items are hidden, no repeats; where audiences are
+        read (and in every test, so that all models have the same rows), no first appearances. What was only
+        ever shown and never clicked in training is unknown, so a training row of it would teach that whatever
+        is unknown is never clicked."""
         wanted = self.mask(part)
         if part == "train":
             wanted &= (self.log.item < self.known_items) & (self.log.user < self.known_users)
@@ -138,7 +145,8 @@ def split(log: Log, settings: Splitting) -> Split:
 
 
 def split_at(log: Log, settings: Splitting, train_end: int, valid_end: int) -> Split:
-    """A split with given borders: train is what happened before `train_end`, valid the rest before `valid_end`."""
+    """A split with given borders: train is what happened before `train_end`, valid the rest before
+    `valid_end`."""
     prepared = log.facts.get("settings", {}).get("min_count", 1)
     min_count = int(prepared if settings.min_count is None else settings.min_count)
     if min_count < 1:
@@ -146,7 +154,10 @@ def split_at(log: Log, settings: Splitting, train_end: int, valid_end: int) -> S
     positives = log.positives
     train = np.asarray(log.time[:positives] < train_end)
     if not train.any():
-        raise BadInput(f"the training part has no positive: shares {settings.shares} of {len(log)} rows, before time {train_end}")
+        raise BadInput(
+            f"the training part has no positive: shares {settings.shares} of {len(log)} rows, before time "
+            f"{train_end}"
+        )
     user_counts = np.bincount(log.user[:positives][train], minlength=len(log.users))
     item_counts = np.bincount(log.item[:positives][train], minlength=len(log.items))
     known = int(log.histories.existing(train_end)), int(log.audiences.existing(train_end))
@@ -166,7 +177,9 @@ def borders(time: Ints, shares: NDArray[np.float64]) -> tuple[int, int]:
             return int(ordered[-1]) + 1
         at = ordered[int(wanted)]
         first, last = np.searchsorted(ordered, at, "left"), np.searchsorted(ordered, at, "right")
-        if 0 < first and wanted - first <= last - wanted:  # a border before the first row would leave nothing to train on
+        if (
+            0 < first and wanted - first <= last - wanted
+        ):  # a border before the first row would leave nothing to train on
             return int(at)
         return int(ordered[last]) if last < len(ordered) else int(at) + 1
 

@@ -1,4 +1,5 @@
-"""What tells the label: features that must be as frequent among positives as among the candidates beside them, and filters that look ahead.
+"""What tells the label: features that must be as frequent among positives as among the candidates beside
+them, and filters that look ahead.
 
 A part of the leak audit.
 """
@@ -23,7 +24,8 @@ TELLING = 0.01  # how far from one half the AUC of a feature may be that must no
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was checked: how many rows or entries, the first that is wrong, and what else is to be known."""
+    """One thing that was checked: how many rows or entries, the first that is wrong, and what else is to be
+    known."""
 
     check: str
     checked: int
@@ -36,33 +38,55 @@ class Finding:
 
 
 def telling(split: Split, audience: int) -> list[Finding]:
-    """Features that tell the label: the AUC of each on training pairs as a sampler hands them out, and on test candidates.
+    """Features that tell the label: the AUC of each on training pairs as a sampler hands them out, and on
+    test candidates.
 
-    An audience or a history that is empty must tell nothing. Being in the user's own past may tell something where repeats are part
-    of the task, but no more than among all candidates: past items must be as frequent among drawn negatives as among these.
+    An audience or a history that is empty must tell nothing. Being in the user's own past may tell something
+    where repeats are part
+    of the task, but no more than among all candidates: past items must be as frequent among drawn negatives
+    as among these.
     """
     training, test = _training_pairs(split, audience), _test_candidates(split)
     found = []
     for name in ("empty audience", "empty history", "own past"):
         figures = {
-            where: pairs.auc(name) for where, pairs in (("training pairs", training), ("test candidates", test)) if pairs is not None
+            where: pairs.auc(name)
+            for where, pairs in (("training pairs", training), ("test candidates", test))
+            if pairs is not None
         }
-        note = ", ".join(f"AUC {auc:.3f} on {where}" for where, auc in figures.items()) or "too few rows to tell"
+        note = (
+            ", ".join(f"AUC {auc:.3f} on {where}" for where, auc in figures.items()) or "too few rows to tell"
+        )
         offence = None
         # Negatives of the log's own have contexts of their own: who has no history yet may well take less.
         logged = training is not None and training.has_logged
         for where, auc in figures.items():
-            may_tell = name == "own past" or (name == "empty history" and where == "training pairs" and logged)
+            may_tell = name == "own past" or (
+                name == "empty history" and where == "training pairs" and logged
+            )
             if not may_tell and abs(auc - 0.5) > TELLING:
                 offence = f"on {where} it tells the label: AUC {auc:.3f} alone, expected 0.5"
         if name == "own past" and training is not None and training.drawn is not None:
-            share, expected = float(training.drawn[name].mean()), _own_past_of_candidates(split, *training.contexts)
+            share, expected = (
+                float(training.drawn[name].mean()),
+                _own_past_of_candidates(split, *training.contexts),
+            )
             error = 4 * math.sqrt(max(expected * (1 - expected), 1e-12) / len(training.drawn[name]))
             if split.repeats and abs(share - expected) > TELLING * expected + error:
-                offence = f"{share:.2%} of the drawn negatives are past items of the user, but {expected:.2%} of all candidates are"
+                offence = (
+                    f"{share:.2%} of the drawn negatives are past items of the user, but "
+                    f"{expected:.2%} of all candidates are"
+                )
             if not split.repeats and training.positive[name].mean() != share:
-                offence = f"{training.positive[name].mean():.2%} of the positives and {share:.2%} of the negatives are past items"
-        checked = sum(len(pairs.positive[name]) + len(pairs.negative[name]) for pairs in (training, test) if pairs is not None)
+                offence = (
+                    f"{training.positive[name].mean():.2%} of the positives and {share:.2%} of the "
+                    "negatives are past items"
+                )
+        checked = sum(
+            len(pairs.positive[name]) + len(pairs.negative[name])
+            for pairs in (training, test)
+            if pairs is not None
+        )
         found.append(Finding(name, checked, offence, note))
     return found
 
@@ -73,7 +97,9 @@ class _Pairs:
 
     positive: dict[str, NDArray[np.bool_]]
     negative: dict[str, NDArray[np.bool_]]
-    drawn: dict[str, NDArray[np.bool_]] | None  # of the drawn negatives alone; None where all are the log's own
+    drawn: (
+        dict[str, NDArray[np.bool_]] | None
+    )  # of the drawn negatives alone; None where all are the log's own
     contexts: tuple[Ints, Ints, Ints]
 
     @property
@@ -90,7 +116,11 @@ def _features(split: Split, user: Ints, item: Ints, time: Ints) -> dict[str, NDA
     log = split.log
     (start, end), (first, last) = log.audiences.before(item, time), log.histories.before(user, time)
     empty = (end == start) & (time > log.audiences.times.min())  # at the very first moment all audiences are
-    return {"empty audience": empty, "empty history": last == first, "own past": log.had_before(user, item, time)}
+    return {
+        "empty audience": empty,
+        "empty history": last == first,
+        "own past": log.had_before(user, item, time),
+    }
 
 
 def _training_pairs(split: Split, audience: int) -> _Pairs | None:
@@ -106,20 +136,26 @@ def _training_pairs(split: Split, audience: int) -> _Pairs | None:
     item, label = made.candidates_BC.numpy().ravel(), made.labels_BC.numpy().ravel() == 1
     if len(made.user_B) < FEWEST or not label.any() or label.all():
         return None
-    positive, negative = (_features(split, user[those], item[those], time[those]) for those in (label, ~label))
+    positive, negative = (
+        _features(split, user[those], item[those], time[those]) for those in (label, ~label)
+    )
     others = np.arange(len(item)) % shape[1] > 0  # the logged one comes first
     drawn = _features(split, user[others], item[others], time[others]) if sampler.negatives else None
     return _Pairs(positive, negative, drawn, (user[~others], item[~others], time[~others]))
 
 
 def _own_past_of_candidates(split: Split, user: Ints, item: Ints, time: Ints) -> float:
-    """The share of past items of the user among what a negative may be: what is known and existed, and is not taken at this moment."""
+    """The share of past items of the user among what a negative may be: what is known and existed, and is not
+    taken at this moment."""
     log = split.log
     existing = np.maximum(np.minimum(log.audiences.existing(time), split.known_items), 1)
     drawn = (np.random.default_rng(29).random((len(user), CANDIDATES)) * existing[:, None]).astype(np.int64)
     moment = log.histories.before(user, time)[1]
     which, place = log.histories.flat(moment, np.maximum(moment, log.histories.before(user, time + 1)[1]))
-    taken = np.isin(np.arange(len(user))[:, None] * len(log.items) + drawn, which * len(log.items) + log.histories.ids[place])
+    taken = np.isin(
+        np.arange(len(user))[:, None] * len(log.items) + drawn,
+        which * len(log.items) + log.histories.ids[place],
+    )
     kept = ~taken & (drawn != item[:, None])
     own = log.had_before(user[:, None], drawn, time[:, None]) & kept
     some = kept.any(axis=1)
@@ -131,8 +167,14 @@ def _test_candidates(split: Split) -> _Pairs | None:
     log, rows = split.log, held_out(split, "test", "ordinary", PAIRS).rows
     if len(rows) < FEWEST:
         return None
-    user, item, time = log.user[rows].astype(np.int64), log.item[rows].astype(np.int64), np.asarray(log.time[rows])
-    drawn = (np.random.default_rng(31).random((len(rows), CANDIDATES)) * log.audiences.existing(time)[:, None]).astype(np.int64)
+    user, item, time = (
+        log.user[rows].astype(np.int64),
+        log.item[rows].astype(np.int64),
+        np.asarray(log.time[rows]),
+    )
+    drawn = (
+        np.random.default_rng(31).random((len(rows), CANDIDATES)) * log.audiences.existing(time)[:, None]
+    ).astype(np.int64)
     candidate = drawn != item[:, None]
     if not split.repeats:
         candidate &= ~log.had_before(user[:, None], drawn, time[:, None])
@@ -141,11 +183,14 @@ def _test_candidates(split: Split) -> _Pairs | None:
     if not some.any():
         return None
     user, item, time, other = user[some], item[some], time[some], other[some]
-    return _Pairs(_features(split, user, item, time), _features(split, user, other, time), None, (user, item, time))
+    return _Pairs(
+        _features(split, user, item, time), _features(split, user, other, time), None, (user, item, time)
+    )
 
 
 def look_ahead(split: Split) -> Finding:
-    """A k-core keeps only what comes often enough in the whole log, so whatever has come less often so far is certain to return."""
+    """A k-core keeps only what comes often enough in the whole log, so whatever has come less often so far is
+    certain to return."""
     log = split.log
     least, count = _core(log.facts)
     rows = held_out(split, "test", "ordinary").rows
@@ -157,12 +202,16 @@ def look_ahead(split: Split) -> Finding:
     first = log.item[rows].astype(np.int64) * len(moments)
     before = np.searchsorted(keys, first + tick[rows]) - np.searchsorted(keys, first)
     certain = int((before < least).sum())
-    note = f"the {least}-core made {certain:,} of {len(rows):,} test positives certain: their items had fewer than {least} {count} by then"
+    note = (
+        f"the {least}-core made {certain:,} of {len(rows):,} test positives certain: their items had "
+        f"fewer than {least} {count} by then"
+    )
     return Finding("look-ahead filter", len(rows), None, note)
 
 
 def _core(facts: dict[str, Any]) -> tuple[int, str]:
-    """The largest k-core that a log has been through, and what it counted: also when the log was prepared again since."""
+    """The largest k-core that a log has been through, and what it counted: also when the log was prepared
+    again since."""
     settings = facts.get("settings", {})
     here = int(settings.get("k_core", 1)), str(settings.get("count", "interactions"))
     return max(here, _core(facts["origin"]), key=lambda core: core[0]) if "origin" in facts else here

@@ -1,7 +1,8 @@
 """The two views of a log: each user's items and each item's users, oldest first.
 
-Only this file decides what "before" and "exists" mean: an event is before a moment if its time is strictly earlier, so events
-at the same moment are no past of each other; an item exists once it has had a positive before.
+Only this file decides what "before" and "exists" mean: an event is before a moment if its time is strictly
+earlier, so events at the same moment are no past of each other; an item exists once it has had a positive
+before.
 """
 
 from dataclasses import dataclass
@@ -27,7 +28,8 @@ _CHUNK = 1 << 20
 class Sequences:
     """One sequence per entity, flat: entity e owns `ids[offsets[e]:offsets[e + 1]]`, in order of `times`.
 
-    For histories the entities are users and the ids items; for audiences the entities are items and the ids users.
+    For histories the entities are users and the ids items; for audiences the entities are items and the ids
+    users.
     Only positives are here: a pair that was shown and not clicked is a training target, never a past event.
     """
 
@@ -39,7 +41,8 @@ class Sequences:
         return len(self.offsets) - 1
 
     def before(self, entity: ArrayLike, time: ArrayLike, newest: int | None = None) -> tuple[Ints, Ints]:
-        """Where the events of each entity strictly before each time are: `ids[start:end]`, at most the `newest` of them.
+        """Where the events of each entity strictly before each time are: `ids[start:end]`, at most the
+        `newest` of them.
 
         Vectorised over millions of pairs. An entity outside the table (an unknown id, PAD) has no events.
         """
@@ -63,19 +66,26 @@ class Sequences:
         return first
 
     def existing(self, time: ArrayLike) -> Ints:
-        """How many entities had an event strictly before each time. Codes follow first events, so they are the codes below."""
+        """How many entities had an event strictly before each time. Codes follow first events, so they are
+        the codes below."""
         return np.asarray(np.searchsorted(self.first_times, np.asarray(time, np.int64), "left"))
 
     @cached_property
     def moments(self) -> Ints:
-        """Of each event, the place of the first event of the same entity at the same time. What is before it ends there."""
+        """Of each event, the place of the first event of the same entity at the same time. What is before it
+        ends there."""
         new = np.ones(len(self.ids), bool)
         new[1:] = self.times[1:] != self.times[:-1]
         new[self.offsets[:-1][np.diff(self.offsets) > 0]] = True
-        return np.maximum.accumulate(np.where(new, np.arange(len(new)), 0)) if len(new) else np.zeros(0, np.int64)
+        return (
+            np.maximum.accumulate(np.where(new, np.arange(len(new)), 0))
+            if len(new)
+            else np.zeros(0, np.int64)
+        )
 
     def padded(self, start: Ints, end: Ints, *, right: bool = False) -> Codes:
-        """The windows [start, end) as rows, padded on the left (or on the right), as wide as the longest of them."""
+        """The windows [start, end) as rows, padded on the left (or on the right), as wide as the longest of
+        them."""
         width = int((end - start).max(initial=0))
         if not len(self.ids) or not width:
             return np.full((len(start), width), PAD, np.int32)
@@ -84,10 +94,12 @@ class Sequences:
         return np.where(inside, self.ids[np.where(inside, where, 0)], PAD).astype(np.int32)
 
     def shared(self, start: Ints, end: Ints, length: int) -> tuple[Ints, Ints, Ints]:
-        """Few windows of at most `length` that hold many pasts: where each window starts and ends, and which one is whose.
+        """Few windows of at most `length` that hold many pasts: where each window starts and ends, and which
+        one is whose.
 
-        A past [start, end) is the front part of its window, up to `end`. One that is longer than `length` keeps its newest
-        events, at least half of `length`: windows begin at every half of it, so that neighbours share theirs.
+        A past [start, end) is the front part of its window, up to `end`. One that is longer than `length`
+        keeps its newest events, at least half of `length`: windows begin at every half of it, so that
+        neighbours share theirs.
         """
         half = max(length // 2, 1)
         first = start + half * np.maximum(-(-(end - start - length) // half), 0)
@@ -97,16 +109,19 @@ class Sequences:
         return starts, ends, window
 
     def flat(self, start: Ints, end: Ints) -> tuple[Ints, Ints]:
-        """The windows [start, end) one after the other: of each event in them, the number of its window and its place in the table."""
+        """The windows [start, end) one after the other: of each event in them, the number of its window and
+        its place in the table."""
         lengths = end - start
         window = np.repeat(np.arange(len(start)), lengths)
         return window, np.arange(lengths.sum()) + np.repeat(start - np.cumsum(lengths) + lengths, lengths)
 
     def _position(self, entity: Ints, time: Ints) -> Ints:
-        """The place of the first event of `entity` at or after `time`: one binary search in one composite key."""
+        """The place of the first event of `entity` at or after `time`: one binary search in one composite
+        key."""
         if entity.size < _SORTING_PAYS:
             return np.searchsorted(self._index.keys, self._index.wanted(entity, time))
-        # In order, the searches walk through the table once instead of jumping about in it; in chunks that fit the cache.
+        # In order, the searches walk through the table once instead of jumping about in it; in chunks that
+        # fit the cache.
         flat_entity, flat_time, position = entity.ravel(), time.ravel(), np.empty(entity.size, np.int64)
         for first in range(0, entity.size, _CHUNK):
             chunk = slice(first, first + _CHUNK)
@@ -131,7 +146,8 @@ class Sequences:
 
 @dataclass(frozen=True, eq=False)
 class _Index:
-    """Keys `entity * span + tick`, increasing along the flat table. Ticks are times, or their ranks where times would overflow."""
+    """Keys `entity * span + tick`, increasing along the flat table. Ticks are times, or their ranks where
+    times would overflow."""
 
     keys: Ints
     clock: Ints | None

@@ -1,4 +1,5 @@
-"""Every model of this folder is registered by being in it; those of other packages by their entry points `unskew.models`."""
+"""Every model of this folder is registered by being in it; those of other packages by their entry points
+`unskew.models`."""
 
 import importlib
 import pkgutil
@@ -12,4 +13,6 @@ for _point in entry_points(group="unskew.models"):
     try:
         _point.load()
     except Exception as _error:  # whatever is wrong with another's package, ours works without it
-        warnings.warn(f"model {_point.name} ({_point.value}) cannot be loaded: {_error}", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            f"model {_point.name} ({_point.value}) cannot be loaded: {_error}", RuntimeWarning, stacklevel=2
+        )

@@ -1,4 +1,5 @@
-"""What every model is: scores for B contexts times C candidates, and the stages in which it learns. Registered by being there."""
+"""What every model is: scores for B contexts times C candidates, and the stages in which it learns.
+Registered by being there."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -21,7 +22,9 @@ from unskew.layers import Embeddings, read_before, real, right_padded
 from unskew.losses import cross_entropy
 
 MODELS: dict[str, type["Recommender"]] = {}
-FAMILIES: dict[str, Callable[[type["Recommender"]], type["Recommender"]]] = {}  # `family-model` is made of `model`
+FAMILIES: dict[
+    str, Callable[[type["Recommender"]], type["Recommender"]]
+] = {}  # `family-model` is made of `model`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +40,9 @@ class HistoryConfig(ModelConfig):
     """Past items of a user that the model reads, the newest."""
 
 
-def adam(parameters: Iterable[nn.Parameter], learning_rate: float, weight_decay: float) -> torch.optim.Optimizer:
+def adam(
+    parameters: Iterable[nn.Parameter], learning_rate: float, weight_decay: float
+) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr=learning_rate, weight_decay=weight_decay, fused=True)
 
 
@@ -45,9 +50,11 @@ def adam(parameters: Iterable[nn.Parameter], learning_rate: float, weight_decay:
 class Phase:
     """One kind of epoch: which batches, which loss, and which parameters it may change.
 
-    `pairs`      rows of the log, clicked or not, each with sampled negatives where the log has few of its own (Batch)
+    `pairs`      rows of the log, clicked or not, each with sampled negatives where the log has few of its own
+                 (Batch)
     `positives`  the clicked ones only, each with as many others as the phase asks for (Batch)
-    `prefixes`   as pairs, user by user, with each history and audience a prefix of a row that is read once (Batch with `shared`)
+    `prefixes`   as pairs, user by user, with each history and audience a prefix of a row that is read once
+                 (Batch with `shared`)
     `histories`  whole histories of users, cut into windows, each event once a target (SequenceBatch)
     `sequences`  whole histories of users and audiences of items (SequenceBatch)
     """
@@ -61,7 +68,9 @@ class Phase:
     drawing: Drawing = uniform_negatives
     optimizer: Callable[[Iterable[nn.Parameter], float, float], torch.optim.Optimizer] = adam
     weighted: bool = True  # whether its terms are observed pairs, which a propensity may weight
-    past: tuple[int, int | None] | None = None  # of histories and audiences, how much its batches hold; None: what the model reads
+    past: tuple[int, int | None] | None = (
+        None  # of histories and audiences, how much its batches hold; None: what the model reads
+    )
 
 
 @dataclass(frozen=True)
@@ -78,8 +87,12 @@ class Recommender(nn.Module, ABC):
     name: ClassVar[str]
     paper: ClassVar[str]
     Config: ClassVar[type[ModelConfig]]
-    choose_by: ClassVar[Criterion] = "ordinary"  # the version of the validation part that chooses its weights, unless one is named
-    recipe: ClassVar[dict[str, Any]] = {}  # the settings of training in its paper, where they are not the usual ones
+    choose_by: ClassVar[Criterion] = (
+        "ordinary"  # the version of the validation part that chooses its weights, unless one is named
+    )
+    recipe: ClassVar[
+        dict[str, Any]
+    ] = {}  # the settings of training in its paper, where they are not the usual ones
 
     def __init_subclass__(cls, *, name: str = "", paper: str = "", **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -115,7 +128,8 @@ class Recommender(nn.Module, ABC):
         return self.history
 
     def options(self, split: Split) -> list[dict[str, Tensor]]:
-        """Entries of the state that no gradient can choose: validation tries each of these once, before training."""
+        """Entries of the state that no gradient can choose: validation tries each of these once, before
+        training."""
         return []
 
     def catalog(self, log: Log, first: int, last: int) -> Catalog:
@@ -123,7 +137,8 @@ class Recommender(nn.Module, ABC):
         return PlainCatalog(self.forward, log, self.audience)
 
     def statistics(self, batch: Batch) -> dict[str, float]:
-        """What a record of a round says about the model beside its losses, on a fixed sample of training pairs."""
+        """What a record of a round says about the model beside its losses, on a fixed sample of training
+        pairs."""
         return {}
 
     def reached(self) -> set[str]:
@@ -139,7 +154,9 @@ def model_named(name: str) -> type[Recommender]:
     if name not in MODELS:
         more = "".join(f", {family}-NAME with any of them" for family in FAMILIES)
         everything = [*MODELS, *(f"{family}-{model}" for family in FAMILIES for model in MODELS)]
-        raise BadInput(f"no model {name!r}{did_you_mean(name, everything)}; there are {', '.join(sorted(MODELS))}{more}")
+        raise BadInput(
+            f"no model {name!r}{did_you_mean(name, everything)}; there are {', '.join(sorted(MODELS))}{more}"
+        )
     return MODELS[name]
 
 
@@ -155,7 +172,8 @@ def parameters_of(*modules: nn.Module | nn.Parameter | None) -> list[nn.Paramete
 
 
 class DotProduct(Recommender):
-    """Scores are dot products of a vector per context and a vector per item, so a catalogue costs one matrix product."""
+    """Scores are dot products of a vector per context and a vector per item, so a catalogue costs one matrix
+    product."""
 
     @abstractmethod
     def context(self, batch: Batch) -> Tensor:
@@ -173,13 +191,16 @@ class DotProduct(Recommender):
 
 
 class NextItem(DotProduct):
-    """A network that reads a history once, oldest first, and has a state after each item of it: every prefix at the cost of one.
+    """A network that reads a history once, oldest first, and has a state after each item of it: every prefix
+    at the cost of one.
 
-    `encode` must be causal. Before the first item the state is a learned `start`, so that an empty history has an
-    answer, too; no paper of these models says what a new user gets.
+    `encode` must be causal. Before the first item the state is a learned `start`, so that an empty history
+    has an answer, too; no paper of these models says what a new user gets.
     """
 
-    def __init__(self, split: Split, config: HistoryConfig, width: int, deviation: float | None = None) -> None:
+    def __init__(
+        self, split: Split, config: HistoryConfig, width: int, deviation: float | None = None
+    ) -> None:
         super().__init__(split, config)
         self.items = Embeddings(split.item_ids, width, deviation)
         self.start = nn.Parameter(torch.zeros(width))
@@ -202,10 +223,17 @@ class NextItem(DotProduct):
         return self.states(batch.user_B, right_padded(batch.history_BL))[torch.arange(len(lengths)), lengths]
 
     def vectors(self, item: Tensor) -> Tensor:
-        return self.items(item)  # type: ignore[no-any-return]
+        return self.items(item)
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
-        return (Stage("train", (Phase("next item", "histories", self.next_item_loss, self.parameters),), rounds, validated=True),)
+        return (
+            Stage(
+                "train",
+                (Phase("next item", "histories", self.next_item_loss, self.parameters),),
+                rounds,
+                validated=True,
+            ),
+        )
 
     def next_item_loss(self, batch: SequenceBatch) -> Tensor:
         """The loss of each event given those strictly before it: one pass yields every prefix."""

@@ -1,16 +1,22 @@
-"""BERT4Rec: Sequential Recommendation with Bidirectional Encoder Representations from Transformer (Sun et al., CIKM 2019).
+"""BERT4Rec: Sequential Recommendation with Bidirectional Encoder Representations from Transformer (Sun et
+al., CIKM 2019).
 
-Some places of a window are masked and predicted from all others; to recommend, a mask is appended to the history and read there.
+Some places of a window are masked and predicted from all others; to recommend, a mask is appended to the
+history and read there.
 
-Masks      fresh in every step (the authors make ten copies beforehand, so a round here is ten epochs); always the mask, never another
-           item. A share of the windows masks only the newest moment, which is what recommending looks like. Elsewhere a place is
-           predicted from both sides, as the paper has it: later events, and others of its own moment, are no past, but visible.
-Counting   every masked place counts, the oldest too, but for the one that the window before has counted already.
-Places     counted from the newest, 0. A window has at most history + 1 of them, and so has a history with the mask behind it,
-           which stands at place 0 however short the history is. Nothing is dropped from a history, and an empty one is the mask alone.
+Masks      fresh in every step (the authors make ten copies beforehand, so a round here is ten epochs); always
+           the mask, never another item. A share of the windows masks only the newest moment, which is what
+           recommending looks like. Elsewhere a place is predicted from both sides, as the paper has it: later
+           events, and others of its own moment, are no past, but visible.
+Counting   every masked place counts, the oldest too, but for the one that the window before has counted
+           already.
+Places     counted from the newest, 0. A window has at most history + 1 of them, and so has a history with the
+           mask behind it, which stands at place 0 however short the history is. Nothing is dropped from a
+           history, and an empty one is the mask alone.
 Softmax    over items only (theirs has a row for the mask), with a bias per item.
-Strangers  in a history they read what a mask reads; as candidates they are the mean of the known items, bias included.
-           Where some known items are rare, these are strangers, too, and what a stranger is as a candidate is learned from them.
+Strangers  in a history they read what a mask reads; as candidates they are the mean of the known items, bias
+           included. Where some known items are rare, these are strangers, too, and what a stranger is as a
+           candidate is learned from them.
 Simpler    Adam with a constant rate, for AdamW with warm-up and decay; attention weights are not dropped.
 """
 
@@ -64,7 +70,9 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
         for drawn in (self.items.weight, self.items.unknown, self.places):
             nn.init.normal_(drawn, std=DEVIATION)
         self.norm, self.dropout = nn.LayerNorm(width), Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(width, config.heads, config.inner, config.dropout) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(
+            Block(width, config.heads, config.inner, config.dropout) for _ in range(config.layers)
+        )
         self.head = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))
         self.bias = Embeddings(split.item_ids, 1, deviation=0.0)
 
@@ -77,7 +85,7 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
         for block in self.blocks[:-1]:
             x_BLD = block(x_BLD, x_BLD, visible)
         asking_BWD = x_BLD.gather(1, read_BW[..., None].expand(-1, -1, x_BLD.shape[2]))
-        return self.blocks[-1](asking_BWD, x_BLD, visible)  # type: ignore[no-any-return]  # nobody reads the other places
+        return self.blocks[-1](asking_BWD, x_BLD, visible)  # nobody reads the other places
 
     # As a recommender
 
@@ -86,9 +94,11 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
         return torch.cat([g_BD, torch.ones(len(g_BD), 1)], dim=1)
 
     def _next(self, ids_BL: Tensor) -> Tensor:
-        with_mask_BL = functional.pad(ids_BL, (0, 1), value=self.items.known)  # who is unknown reads what a mask reads
+        with_mask_BL = functional.pad(
+            ids_BL, (0, 1), value=self.items.known
+        )  # who is unknown reads what a mask reads
         newest_B1 = torch.full((len(ids_BL), 1), ids_BL.shape[1])
-        return self.head(self.states(with_mask_BL, None, newest_B1).squeeze(1))  # type: ignore[no-any-return]
+        return self.head(self.states(with_mask_BL, None, newest_B1).squeeze(1))
 
     def vectors(self, item: Tensor) -> Tensor:
         """The table and the bias beside it: the context has a one there."""
@@ -96,7 +106,9 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
             return torch.cat([self.items(item), self.bias(item)], dim=-1)
         table_ID = torch.cat([self.items.table(), self.bias.table()], dim=1)
         unknown = item >= self.items.known
-        return torch.where(unknown[..., None], table_ID.mean(0), functional.embedding(item.masked_fill(unknown, 0), table_ID))
+        return torch.where(
+            unknown[..., None], table_ID.mean(0), functional.embedding(item.masked_fill(unknown, 0), table_ID)
+        )
 
     # How it learns
 
@@ -106,14 +118,24 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
 
     def cloze_loss(self, batch: SequenceBatch) -> Tensor:
         config, longest = self.config, self.config.history + 1
-        ids_BL, past_BL, target_BL = batch.history_BL[:, -longest:], batch.past_BL[:, -longest:], batch.target_BL[:, -longest:]
+        ids_BL, past_BL, target_BL = (
+            batch.history_BL[:, -longest:],
+            batch.past_BL[:, -longest:],
+            batch.target_BL[:, -longest:],
+        )
         hidden = cloze(ids_BL, past_BL, config.masked, config.most_masked, config.newest_only)
         counted_BW = hidden.chosen_BW & target_BL.gather(1, hidden.places_BW)
         g_ND = self.head(self.states(ids_BL, hidden.masked(ids_BL), hidden.places_BW)[counted_BW])
-        weight_N = None if batch.weight_BL is None else batch.weight_BL[:, -longest:].gather(1, hidden.places_BW)[counted_BW]
+        weight_N = (
+            None
+            if batch.weight_BL is None
+            else batch.weight_BL[:, -longest:].gather(1, hidden.places_BW)[counted_BW]
+        )
         targets_N = ids_BL.gather(1, hidden.places_BW)[counted_BW]
         offsets_V = self.bias.table()[:, 0]
-        return cross_entropy(g_ND, self.items.table(), targets_N, weight_N, offsets_V) / max(len(targets_N), 1)
+        return cross_entropy(g_ND, self.items.table(), targets_N, weight_N, offsets_V) / max(
+            len(targets_N), 1
+        )
 
 
 class Block(nn.Module):
@@ -122,7 +144,11 @@ class Block(nn.Module):
     def __init__(self, width: int, heads: int, inner: int, dropout: float) -> None:
         super().__init__()
         self.heads = heads
-        self.query, self.key_value, self.attended = nn.Linear(width, width), nn.Linear(width, 2 * width), nn.Linear(width, width)
+        self.query, self.key_value, self.attended = (
+            nn.Linear(width, width),
+            nn.Linear(width, 2 * width),
+            nn.Linear(width, width),
+        )
         self.widen, self.narrow = nn.Linear(width, inner), nn.Linear(inner, width)
         self.after_attention, self.after_inner = nn.LayerNorm(width), nn.LayerNorm(width)
         self.dropout = Dropout(dropout)
@@ -132,9 +158,11 @@ class Block(nn.Module):
         query = self.query(asking_BWD).view(B, W, self.heads, -1).transpose(1, 2)
         key, value = self.key_value(x_BLD).view(B, x_BLD.shape[1], 2, self.heads, -1).permute(2, 0, 3, 1, 4)
         read = functional.scaled_dot_product_attention(query, key, value, attn_mask=visible)
-        asking_BWD = self.after_attention(asking_BWD + self.dropout(self.attended(read.transpose(1, 2).reshape(B, W, D))))
+        asking_BWD = self.after_attention(
+            asking_BWD + self.dropout(self.attended(read.transpose(1, 2).reshape(B, W, D)))
+        )
         inner = functional.gelu(self.widen(asking_BWD))
-        return self.after_inner(asking_BWD + self.dropout(self.narrow(inner)))  # type: ignore[no-any-return]
+        return self.after_inner(asking_BWD + self.dropout(self.narrow(inner)))
 
 
 class Cloze(NamedTuple):
@@ -153,12 +181,15 @@ def masked_count(length: Tensor, share: float, most: int) -> Tensor:
 
 
 def cloze(ids_BL: Tensor, past_BL: Tensor, share: float, most: int, newest_only: float) -> Cloze:
-    """Draw the places to be masked: a share of each sequence, or its newest moment alone. No sequence is empty."""
+    """Draw the places to be masked: a share of each sequence, or its newest moment alone. No sequence is
+    empty."""
     is_real = real(ids_BL)
     order_BL = torch.rand(ids_BL.shape).masked_fill_(~is_real, 2)
     count_B = masked_count(is_real.sum(1), share, most)
     newest_B = torch.rand(len(ids_BL)) < newest_only
-    newest_BL = is_real & (past_BL == past_BL[:, -1:])  # what happened at the newest event's own moment is not before it
+    newest_BL = is_real & (
+        past_BL == past_BL[:, -1:]
+    )  # what happened at the newest event's own moment is not before it
     order_BL = torch.where(newest_B[:, None] & newest_BL, -1, order_BL)
     count_B = torch.where(newest_B, newest_BL.sum(1), count_B)
     places_BW = order_BL.argsort(dim=1)[:, : int(count_B.max())]

@@ -1,19 +1,22 @@
 """CPR: Cross Pairwise Ranking for Unbiased Item Recommendation (Wan et al., WWW 2022).
 
-No propensities: if P(o = 1 | r = 1) = p_u p_i P(r = 1)^alpha, a comparison of k observed pairs with the same users and items crossed
-is free of p_u and p_i.
+No propensities: if P(o = 1 | r = 1) = p_u p_i P(r = 1)^alpha, a comparison of k observed pairs with the same
+users and items crossed is free of p_u and p_i.
 
     l = softplus(-g),    g = (1 / k) [sum_j s(u_j, i_j) - sum_j s(u_j, i_{j+1})],    j = 1..k, and k + 1 is 1
 
-Symbols: (u_j, i_j) an observed pair, s its score <e_u, e_i>; (u_j, i_{j+1}) must not be observed. An offset per user or per item leaves
-g unchanged, so this model has none, and what it learns is no popularity. Unbiased under the assumption above only.
+Symbols: (u_j, i_j) an observed pair, s its score <e_u, e_i>; (u_j, i_{j+1}) must not be observed. An offset
+per user or per item leaves g unchanged, so this model has none, and what it learns is no popularity. Unbiased
+under the assumption above only.
 
-Decisions. The batch is the pool: consecutive rows of it form cycles of 2, ..., K pairs, in the ratio r of the authors (r times as many
-of k as of k + 1), and the one other candidate of a row is the next item of its cycle. A cycle with a crossed pair that training has seen
-is left out, as is one that repeats a user or an item, which then has such a pair. Of the rest, the 1 / rho with the smallest g are
-trained on (the dynamic step), all k together. The authors draw with replacement and top up what they reject; here an epoch has each
-pair once, and a round has so many epochs that it has as many steps as an epoch of theirs. Their regulariser is reg times the mean squared
-norm of all U + I embeddings, which is a weight decay of 2 reg / (U + I). A weight from outside is averaged over the pairs of a cycle.
+Decisions. The batch is the pool: consecutive rows of it form cycles of 2, ..., K pairs, in the ratio r of the
+authors (r times as many of k as of k + 1), and the one other candidate of a row is the next item of its
+cycle. A cycle with a crossed pair that training has seen is left out, as is one that repeats a user or an
+item, which then has such a pair. Of the rest, the 1 / rho with the smallest g are trained on (the dynamic
+step), all k together. The authors draw with replacement and top up what they reject; here an epoch has each
+pair once, and a round has so many epochs that it has as many steps as an epoch of theirs. Their regulariser
+is reg times the mean squared norm of all U + I embeddings, which is a weight decay of 2 reg / (U + I). A
+weight from outside is averaged over the pairs of a cycle.
 """
 
 from collections.abc import Iterable
@@ -34,7 +37,11 @@ from unskew.models.base import ModelConfig, Phase, Stage, adam
 from unskew.models.factors import MatrixFactors
 
 
-class CPR(MatrixFactors, name="cpr", paper="Wan et al., Cross Pairwise Ranking for Unbiased Item Recommendation, WWW 2022"):
+class CPR(
+    MatrixFactors,
+    name="cpr",
+    paper="Wan et al., Cross Pairwise Ranking for Unbiased Item Recommendation, WWW 2022",
+):
     @dataclass(frozen=True, kw_only=True)
     class Config(ModelConfig):
         width: int = 128
@@ -54,7 +61,10 @@ class CPR(MatrixFactors, name="cpr", paper="Wan et al., Cross Pairwise Ranking f
     def __init__(self, split: Split, config: Config) -> None:
         super().__init__(split, config, config.width)
         if config.longest < 2 or config.sample_ratio <= 0 or config.sample_rate < 1 or config.regulariser < 0:
-            raise BadInput(f"{config}: expected cycles of at least 2, a ratio above 0, a rate of at least 1, a regulariser of at least 0")
+            raise BadInput(
+                f"{config}: expected cycles of at least 2, a ratio above 0, a rate of at least 1, a "
+                "regulariser of at least 0"
+            )
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         config = self.config
@@ -71,12 +81,17 @@ class CPR(MatrixFactors, name="cpr", paper="Wan et al., Cross Pairwise Ranking f
         )
         return (Stage("train", (phase,), rounds, validated=True),)
 
-    def optimizer(self, parameters: Iterable[nn.Parameter], learning_rate: float, weight_decay: float) -> torch.optim.Optimizer:
+    def optimizer(
+        self, parameters: Iterable[nn.Parameter], learning_rate: float, weight_decay: float
+    ) -> torch.optim.Optimizer:
         embeddings = len(self.users.weight) + len(self.items.weight)
-        return adam(parameters, learning_rate, weight_decay + 2 * self.config.regulariser / max(embeddings, 1))
+        return adam(
+            parameters, learning_rate, weight_decay + 2 * self.config.regulariser / max(embeddings, 1)
+        )
 
     def next_of_cycle(self, draw: Draw) -> Ints:
-        """The next item of each row's cycle. Beside all cycles a row is its own: its item is observed, so it will not count."""
+        """The next item of each row's cycle. Beside all cycles a row is its own: its item is observed, so it
+        will not count."""
         following = np.arange(len(draw.item_B))
         for rows, length in cycles(len(following), self.config.longest, self.config.sample_ratio):
             following[rows] = np.roll(following[rows].reshape(-1, length), -1, axis=1).ravel()
@@ -117,8 +132,13 @@ def sizes(pairs: int, longest: int, ratio: float) -> list[int]:
 def cycles(pairs: int, longest: int, ratio: float) -> list[tuple[slice, int]]:
     """The rows of a pool that are cycles of each length, one cycle after the other."""
     lengths = range(2, longest + 1)
-    ends = np.cumsum([0] + [size * length for size, length in zip(sizes(pairs, longest, ratio), lengths, strict=True)])
-    return [(slice(int(start), int(end)), length) for (start, end), length in zip(pairwise(ends), lengths, strict=True)]
+    ends = np.cumsum(
+        [0] + [size * length for size, length in zip(sizes(pairs, longest, ratio), lengths, strict=True)]
+    )
+    return [
+        (slice(int(start), int(end)), length)
+        for (start, end), length in zip(pairwise(ends), lengths, strict=True)
+    ]
 
 
 def hardest(g_T: Tensor, rate: float) -> Tensor:

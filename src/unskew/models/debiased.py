@@ -1,12 +1,17 @@
-"""Any recommender, debiased: the paper's claim that its weights fit every backbone (Table model-agnostic), as one class.
+"""Any recommender, debiased: the paper's claim that its weights fit every backbone (Table model-agnostic), as
+one class.
 
-`debiased-gru4rec` is GRU4Rec whose own loss is weighted, pair by pair, by the inverse of how likely each pair was observed. Stage 1
-estimates that likelihood; stage 2 alternates between the estimate and the backbone. Where the backbone is trained on whole
-histories, every event has one weight, computed once after each epoch of the estimator.
+`debiased-gru4rec` is GRU4Rec whose own loss is weighted, pair by pair, by the inverse of how likely each pair
+was observed. Stage 1 estimates that likelihood; stage 2 alternates between the estimate and the backbone.
+Where the backbone is trained on whole histories, every event has one weight, computed once after each epoch
+of the estimator.
 
-    ips      w = alpha / P(i, h_u) + (1 - alpha) / P(u, h_i)     unbiased with the true propensities, of any variance; over its mean
-    clipped  the same with max(P, M)                             biased as M grows, variance at most (1/M - 1) delta^2 per pair
-    snips    the clipped ones over their mean in the batch       biased of order 1/n, does not change the scale of the loss
+    ips      w = alpha / P(i, h_u) + (1 - alpha) / P(u, h_i)     unbiased with the true propensities, of any
+             variance; over its mean
+    clipped  the same with max(P, M)                             biased as M grows, variance at most (1/M - 1)
+             delta^2 per pair
+    snips    the clipped ones over their mean in the batch       biased of order 1/n, does not change the
+             scale of the loss
 """
 
 from dataclasses import dataclass, field, make_dataclass, replace
@@ -39,7 +44,8 @@ class Weighting(ModelConfig):
     propensity: Estimator = "dual"
     """How P(o = 1) is estimated: both GRUs, one of them, not at all, by frequency, or as logged."""
     weights: Literal["clipped", "ips", "snips"] = "clipped"
-    """What is made of it: clipped inverse propensities, plain ones, or clipped ones with mean one in each batch."""
+    """What is made of it: clipped inverse propensities, plain ones, or clipped ones with mean one in each
+    batch."""
     alpha: float = 0.5
     """Weight of the item view."""
     clip: float = 0.05
@@ -59,7 +65,8 @@ class Weighting(ModelConfig):
 
 
 class Debiased(Recommender):
-    """A backbone and a propensity. The estimator has embeddings of its own, because not every backbone has any."""
+    """A backbone and a propensity. The estimator has embeddings of its own, because not every backbone has
+    any."""
 
     Backbone: ClassVar[type[Recommender]]
     choose_by: ClassVar[Criterion] = "balanced"
@@ -72,8 +79,12 @@ class Debiased(Recommender):
         clip = LEAST if config.weights == "ips" else config.clip
         tables = Embeddings(0, 1), Embeddings(0, 1)
         if config.propensity in ("dual", "item", "user"):
-            tables = tuple(Embeddings(known, config.propensity_width) for known in (split.item_ids, split.user_ids))  # type: ignore[assignment]
-        self.propensity = estimator(config.propensity, split, tables, config.gru_layers, config.alpha, clip, owner=True)
+            tables = tuple(
+                Embeddings(known, config.propensity_width) for known in (split.item_ids, split.user_ids)
+            )  # type: ignore[assignment]
+        self.propensity = estimator(
+            config.propensity, split, tables, config.gru_layers, config.alpha, clip, owner=True
+        )
         self._of_rows: Tensor | None = None
         self._mean: float | None = None
 
@@ -81,7 +92,11 @@ class Debiased(Recommender):
 
     @property
     def history(self) -> int:
-        return self.backbone.history if self.config.propensity == "none" else max(self.backbone.history, self.config.past_items)
+        return (
+            self.backbone.history
+            if self.config.propensity == "none"
+            else max(self.backbone.history, self.config.past_items)
+        )
 
     @property
     def audience(self) -> int | None:
@@ -93,10 +108,13 @@ class Debiased(Recommender):
         return self.backbone.window
 
     def options(self, split: Split) -> list[dict[str, Tensor]]:
-        return [{f"backbone.{name}": value for name, value in option.items()} for option in self.backbone.options(split)]
+        return [
+            {f"backbone.{name}": value for name, value in option.items()}
+            for option in self.backbone.options(split)
+        ]
 
     def forward(self, batch: Batch) -> Tensor:
-        return self.backbone(self._own(batch))  # type: ignore[no-any-return]
+        return self.backbone(self._own(batch))
 
     def catalog(self, log: Log, first: int, last: int) -> Catalog:
         return _Shorter(self, self.backbone.catalog(log, first, last))
@@ -112,15 +130,25 @@ class Debiased(Recommender):
     # How it learns
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
-        its = tuple(replace(stage, phases=tuple(map(self._weighted, stage.phases))) for stage in self.backbone.stages(rounds))
+        its = tuple(
+            replace(stage, phases=tuple(map(self._weighted, stage.phases)))
+            for stage in self.backbone.stages(rounds)
+        )
         if not isinstance(self.propensity, DualGRU) or not its:
             return its
         past = self.config.past_items, self.config.past_users
         exposure = Phase(
-            "exposure", "sequences", self.autoregressive_loss, lambda: parameters_of(self.propensity), weighted=False, past=past
+            "exposure",
+            "sequences",
+            self.autoregressive_loss,
+            lambda: parameters_of(self.propensity),
+            weighted=False,
+            past=past,
         )
         again = replace(exposure, epochs=self.config.propensity_epochs)
-        its = tuple(replace(stage, phases=(again, *stage.phases)) if stage.validated else stage for stage in its)
+        its = tuple(
+            replace(stage, phases=(again, *stage.phases)) if stage.validated else stage for stage in its
+        )
         return Stage("exposure", (exposure,), self.config.propensity_rounds), *its
 
     def autoregressive_loss(self, batch: SequenceBatch) -> Tensor:
@@ -133,8 +161,14 @@ class Debiased(Recommender):
             if self.config.propensity == "none" or not phase.weighted:
                 return phase.loss(self._own(batch) if isinstance(batch, Batch) else batch)
             if isinstance(batch, Batch):
-                weight = self.propensity.weights(newest(batch, self.config.past_items, self.config.past_users))
-                return phase.loss(self._own(batch)._replace(weight_BC=self._normalised(weight, torch.ones_like(weight).bool())))
+                weight = self.propensity.weights(
+                    newest(batch, self.config.past_items, self.config.past_users)
+                )
+                return phase.loss(
+                    self._own(batch)._replace(
+                        weight_BC=self._normalised(weight, torch.ones_like(weight).bool())
+                    )
+                )
             weight = self._rows()[batch.event_BL]
             return phase.loss(batch._replace(weight_BL=self._normalised(weight, batch.target_BL)))
 
@@ -142,9 +176,10 @@ class Debiased(Recommender):
         return replace(phase, loss=loss, past=phase.past or own)
 
     def _normalised(self, weight: Tensor, counted: Tensor) -> Tensor:
-        """Weights on the scale of the loss without them, so that clipping gradients by their norm means the same: clipped ones
-        times M, as in DEPS, so that none is above one; `snips` over their mean in the batch; `ips` over their mean in training.
-        The last is one constant for all batches, so the estimate stays unbiased up to that constant."""
+        """Weights on the scale of the loss without them, so that clipping gradients by their norm means the
+        same: clipped ones times M, as in DEPS, so that none is above one; `snips` over their mean in the
+        batch; `ips` over their mean in training. The last is one constant for all batches, so the estimate
+        stays unbiased up to that constant."""
         if self.config.weights == "snips":
             return weight / weight[counted].mean() if bool(counted.any()) else weight
         return weight * self.propensity.clip if self.config.weights == "clipped" else weight / self._typical()
@@ -160,7 +195,9 @@ class Debiased(Recommender):
         return self._mean
 
     def _weights_of(self, rows: Ints) -> Tensor:
-        return self.propensity.weights(batch_of_rows(self.split.log, rows, self.config.past_items, self.config.past_users)).squeeze(1)
+        return self.propensity.weights(
+            batch_of_rows(self.split.log, rows, self.config.past_items, self.config.past_users)
+        ).squeeze(1)
 
     @torch.no_grad()
     def _rows(self) -> Tensor:
@@ -199,11 +236,23 @@ class _Shorter:
 
 @cache
 def debias(kind: type[Recommender]) -> type[Debiased]:
-    """The debiased version of a recommender, as a kind of its own: its settings are the weighting's, and `backbone`'s."""
+    """The debiased version of a recommender, as a kind of its own: its settings are the weighting's, and
+    `backbone`'s."""
     backbone: Any = ("backbone", kind.Config, field(default_factory=kind.Config))
-    config = make_dataclass("Config", [backbone], bases=(Weighting,), frozen=True, kw_only=True, namespace={"__doc__": Weighting.__doc__})
+    config = make_dataclass(
+        "Config",
+        [backbone],
+        bases=(Weighting,),
+        frozen=True,
+        kw_only=True,
+        namespace={"__doc__": Weighting.__doc__},
+    )
     names = {"name": f"debiased-{kind.name}", "paper": f"{kind.paper}; weighted as in Xu et al., CIKM 2022"}
-    return type(f"Debiased{kind.__name__}", (Debiased,), {"Backbone": kind, "Config": config, "recipe": kind.recipe, **names})
+    return type(
+        f"Debiased{kind.__name__}",
+        (Debiased,),
+        {"Backbone": kind, "Config": config, "recipe": kind.recipe, **names},
+    )
 
 
 FAMILIES["debiased"] = debias

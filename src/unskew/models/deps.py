@@ -20,11 +20,14 @@ from unskew.models.base import HistoryConfig, Phase, Recommender, Stage, paramet
 from unskew.propensity import DualGRU, Estimator, estimator
 
 
-class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensity Score Estimation, CIKM 2022"):
+class DEPS(
+    Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensity Score Estimation, CIKM 2022"
+):
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
         audience: int = AUDIENCE
-        """Past users of an item that the model reads, the newest. The authors' 30 hide how popular it is; 500 may rank far better."""
+        """Past users of an item that the model reads, the newest. The authors' 30 hide how popular it is; 500
+        may rank far better."""
         width: int = 64
         """Width of embeddings and states (d)."""
         layers: int = 2
@@ -38,7 +41,8 @@ class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensit
         dropout: float = 0.5
         """Share of activations dropped in the transformers."""
         hidden_ids: float = 0.1
-        """Share of the ids hidden from the recommender while training, so that ids which training never saw mean something."""
+        """Share of the ids hidden from the recommender while training, so that ids which training never saw
+        mean something."""
         reads: Literal["both", "history", "audience"] = "both"
         """Which sequences the recommender reads."""
         propensity: Estimator = "dual"
@@ -65,14 +69,27 @@ class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensit
     def __init__(self, split: Split, config: Config) -> None:
         super().__init__(split, config)
         width = config.width
-        self.items, self.users = (Table(known, width, config.hidden_ids) for known in (split.item_ids, split.user_ids))  # theta_e
+        self.items, self.users = (
+            Table(known, width, config.hidden_ids) for known in (split.item_ids, split.user_ids)
+        )  # theta_e
         shape = (width, config.layers, config.heads, config.inner, config.dropout)
-        self.history_encoder = self.Transformer(*shape, config.history) if config.reads != "audience" else None  # theta_t
-        self.audience_encoder = self.Transformer(*shape, config.audience) if config.reads != "history" else None
+        self.history_encoder = (
+            self.Transformer(*shape, config.history) if config.reads != "audience" else None
+        )  # theta_t
+        self.audience_encoder = (
+            self.Transformer(*shape, config.audience) if config.reads != "history" else None
+        )
         # The first layer of the MLP in four parts, so that a catalogue costs one addition per pair.   theta_m
-        self.of_user, self.of_item = nn.Linear(width, config.hidden, bias=False), nn.Linear(width, config.hidden)
-        self.of_history = nn.Linear(width, config.hidden, bias=False) if self.history_encoder is not None else None
-        self.of_audience = nn.Linear(width, config.hidden, bias=False) if self.audience_encoder is not None else None
+        self.of_user, self.of_item = (
+            nn.Linear(width, config.hidden, bias=False),
+            nn.Linear(width, config.hidden),
+        )
+        self.of_history = (
+            nn.Linear(width, config.hidden, bias=False) if self.history_encoder is not None else None
+        )
+        self.of_audience = (
+            nn.Linear(width, config.hidden, bias=False) if self.audience_encoder is not None else None
+        )
         self.last = nn.Linear(config.hidden, 1)
         self.propensity = estimator(  # theta_p
             config.propensity, split, (self.items, self.users), config.gru_layers, config.alpha, config.clip
@@ -85,12 +102,12 @@ class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensit
         return side if self.of_history is None else side + self.of_history(self.histories(batch))
 
     def item_side(self, item_N: Tensor) -> Tensor:
-        return self.of_item(self.items.hiding(item_N))  # type: ignore[no-any-return]
+        return self.of_item(self.items.hiding(item_N))
 
     def audience_side(self, audience_AM: Tensor) -> Tensor:
         if self.of_audience is None:
             return torch.zeros(len(audience_AM), self.config.hidden)
-        return self.of_audience(in_groups(audience_AM, self._audience))  # type: ignore[no-any-return]
+        return self.of_audience(in_groups(audience_AM, self._audience))
 
     def audiences(self, batch: Batch) -> Tensor:
         """The audience's part of the first layer, for each distinct audience."""
@@ -108,11 +125,13 @@ class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensit
         return self.audience_encoder.mean(self.users.hiding(ids_BM), real(ids_BM))  # eq. EmbedSeqU
 
     def join(self, context: Tensor, candidate: Tensor) -> Tensor:
-        return self.last(functional.relu(context + candidate)).squeeze(-1)  # type: ignore[no-any-return]  # eq. prediction
+        return self.last(functional.relu(context + candidate)).squeeze(-1)  # eq. prediction
 
     def forward(self, batch: Batch) -> Tensor:
         audience_BCH = self.audiences(batch)[batch.audience_of_BC]
-        return self.join(self.context_side(batch)[:, None], self.item_side(batch.candidates_BC) + audience_BCH)
+        return self.join(
+            self.context_side(batch)[:, None], self.item_side(batch.candidates_BC) + audience_BCH
+        )
 
     def catalog(self, log: Log, first: int, last: int) -> Catalog:
         return AudienceCatalog(self, log, first, last, self.config.audience)
@@ -123,11 +142,25 @@ class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensit
         theta_e, theta_t = (self.items, self.users), (self.history_encoder, self.audience_encoder)
         theta_m = (self.of_history, self.of_user, self.of_audience, self.of_item, self.last)
         learned = isinstance(self.propensity, DualGRU)
-        autoregressive = Phase("propensity", "sequences", self.autoregressive_loss, lambda: parameters_of(self.propensity), weighted=False)
-        mlm = Phase("masked", "sequences", self.masked_loss, lambda: parameters_of(*theta_e, *theta_t), weighted=False)
-        unbiased = Phase("unbiased", "pairs", self.unbiased_loss, lambda: parameters_of(*theta_e, *theta_t, *theta_m))
+        autoregressive = Phase(
+            "propensity",
+            "sequences",
+            self.autoregressive_loss,
+            lambda: parameters_of(self.propensity),
+            weighted=False,
+        )
+        mlm = Phase(
+            "masked", "sequences", self.masked_loss, lambda: parameters_of(*theta_e, *theta_t), weighted=False
+        )
+        unbiased = Phase(
+            "unbiased", "pairs", self.unbiased_loss, lambda: parameters_of(*theta_e, *theta_t, *theta_m)
+        )
         first = (autoregressive, mlm) if learned else (mlm,)
-        second = (replace(autoregressive, epochs=self.config.propensity_epochs), unbiased) if learned else (unbiased,)
+        second = (
+            (replace(autoregressive, epochs=self.config.propensity_epochs), unbiased)
+            if learned
+            else (unbiased,)
+        )
         return (
             Stage("unsupervised", first, self.config.unsupervised_rounds),
             Stage("unbiased", second, rounds, validated=True),
@@ -139,8 +172,12 @@ class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensit
         return self.propensity.loss(batch)
 
     def masked_loss(self, batch: SequenceBatch) -> Tensor:
-        """lambda_p (L_u^MLM + L_i^MLM): some places are masked and predicted from all others, as in BERT4Rec."""
-        total, count = 0 * self.items.weight.sum(), 0  # a batch may have no sequence of a view, and yet needs a gradient
+        """lambda_p (L_u^MLM + L_i^MLM): some places are masked and predicted from all others, as in
+        BERT4Rec."""
+        total, count = (
+            0 * self.items.weight.sum(),
+            0,
+        )  # a batch may have no sequence of a view, and yet needs a gradient
         for encoder, table, ids in (
             (self.history_encoder, self.items, batch.history_BL),
             (self.audience_encoder, self.users, batch.audience_BM),
@@ -152,10 +189,11 @@ class DEPS(Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensit
         return self.config.mlm_weight * total / max(count, 1)
 
     def unbiased_loss(self, batch: Batch) -> Tensor:
-        """L^unbiased_s: binary cross-entropy, each pair weighted by its inverse propensities (eq. UnbiasLI_LU).
+        """L^unbiased_s: binary cross-entropy, each pair weighted by its inverse propensities (eq.
+        UnbiasLI_LU).
 
-        Times M, so that no weight is above one: the minimum is where it was, and shortening long gradients (which knows only
-        their length) means the same with and without weights.
+        Times M, so that no weight is above one: the minimum is where it was, and shortening long gradients
+        (which knows only their length) means the same with and without weights.
         """
         terms = self.loss_per_pair(batch) * (self.propensity.clip * self.propensity.weights(batch))
         return weighted_mean(terms, batch.weight_BC)

@@ -1,23 +1,28 @@
-"""DICE: Disentangling User Interest and Conformity for Recommendation with Causal Embedding (Zheng et al., WWW 2021).
+"""DICE: Disentangling User Interest and Conformity for Recommendation with Causal Embedding (Zheng et al.,
+WWW 2021).
 
-Each user and each item has a vector of interest and one of conformity; the score is <u_int, i_int> + <u_con, i_con>, in ranking, too. A
+Each user and each item has a vector of interest and one of conformity; the score is <u_int, i_int> + <u_con,
+i_con>, in ranking, too. A
 click on an item less popular than what was passed over is due to interest:
 
     L = L_click + w_int L_int + w_con L_con - w_dis D
     L_click = mean softplus(-(d_int + d_con))      L_int = mean mask softplus(-d_int)
     L_con = mean mask softplus(d_con) + mean (1 - mask) softplus(-d_con)
 
-Symbols: d_int, d_con the positive's score minus the negative's, in each part; mask 1 where the negative n_j is more popular than the
-positive n_i; w_int, w_con, m times 0.9 after each epoch; D the discrepancy of the two parts of the batch's users and items: their mean
-distance (`l1`, `l2`), or minus their distance correlation (`dcor`). No estimator of a mean over all pairs: no statement on bias.
+Symbols: d_int, d_con the positive's score minus the negative's, in each part; mask 1 where the negative n_j
+is more popular than the positive n_i; w_int, w_con, m times 0.9 after each epoch; D the discrepancy of the
+two parts of the batch's users and items: their mean distance (`l1`, `l2`), or minus their distance
+correlation (`dcor`). No estimator of a mean over all pairs: no statement on bias.
 
-Negatives (PNSM): n_j > n_i + m, or n_j < n_i / 2, by a fair coin; if a pool has fewer than `pool` items, all from the other.
+Negatives (PNSM): n_j > n_i + m, or n_j < n_i / 2, by a fair coin; if a pool has fewer than `pool` items, all
+from the other.
 
-Decisions, where the authors' code and their paper differ: the code. Its fixed half below instead of a second margin; swapped arguments in
-L_con instead of a negated loss, which has no bound; means over all pairs, masked or not. No plateau schedule, and no slice of the log
-that is debiased already, which the code also trains on. A pool without enough items falls back to the other, then to any item that the user
-has not. As everywhere here, no negative is drawn that did not exist yet. D is times the mean of the weights from outside, so that
-a common factor of them changes the step and not the balance.
+Decisions, where the authors' code and their paper differ: the code. Its fixed half below instead of a second
+margin; swapped arguments in L_con instead of a negated loss, which has no bound; means over all pairs, masked
+or not. No plateau schedule, and no slice of the log that is debiased already, which the code also trains on.
+A pool without enough items falls back to the other, then to any item that the user has not. As everywhere
+here, no negative is drawn that did not exist yet. D is times the mean of the weights from outside, so that a
+common factor of them changes the step and not the balance.
 """
 
 from collections.abc import Iterable
@@ -43,7 +48,11 @@ SMALLEST = 1e-12  # of what a root is taken of
 Discrepancy = Literal["dcor", "l1", "l2"]
 
 
-class DICE(MatrixFactors, name="dice", paper="Zheng et al., Disentangling User Interest and Conformity with Causal Embedding, WWW 2021"):
+class DICE(
+    MatrixFactors,
+    name="dice",
+    paper="Zheng et al., Disentangling User Interest and Conformity with Causal Embedding, WWW 2021",
+):
     @dataclass(frozen=True, kw_only=True)
     class Config(ModelConfig):
         width: int = 64
@@ -73,7 +82,8 @@ class DICE(MatrixFactors, name="dice", paper="Zheng et al., Disentangling User I
         super().__init__(split, config, 2 * config.width)
         if config.margin < 0 or config.pool < 1 or not 0 < config.decay <= 1:
             raise BadInput(
-                f"margin {config.margin}, pool {config.pool}, decay {config.decay}: expected at least 0, at least 1, from 0 to 1"
+                f"margin {config.margin}, pool {config.pool}, decay {config.decay}: expected at least 0, at "
+                "least 1, from 0 to 1"
             )
         if config.popularity == "quantiles" and config.margin >= 1:
             raise BadInput(f"margin {config.margin}: in quantiles it is a share, below 1")
@@ -85,22 +95,34 @@ class DICE(MatrixFactors, name="dice", paper="Zheng et al., Disentangling User I
         self.register_buffer("popularity_I", torch.from_numpy(popularity_I), persistent=False)
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
-        phase = Phase("causes", "positives", self.causes_loss, self.parameters, negatives=4, drawing=self.drawing, optimizer=forgetful_adam)
+        phase = Phase(
+            "causes",
+            "positives",
+            self.causes_loss,
+            self.parameters,
+            negatives=4,
+            drawing=self.drawing,
+            optimizer=forgetful_adam,
+        )
         return (Stage("train", (phase,), rounds, validated=True),)
 
     def causes_loss(self, batch: Batch) -> Tensor:
         config = self.config
         items_BCD, users_B1D = self.vectors(batch.candidates_BC), self.context(batch)[:, None]
         of_interest_BC, of_conformity_BC = (part.sum(-1) for part in halves(items_BCD * users_B1D))
-        # Of the popular pool n_j > n_i + m, of the other n_j < n_i / 2: which one a negative came from is whether n_j > n_i. One
-        # that came from neither is judged by the same.
+        # Of the popular pool n_j > n_i + m, of the other n_j < n_i / 2: which one a negative came from is
+        # whether n_j > n_i. One that came from neither is judged by the same.
         popularity_BC = self.popularity_I[batch.candidates_BC]
         mask = (popularity_BC[:, 1:] > popularity_BC[:, :1]).float()
         weight = None if batch.weight_BC is None else batch.weight_BC[:, :1]
         found = causes(differences(of_interest_BC), differences(of_conformity_BC), mask, weight)
         fading = config.decay**batch.epoch
-        loss = found.click + fading * (config.interest_weight * found.interest + config.conformity_weight * found.conformity)
-        apart = self.apart(self.items.table(), batch.candidates_BC) + self.apart(self.users.table(), batch.user_B)
+        loss = found.click + fading * (
+            config.interest_weight * found.interest + config.conformity_weight * found.conformity
+        )
+        apart = self.apart(self.items.table(), batch.candidates_BC) + self.apart(
+            self.users.table(), batch.user_B
+        )
         return loss - config.discrepancy_weight * apart * (1.0 if weight is None else weight.mean())
 
     def apart(self, table_ND: Tensor, ids: Tensor) -> Tensor:
@@ -111,9 +133,13 @@ class DICE(MatrixFactors, name="dice", paper="Zheng et al., Disentangling User I
         return discrepancy(*halves(table_ND[once]), self.config.discrepancy)
 
 
-def forgetful_adam(parameters: Iterable[nn.Parameter], learning_rate: float, weight_decay: float) -> torch.optim.Optimizer:
+def forgetful_adam(
+    parameters: Iterable[nn.Parameter], learning_rate: float, weight_decay: float
+) -> torch.optim.Optimizer:
     """The authors' Adam: the curriculum moves the target, so it remembers less of the past than usual."""
-    return torch.optim.Adam(parameters, lr=learning_rate, betas=(0.5, 0.99), weight_decay=weight_decay, amsgrad=True, fused=True)
+    return torch.optim.Adam(
+        parameters, lr=learning_rate, betas=(0.5, 0.99), weight_decay=weight_decay, amsgrad=True, fused=True
+    )
 
 
 class Causes(NamedTuple):
@@ -134,7 +160,8 @@ def differences(scores_BC: Tensor) -> Tensor:
 
 
 def causes(interest: Tensor, conformity: Tensor, mask: Tensor, weight: Tensor | None = None) -> Causes:
-    """L_click, L_int and L_con of differences of scores. The means are over all pairs, also those that a mask leaves out."""
+    """L_click, L_int and L_con of differences of scores. The means are over all pairs, also those that a mask
+    leaves out."""
     nothing = torch.zeros(())
     of_conformity = mask * bpr(nothing, conformity) + (1 - mask) * bpr(conformity, nothing)
     terms = bpr(interest + conformity, nothing), mask * bpr(interest, nothing), of_conformity
@@ -151,9 +178,13 @@ def discrepancy(x_ND: Tensor, y_ND: Tensor, kind: Discrepancy) -> Tensor:
 
 
 def distance_correlation(x_ND: Tensor, y_ND: Tensor) -> Tensor:
-    """Szekely and others: 0 only of what is independent, 1 of what is alike up to scale. N squared distances."""
+    """Szekely and others: 0 only of what is independent, 1 of what is alike up to scale. N squared
+    distances."""
     a_NN, b_NN = (doubly_centred(torch.cdist(each, each)) for each in (x_ND, y_ND))
-    together, of_x, of_y = ((left * right).mean().clamp(min=SMALLEST) for left, right in ((a_NN, b_NN), (a_NN, a_NN), (b_NN, b_NN)))
+    together, of_x, of_y = (
+        (left * right).mean().clamp(min=SMALLEST)
+        for left, right in ((a_NN, b_NN), (a_NN, a_NN), (b_NN, b_NN))
+    )
     return together.sqrt() / (of_x.sqrt() * of_y.sqrt()).sqrt()
 
 
@@ -167,7 +198,8 @@ def quantiles(counts_I: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 class PopularityMargins:
-    """Negatives that are clearly more popular than the positive, or clearly less, and that the user has not (PNSM)."""
+    """Negatives that are clearly more popular than the positive, or clearly less, and that the user has not
+    (PNSM)."""
 
     def __init__(self, popularity_I: NDArray[np.float64], margin: float, decay: float, pool: int) -> None:
         self.popularity_I, self.margin, self.decay, self.pool = popularity_I, margin, decay, pool
@@ -178,14 +210,21 @@ class PopularityMargins:
     def pools(self, popularity_B: NDArray[np.float64], epoch: int) -> tuple[Ints, Ints]:
         """Where, in the order of popularity, the unpopular ones end and the popular ones begin."""
         margin = self.margin * self.decay**epoch
-        return np.searchsorted(self.ordered, popularity_B / 2, "left"), np.searchsorted(self.ordered, popularity_B + margin, "right")
+        return np.searchsorted(self.ordered, popularity_B / 2, "left"), np.searchsorted(
+            self.ordered, popularity_B + margin, "right"
+        )
 
     def __call__(self, draw: Draw) -> Ints:
-        user, existing, shape = draw.user_B[:, None], draw.existing_B[:, None], (len(draw.user_B), draw.wanted)
+        user, existing, shape = (
+            draw.user_B[:, None],
+            draw.existing_B[:, None],
+            (len(draw.user_B), draw.wanted),
+        )
         unpopular_end, popular_begin = self.pools(self.popularity_I[draw.item_B], draw.epoch)
         window, place = self._own(draw.user_B, draw.positives)
         own_unpopular, own_popular = (
-            np.bincount(window[inside], minlength=len(user)) for inside in (place < unpopular_end[window], place >= popular_begin[window])
+            np.bincount(window[inside], minlength=len(user))
+            for inside in (place < unpopular_end[window], place >= popular_begin[window])
         )
         few_unpopular = (unpopular_end - own_unpopular < self.pool)[:, None]
         few_popular = (len(self.ordered) - popular_begin - own_popular < self.pool)[:, None]
@@ -210,5 +249,7 @@ class PopularityMargins:
         """What the users have, one after the other: whose it is, and its place in the order of popularity."""
         first, last = (np.searchsorted(positives.pairs, (user_B + more) * positives.items) for more in (0, 1))
         window = np.repeat(np.arange(len(user_B)), last - first)
-        at = np.arange(len(window)) + np.repeat(first - np.cumsum(last - first) + (last - first), last - first)
+        at = np.arange(len(window)) + np.repeat(
+            first - np.cumsum(last - first) + (last - first), last - first
+        )
         return window, self.place_I[positives.pairs[at] % positives.items]

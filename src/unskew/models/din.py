@@ -1,15 +1,17 @@
 """DIN: Deep Interest Network for Click-Through Rate Prediction (Zhou et al., KDD 2018).
 
-How much each past item matters depends on the candidate: an activation unit gives the pair (candidate, past item) a weight, and the
-user, as this candidate sees them, is the sum of the past items times their weights.
+How much each past item matters depends on the candidate: an activation unit gives the pair (candidate, past
+item) a weight, and the user, as this candidate sees them, is the sum of the past items times their weights.
 
-Weights    not normalised, as in the paper: a long interest is a strong one. `normalised="softmax"` is what the authors' code does,
-           with 1/sqrt(d). Padding has no weight.
-Unit       80-40-1 with sigmoids, as in their code, on [q, v, q * v]: q - v adds nothing to a linear layer that reads both.
-Dice       in the tower, with an alpha learned per unit and statistics that are really taken: of the batch in training, running ones
-           afterwards. (Theirs never normalises, and RecBole's is SiLU.)
-Simpler    items only, no categories, no features of the user; no further batch norms and no layer between pooling and tower; Adam 1e-3
-           as on their own data, for SGD as on Amazon's; negatives are drawn anew in every epoch.
+Weights    not normalised, as in the paper: a long interest is a strong one. `normalised="softmax"` is what
+           the authors' code does, with 1/sqrt(d). Padding has no weight.
+Unit       80-40-1 with sigmoids, as in their code, on [q, v, q * v]: q - v adds nothing to a linear layer
+           that reads both.
+Dice       in the tower, with an alpha learned per unit and statistics that are really taken: of the batch in
+           training, running ones afterwards. (Theirs never normalises, and RecBole's is SiLU.)
+Simpler    items only, no categories, no features of the user; no further batch norms and no layer between
+           pooling and tower; Adam 1e-3 as on their own data, for SGD as on Amazon's; negatives are drawn anew
+           in every epoch.
 """
 
 from collections import OrderedDict
@@ -56,15 +58,23 @@ class DIN(Recommender, name="din", paper="Zhou et al., Deep Interest Network, KD
         self.tower = Tower(width, config.hidden)
 
     def forward(self, batch: Batch) -> Tensor:
-        q_BCD, v_BLD, real_BL = self.items(batch.candidates_BC), self.items(batch.history_BL), real(batch.history_BL)
+        q_BCD, v_BLD, real_BL = (
+            self.items(batch.candidates_BC),
+            self.items(batch.history_BL),
+            real(batch.history_BL),
+        )
         a_BLC = self.unit(q_BCD[:, None], v_BLD[:, :, None])
-        return self.tower(interest(a_BLC, v_BLD, real_BL, self.config.normalised), q_BCD)  # type: ignore[no-any-return]
+        return self.tower(interest(a_BLC, v_BLD, real_BL, self.config.normalised), q_BCD)
 
     def catalog(self, log: Log, first: int, last: int) -> Catalog:
         return PairCatalog(self, len(log.items))
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
-        return (Stage("train", (Phase("clicks", "pairs", self.click_loss, self.parameters),), rounds, validated=True),)
+        return (
+            Stage(
+                "train", (Phase("clicks", "pairs", self.click_loss, self.parameters),), rounds, validated=True
+            ),
+        )
 
     def click_loss(self, batch: Batch) -> Tensor:
         terms_BC = functional.binary_cross_entropy_with_logits(self(batch), batch.labels_BC, reduction="none")
@@ -72,7 +82,8 @@ class DIN(Recommender, name="din", paper="Zhou et al., Deep Interest Network, KD
 
 
 class ActivationUnit(nn.Module):
-    """The weight of a past item v for a candidate q. The first layer is in three parts, of which only one is of the pair."""
+    """The weight of a past item v for a candidate q. The first layer is in three parts, of which only one is
+    of the pair."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -86,7 +97,7 @@ class ActivationUnit(nn.Module):
 
     def weight(self, hidden: Tensor) -> Tensor:
         """What the first layer makes of a pair becomes its weight."""
-        return self.last(torch.sigmoid(self.second(torch.sigmoid(hidden)))).squeeze(-1)  # type: ignore[no-any-return]
+        return self.last(torch.sigmoid(self.second(torch.sigmoid(hidden)))).squeeze(-1)
 
 
 def interest(a_BLC: Tensor, v_BLD: Tensor, real_BL: Tensor, normalised: Literal["no", "softmax"]) -> Tensor:
@@ -105,7 +116,11 @@ class Tower(nn.Module):
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
         self.of_candidate, self.of_user = nn.Linear(width, hidden), nn.Linear(2 * width, hidden, bias=False)
-        self.first_dice, self.second, self.second_dice = Dice(hidden), nn.Linear(hidden, hidden // 2), Dice(hidden // 2)
+        self.first_dice, self.second, self.second_dice = (
+            Dice(hidden),
+            nn.Linear(hidden, hidden // 2),
+            Dice(hidden // 2),
+        )
         self.last = nn.Linear(hidden // 2, 1)
 
     def forward(self, u: Tensor, q: Tensor) -> Tensor:
@@ -113,11 +128,12 @@ class Tower(nn.Module):
 
     def logit(self, u: Tensor, q: Tensor, of_candidate: Tensor) -> Tensor:
         hidden = self.first_dice(self.of_user(torch.cat([u, u * q], dim=-1)) + of_candidate)
-        return self.last(self.second_dice(self.second(hidden))).squeeze(-1)  # type: ignore[no-any-return]
+        return self.last(self.second_dice(self.second(hidden))).squeeze(-1)
 
 
 class Dice(nn.Module):
-    """s p(s) + alpha s (1 - p(s)), where p is the logistic function of s less its mean, over its deviation."""
+    """s p(s) + alpha s (1 - p(s)), where p is the logistic function of s less its mean, over its
+    deviation."""
 
     mean: Tensor
     variance: Tensor
@@ -140,7 +156,8 @@ class Dice(nn.Module):
 
 
 class PairCatalog:
-    """A weight belongs to a pair of items, whoever the user is: those of a past item, for all candidates, are computed once and kept.
+    """A weight belongs to a pair of items, whoever the user is: those of a past item, for all candidates, are
+    computed once and kept.
 
     Only the newest used are, as many as fit.
     """
@@ -148,9 +165,16 @@ class PairCatalog:
     def __init__(self, model: DIN, items: int) -> None:
         self.model, self.items = model, items
         self.q_ID: Tensor = model.items(torch.arange(items))
-        self.for_unit, self.for_tower = model.unit.of_candidate(self.q_ID), model.tower.of_candidate(self.q_ID)
-        self.weights = torch.empty(min(max(KEPT // max(items, 1), model.history), model.items.known + 1), items)
-        self.row_of: OrderedDict[int, int] = OrderedDict()  # the rows of `weights`, that of the item used longest ago first
+        self.for_unit, self.for_tower = (
+            model.unit.of_candidate(self.q_ID),
+            model.tower.of_candidate(self.q_ID),
+        )
+        self.weights = torch.empty(
+            min(max(KEPT // max(items, 1), model.history), model.items.known + 1), items
+        )
+        self.row_of: OrderedDict[int, int] = (
+            OrderedDict()
+        )  # the rows of `weights`, that of the item used longest ago first
 
     def scores(self, context: Batch) -> Tensor:
         return torch.stack([self._row(history_L[real(history_L)]) for history_L in context.history_BL])
@@ -159,7 +183,10 @@ class PairCatalog:
         """Logits of all items after one history."""
         model, v_LD = self.model, self.model.items(history_L)
         # To the model all strangers are one item.
-        rows = [self._kept(item, v_LD[place]) for place, item in enumerate(history_L.clamp(max=model.items.known).tolist())]
+        rows = [
+            self._kept(item, v_LD[place])
+            for place, item in enumerate(history_L.clamp(max=model.items.known).tolist())
+        ]
         a_LI, everybody = self.weights[rows], torch.ones(1, len(rows), dtype=torch.bool)
         logits_I = self.q_ID.new_empty(self.items)
         for first in range(0, self.items, TOGETHER):
@@ -171,12 +198,21 @@ class PairCatalog:
     def _kept(self, item: int, v_D: Tensor) -> int:
         """The row of `weights` with those of this past item."""
         if item not in self.row_of:
-            row = len(self.row_of) if len(self.row_of) < len(self.weights) else self.row_of.popitem(last=False)[1]
+            row = (
+                len(self.row_of)
+                if len(self.row_of) < len(self.weights)
+                else self.row_of.popitem(last=False)[1]
+            )
             self.row_of[item] = row
             unit = self.model.unit
-            projected, both_DH = unit.of_past(v_D), v_D[:, None] * unit.of_both.weight.T  # (q * v) W = q (v * W)
+            projected, both_DH = (
+                unit.of_past(v_D),
+                v_D[:, None] * unit.of_both.weight.T,
+            )  # (q * v) W = q (v * W)
             for first in range(0, self.items, TOGETHER):
                 part = slice(first, first + TOGETHER)
-                self.weights[row, part] = unit.weight(torch.addmm(self.for_unit[part] + projected, self.q_ID[part], both_DH))
+                self.weights[row, part] = unit.weight(
+                    torch.addmm(self.for_unit[part] + projected, self.q_ID[part], both_DH)
+                )
         self.row_of.move_to_end(item)
         return self.row_of[item]

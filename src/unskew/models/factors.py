@@ -1,4 +1,5 @@
-"""Matrix factorisation, and popularity as a propensity: what the unbiased models without a history share. Not a model by itself."""
+"""Matrix factorisation, and popularity as a propensity: what the unbiased models without a history share. Not
+a model by itself."""
 
 import torch
 from torch import Tensor
@@ -19,21 +20,23 @@ class MatrixFactors(DotProduct):
         self.users, self.items = (xavier(known, width) for known in (split.user_ids, split.item_ids))
 
     def context(self, batch: Batch) -> Tensor:
-        return self.users(batch.user_B)  # type: ignore[no-any-return]
+        return self.users(batch.user_B)
 
     def vectors(self, item: Tensor) -> Tensor:
-        return self.items(item)  # type: ignore[no-any-return]
+        return self.items(item)
 
 
 def xavier(known: Known, width: int) -> Embeddings:
-    """A table that starts with the variance of Glorot and Bengio for a matrix of its shape, as in the code of UIR, UBPR and CPR."""
+    """A table that starts with the variance of Glorot and Bengio for a matrix of its shape, as in the code of
+    UIR, UBPR and CPR."""
     return Embeddings(known, width, (2 / (known.size + width)) ** 0.5)
 
 
 def popularity_propensity(counts_I: Ints, exponent: float, clip: float) -> tuple[Tensor, Tensor]:
     """theta_i = max((n_i / max_j n_j)^eta, M) of every item, and which ones the clip has raised.
 
-    One entry for every item, with or without positives: a vector of only those that occur would shift every index.
+    One entry for every item, with or without positives: a vector of only those that occur would shift every
+    index.
     """
     if exponent < 0:
         raise BadInput(f"exponent {exponent}: expected at least 0")

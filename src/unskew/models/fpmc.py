@@ -2,10 +2,11 @@
 
     score(u, c) = U_u . V_c + mean over l in the basket of A_c . Z_l
 
-The basket is the last `history` items; by default the last one, as where events have no baskets. The term of user and last item
-is dropped, since it is the same for all candidates. A negative is drawn from all items but the target, a basket of one: what the user
-had before may be one, which matters where people come back to things. A stranger has the transition term only, an empty history the user
-term only. Simplified: Adam in the place of SGD, and one draw per event and epoch in the place of draws from all events.
+The basket is the last `history` items; by default the last one, as where events have no baskets. The term of
+user and last item is dropped, since it is the same for all candidates. A negative is drawn from all items but
+the target, a basket of one: what the user had before may be one, which matters where people come back to
+things. A stranger has the transition term only, an empty history the user term only. Simplified: Adam in the
+place of SGD, and one draw per event and epoch in the place of draws from all events.
 """
 
 from dataclasses import dataclass
@@ -34,13 +35,18 @@ class FPMC(DotProduct, name="fpmc", paper="Rendle et al., WWW 2010"):
         """Width of each of the four tables (d)."""
 
     config: Config
-    recipe: ClassVar[dict[str, Any]] = {"rounds": 100, "patience": 10}  # rounds are short, and it learns slowly
+    recipe: ClassVar[dict[str, Any]] = {
+        "rounds": 100,
+        "patience": 10,
+    }  # rounds are short, and it learns slowly
 
     def __init__(self, split: Split, config: Config) -> None:
         super().__init__(split, config)
         users, items, width = split.known_users, split.known_items, config.width
         self.users = Embeddings(split.user_ids, width, _xavier(users, width))  # U
-        self.items = Embeddings(split.item_ids, 2 * width, _xavier(items, width))  # V and A side by side: they are read together
+        self.items = Embeddings(
+            split.item_ids, 2 * width, _xavier(items, width)
+        )  # V and A side by side: they are read together
         self.basket = Embeddings(split.item_ids, width, _xavier(items, width))  # Z
 
     @property
@@ -52,24 +58,37 @@ class FPMC(DotProduct, name="fpmc", paper="Rendle et al., WWW 2010"):
         known_B = batch.user_B
         if self.users.unknown is None:
             known_B = known_B.masked_fill(known_B >= self.users.known, PAD)  # not the average of all: zero
-        return torch.cat([self.users(known_B), torch.einsum("bkd,bk->bd", self.basket(basket_BK), shares(basket_BK))], dim=1)
+        return torch.cat(
+            [self.users(known_B), torch.einsum("bkd,bk->bd", self.basket(basket_BK), shares(basket_BK))],
+            dim=1,
+        )
 
     def vectors(self, item: Tensor) -> Tensor:
-        return self.items(item)  # type: ignore[no-any-return]
+        return self.items(item)
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
-        return (Stage("train", (Phase("S-BPR", "histories", self.sbpr_loss, self.parameters),), rounds, validated=True),)
+        return (
+            Stage(
+                "train",
+                (Phase("S-BPR", "histories", self.sbpr_loss, self.parameters),),
+                rounds,
+                validated=True,
+            ),
+        )
 
     def sbpr_loss(self, batch: SequenceBatch) -> Tensor:
-        """Each event against another item, drawn anew, given the basket before: the newest items strictly before."""
+        """Each event against another item, drawn anew, given the basket before: the newest items strictly
+        before."""
         row_N, past_N, target_N, weight_N = batch.targets()
         place_NK = past_N[:, None] - torch.arange(self.history, 0, -1)
-        before_NK = right_padded(batch.history_BL)[row_N[:, None], place_NK.clamp(min=0)].masked_fill(place_NK < 0, PAD)
+        before_NK = right_padded(batch.history_BL)[row_N[:, None], place_NK.clamp(min=0)].masked_fill(
+            place_NK < 0, PAD
+        )
         weight_N = torch.ones(len(target_N)) if weight_N is None else weight_N
         ids = batch.user_B[row_N], before_NK, target_N, another(target_N, self.items.known)
         tables = self.users.table(), self.basket.table(), self.items.table()
-        total = _SBPR.apply(*tables, *ids, weight_N)  # type: ignore[no-untyped-call]
-        return total / max(len(target_N), 1)  # type: ignore[no-any-return]
+        total = _SBPR.apply(*tables, *ids, weight_N)
+        return total / max(len(target_N), 1)
 
 
 def shares(basket_NK: Tensor) -> Tensor:
@@ -86,20 +105,34 @@ def another(item: Tensor, items: int) -> Tensor:
 class _SBPR(torch.autograd.Function):
     """-log sigmoid of how much better each target scores than the other item, times its weight, summed.
 
-    There is next to nothing to compute, so moving vectors is all that it costs: they are looked up, compared and turned
-    into their gradient while they are in the cache.
+    There is next to nothing to compute, so moving vectors is all that it costs: they are looked up, compared
+    and turned into their gradient while they are in the cache.
     """
 
     @staticmethod
     def forward(
-        context: Any, U: Tensor, Z: Tensor, VA: Tensor, user: Tensor, basket: Tensor, target: Tensor, other: Tensor, weight: Tensor
+        context: Any,
+        U: Tensor,
+        Z: Tensor,
+        VA: Tensor,
+        user: Tensor,
+        basket: Tensor,
+        target: Tensor,
+        other: Tensor,
+        weight: Tensor,
     ) -> Tensor:
         of_U, of_Z, of_VA = (torch.zeros_like(table) for table in (U, Z, VA))
         width, total = U.shape[1], U.new_zeros(())
         share, basket = shares(basket)[:, :, None], basket.clamp(min=0)
         for first in range(0, len(target), ROWS):
             part = slice(first, first + ROWS)
-            whom, what, better, worse, mine = user[part], basket[part].flatten(), target[part], other[part], share[part]
+            whom, what, better, worse, mine = (
+                user[part],
+                basket[part].flatten(),
+                target[part],
+                other[part],
+                share[part],
+            )
             here = torch.empty(len(whom), 2 * width)
             torch.index_select(U, 0, whom, out=here[:, :width])
             torch.sum(Z.index_select(0, what).view(*mine.shape[:2], width).mul_(mine), 1, out=here[:, width:])

@@ -1,19 +1,22 @@
 """GRU4Rec with BPR-max and additional negatives (Hidasi and Karatzoglou, CIKM 2018), often called GRU4Rec+.
 
-A GRU over item vectors; a score is its state times the vector of the candidate plus a bias. One table serves as input and output
-(the authors' "constrained embedding"). Each target r_i is compared with negatives r_j, where s is the softmax of the negatives alone:
+A GRU over item vectors; a score is its state times the vector of the candidate plus a bias. One table serves
+as input and output (the authors' "constrained embedding"). Each target r_i is compared with negatives r_j,
+where s is the softmax of the negatives alone:
 
     BPR-max   -log sum_j s_j sigmoid(r_i - r_j) + lambda sum_j s_j r_j^2
     TOP1-max  sum_j s_j [sigmoid(r_j - r_i) + sigmoid(r_j^2)]
 
-Negatives are drawn in proportion to count^alpha, with replacement, and are shared by the whole batch; that is what the authors' parallel
-sessions are for, so there are none here. Whole windows are read at once, in random order, with full back-propagation through them;
-the authors detach the state after every item. Targets of the batch are no further negatives (63 beside 2,048 at the authors' batch
-size), and a draw that is the target does not count, which they do not check. Their dropout acts on the state that is carried on, ours
-on what is read of it.
+Negatives are drawn in proportion to count^alpha, with replacement, and are shared by the whole batch; that is
+what the authors' parallel sessions are for, so there are none here. Whole windows are read at once, in random
+order, with full back-propagation through them; the authors detach the state after every item. Targets of the
+batch are no further negatives (63 beside 2,048 at the authors' batch size), and a draw that is the target
+does not count, which they do not check. Their dropout acts on the state that is carried on, ours on what is
+read of it.
 
-`loss="cross-entropy"` is the softmax among all items. What DEPS calls GRU4Rec+ is RecBole's version of Tan et al. (DLRS 2016): GRU4Rec with
-loss="cross-entropy", optimizer="adam", width=64, hidden=128, dropout=0.3, without biases, at a learning rate of 0.001.
+`loss="cross-entropy"` is the softmax among all items. What DEPS calls GRU4Rec+ is RecBole's version of Tan et
+al. (DLRS 2016): GRU4Rec with loss="cross-entropy", optimizer="adam", width=64, hidden=128, dropout=0.3,
+without biases, at a learning rate of 0.001.
 """
 
 from collections.abc import Callable
@@ -56,9 +59,11 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
         samples: int = 2048
         """Negatives drawn per batch."""
         exponent: float = 0.5
-        """They are drawn in proportion to counts to the power of this (alpha): 0 is uniform, 1 is popularity."""
+        """They are drawn in proportion to counts to the power of this (alpha): 0 is uniform, 1 is
+        popularity."""
         elu: float = 0.5
-        """Scores below zero are bent to no less than minus this, in BPR-max and TOP1-max; 0 leaves all scores as they are."""
+        """Scores below zero are bent to no less than minus this, in BPR-max and TOP1-max; 0 leaves all scores
+        as they are."""
         regularisation: float = 1.0
         """Weight of the squared scores of negatives in BPR-max (lambda)."""
         optimizer: Literal["adagrad", "adam"] = "adagrad"
@@ -82,12 +87,14 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
                 nn.init.zeros_(parameter)
             elif name != "bias.weight":
                 rows, columns = parameter.shape
-                bound = (6 / (rows / (3 if name.startswith("gru") else 1) + columns)) ** 0.5  # three gates are one matrix
+                bound = (
+                    6 / (rows / (3 if name.startswith("gru") else 1) + columns)
+                ) ** 0.5  # three gates are one matrix
                 nn.init.uniform_(parameter, -bound, bound)
 
     def encode(self, user_B: Tensor, ids_BL: Tensor) -> Tensor:
         states, _ = self.gru(self.dropout(self.items(ids_BL)))
-        return self.back(self.state_dropout(states))  # type: ignore[no-any-return]
+        return self.back(self.state_dropout(states))
 
     # A bias is one more entry of an item's vector, where that of every context is one.
 
@@ -105,18 +112,23 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
     def loss_of(self, states_ND: Tensor, targets_N: Tensor, weight_N: Tensor | None) -> Tensor:
         count = max(len(targets_N), 1)
         if self.config.loss == "cross-entropy":
-            return cross_entropy(states_ND, self.items.table(), targets_N, weight_N, self.bias.table()[:, 0]) / count
+            return (
+                cross_entropy(states_ND, self.items.table(), targets_N, weight_N, self.bias.table()[:, 0])
+                / count
+            )
         if weight_N is None:
             weight_N = torch.ones(len(targets_N))
         states_ND = functional.pad(states_ND, (0, 1), value=1.0)
         positive_N = self.bent((states_ND * self.vectors(targets_N)).sum(1))
         drawn_K, times_K = torch.unique(self.draw(self.config.samples), return_counts=True)
         pairs = positive_N, states_ND, self.vectors(drawn_K), targets_N, drawn_K, times_K.float(), weight_N
-        return _AgainstNegatives.apply(self.terms, *pairs) / count  # type: ignore[no-untyped-call, no-any-return]
+        return _AgainstNegatives.apply(self.terms, *pairs) / count
 
     def draw(self, size: int) -> Tensor:
         """Item ids in proportion to count^alpha, with replacement."""
-        return torch.searchsorted(self.cumulative, torch.rand(size, dtype=torch.float64) * self.cumulative[-1], right=True)
+        return torch.searchsorted(
+            self.cumulative, torch.rand(size, dtype=torch.float64) * self.cumulative[-1], right=True
+        )
 
     def terms(self, positive_N: Tensor, scores_NK: Tensor, times_NK: Tensor) -> Tensor:
         negative_NK = self.bent(scores_NK)
@@ -133,26 +145,35 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
 
 
 def bpr_max(positive_N: Tensor, negative_NK: Tensor, times_NK: Tensor, regularisation: float) -> Tensor:
-    """-log sum_j s_j sigmoid(r_i - r_j), in logarithms throughout: neither a target far ahead nor one far behind is lost."""
+    """-log sum_j s_j sigmoid(r_i - r_j), in logarithms throughout: neither a target far ahead nor one far
+    behind is lost."""
     log_share_NK = log_softmax_of_draws(negative_NK, times_NK)
-    log_better_N = torch.logsumexp(log_share_NK + functional.logsigmoid(positive_N[:, None] - negative_NK), dim=1)
+    log_better_N = torch.logsumexp(
+        log_share_NK + functional.logsigmoid(positive_N[:, None] - negative_NK), dim=1
+    )
     drawn_N = (times_NK > 0).any(1)  # who has no negative at all has nothing to be compared with
-    return torch.where(drawn_N, -log_better_N, 0.0) + regularisation * (log_share_NK.exp() * negative_NK.square()).sum(1)
+    return torch.where(drawn_N, -log_better_N, 0.0) + regularisation * (
+        log_share_NK.exp() * negative_NK.square()
+    ).sum(1)
 
 
 def top1_max(positive_N: Tensor, negative_NK: Tensor, times_NK: Tensor) -> Tensor:
     share_NK = log_softmax_of_draws(negative_NK, times_NK).exp()
-    return (share_NK * (torch.sigmoid(negative_NK - positive_N[:, None]) + torch.sigmoid(negative_NK.square()))).sum(1)
+    return (
+        share_NK * (torch.sigmoid(negative_NK - positive_N[:, None]) + torch.sigmoid(negative_NK.square()))
+    ).sum(1)
 
 
 def log_softmax_of_draws(score_NK: Tensor, times_NK: Tensor) -> Tensor:
-    """Logarithms of the softmax among the draws alone. What was not drawn, the target above all, takes no part in it."""
+    """Logarithms of the softmax among the draws alone. What was not drawn, the target above all, takes no
+    part in it."""
     log_weight_NK = (score_NK + times_NK.clamp(min=1).log()).masked_fill(times_NK == 0, LOG_OF_NOTHING)
     return log_weight_NK - torch.logsumexp(log_weight_NK, dim=1, keepdim=True).clamp(min=LOG_OF_NOTHING / 2)
 
 
 class _AgainstNegatives(torch.autograd.Function):
-    """The weighted sum of terms. Scores of negatives exist only in chunks, and each chunk makes its gradient at once."""
+    """The weighted sum of terms. Scores of negatives exist only in chunks, and each chunk makes its gradient
+    at once."""
 
     @staticmethod
     def forward(
@@ -166,7 +187,11 @@ class _AgainstNegatives(torch.autograd.Function):
         times_K: Tensor,
         weight_N: Tensor,
     ) -> Tensor:
-        of_positive, of_states, of_vectors = torch.empty_like(positive_N), torch.empty_like(states_ND), torch.zeros_like(vectors_KD)
+        of_positive, of_states, of_vectors = (
+            torch.empty_like(positive_N),
+            torch.empty_like(states_ND),
+            torch.zeros_like(vectors_KD),
+        )
         total = positive_N.new_zeros(())
         rows = max(32, CHUNK // max(len(drawn_K), 1))
         for first in range(0, len(targets_N), rows):

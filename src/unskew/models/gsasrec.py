@@ -1,14 +1,19 @@
-"""gSASRec: SASRec with k negatives per position and generalised binary cross-entropy (Petrov and Macdonald, RecSys 2023).
+"""gSASRec: SASRec with k negatives per position and generalised binary cross-entropy (Petrov and Macdonald,
+RecSys 2023).
 
-    loss = -[beta log sigmoid(s+) + sum over negatives of log(1 - sigmoid(s-))] / (k + 1),   beta = 1 - t (1 - a),   a = k / (I - 1)
+    loss = -[beta log sigmoid(s+) + sum over negatives of log(1 - sigmoid(s-))] / (k + 1),   beta = 1 - t (1 -
+                                                                                             a),   a = k / (I
+                                                                                             - 1)
 
-t = 0 is plain binary cross-entropy, which is overconfident where only a share a of the negatives is seen; t = 1 is calibrated. beta
-belongs to the positive alone. As in the authors' code, negatives are uniform, with replacement, fresh per position, and may be
-the target itself; candidates have a table of their own; width, blocks and dropout are those of its example for MovieLens. There are
-never more negatives than other items: a is at most 1. The softplus form needs no transform of the logits in double precision.
+t = 0 is plain binary cross-entropy, which is overconfident where only a share a of the negatives is seen; t =
+1 is calibrated. beta belongs to the positive alone. As in the authors' code, negatives are uniform, with
+replacement, fresh per position, and may be the target itself; candidates have a table of their own; width,
+blocks and dropout are those of its example for MovieLens. There are
+never more negatives than other items: a is at most 1. The softplus form needs no transform of the logits in
+double precision.
 
-Blocks, initial values and histories of 50 items are those of `sasrec`. The authors read 200 items, and their candidates begin with
-vectors of length sqrt(d), which made it learn more slowly in our trials.
+Blocks, initial values and histories of 50 items are those of `sasrec`. The authors read 200 items, and their
+candidates begin with vectors of length sqrt(d), which made it learn more slowly in our trials.
 """
 
 from dataclasses import dataclass
@@ -49,7 +54,9 @@ class GSASRec(NextItem, name="gsasrec", paper="Petrov and Macdonald, RecSys 2023
 
     def __init__(self, split: Split, config: Config) -> None:
         super().__init__(split, config, config.width)
-        self.encoder = CausalEncoder(config.width, config.layers, config.heads, config.dropout, config.history + 1)
+        self.encoder = CausalEncoder(
+            config.width, config.layers, config.heads, config.dropout, config.history + 1
+        )
         self.candidates = Embeddings(split.item_ids, config.width) if config.output == "separate" else None
 
     @property
@@ -58,10 +65,10 @@ class GSASRec(NextItem, name="gsasrec", paper="Petrov and Macdonald, RecSys 2023
         return self.items if self.candidates is None else self.candidates
 
     def encode(self, user_B: Tensor, ids_BL: Tensor) -> Tensor:
-        return self.encoder(self.items(ids_BL))  # type: ignore[no-any-return]
+        return self.encoder(self.items(ids_BL))
 
     def vectors(self, item: Tensor) -> Tensor:
-        return self.output(item)  # type: ignore[no-any-return]
+        return self.output(item)
 
     def loss_of(self, states_ND: Tensor, targets_N: Tensor, weight_N: Tensor | None) -> Tensor:
         items = self.output.known
@@ -69,8 +76,8 @@ class GSASRec(NextItem, name="gsasrec", paper="Petrov and Macdonald, RecSys 2023
         weight_N = torch.ones(len(targets_N)) if weight_N is None else weight_N
         ids_NC = torch.cat([targets_N[:, None], torch.randint(items, (len(targets_N), k))], dim=1)
         power = beta(k, items, self.config.calibration)
-        total = _GeneralisedBCE.apply(states_ND, self.output.table(), ids_NC, weight_N, power)  # type: ignore[no-untyped-call]
-        return total / max(len(targets_N), 1)  # type: ignore[no-any-return]
+        total = _GeneralisedBCE.apply(states_ND, self.output.table(), ids_NC, weight_N, power)
+        return total / max(len(targets_N), 1)
 
 
 def beta(negatives: int, items: int, calibration: float) -> float:
@@ -85,12 +92,19 @@ def generalised_bce(scores_NC: Tensor, power: float) -> Tensor:
 
 
 class _GeneralisedBCE(torch.autograd.Function):
-    """The weighted sum of terms. Each chunk of positions makes its gradient at once. Looking up k vectors per position costs more than
-    multiplying with all of a small catalogue, so then the scores are looked up instead."""
+    """The weighted sum of terms. Each chunk of positions makes its gradient at once. Looking up k vectors per
+    position costs more than multiplying with all of a small catalogue, so then the scores are looked up
+    instead."""
 
     @staticmethod
-    def forward(context: Any, states_ND: Tensor, vectors_VD: Tensor, ids_NC: Tensor, weight_N: Tensor, power: float) -> Tensor:
-        of_states, of_vectors, total = torch.empty_like(states_ND), torch.zeros_like(vectors_VD), states_ND.new_zeros(())
+    def forward(
+        context: Any, states_ND: Tensor, vectors_VD: Tensor, ids_NC: Tensor, weight_N: Tensor, power: float
+    ) -> Tensor:
+        of_states, of_vectors, total = (
+            torch.empty_like(states_ND),
+            torch.zeros_like(vectors_VD),
+            states_ND.new_zeros(()),
+        )
         (size, width), drawn = vectors_VD.shape, ids_NC.shape[1]
         whole = size <= LOOKED_UP * drawn
         rows = max(1, CHUNK // (size if whole else drawn * width))
@@ -113,7 +127,11 @@ class _GeneralisedBCE(torch.autograd.Function):
                 of_vectors.addmm_(all_slopes.T, state)
             else:
                 of_states[part] = torch.bmm(slope[:, None], vectors)[:, 0]
-                of_vectors.index_add_(0, ids.flatten(), torch.mul(slope[:, :, None], state[:, None], out=vectors).view(-1, width))
+                of_vectors.index_add_(
+                    0,
+                    ids.flatten(),
+                    torch.mul(slope[:, :, None], state[:, None], out=vectors).view(-1, width),
+                )
         context.slopes = of_states, of_vectors
         return total
 

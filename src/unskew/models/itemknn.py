@@ -1,10 +1,13 @@
-"""ItemKNN with recency: an item is near to another if the same users have both (Sarwar et al., WWW 2001; Deshpande and Karypis, TOIS 2004).
+"""ItemKNN with recency: an item is near to another if the same users have both (Sarwar et al., WWW 2001;
+Deshpande and Karypis, TOIS 2004).
 
-    sim(a, b) = |U_a & U_b| / (sqrt(|U_a| |U_b|) + shrink)          score(c) = sum over the history of decay^(age of i) sim(c, i)
+    sim(a, b) = |U_a & U_b| / (sqrt(|U_a| |U_b|) + shrink)          score(c) = sum over the history of
+                                                                    decay^(age of i) sim(c, i)
 
-U_a are the users who have item a in the training part; a user counts once. Age is the number of newer items in the history; an item
-that is in it twice counts twice. Each candidate keeps its nearest neighbours (pruned by candidate). Nothing is learned by gradients;
-the decay is chosen on the validation part unless it is given. Ties, and whoever has no history, go by popularity.
+U_a are the users who have item a in the training part; a user counts once. Age is the number of newer items
+in the history; an item that is in it twice counts twice. Each candidate keeps its nearest neighbours (pruned
+by candidate). Nothing is learned by gradients; the decay is chosen on the validation part unless it is given.
+Ties, and whoever has no history, go by popularity.
 """
 
 from dataclasses import dataclass
@@ -47,8 +50,12 @@ class ItemKNN(Recommender, name="itemknn", paper="Sarwar et al., WWW 2001; Deshp
         self.register_buffer("nearest_IK", nearest)
         self.register_buffer("similarity_IK", similarity)
         counts = split.item_counts[: split.known_items]
-        self.register_buffer("popularity_I", torch.tensor(TIE * counts / max(counts.max(), 1), dtype=torch.float32))
-        self.register_buffer("decay", torch.tensor(1.0 if config.decay is None else config.decay, dtype=torch.float64))
+        self.register_buffer(
+            "popularity_I", torch.tensor(TIE * counts / max(counts.max(), 1), dtype=torch.float32)
+        )
+        self.register_buffer(
+            "decay", torch.tensor(1.0 if config.decay is None else config.decay, dtype=torch.float64)
+        )
 
     def options(self, split: Split) -> list[dict[str, Tensor]]:
         if self.config.decay is not None:
@@ -85,7 +92,9 @@ class _Neighbourhood:
         size, neighbours = model.nearest_IK.shape
         candidate = torch.arange(size).repeat_interleave(neighbours)
         places = torch.stack([candidate, model.nearest_IK.flatten()])
-        self.similarity_II = torch.sparse_coo_tensor(places, model.similarity_IK.flatten(), (size, size), check_invariants=True).coalesce()
+        self.similarity_II = torch.sparse_coo_tensor(
+            places, model.similarity_IK.flatten(), (size, size), check_invariants=True
+        ).coalesce()
 
     def scores(self, context: Batch) -> Tensor:
         known = (self.similarity_II @ self.model.past(context.history_BL).T).T + self.model.popularity_I
@@ -93,14 +102,19 @@ class _Neighbourhood:
 
 
 def nearest_items(split: Split, neighbours: int, shrink: float) -> tuple[Tensor, Tensor]:
-    """The nearest other items of each known item and how near they are, (I, K) each; of those without a common user, zero."""
+    """The nearest other items of each known item and how near they are, (I, K) each; of those without a
+    common user, zero."""
     items, users = split.known_items, split.known_users
     train = split.mask("train") & (split.log.label == 1)
     if split.item_ids.rare is not None:
-        train[train] = ~split.item_ids.rare[split.log.item[train]]  # a rare item is unknown: nobody's neighbour
+        train[train] = ~split.item_ids.rare[
+            split.log.item[train]
+        ]  # a rare item is unknown: nobody's neighbour
     pairs = np.unique(split.log.item[train].astype(np.int64) * users + split.log.user[train])
     item, user = torch.from_numpy(pairs // users), torch.from_numpy(pairs % users)
-    has_IU = torch.sparse_coo_tensor(torch.stack([item, user]), torch.ones(len(item)), (items, users), check_invariants=True).coalesce()
+    has_IU = torch.sparse_coo_tensor(
+        torch.stack([item, user]), torch.ones(len(item)), (items, users), check_invariants=True
+    ).coalesce()
     size_I = torch.bincount(item, minlength=items).float()
     kept = min(neighbours, items - 1)
     nearest, similarity = torch.zeros(items, kept, dtype=torch.int64), torch.zeros(items, kept)

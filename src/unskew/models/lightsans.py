@@ -1,13 +1,17 @@
-"""LightSANs: Lighter and Better, Low-Rank Decomposed Self-Attention Networks for Next-Item Recommendation (Fan et al., SIGIR 2021).
+"""LightSANs: Lighter and Better, Low-Rank Decomposed Self-Attention Networks for Next-Item Recommendation
+(Fan et al., SIGIR 2021).
 
-Each item of a history looks at a few interests, pooled from all items, instead of at all items; where items stand is a second
-attention that knows nothing of the items. Pooling mixes all places, so every prefix of a history is a pass of its own.
+Each item of a history looks at a few interests, pooled from all items, instead of at all items; where items
+stand is a second attention that knows nothing of the items. Pooling mixes all places, so every prefix of a
+history is a pass of its own.
 
-Axis       the formula normalises over what is looked at, and so do we; the authors' code and RecBole normalise over those who look.
-           `softmax_axis="query"` does that, too.
+Axis       the formula normalises over what is looked at, and so do we; the authors' code and RecBole
+           normalise over those who look. `softmax_axis="query"` does that, too.
 Mask       everything: padding is not pooled, not looked at, and no query. (Their code masks nothing.)
-Positions  never added to items; counted from the newest, 0, where the answer is read; their logits are scaled once, not twice.
-Beginning  a learned vector answers for an empty history; a state is added to it, which changes nothing, since a state has a bias.
+Positions  never added to items; counted from the newest, 0, where the answer is read; their logits are scaled
+           once, not twice.
+Beginning  a learned vector answers for an empty history; a state is added to it, which changes nothing, since
+           a state has a bias.
 Simpler    attention weights are not dropped.
 """
 
@@ -45,7 +49,8 @@ class LightSANs(DotProduct, name="lightsans", paper="Fan et al., LightSANs, SIGI
         dropout: float = 0.5
         """Share of activations dropped."""
         softmax_axis: Axis = "interest"
-        """Attention is normalised over what is looked at (interest), or over those who look (query), as RecBole does."""
+        """Attention is normalised over what is looked at (interest), or over those who look (query), as
+        RecBole does."""
 
     config: Config
     recipe: ClassVar[dict[str, Any]] = {"learning_rate": 3e-3, "batch_size": 1024}
@@ -70,14 +75,18 @@ class LightSANs(DotProduct, name="lightsans", paper="Fan et al., LightSANs, SIGI
             return self.start.expand(len(ids_BL), -1)
         x_BLD, places_LD = self.dropout(self.norm(self.items(ids_BL))), self.places[:L].flip(0)
         empty_B1 = ~real_BL.any(1, keepdim=True)
-        seen_BL = None if bool(real_BL.all()) else real_BL | empty_B1  # attention over nothing is not a number
+        seen_BL = (
+            None if bool(real_BL.all()) else real_BL | empty_B1
+        )  # attention over nothing is not a number
         for block in self.blocks[:-1]:
             x_BLD = block(x_BLD, places_LD, seen_BL, asking=L)
-        state_BD = self.blocks[-1](x_BLD, places_LD, seen_BL, asking=1).squeeze(1)  # nobody reads the other places
+        state_BD = self.blocks[-1](x_BLD, places_LD, seen_BL, asking=1).squeeze(
+            1
+        )  # nobody reads the other places
         return self.start + torch.where(empty_B1, 0, state_BD)
 
     def vectors(self, item: Tensor) -> Tensor:
-        return self.items(item)  # type: ignore[no-any-return]
+        return self.items(item)
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         phase = Phase("next item", "positives", self.next_item_loss, self.parameters, negatives=0)
@@ -85,7 +94,9 @@ class LightSANs(DotProduct, name="lightsans", paper="Fan et al., LightSANs, SIGI
 
     def next_item_loss(self, batch: Batch) -> Tensor:
         weight_B = None if batch.weight_BC is None else batch.weight_BC[:, 0]
-        return cross_entropy(self.context(batch), self.items.table(), batch.candidates_BC[:, 0], weight_B) / len(batch.user_B)
+        return cross_entropy(
+            self.context(batch), self.items.table(), batch.candidates_BC[:, 0], weight_B
+        ) / len(batch.user_B)
 
 
 class Block(nn.Module):
@@ -95,7 +106,9 @@ class Block(nn.Module):
         super().__init__()
         width, self.heads, self.axis = config.width, config.heads, config.softmax_axis
         self.query_key_value, self.place_query_key = nn.Linear(width, 3 * width), nn.Linear(width, 2 * width)
-        self.theta_key, self.theta_value = (nn.Parameter(torch.empty(width, config.interests)) for _ in range(2))
+        self.theta_key, self.theta_value = (
+            nn.Parameter(torch.empty(width, config.interests)) for _ in range(2)
+        )
         for theta in (self.theta_key, self.theta_value):
             nn.init.normal_(theta, std=DEVIATION)
         self.attended = nn.Linear(width, width)
@@ -105,16 +118,24 @@ class Block(nn.Module):
 
     def forward(self, x_BLD: Tensor, places_LD: Tensor, real_BL: Tensor | None, asking: int) -> Tensor:
         """States at the newest places, as many as are asking."""
-        queries = asking if self.axis == "interest" else x_BLD.shape[1]  # who is normalised with others needs them all
-        read_BQD = (self._items(x_BLD, real_BL, queries) + self._places(x_BLD, places_LD, real_BL, queries))[:, -asking:]
+        queries = (
+            asking if self.axis == "interest" else x_BLD.shape[1]
+        )  # who is normalised with others needs them all
+        read_BQD = (self._items(x_BLD, real_BL, queries) + self._places(x_BLD, places_LD, real_BL, queries))[
+            :, -asking:
+        ]
         x_BLD = self.after_attention(x_BLD[:, -asking:] + self.dropout(self.attended(read_BQD)))
         inner = functional.gelu(self.widen(x_BLD))
-        return self.after_inner(x_BLD + self.dropout(self.narrow(inner)))  # type: ignore[no-any-return]
+        return self.after_inner(x_BLD + self.dropout(self.narrow(inner)))
 
     def _items(self, x_BLD: Tensor, real_BL: Tensor | None, queries: int) -> Tensor:
         """What each query finds in the interests, (B, Q, D)."""
-        (of_query, of_key, of_value), biases = self.query_key_value.weight.chunk(3), self.query_key_value.bias.chunk(3)
-        # The weights of a pool sum to one, so items are pooled first and projected then: k rows, not L. A bias does not move them.
+        (of_query, of_key, of_value), biases = (
+            self.query_key_value.weight.chunk(3),
+            self.query_key_value.bias.chunk(3),
+        )
+        # The weights of a pool sum to one, so items are pooled first and projected then: k rows, not L. A
+        # bias does not move them.
         logits_BLK = x_BLD @ torch.cat([of_key.T @ self.theta_key, of_value.T @ self.theta_value], dim=1)
         for_keys_BKD, for_values_BKD = pooled(x_BLD, logits_BLK, real_BL).chunk(2, dim=1)
         query = self._by_head(functional.linear(x_BLD[:, -queries:], of_query, biases[0]))
@@ -125,14 +146,23 @@ class Block(nn.Module):
         return (attention(scores_BHQK, self.axis, looking) @ value).transpose(1, 2).flatten(2)
 
     def _places(self, x_BLD: Tensor, places_LD: Tensor, real_BL: Tensor | None, queries: int) -> Tensor:
-        """What each query finds at the places around it, (B, Q, D). Without padding one map serves the whole batch."""
-        query, key = self.place_query_key(self.of_places(places_LD)).view(len(places_LD), 2, self.heads, -1).permute(1, 2, 0, 3)
+        """What each query finds at the places around it, (B, Q, D). Without padding one map serves the whole
+        batch."""
+        query, key = (
+            self.place_query_key(self.of_places(places_LD))
+            .view(len(places_LD), 2, self.heads, -1)
+            .permute(1, 2, 0, 3)
+        )
         scores_HQL = query[:, -queries:] @ key.transpose(1, 2) * query.shape[2] ** -0.5
-        value_BLHE = functional.linear(x_BLD, self.query_key_value.weight.chunk(3)[2], self.query_key_value.bias.chunk(3)[2])
+        value_BLHE = functional.linear(
+            x_BLD, self.query_key_value.weight.chunk(3)[2], self.query_key_value.bias.chunk(3)[2]
+        )
         value_BLHE = value_BLHE.view(*x_BLD.shape[:2], self.heads, -1)
         if real_BL is None:
             return torch.einsum("hql,blhe->bqhe", attention(scores_HQL, self.axis), value_BLHE).flatten(2)
-        weight_BHQL = attention(scores_HQL, self.axis, real_BL[:, None, -queries:, None], real_BL[:, None, None])
+        weight_BHQL = attention(
+            scores_HQL, self.axis, real_BL[:, None, -queries:, None], real_BL[:, None, None]
+        )
         return torch.einsum("bhql,blhe->bqhe", weight_BHQL, value_BLHE).flatten(2)
 
     def _by_head(self, x_BLD: Tensor) -> Tensor:
@@ -146,8 +176,11 @@ def pooled(x_BLD: Tensor, logits_BLK: Tensor, real_BL: Tensor | None) -> Tensor:
     return logits_BLK.softmax(1).transpose(1, 2) @ x_BLD
 
 
-def attention(scores: Tensor, axis: Axis, looking: Tensor | None = None, looked_at: Tensor | None = None) -> Tensor:
-    """Weights of scores (..., queries, keys), normalised over keys (interest) or over queries (query), among those that are there."""
+def attention(
+    scores: Tensor, axis: Axis, looking: Tensor | None = None, looked_at: Tensor | None = None
+) -> Tensor:
+    """Weights of scores (..., queries, keys), normalised over keys (interest) or over queries (query), among
+    those that are there."""
     over, other = (looked_at, looking) if axis == "interest" else (looking, looked_at)
     if over is not None:
         scores = scores.masked_fill(~over, -torch.inf)

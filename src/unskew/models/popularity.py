@@ -1,7 +1,10 @@
-"""Popularity: how many positives an item had so far, in total, recently, or with old ones fading. Every table needs it.
+"""Popularity: how many positives an item had so far, in total, recently, or with old ones fading. Every table
+needs it.
 
-No network, nothing learned by gradients. It counts what lies strictly before the moment of the request, as an audience does. How
-recent is recent enough is chosen on the validation part: on an honest time line, what was popular last week is hard to beat.
+No network, nothing learned by gradients. It counts what lies strictly before the moment of the request, as an
+audience does. How
+recent is recent enough is chosen on the validation part: on an honest time line, what was popular last week
+is hard to beat.
 """
 
 from dataclasses import dataclass, replace
@@ -24,25 +27,35 @@ Recency = Literal["chosen", "total", "window", "fading"]
 DAYS = {"day": 1, "week": 7, "month": 30}
 
 
-class Popularity(Recommender, name="popularity", paper="no paper: counts of what happened before the request"):
+class Popularity(
+    Recommender, name="popularity", paper="no paper: counts of what happened before the request"
+):
     @dataclass(frozen=True, kw_only=True)
     class Config(ModelConfig):
         recency: Recency = "chosen"
-        """Count everything so far, only a recent window, or with old positives fading; by default what validation prefers."""
+        """Count everything so far, only a recent window, or with old positives fading; by default what
+        validation prefers."""
         span: float = 0.0
         """Length of the window, or half-life, in ticks of the log's clock."""
 
     config: Config
-    window_ticks: Tensor  # in the state of the model; without a window and without a half-life everything counts alike
+    window_ticks: (
+        Tensor  # in the state of the model; without a window and without a half-life everything counts alike
+    )
     half_life_ticks: Tensor
 
     def __init__(self, split: Split, config: Config) -> None:
         super().__init__(split, config)
         if (config.span > 0) != (config.recency in ("window", "fading")):
-            raise BadInput(f"recency {config.recency}, span {config.span}: a window and fading need a span above 0, the others none")
+            raise BadInput(
+                f"recency {config.recency}, span {config.span}: a window and fading need a span above 0, "
+                "the others none"
+            )
         self.log = split.log
         for name, recency in (("window_ticks", "window"), ("half_life_ticks", "fading")):
-            self.register_buffer(name, torch.tensor(config.span if config.recency == recency else 0.0, dtype=torch.float64))
+            self.register_buffer(
+                name, torch.tensor(config.span if config.recency == recency else 0.0, dtype=torch.float64)
+            )
 
     @property
     def audience(self) -> None:
@@ -59,7 +72,10 @@ class Popularity(Recommender, name="popularity", paper="no paper: counts of what
 
     def forward(self, batch: Batch) -> Tensor:
         """Counts of the log that it was made with; a catalogue counts the log that it is given."""
-        item, time = batch.candidates_BC.numpy().ravel(), np.repeat(batch.times_B.numpy(), batch.candidates_BC.shape[1])
+        item, time = (
+            batch.candidates_BC.numpy().ravel(),
+            np.repeat(batch.times_B.numpy(), batch.candidates_BC.shape[1]),
+        )
         view, window, half_life = self.log.audiences, int(self.window_ticks), float(self.half_life_ticks)
         start, end = view.before(item, time)
         if not half_life:
@@ -75,7 +91,8 @@ class Popularity(Recommender, name="popularity", paper="no paper: counts of what
 
 
 def recencies(split: Split) -> dict[str, Popularity.Config]:
-    """Windows of a day, a week and a month where times are dates; shares of the training period where they are only an order."""
+    """Windows of a day, a week and a month where times are dates; shares of the training period where they
+    are only an order."""
     times = split.log.time
     ticks = ticks_per_second(int(times.min()), int(times.max()), split.log.facts.get("time_unit", "as given"))
     day = 86400 * ticks if ticks else max(1, int(split.train_end - times.min()) // 200)
@@ -109,7 +126,11 @@ class Fading:
         order = np.argsort(log.histories.times, kind="stable")
         self.times, self.items = log.histories.times[order], log.histories.ids[order]
         self.rate = np.log(2) / half_life
-        self.weight, self.at, self.now = np.zeros(len(log.items)), 0, int(self.times[0]) if len(self.times) else 0
+        self.weight, self.at, self.now = (
+            np.zeros(len(log.items)),
+            0,
+            int(self.times[0]) if len(self.times) else 0,
+        )
 
     def scores(self, context: Batch) -> Tensor:
         times, of = np.unique(context.times_B.numpy(), return_inverse=True)

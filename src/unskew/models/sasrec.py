@@ -1,8 +1,10 @@
-"""SASRec: Self-Attentive Sequential Recommendation (Kang and McAuley, ICDM 2018), trained with full cross-entropy.
+"""SASRec: Self-Attentive Sequential Recommendation (Kang and McAuley, ICDM 2018), trained with full
+cross-entropy.
 
-Klenitskiy and Vasilev (Turning Dross Into Gold Loss, RecSys 2023) showed that with cross-entropy over the whole catalogue, in the place
-of one negative per positive, it beats BERT4Rec. The blocks are those of the authors' code: only queries are normalised,
-and the residual starts from the normalised query. Places are counted from the oldest item read, so one pass yields every prefix.
+Klenitskiy and Vasilev (Turning Dross Into Gold Loss, RecSys 2023) showed that with cross-entropy over the
+whole catalogue, in the place of one negative per positive, it beats BERT4Rec. The blocks are those of the
+authors' code: only queries are normalised, and the residual starts from the normalised query. Places are
+counted from the oldest item read, so one pass yields every prefix.
 """
 
 from dataclasses import dataclass
@@ -15,7 +17,11 @@ from unskew.layers import CausalEncoder
 from unskew.models.base import HistoryConfig, NextItem
 
 
-class SASRec(NextItem, name="sasrec", paper="Kang and McAuley, ICDM 2018; cross-entropy: Klenitskiy and Vasilev, RecSys 2023"):
+class SASRec(
+    NextItem,
+    name="sasrec",
+    paper="Kang and McAuley, ICDM 2018; cross-entropy: Klenitskiy and Vasilev, RecSys 2023",
+):
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
         width: int = 64
@@ -32,7 +38,9 @@ class SASRec(NextItem, name="sasrec", paper="Kang and McAuley, ICDM 2018; cross-
 
     def __init__(self, split: Split, config: Config) -> None:
         super().__init__(split, config, config.width)
-        self.encoder = CausalEncoder(config.width, config.layers, config.heads, config.dropout, config.history + 1)
+        self.encoder = CausalEncoder(
+            config.width, config.layers, config.heads, config.dropout, config.history + 1
+        )
 
     def encode(self, user_B: Tensor, ids_BL: Tensor) -> Tensor:
-        return self.encoder(self.items(ids_BL))  # type: ignore[no-any-return]
+        return self.encoder(self.items(ids_BL))

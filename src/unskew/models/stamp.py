@@ -1,12 +1,15 @@
-"""STAMP: Short-Term Attention/Memory Priority (Liu et al., KDD 2018). Interest is a product of the session's memory and the last item.
+"""STAMP: Short-Term Attention/Memory Priority (Liu et al., KDD 2018). Interest is a product of the session's
+memory and the last item.
 
-    alpha_i = w0 . sigmoid(W1 x_i + W2 x_t + W3 m_s + b_a),   m_a = sum_i alpha_i x_i,   m_s = mean of x_1 .. x_t
-    score_c = (tanh(W_s m_a + b_s) * tanh(W_t x_t + b_t)) . x_c
+    alpha_i = w0 . sigmoid(W1 x_i + W2 x_t + W3 m_s + b_a),   m_a = sum_i alpha_i x_i,   m_s = mean of x_1 ..
+                                                              x_t score_c = (tanh(W_s m_a + b_s) * tanh(W_t
+                                                              x_t + b_t)) . x_c
 
-Where paper and code differ: m_s is added to m_a, as both known codes do and no equation says (`add_mean`). alpha is no softmax, so
-memory grows with the history. The score has no sigmoid around it, which would leave the softmax logits between 0 and 1. Biases are
-there, though the authors' code has none of them. Left out: their bounds on the length of looked-up vectors and of the gradient of each
-tensor. Their 512 sessions in a batch are short; 64 windows of a long history have about as many targets.
+Where paper and code differ: m_s is added to m_a, as both known codes do and no equation says (`add_mean`).
+alpha is no softmax, so memory grows with the history. The score has no sigmoid around it, which would leave
+the softmax logits between 0 and 1. Biases are there, though the authors' code has none of them. Left out:
+their bounds on the length of looked-up vectors and of the gradient of each tensor. Their 512 sessions in a
+batch are short; 64 windows of a long history have about as many targets.
 """
 
 from dataclasses import dataclass
@@ -27,7 +30,8 @@ class STAMP(NextItem, name="stamp", paper="Liu et al., KDD 2018"):
         width: int = 100
         """Width of embeddings and states (d)."""
         add_mean: bool = True
-        """Add the mean of the history to the attended memory, as the authors' code does and their equation does not."""
+        """Add the mean of the history to the attended memory, as the authors' code does and their equation
+        does not."""
 
     config: Config
     recipe: ClassVar[dict[str, Any]] = {"learning_rate": 3e-3, "sequences": 64}
@@ -36,7 +40,10 @@ class STAMP(NextItem, name="stamp", paper="Liu et al., KDD 2018"):
         super().__init__(split, config, config.width, deviation=0.002)
         width = config.width
         self.of_item = nn.Linear(width, width)  # W1, b_a
-        self.of_last, self.of_mean = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)  # W2, W3
+        self.of_last, self.of_mean = (
+            nn.Linear(width, width, bias=False),
+            nn.Linear(width, width, bias=False),
+        )  # W2, W3
         self.strength = nn.Parameter(torch.empty(width))  # w0
         self.memory, self.last = nn.Linear(width, width), nn.Linear(width, width)  # W_s, b_s, W_t, b_t
         layers = self.of_item, self.of_last, self.of_mean, self.memory, self.last
@@ -56,7 +63,7 @@ class STAMP(NextItem, name="stamp", paper="Liu et al., KDD 2018"):
     def attention(self, x_BLD: Tensor, mean_BLD: Tensor) -> Tensor:
         """alpha of each item i for each last item t, (B, t, i); zero where i comes after t."""
         of_last_BLD = self.of_last(x_BLD) + self.of_mean(mean_BLD)
-        return _TriangularAttention.apply(self.of_item(x_BLD), of_last_BLD, self.strength)  # type: ignore[no-untyped-call, no-any-return]
+        return _TriangularAttention.apply(self.of_item(x_BLD), of_last_BLD, self.strength)
 
 
 def running_mean(x_BLD: Tensor) -> Tensor:
@@ -64,8 +71,10 @@ def running_mean(x_BLD: Tensor) -> Tensor:
 
 
 class _TriangularAttention(torch.autograd.Function):
-    """strength . sigmoid(item_i + last_t) of all i <= t. The sigmoids, (B, L, L, D) of them, exist for a few rows and one t at
-    a time, and are made again on the way back: that costs less than memory does. Nothing is computed for i > t."""
+    """strength . sigmoid(item_i + last_t) of all i <= t. The sigmoids, (B, L, L, D) of them, exist for a few
+    rows and one t at
+    a time, and are made again on the way back: that costs less than memory does. Nothing is computed for i >
+    t."""
 
     @staticmethod
     def forward(context: Any, item_BLD: Tensor, last_BLD: Tensor, strength_D: Tensor) -> Tensor:
@@ -81,7 +90,11 @@ class _TriangularAttention(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, *gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         item_BLD, last_BLD, strength_D = context.saved_tensors
-        of_item, of_last, of_strength = torch.zeros_like(item_BLD), torch.empty_like(last_BLD), torch.zeros_like(strength_D)
+        of_item, of_last, of_strength = (
+            torch.zeros_like(item_BLD),
+            torch.empty_like(last_BLD),
+            torch.zeros_like(strength_D),
+        )
         for rows in _chunks(item_BLD):
             for t in range(item_BLD.shape[1]):
                 slope = gradient[0][rows, t, : t + 1].contiguous()
@@ -99,10 +112,12 @@ def _chunks(x_BLD: Tensor) -> list[slice]:
 
 
 def _decay(x: Tensor) -> Tensor:
-    """exp(-x): a sigmoid of a sum is then 1 / (1 + a product), without an exponential per pair. Within bounds that no product
-    leaves, and where every sigmoid is 0 or 1 long before."""
+    """exp(-x): a sigmoid of a sum is then 1 / (1 + a product), without an exponential per pair. Within bounds
+    that no product leaves, and where every sigmoid is 0 or 1 long before."""
     return x.clamp(-40, 40).neg_().exp_()
 
 
 def _sigmoids(item_BLD: Tensor, last_BLD: Tensor, rows: slice, t: int) -> Tensor:
-    return torch.addcmul(item_BLD.new_ones(()), item_BLD[rows, : t + 1], last_BLD[rows, t : t + 1]).reciprocal_()
+    return torch.addcmul(
+        item_BLD.new_ones(()), item_BLD[rows, : t + 1], last_BLD[rows, t : t + 1]
+    ).reciprocal_()

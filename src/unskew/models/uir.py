@@ -1,19 +1,24 @@
-"""UIR, or Rel-MF: Unbiased Recommender Learning from Missing-Not-At-Random Implicit Feedback (Saito et al., WSDM 2020).
+"""UIR, or Rel-MF: Unbiased Recommender Learning from Missing-Not-At-Random Implicit Feedback (Saito et al.,
+WSDM 2020).
 
-A click is relevance times exposure, P(y = 1) = theta_i P(r = 1). So a click counts 1 / theta_i times as relevant, and the surplus
+A click is relevance times exposure, P(y = 1) = theta_i P(r = 1). So a click counts 1 / theta_i times as
+relevant, and the surplus
 is taken off the irrelevant side:
 
     l(u, i) = (y / theta_i) d1(p) + (1 - y / theta_i) d0(p),    theta_i = max((n_i / max_j n_j)^eta, M)
 
-Symbols: p = sigmoid(s) the predicted relevance, s the score <e_u, e_i>, y the click, n_i the clicks of item i in training, eta the
-`exponent`, M the `clip`; d1, d0 the loss if relevant and if not. With the true theta and M = 0 the mean over all pairs is unbiased for
-that of relevance; the variance grows with 1 / theta, the bias with M. A pair without a click costs d0 whatever theta is.
+Symbols: p = sigmoid(s) the predicted relevance, s the score <e_u, e_i>, y the click, n_i the clicks of item i
+in training, eta the
+`exponent`, M the `clip`; d1, d0 the loss if relevant and if not. With the true theta and M = 0 the mean over
+all pairs is unbiased for that of relevance; the variance grows with 1 / theta, the bias with M. A pair
+without a click costs d0 whatever theta is.
 
-Decisions. Squared error, (1 - p)^2 and p^2, as in the code for real data: the negative weight on d0 leaves cross-entropy unbounded
-below as p goes to 1, so that option is bounded by 1000 per pair. Batches are half clicks, half pairs without, as in that code; they do
-not estimate the mean over all pairs, which `mean="all-pairs"` puts right. No bias terms. A propensity from outside multiplies. Width,
-M and Adam are those for real data; batch and weight decay those of the simulation, for what was tuned on Yahoo (1e-4) lets the
-embeddings of users with few clicks vanish elsewhere.
+Decisions. Squared error, (1 - p)^2 and p^2, as in the code for real data: the negative weight on d0 leaves
+cross-entropy unbounded below as p goes to 1, so that option is bounded by 1000 per pair. Batches are half
+clicks, half pairs without, as in that code; they do not estimate the mean over all pairs, which
+`mean="all-pairs"` puts right. No bias terms. A propensity from outside multiplies. Width, M and Adam are
+those for real data; batch and weight decay those of the simulation, for what was tuned on Yahoo (1e-4) lets
+the embeddings of users with few clicks vanish elsewhere.
 """
 
 from dataclasses import dataclass
@@ -35,7 +40,11 @@ LARGEST = 1000.0  # of one pair's cross-entropy, in either direction
 Error = Literal["squared", "cross-entropy"]
 
 
-class UIR(MatrixFactors, name="uir", paper="Saito et al., Unbiased Recommender Learning from MNAR Implicit Feedback, WSDM 2020"):
+class UIR(
+    MatrixFactors,
+    name="uir",
+    paper="Saito et al., Unbiased Recommender Learning from MNAR Implicit Feedback, WSDM 2020",
+):
     @dataclass(frozen=True, kw_only=True)
     class Config(ModelConfig):
         width: int = 200
@@ -52,15 +61,25 @@ class UIR(MatrixFactors, name="uir", paper="Saito et al., Unbiased Recommender L
     config: Config
     theta_I: Tensor
     clipped_I: Tensor
-    recipe: ClassVar[dict[str, Any]] = {"batch_size": 2**11, "learning_rate": 5e-3, "weight_decay": 1e-5, "rounds": 100, "patience": 10}
+    recipe: ClassVar[dict[str, Any]] = {
+        "batch_size": 2**11,
+        "learning_rate": 5e-3,
+        "weight_decay": 1e-5,
+        "rounds": 100,
+        "patience": 10,
+    }
 
     def __init__(self, split: Split, config: Config) -> None:
         super().__init__(split, config, config.width)
-        theta_I, clipped_I = popularity_propensity(split.item_counts[: split.known_items], config.exponent, config.clip)
+        theta_I, clipped_I = popularity_propensity(
+            split.item_counts[: split.known_items], config.exponent, config.clip
+        )
         self.register_buffer("theta_I", theta_I, persistent=False)
         self.register_buffer("clipped_I", clipped_I, persistent=False)
         clicks = split.mask("train") & (split.log.label == 1)
-        pairs = np.unique(split.log.user[clicks].astype(np.int64) * split.known_items + split.log.item[clicks])
+        pairs = np.unique(
+            split.log.user[clicks].astype(np.int64) * split.known_items + split.log.item[clicks]
+        )
         self.clicked_share = len(pairs) / (split.known_users * split.known_items)
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
@@ -68,7 +87,9 @@ class UIR(MatrixFactors, name="uir", paper="Saito et al., Unbiased Recommender L
         return (Stage("train", (phase,), rounds, validated=True),)
 
     def relevance_loss(self, batch: Batch) -> Tensor:
-        terms_BC = pair_loss(self(batch), batch.labels_BC, self.theta_I[batch.candidates_BC], self.config.error)
+        terms_BC = pair_loss(
+            self(batch), batch.labels_BC, self.theta_I[batch.candidates_BC], self.config.error
+        )
         if self.config.mean == "all-pairs":
             terms_BC = terms_BC * as_all_pairs(batch.labels_BC, self.clicked_share)
         return weighted_mean(terms_BC, batch.weight_BC)
@@ -76,7 +97,11 @@ class UIR(MatrixFactors, name="uir", paper="Saito et al., Unbiased Recommender L
     def statistics(self, batch: Batch) -> dict[str, float]:
         """Which share of the clicks has a raised propensity; of other pairs it is not read."""
         clicked_BC = batch.labels_BC == 1
-        clipped = float(self.clipped_I[batch.candidates_BC][clicked_BC].float().mean()) if bool(clicked_BC.any()) else 0.0
+        clipped = (
+            float(self.clipped_I[batch.candidates_BC][clicked_BC].float().mean())
+            if bool(clicked_BC.any())
+            else 0.0
+        )
         return {"clipped": round(clipped, 6)}
 
 
@@ -84,12 +109,15 @@ def pair_loss(scores: Tensor, labels: Tensor, theta: Tensor, error: Error) -> Te
     """(y / theta) d1(p) + (1 - y / theta) d0(p), a term each."""
     relevant = labels / theta
     if error == "cross-entropy":
-        return (relevant * functional.softplus(-scores) + (1 - relevant) * functional.softplus(scores)).clamp(-LARGEST, LARGEST)
+        return (relevant * functional.softplus(-scores) + (1 - relevant) * functional.softplus(scores)).clamp(
+            -LARGEST, LARGEST
+        )
     p = torch.sigmoid(scores)
     return relevant * (1 - p) ** 2 + (1 - relevant) * p**2
 
 
 def as_all_pairs(labels: Tensor, clicked_share: float) -> Tensor:
-    """What makes the mean over a batch that of all pairs, of which this share is clicked: real shares over those of the batch."""
+    """What makes the mean over a batch that of all pairs, of which this share is clicked: real shares over
+    those of the batch."""
     clicked, here = labels == 1, float((labels == 1).float().mean())
     return torch.where(clicked, clicked_share / max(here, 1e-12), (1 - clicked_share) / max(1 - here, 1e-12))

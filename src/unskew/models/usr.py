@@ -1,23 +1,28 @@
-"""USR: Unbiased Sequential Recommendation with Latent Confounders (Wang et al., WWW 2022). A RECONSTRUCTION: see below.
+"""USR: Unbiased Sequential Recommendation with Latent Confounders (Wang et al., WWW 2022). A RECONSTRUCTION:
+see below.
 
 What a user does next depends on what was shown, and on confounders of the history that the log does not have:
 
     p_t = softmax_j(<W (h_t * z_t), e_j>) at i_t,    h_t = GRU(H_{t-1}),    z_t = MLP(h_t)
     L_prop = -mean ln p_t,        L_rec = mean l(i_t | H_{t-1}, z_t) / max(p_t, M)
 
-Symbols: H_{t-1} the items before, i_t the next one, e_j the embedding of item j, z_t what stands for the confounders, p_t the probability
-that i_t was observed, M the `clip`, l the cross-entropy of a recommender among all items. With the true p_t and M = 0 the weighted
-loss is unbiased for that under uniform exposure; M adds bias and bounds the variance by that of weights up to 1 / M.
+Symbols: H_{t-1} the items before, i_t the next one, e_j the embedding of item j, z_t what stands for the
+confounders, p_t the probability that i_t was observed, M the `clip`, l the cross-entropy of a recommender
+among all items. With the true p_t and M = 0 the weighted loss is unbiased for that under uniform exposure; M
+adds bias and bounds the variance by that of weights up to 1 / M.
 
-Only the abstract says anything for certain: potential outcomes, instances weighted by inverse and clipped propensities of the item given
-the history, a parameterised model of latent confounders. There is no code of the authors. Reconstructed are: both networks (the
-propensity as in DEPS's item view and USER, by overlapping authors), that z_t enters the propensity by a product and the score beside the
-recommender's state, the recommender (a GRU), the schedule and every default (DEPS's). Latent confounders cannot be identified from one log.
+Only the abstract says anything for certain: potential outcomes, instances weighted by inverse and clipped
+propensities of the item given the history, a parameterised model of latent confounders. There is no code of
+the authors. Reconstructed are: both networks (the propensity as in DEPS's item view and USER, by overlapping
+authors), that z_t enters the propensity by a product and the score beside the recommender's state, the
+recommender (a GRU), the schedule and every default (DEPS's). Latent confounders cannot be identified from one
+log.
 
-Decisions. The propensity network reads the item embeddings and never changes them, and L_rec changes nothing of it. It
-sees only what is before the target. Cross-entropy is of the positive alone, so negatives have no weights. Among thousands of items
-p_t is mostly far below M = 0.1 and nearly all weights are 1 / M: the clipped share is reported; `clip_unit="uniform"` counts M in
-multiples of 1 / |items|, and `weights="snips"` divides the weights by their mean in the batch.
+Decisions. The propensity network reads the item embeddings and never changes them, and L_rec changes nothing
+of it. It sees only what is before the target. Cross-entropy is of the positive alone, so negatives have no
+weights. Among thousands of items p_t is mostly far below M = 0.1 and nearly all weights are 1 / M: the
+clipped share is reported; `clip_unit="uniform"` counts M in multiples of 1 / |items|, and `weights="snips"`
+divides the weights by their mean in the batch.
 """
 
 from dataclasses import dataclass, replace
@@ -41,7 +46,11 @@ TARGETS = 1024  # whose probabilities are computed together
 Confounder = Literal["step", "recurrent", "none"]
 
 
-class USR(NextItem, name="usr", paper="Wang et al., Unbiased Sequential Recommendation with Latent Confounders, WWW 2022; reconstructed"):
+class USR(
+    NextItem,
+    name="usr",
+    paper="Wang et al., Unbiased Sequential Recommendation with Latent Confounders, WWW 2022; reconstructed",
+):
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
         width: int = 64
@@ -55,7 +64,8 @@ class USR(NextItem, name="usr", paper="Wang et al., Unbiased Sequential Recommen
         dropout: float = 0.2
         """Share dropped of the recommender's inputs, and of that hidden layer."""
         confounder: Confounder = "step"
-        """Made of each state, also of the confounder before, or none at all: plain sequential inverse propensities."""
+        """Made of each state, also of the confounder before, or none at all: plain sequential inverse
+        propensities."""
         clip: float = 0.1
         """Propensities are raised to at least this (M)."""
         clip_unit: Literal["probability", "uniform"] = "probability"
@@ -74,16 +84,21 @@ class USR(NextItem, name="usr", paper="Wang et al., Unbiased Sequential Recommen
         super().__init__(split, config, config.width)
         self.clip = config.clip if config.clip_unit == "probability" else config.clip / split.known_items
         if not 0 < self.clip <= 1:
-            raise BadInput(f"clip {config.clip} (in units of {config.clip_unit}): expected above 0, and at most a probability of 1")
+            raise BadInput(
+                f"clip {config.clip} (in units of {config.clip_unit}): expected above 0, and at most a "
+                "probability of 1"
+            )
         self.gru = nn.GRU(config.width, config.width, config.layers, batch_first=True)
         self.dropout = Dropout(config.dropout)
         self.beside = nn.Linear(2 * config.width, config.width) if config.confounder != "none" else None
-        self.exposure = Exposure(config.width, config.hidden, config.gru_layers, config.dropout, config.confounder)
+        self.exposure = Exposure(
+            config.width, config.hidden, config.gru_layers, config.dropout, config.confounder
+        )
 
     # The recommender
 
     def encode(self, user_B: Tensor, ids_BL: Tensor) -> Tensor:
-        return self.gru(self.dropout(self.items(ids_BL)))[0]  # type: ignore[no-any-return]
+        return self.gru(self.dropout(self.items(ids_BL)))[0]
 
     def states(self, user_B: Tensor, ids_BL: Tensor) -> Tensor:
         return self._with_confounder(super().states(user_B, ids_BL), self._exposed(ids_BL)[1])
@@ -91,19 +106,28 @@ class USR(NextItem, name="usr", paper="Wang et al., Unbiased Sequential Recommen
     def _with_confounder(self, states_BLD: Tensor, confounder_BLD: Tensor | None) -> Tensor:
         if self.beside is None or confounder_BLD is None:
             return states_BLD
-        return self.beside(torch.cat([states_BLD, confounder_BLD], dim=2))  # type: ignore[no-any-return]
+        return self.beside(torch.cat([states_BLD, confounder_BLD], dim=2))
 
     @torch.no_grad()
     def _exposed(self, ids_BL: Tensor) -> tuple[Tensor, Tensor | None]:
-        """As the recommender reads it: no gradient, and nothing dropped, for a weight must not depend on a draw."""
-        return self.exposure(self.items(ids_BL), learning=False)  # type: ignore[no-any-return]
+        """As the recommender reads it: no gradient, and nothing dropped, for a weight must not depend on a
+        draw."""
+        return self.exposure(self.items(ids_BL), learning=False)
 
     # How it learns
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         mine = (self.items, self.start, self.gru, self.beside)
-        propensity = Phase("propensity", "histories", self.propensity_loss, lambda: parameters_of(self.exposure), weighted=False)
-        recommendation = Phase("recommendation", "histories", self.next_item_loss, lambda: parameters_of(*mine))
+        propensity = Phase(
+            "propensity",
+            "histories",
+            self.propensity_loss,
+            lambda: parameters_of(self.exposure),
+            weighted=False,
+        )
+        recommendation = Phase(
+            "recommendation", "histories", self.next_item_loss, lambda: parameters_of(*mine)
+        )
         again = replace(propensity, epochs=self.config.propensity_epochs)
         return (
             Stage("propensity", (propensity,), self.config.propensity_rounds),
@@ -113,8 +137,12 @@ class USR(NextItem, name="usr", paper="Wang et al., Unbiased Sequential Recommen
     def propensity_loss(self, batch: SequenceBatch) -> Tensor:
         """L_prop: the mean over observed next items."""
         row_N, past_N, targets_N, _ = batch.targets()
-        shown_BLD, _ = self.exposure(self.items(read_before(batch.history_BL, past_N)).detach(), learning=True)
-        return cross_entropy(shown_BLD[row_N, past_N], self.items.table().detach(), targets_N) / max(len(targets_N), 1)
+        shown_BLD, _ = self.exposure(
+            self.items(read_before(batch.history_BL, past_N)).detach(), learning=True
+        )
+        return cross_entropy(shown_BLD[row_N, past_N], self.items.table().detach(), targets_N) / max(
+            len(targets_N), 1
+        )
 
     def next_item_loss(self, batch: SequenceBatch) -> Tensor:
         """L_rec. One pass yields the propensity, the confounder and the state of every prefix."""
@@ -143,7 +171,8 @@ class USR(NextItem, name="usr", paper="Wang et al., Unbiased Sequential Recommen
 
 
 class Exposure(nn.Module):
-    """What comes next, and the confounder behind it, after 0, 1, ..., L items: softmax_j(<W (h * z), e_j>)."""
+    """What comes next, and the confounder behind it, after 0, 1, ..., L items: softmax_j(<W (h * z),
+    e_j>)."""
 
     def __init__(self, width: int, hidden: int, layers: int, dropout: float, confounder: Confounder) -> None:
         super().__init__()
@@ -151,16 +180,22 @@ class Exposure(nn.Module):
         nn.init.normal_(self.start, std=width**-0.5)
         self.gru = nn.GRU(width, width, layers, bias=False, batch_first=True)
         self.recurrent = confounder == "recurrent"
-        self.first = None if confounder == "none" else nn.Linear(2 * width if self.recurrent else width, hidden)
+        self.first = (
+            None if confounder == "none" else nn.Linear(2 * width if self.recurrent else width, hidden)
+        )
         self.second = None if confounder == "none" else nn.Linear(hidden, width)
         self.dropout, self.out = Dropout(dropout), nn.Linear(width, width)
 
     def forward(self, embedded_BLD: Tensor, learning: bool) -> tuple[Tensor, Tensor | None]:
         """W (h * z) and z, (B, L + 1, D), of histories that are padded on the right."""
-        states_BLD = self.gru(torch.cat([self.start.expand(len(embedded_BLD), 1, -1), embedded_BLD], dim=1))[0]
+        states_BLD = self.gru(torch.cat([self.start.expand(len(embedded_BLD), 1, -1), embedded_BLD], dim=1))[
+            0
+        ]
         if self.first is None or self.second is None:
             return self.out(states_BLD), None
-        confounder_BLD = self._recurrent(states_BLD, learning) if self.recurrent else self._mlp(states_BLD, learning)
+        confounder_BLD = (
+            self._recurrent(states_BLD, learning) if self.recurrent else self._mlp(states_BLD, learning)
+        )
         return self.out(states_BLD * confounder_BLD), confounder_BLD
 
     def _recurrent(self, states_BLD: Tensor, learning: bool) -> Tensor:
@@ -173,7 +208,7 @@ class Exposure(nn.Module):
         assert self.first is not None
         assert self.second is not None
         hidden = functional.relu(self.first(x))
-        return self.second(self.dropout(hidden) if learning else hidden)  # type: ignore[no-any-return]
+        return self.second(self.dropout(hidden) if learning else hidden)
 
 
 @torch.no_grad()
@@ -187,7 +222,7 @@ def propensities(shown_ND: Tensor, targets_N: Tensor, items: Embeddings, least: 
 
 
 def inverse(p_N: Tensor, clip: float, normalised: bool = False) -> Tensor:
-    """M / max(p, M), or these over their mean. Times M no weight is above one, so that clipping gradients by their norm means the
-    same with weights as without; the minimum of the loss is where it was."""
+    """M / max(p, M), or these over their mean. Times M no weight is above one, so that clipping gradients by
+    their norm means the same with weights as without; the minimum of the loss is where it was."""
     weight_N = clip / p_N.clamp(min=clip)
     return weight_N / weight_N.mean() if normalised and len(weight_N) else weight_N

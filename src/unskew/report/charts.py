@@ -1,7 +1,7 @@
 """Charts as data, drawn by matplotlib as SVG text that goes straight into a page.
 
-Ink is `currentColor`, so a chart follows the page into the dark; text stays text; ids carry the chart's name, so many
-charts live in one page; the same chart is the same bytes.
+Ink is `currentColor`, so a chart follows the page into the dark; text stays text; ids carry the chart's name,
+so many charts live in one page; the same chart is the same bytes.
 """
 
 import io
@@ -41,7 +41,15 @@ class Lines:
 
     def draw(self, axes: "Axes") -> None:
         for (name, y), colour in zip(self.series.items(), COLOURS, strict=False):
-            axes.plot(self.x, y, color=colour, label=name, linewidth=1.8, marker="o" if self.marked else "", markersize=3.5)
+            axes.plot(
+                self.x,
+                y,
+                color=colour,
+                label=name,
+                linewidth=1.8,
+                marker="o" if self.marked else "",
+                markersize=3.5,
+            )
             if self.filled:
                 axes.fill_between(self.x, y, min(y, default=0), color=colour, alpha=0.15, linewidth=0)
         if self.logarithmic:
@@ -75,7 +83,14 @@ class Bars:
         width = 0.8 / max(len(self.series), 1)
         for place, ((name, heights), colour) in enumerate(zip(self.series.items(), COLOURS, strict=False)):
             left = [at - 0.4 + place * width for at in range(len(self.labels))]
-            axes.bar(left, [100 * height for height in heights], width * 0.94, align="edge", color=colour, label=name)
+            axes.bar(
+                left,
+                [100 * height for height in heights],
+                width * 0.94,
+                align="edge",
+                color=colour,
+                label=name,
+            )
         axes.set_xticks(range(len(self.labels)), self.labels)
         if sum(len(label) for label in self.labels) > 26:  # they would touch
             axes.tick_params("x", labelrotation=40)
@@ -103,11 +118,18 @@ class Marked:
     def draw(self, axes: "Axes") -> None:
         low, high = min(*self.values, self.mark), max(*self.values, self.mark)
         width = high - low or 1
-        # Bins as wide as a fiftieth of what is shown: a far-off mark must not press the histogram into invisible bars.
+        # Bins as wide as a fiftieth of what is shown: a far-off mark must not press the histogram into
+        # invisible bars.
         least, most = min(self.values), max(self.values)
         bins = max(1, min(10, round(50 * (most - least) / width)))
         missing = max(0.0, width / 50 - (most - least)) / 2
-        axes.hist(self.values, bins, range=(least - missing, most + missing), color=COLOURS[0], label=self.values_name)
+        axes.hist(
+            self.values,
+            bins,
+            range=(least - missing, most + missing),
+            color=COLOURS[0],
+            label=self.values_name,
+        )
         axes.axvline(self.mark, color=COLOURS[1], linewidth=2.2, label=self.mark_name)
         axes.xaxis.set_major_formatter(_thousands)
         axes.locator_params(axis="x", nbins=5)
@@ -120,7 +142,8 @@ Chart = Lines | Bars | Marked
 
 
 def svg(chart: Chart, name: str, alt: str) -> str:
-    """One chart for a page: no background, ink of the page. `name` must be unique in the page; `alt` says what is seen."""
+    """One chart for a page: no background, ink of the page. `name` must be unique in the page; `alt` says
+    what is seen."""
     return _svg([chart], name, alt).replace(INK, "currentColor")
 
 
@@ -178,11 +201,14 @@ def _written(figure: "Figure", ground: str | None) -> str:
 
 
 def _clean(text: str, name: str, alt: str) -> str:
-    """Keep the drawing: no prolog, no comments, no rule for the whole page; only the ids that something points to, named."""
+    """Keep the drawing: no prolog, no comments, no rule for the whole page; only the ids that something
+    points to, named."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<!--.*?-->\s*|<style.*?</style>\s*", "", text, flags=re.DOTALL)
     used = set(re.findall(r'(?:url\(|href=")#([^")]+)', text))
-    text = re.sub(r' id="([^"]+)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", text)
+    text = re.sub(
+        r' id="([^"]+)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", text
+    )
     text = re.sub(r'(url\(|href=")#', rf"\g<1>#{name}-", text)
     text = text.replace("'DejaVu Sans'", FONT)
     root = f'<svg role="img" aria-label="{escape(alt)}" stroke-linejoin="round"'
@@ -201,7 +227,13 @@ def _finish(axes: "Axes", x_label: str, y_label: str, title: str, legend: bool) 
         axes.set_title(title, loc="left", pad=22 if len(names) <= columns else 36)
     if legend:
         # Above the axes: it can never cover the data.
-        axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 0.99), ncols=columns, columnspacing=1.2, borderaxespad=0.2)
+        axes.legend(
+            loc="lower left",
+            bbox_to_anchor=(-0.01, 0.99),
+            ncols=columns,
+            columnspacing=1.2,
+            borderaxespad=0.2,
+        )
 
 
 def _thousands(value: float, _: float) -> str:

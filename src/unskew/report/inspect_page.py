@@ -29,7 +29,11 @@ def inspect_page(inspection: Inspection) -> str:
 def picture(inspection: Inspection) -> str:
     """The bias in one picture, for a README: the popularity curve, and what the balanced test changes."""
     alt = f"Popularity curve and tests of {_name(inspection.source)}"
-    return drawn((_curve(inspection, "Popularity of the items"), _deciles(inspection, "What the test asks for")), "bias", alt)
+    return drawn(
+        (_curve(inspection, "Popularity of the items"), _deciles(inspection, "What the test asks for")),
+        "bias",
+        alt,
+    )
 
 
 def _size(inspection: Inspection) -> Section:
@@ -55,20 +59,35 @@ def _drift(inspection: Inspection) -> Section:
         "slice before, by rank": [part.correlation for part in drift.slices],
     }
     lowest = min((y for series in lines.values() for y in series if not math.isnan(y)), default=0.0)
-    similar = Lines(number, lines, x_label, "likeness to", x_ticks=number, y_range=(min(0.0, lowest - 0.05), 1.03), marked=True)
-    new = Bars([str(n) for n in number[1:]], {"new": [part.new for part in drift.slices[1:]]}, x_label, "positives on new items")
+    similar = Lines(
+        number,
+        lines,
+        x_label,
+        "likeness to",
+        x_ticks=number,
+        y_range=(min(0.0, lowest - 0.05), 1.03),
+        marked=True,
+    )
+    new = Bars(
+        [str(n) for n in number[1:]],
+        {"new": [part.new for part in drift.slices[1:]]},
+        x_label,
+        "positives on new items",
+    )
     first, last = drift.slices[0].start, drift.slices[-1].start
     return Section(
         "Drift of popularity",
         (
             paragraph(
-                f"The positives are cut into {len(drift.slices)} slices of about equal size, in time; the first begins at {first},"
+                f"The positives are cut into {len(drift.slices)} slices of about equal size, in time; the "
+                f"first begins at {first},"
                 f" the last at {last}."
             ),
             beside(
                 figure(
                     svg(similar, "drift", "Similarity of popularity between slices of time"),
-                    f"Overlap (Jaccard) of the {drift.top} most popular items with those of the slice before and of the first one;"
+                    f"Overlap (Jaccard) of the {drift.top} most popular items with those of the slice "
+                    "before and of the first one;"
                     " Spearman correlation of the counts of all items with the slice before.",
                 ),
                 figure(
@@ -83,47 +102,77 @@ def _drift(inspection: Inspection) -> Section:
 def _lengths(inspection: Inspection) -> Section:
     def part(name: str, lengths: Lengths, what: str) -> Markup:
         labels = [str(b.low) if b.low == b.high else f"{b.low}–{b.high}" for b in lengths.bins]
-        chart = Bars(labels, {name: [b.share for b in lengths.bins]}, f"{what} strictly before", "of the positives")
+        chart = Bars(
+            labels, {name: [b.share for b in lengths.bins]}, f"{what} strictly before", "of the positives"
+        )
         rows = "; ".join(f"{row.name} = {row.value}" for row in _rows(inspection, name))
-        return figure(svg(chart, f"{name}-lengths", f"Lengths of the {name} at each positive"), f"{name.capitalize()}: {rows}.")
+        return figure(
+            svg(chart, f"{name}-lengths", f"Lengths of the {name} at each positive"),
+            f"{name.capitalize()}: {rows}.",
+        )
 
-    both = beside(part("history", inspection.history, "items"), part("audience", inspection.audience, "users"))
-    return Section("Histories and audiences", (paragraph("What a model can read at each positive: events strictly before it."), both))
+    both = beside(
+        part("history", inspection.history, "items"), part("audience", inspection.audience, "users")
+    )
+    return Section(
+        "Histories and audiences",
+        (paragraph("What a model can read at each positive: events strictly before it."), both),
+    )
 
 
 def _order(inspection: Inspection) -> Section:
     shuffle = inspection.shuffle
     why = paragraph(
-        "If order means nothing, each user's items may change places without harm. Counted: pairs of equal steps from one item"
+        "If order means nothing, each user's items may change places without harm. Counted: pairs of equal "
+        "steps from one item"
         " to the next, in the log and after shuffling. Trends count as order, too."
     )
     if not shuffle.observed and not shuffle.mean:
         return Section("Does the order carry information?", (why, _facts(_rows(inspection, "order"))))
-    chart = Marked(shuffle.shuffled, "shuffled", shuffle.observed, "this log", "repeated transitions", "shuffles")
+    chart = Marked(
+        shuffle.shuffled, "shuffled", shuffle.observed, "this log", "repeated transitions", "shuffles"
+    )
     drawing = figure(svg(chart, "shuffle", "Repeated transitions in the log and in its shuffles"))
-    return Section("Does the order carry information?", (why, beside(drawing, _facts(_rows(inspection, "order")))))
+    return Section(
+        "Does the order carry information?", (why, beside(drawing, _facts(_rows(inspection, "order"))))
+    )
 
 
 def _tests(inspection: Inspection) -> Section:
     drawing = figure(
         svg(_deciles(inspection), "tests", "Share of test positives per tenth of the items, per test"),
-        "Known items in tenths, the most popular in training first; “new”: share of all test positives on items that training never saw.",
+        "Known items in tenths, the most popular in training first; “new”: share of all test positives on "
+        "items that training never saw.",
     )
     groups = [_rows(inspection, f"{tested.test} test") for tested in inspection.tests]
     names = [tested.test for tested in inspection.tests]
     rows = [[same[0].name, *(row.value for row in same)] for same in zip(*groups, strict=True)]
-    figures = table(["", *names], rows, caption="Each test is a weight per positive; shares and means are weighted.")
-    return Section("What the tests ask for", (beside(drawing, figures), _facts(_rows(inspection, "repeats"), "Repeats")))
+    figures = table(
+        ["", *names], rows, caption="Each test is a weight per positive; shares and means are weighted."
+    )
+    return Section(
+        "What the tests ask for", (beside(drawing, figures), _facts(_rows(inspection, "repeats"), "Repeats"))
+    )
 
 
 def _split(inspection: Inspection) -> Section:
     names = {name: name for name in ("part", "rows", "positives", "users", "items")}
-    names |= {"unknown_user_rows": "of new users", "unknown_item_rows": "on new items", "repeated_positives": "repeats"}
+    names |= {
+        "unknown_user_rows": "of new users",
+        "unknown_item_rows": "on new items",
+        "repeated_positives": "repeats",
+    }
     names |= {"first_appearances": "first of an item"}
-    rows = [[f"{row[name]:,}" if isinstance(row[name], int) else str(row[name]) for name in names] for row in inspection.split]
+    rows = [
+        [f"{row[name]:,}" if isinstance(row[name], int) else str(row[name]) for name in names]
+        for row in inspection.split
+    ]
     return Section(
         "Split",
-        (paragraph("One global time line: everything in a later part happened later."), table(list(names.values()), rows, text=(0,))),
+        (
+            paragraph("One global time line: everything in a later part happened later."),
+            table(list(names.values()), rows, text=(0,)),
+        ),
     )
 
 
@@ -134,18 +183,25 @@ def _curve(inspection: Inspection, title: str = "") -> Lines:
 
 
 def _deciles(inspection: Inspection, title: str = "") -> Bars:
-    """Of the positives on known items, the share per tenth of them; the new items would dwarf the rest and stand in the legend."""
+    """Of the positives on known items, the share per tenth of them; the new items would dwarf the rest and
+    stand in the legend."""
     shares = {}
     for tested in inspection.tests:
         known = sum(tested.deciles)
         if known > 0:  # a test without positives on known items (nan or 0) has no shares to draw
-            shares[f"{tested.test} (+ {100 * tested.unknown_items:.0f} % new)"] = [share / known for share in tested.deciles]
+            shares[f"{tested.test} (+ {100 * tested.unknown_items:.0f} % new)"] = [
+                share / known for share in tested.deciles
+            ]
     labels = [str(tenth) for tenth in range(1, len(inspection.tests[0].deciles) + 1)]
-    return Bars(labels, shares, "tenth of the known items, most popular first", "test positives on known items", title)
+    return Bars(
+        labels, shares, "tenth of the known items, most popular first", "test positives on known items", title
+    )
 
 
 def _facts(rows: Iterable[Row], caption: str = "") -> Markup:
-    return table(("", "", ""), [(row.name, row.value, row.meaning) for row in rows], remarks=(2,), caption=caption)
+    return table(
+        ("", "", ""), [(row.name, row.value, row.meaning) for row in rows], remarks=(2,), caption=caption
+    )
 
 
 def _rows(inspection: Inspection, group: str) -> list[Row]:
