@@ -21,12 +21,12 @@ import tyro
 
 import unskew
 from unskew.catalog import Scorer
-from unskew.data.batches import contexts
+from unskew.data.batch import contexts
 from unskew.data.held_out import available_tests, held_out
-from unskew.data.simulate import Simulation, World, simulate
+from unskew.describe.figures import spearman
 from unskew.evaluate import ndcg
-from unskew.statistics import spearman
-from unskew.truth import true_ndcg
+from unskew.world.simulate import Simulation, World, simulate
+from unskew.world.theorems import true_ndcg
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "results" / "agreement.jsonl", ROOT / "docs" / "truth.md"
@@ -102,7 +102,7 @@ class Run:
 
 def measured(world: World, split: unskew.Split, name: str) -> dict[str, float]:
     kind, settings = MODELS[name]
-    model = unskew.recommender(kind, settings).fit(split)
+    model = unskew.create_model(kind, settings).fit(split)
     found = {}
     for test in available_tests(split):
         # One set of weights for all tests: the question is what a test sees, not what it chooses.

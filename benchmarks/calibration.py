@@ -21,8 +21,8 @@ import torch
 import tyro
 
 import unskew
-from unskew.health import health, logged_truth
-from unskew.words import plain
+from unskew.formatting import plain
+from unskew.propensity.health import health, logged_truth
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "results" / "calibration.jsonl", ROOT / "docs" / "calibration.md"
@@ -67,9 +67,9 @@ class Run:
                 split = unskew.split(log)
                 for kind in ESTIMATORS:
                     for seed in self.seeds if kind == "dual" else (0,):
-                        model = unskew.recommender("deps", SETTINGS | {"propensity": kind, "seed": seed}).fit(
-                            split
-                        )
+                        model = unskew.create_model(
+                            "deps", SETTINGS | {"propensity": kind, "seed": seed}
+                        ).fit(split)
                         found = health(split, model.propensities(log), SETTINGS["clip"], logged_truth(log))
                         clicks = int(log.label[split.rows("train")].sum())
                         for view in found.views:

@@ -21,7 +21,7 @@ import tyro
 
 import unskew
 from unskew.data.audit import require_no_leak
-from unskew.inspection import inspect
+from unskew.describe.log import inspect
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "results" / "datasets.jsonl", ROOT / "docs" / "data.md"

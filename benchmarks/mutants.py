@@ -61,9 +61,9 @@ MUTANTS = [
         (
             "ties are a past",
             "wanted.nonzero()[:, 0], past_BL[wanted]",
-            "wanted.nonzero()[:, 0], (real(ids_BL).cumsum(1) - 1)[wanted]",
+            "wanted.nonzero()[:, 0], (is_real(ids_BL).cumsum(1) - 1)[wanted]",
         ),
-        ("the mean is over sequences", "count + int(real(ids).sum())", "count + len(ids)"),
+        ("the mean is over sequences", "count + int(is_real(ids).sum())", "count + len(ids)"),
         (
             "an empty view has no gradient",
             "sum((0 * parameter.sum() for parameter in self.parameters()), torch.zeros(()))",

@@ -153,7 +153,7 @@ def measured(split: unskew.Split, data: str, name: str, seed: int) -> dict[str, 
     kind, settings = MODELS[name]
     settings = settings | SMALLER.get((data, name), {})
     started = _cpu()
-    model = unskew.recommender(kind, settings | {"seed": seed}).fit(split)
+    model = unskew.create_model(kind, settings | {"seed": seed}).fit(split)
     trained = _cpu() - started
     tests = {}
     for test in available_tests(split):

@@ -23,11 +23,11 @@ import torch
 import tyro
 
 import unskew
-from unskew.data.batches import Batch
+from unskew.data.batch import Batch
 from unskew.data.held_out import held_out
 from unskew.data.split import Split
 from unskew.evaluate import rank
-from unskew.layers import real
+from unskew.layers import is_real
 from unskew.models.base import Phase, model_named
 from unskew.models.deps import DEPS
 from unskew.train import Trainer, Training, rows_in
@@ -68,7 +68,7 @@ def phase_rate(trainer: Trainer, phase: Phase, seconds: float) -> tuple[float, f
             used += time.process_time() - started
             rows += rows_in(batch)
             if isinstance(batch, Batch):
-                tokens += sum(int(real(read.ids_WL).sum()) for read in (batch.histories, batch.audiences))
+                tokens += sum(int(is_real(read.ids_WL).sum()) for read in (batch.histories, batch.audiences))
             if used >= seconds:
                 break
     return rows / used, tokens / used

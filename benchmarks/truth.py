@@ -17,9 +17,9 @@ from typing import Any
 import torch
 import tyro
 
-from unskew.data.simulate import Simulation, simulate
 from unskew.report.charts import Lines, picture
-from unskew.truth import UNCLIPPED, TruePropensity, redrawn
+from unskew.world.simulate import Simulation, simulate
+from unskew.world.theorems import UNCLIPPED, TruePropensity, redrawn
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PICTURE, PAGE = (

@@ -1,9 +1,10 @@
-"""Batches of whole sequences, written down by hand."""
+"""Batches, written down by hand."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from unskew.data.sequences import SequenceBatch
+from unskew.data.batch import Batch, SequenceBatch, bare_contexts
 from unskew.data.views import PAD
 
 Lists = list[list[int]]
@@ -22,6 +23,11 @@ def in_order(rows: Lists) -> Tensor:
     return padded([list(range(len(row))) for row in rows], 0)
 
 
+def context(history: list[int]) -> Batch:
+    """The context of somebody unknown after a history, without candidates."""
+    return bare_contexts(np.array([10**6]), np.array([history], np.int32), np.array([10**9]))
+
+
 def sequences(
     histories: Lists,
     past: Lists | None = None,
@@ -33,16 +39,16 @@ def sequences(
     """Histories of users 0, 1, ... and audiences of items 0, 1, ...; by default every event is one to be
     predicted, after all before it."""
     audiences = audiences or []
-    history_BL = padded(histories)
+    items_BL = padded(histories)
     return SequenceBatch(
         user_B=torch.arange(len(histories)),
-        history_BL=history_BL,
-        event_BL=torch.where(history_BL == PAD, PAD, torch.arange(history_BL.numel()).view(history_BL.shape)),
+        items_BL=items_BL,
+        event_BL=torch.where(items_BL == PAD, PAD, torch.arange(items_BL.numel()).view(items_BL.shape)),
         past_BL=in_order(histories) if past is None else padded(past, 0),
-        target_BL=history_BL != PAD if wanted is None else padded(wanted, 0).bool(),
+        target_BL=items_BL != PAD if wanted is None else padded(wanted, 0).bool(),
         item_B=torch.arange(len(audiences)),
-        audience_BM=padded(audiences),
-        audience_event_BM=padded(audiences),
-        audience_past_BM=in_order(audiences) if audience_past is None else padded(audience_past, 0),
+        users_BM=padded(audiences),
+        users_event_BM=padded(audiences),
+        users_past_BM=in_order(audiences) if audience_past is None else padded(audience_past, 0),
         weight_BL=None if weight is None else torch.tensor(weight),
     )

@@ -12,7 +12,7 @@ import torch
 from hypothesis import settings
 
 import unskew
-from unskew.data.log import assemble
+from unskew.data.folder import assemble
 from unskew.data.views import offsets_of
 
 torch.set_num_threads(1)  # the default number made a suite ten times slower on a shared machine

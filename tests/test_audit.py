@@ -11,8 +11,8 @@ import unskew
 from tests.conftest import columns, random_table
 from unskew.data import audit as module
 from unskew.data.audit import audit, require_no_leak
-from unskew.data.batches import Positives
 from unskew.data.held_out import held_out
+from unskew.data.negatives import Positives
 from unskew.data.split import Split
 from unskew.data.telling import Finding
 from unskew.data.views import Sequences

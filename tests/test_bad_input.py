@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import unskew
-from unskew.data import log as log_module
+from unskew.data import folder as log_module
 
 HEAD = "user_id,item_id,timestamp\n"
 GOOD = "".join(f"u{n % 7},i{n % 5},{1_600_000_000 + n}\n" for n in range(70))
@@ -361,7 +361,7 @@ def test_one_nan_in_a_parquet_file_is_found(tmp_path: Path, name: str) -> None:
 
 def test_duplicate_rows_are_removed_and_counted(write, tmp_path: Path) -> None:
     log = unskew.prepare(write("a.csv", HEAD + GOOD + GOOD), tmp_path / "out")
-    assert (len(log), log.facts["removed"]["duplicates"]) == (70, 70)
+    assert (len(log), log.metadata["removed"]["duplicates"]) == (70, 70)
 
 
 def test_an_id_of_300_characters_works(write, tmp_path: Path) -> None:
@@ -375,7 +375,7 @@ def test_bad_rows_can_be_set_aside(write, tmp_path: Path, bad: str | bytes) -> N
     bad = bad.encode() if isinstance(bad, str) else bad
     text = (HEAD + GOOD).encode() + bad + b"u1,i1,later\n" + GOOD.replace("16", "17").encode()
     log = unskew.prepare(write("a.csv", text), tmp_path / "out", skip_bad_rows=True)
-    assert (len(log), log.facts["removed"]["bad_rows"]) == (140, 2)
+    assert (len(log), log.metadata["removed"]["bad_rows"]) == (140, 2)
     aside = (tmp_path / "out" / "bad_rows.csv").read_text().splitlines()
     assert aside[0] == "file,line,column,expected,value"
     assert len(aside) == 3
@@ -387,7 +387,7 @@ def test_bad_rows_of_two_files_keep_their_own_lines(write, tmp_path: Path) -> No
     write("logs/a.csv", HEAD + "u1\n" + GOOD)
     write("logs/b.csv", HEAD + GOOD + '"two\nlines",i1,5\nu1,i1,6,7,8\nu1,i1,soon\n')
     log = unskew.prepare(tmp_path / "logs", tmp_path / "out", skip_bad_rows=True, duplicates="keep")
-    assert log.facts["removed"]["bad_rows"] == 3
+    assert log.metadata["removed"]["bad_rows"] == 3
     aside = (tmp_path / "out" / "bad_rows.csv").read_text().splitlines()[1:]
     assert sorted((Path(line.split(",")[0]).name, line.split(",")[1]) for line in aside) == [
         ("a.csv", "2"),
@@ -469,7 +469,7 @@ def test_a_folder_that_is_not_ours_is_not_touched(write, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("file", ["time.npy", "audience_user.npy", "history_offsets.npy"])
 def test_a_full_disk_while_writing(write, tmp_path: Path, monkeypatch, file: str) -> None:
-    before = unskew.prepare(write("a.csv", HEAD + GOOD), tmp_path / "out").facts
+    before = unskew.prepare(write("a.csv", HEAD + GOOD), tmp_path / "out").metadata
     real = os.posix_fallocate
 
     def full(descriptor: int, offset: int, length: int) -> None:
@@ -481,12 +481,12 @@ def test_a_full_disk_while_writing(write, tmp_path: Path, monkeypatch, file: str
     with pytest.raises(unskew.UnskewError, match="writing failed \\(No space left on device\\)") as raised:
         unskew.prepare(write("b.csv", HEAD + GOOD), tmp_path / "out", k_core=2)
     assert raised.value.exit_code == 1
-    assert unskew.Log.open(tmp_path / "out").facts == before
+    assert unskew.Log.open(tmp_path / "out").metadata == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "b.csv", "out"]
 
 
 def test_a_swap_that_fails_half_way_restores_what_was_there(write, tmp_path: Path, monkeypatch) -> None:
-    before = unskew.prepare(write("a.csv", HEAD + GOOD), tmp_path / "out").facts
+    before = unskew.prepare(write("a.csv", HEAD + GOOD), tmp_path / "out").metadata
     real = Path.rename
 
     def fails(self: Path, target: Path) -> Path:
@@ -497,7 +497,7 @@ def test_a_swap_that_fails_half_way_restores_what_was_there(write, tmp_path: Pat
     monkeypatch.setattr(Path, "rename", fails)
     with pytest.raises(unskew.UnskewError, match="writing failed"):
         unskew.prepare(tmp_path / "a.csv", tmp_path / "out", k_core=2)
-    assert unskew.Log.open(tmp_path / "out").facts == before
+    assert unskew.Log.open(tmp_path / "out").metadata == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "out"]
 
 
@@ -507,7 +507,7 @@ def test_where_the_folder_may_be(write, tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "real")
     unskew.prepare(source, tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
-    assert unskew.Log.open(tmp_path / "real").facts["rows"] == 70
+    assert unskew.Log.open(tmp_path / "real").metadata["rows"] == 70
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     unskew.prepare(source, ".")

@@ -7,9 +7,11 @@ import torch
 
 import unskew
 from tests.conftest import random_table
-from unskew.data.batches import Batch, Draw, Positives, Prefixes, Sampler, Sampling, batch, uniform_items
+from unskew.data.batch import Batch, Prefixes, batch
+from unskew.data.negatives import Draw, Positives, uniform_items
+from unskew.data.samplers import Sampler, Sampling
 from unskew.data.views import AUDIENCE, HISTORY, PAD
-from unskew.layers import real
+from unskew.layers import is_real
 
 
 def same(a: Batch, b: Batch) -> bool:
@@ -33,12 +35,12 @@ def test_a_batch_holds_what_was_before_and_nothing_else(log: unskew.Log) -> None
     made = batch(log, log.user[rows], log.time[rows], candidates, history=5, audience=4)
     for place, row in enumerate(rows):
         history = made.history_BL[place]
-        assert history[real(history)].tolist() == past(
+        assert history[is_real(history)].tolist() == past(
             log, log.user, log.item, log.user[row], log.time[row], 5
         )
         for column in range(2):
             audience = made.audience_AM[made.audience_of_BC[place, column]]
-            assert audience[real(audience)].tolist() == past(
+            assert audience[is_real(audience)].tolist() == past(
                 log, log.item, log.user, candidates[place, column], log.time[row], 4
             )
 
@@ -72,8 +74,8 @@ def check_shared(found: Prefixes, place: int, before: list[int], length: int) ->
 def test_shared_sequences_can_be_shortened(log: unskew.Log, longest: int) -> None:
     sampler = Sampler(unskew.split(log), Sampling(batch_size=64, history=8, shared=True))
     for made in sampler.epoch():
-        whole, short = made.histories, made.histories.newest(longest)
-        assert whole.newest(None) is whole
+        whole, short = made.histories, made.histories.truncate(longest)
+        assert whole.truncate(None) is whole
         assert short is whole or short.ids_WL.shape == (len(made.user_B), longest)
         for place in range(len(made.user_B)):
             read = [of.ids_WL[of.row_N[place], : of.length_N[place]].tolist() for of in (whole, short)]
@@ -140,7 +142,7 @@ def test_no_label_can_be_told_from_an_empty_audience(positive_log: unskew.Log) -
     sampler = Sampler(unskew.split(positive_log), Sampling(batch_size=64, negatives=3))
     begins = int(positive_log.time.min())
     for made in sampler.epoch():
-        lengths = real(made.audience_AM).sum(1)[made.audience_of_BC]
+        lengths = is_real(made.audience_AM).sum(1)[made.audience_of_BC]
         assert ((lengths > 0) == (made.times_B > begins)[:, None]).all()
 
 
@@ -426,14 +428,14 @@ def test_buckets_keep_padding_low_and_batches_random() -> None:
     log = unskew.read({"user": user, "item": random.integers(0, 5000, 20_000), "time": np.arange(20_000)})
     split = unskew.split(log)
     batches = list(Sampler(split, Sampling(batch_size=128)).epoch())
-    padding = sum(int((~real(b.history_BL)).sum()) for b in batches) / sum(
+    padding = sum(int((~is_real(b.history_BL)).sum()) for b in batches) / sum(
         b.history_BL.numel() for b in batches
     )
     shuffled = random.permutation(split.rows("train"))[: 128 * 40].reshape(
         -1, 128
     )  # the same, without buckets
     plain = [batch(log, log.user[rows], log.time[rows], log.item[rows]).history_BL for rows in shuffled]
-    unbucketed = sum(int((~real(rows)).sum()) for rows in plain) / sum(rows.numel() for rows in plain)
+    unbucketed = sum(int((~is_real(rows)).sum()) for rows in plain) / sum(rows.numel() for rows in plain)
     assert padding < unbucketed / 4
     lengths = [b.history_BL.shape[1] for b in batches]
     assert np.abs(np.diff(lengths)).mean() > 5  # short and long batches alternate

@@ -9,7 +9,7 @@ from torch import Tensor
 import unskew
 from unskew import catalog
 from unskew.catalog import AudienceCatalog
-from unskew.data.batches import Batch, contexts
+from unskew.data.batch import Batch, contexts
 from unskew.data.views import PAD, Ints
 
 

@@ -19,9 +19,9 @@ from tests.conftest import random_table
 from unskew import demo
 from unskew.cli import VERBS, main
 from unskew.data.prepare import Preparation
-from unskew.data.simulate import Simulation
 from unskew.data.split import Splitting
 from unskew.data.views import Sequences
+from unskew.world.simulate import Simulation
 
 
 @pytest.fixture
@@ -131,9 +131,9 @@ def test_simulate(capsys, tmp_path: Path) -> None:
     log = unskew.Log.open(tmp_path / "w")
     assert json.loads(out)["rows"] == len(log) > 0
     assert (
-        log.facts["origin"]["world"]["users"] == 50
+        log.metadata["origin"]["world"]["users"] == 50
     )  # enough to make the same world, and so its truth, again
-    world = unskew.simulate(**log.facts["origin"]["world"])
+    world = unskew.simulate(**log.metadata["origin"]["world"])
     assert world.log.table().equals(log.table())
 
 
@@ -294,7 +294,7 @@ def test_the_command_line_is_python_to_the_last_digit(
     log = unskew.Log.open(data)
     for model in (
         unskew.load(folder),
-        unskew.recommender("sasrec", {"rounds": 2, "width": 8, "seed": 0}).fit(unskew.split(log)),
+        unskew.create_model("sasrec", {"rounds": 2, "width": 8, "seed": 0}).fit(unskew.split(log)),
     ):
         evaluated = model.evaluate(unskew.split(log), protocol, test, 60)
         assert evaluated.metrics() == found["metrics"]

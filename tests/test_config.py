@@ -8,9 +8,9 @@ import pytest
 
 import unskew
 from tests.conftest import random_table
+from unskew.api import create_model
 from unskew.cli import main
 from unskew.config import RANGES, check, names_of
-from unskew.model import recommender
 from unskew.models.base import MODELS, ModelConfig, model_named
 from unskew.run import train
 from unskew.train import Training
@@ -57,7 +57,7 @@ def test_settings_outside_their_range(
     capsys, data: Path, tmp_path: Path, name: str, settings: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(unskew.BadInput) as caught:
-        recommender(name, settings)
+        create_model(name, settings)
     assert str(caught.value) == said
     flags = [f"--{setting.replace('_', '-')}={value}" for setting, value in settings.items()]
     code = main(["train", str(data), "--out", str(tmp_path / "run"), "--model", name, *flags])
@@ -70,7 +70,7 @@ def test_settings_outside_their_range(
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_numbers_that_are_none(data: Path, setting: str, value: float) -> None:
     with pytest.raises(unskew.BadInput, match=f"{setting} {value}"):
-        recommender("deps", {setting: value})
+        create_model("deps", {setting: value})
     parts = {f.name for f in dataclasses.fields(Training)}
     training = Training(**{setting: value} if setting in parts else {})
     config = MODELS["deps"].Config(**{} if setting in parts else {setting: value})

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import unskew
-from unskew.data.batches import Batch
+from unskew.data.batch import Batch
 from unskew.data.held_out import HeldOut, held_out
 from unskew.data.views import PAD
 from unskew.evaluate import (
@@ -110,7 +110,7 @@ def candidates(split: unskew.Split, row: int) -> set[int]:
     return exists if split.repeats else exists - own
 
 
-def whole(split: unskew.Split, test: str = "ordinary") -> HeldOut:
+def as_prefixes(split: unskew.Split, test: str = "ordinary") -> HeldOut:
     return held_out(split, "test", test)
 
 
@@ -138,7 +138,7 @@ def test_another_library_agrees(split: unskew.Split) -> None:
         retrieval = pytest.importorskip("torchmetrics.functional.retrieval")
     log, scorer = split.log, Scores(split)
     rows = held_out(split, "test", "ordinary").rows[::5]
-    found = evaluation(split, rank(scorer, split, rows), "full", whole(split))
+    found = evaluation(split, rank(scorer, split, rows), "full", as_prefixes(split))
     theirs = {
         "ndcg": retrieval.retrieval_normalized_dcg,
         "hr": retrieval.retrieval_hit_rate,
@@ -215,7 +215,7 @@ def test_ties_share_the_mean_rank_and_a_constant_earns_nothing(
     assert sizes.min() > 200
     np.testing.assert_array_equal(found.uniform, np.full(len(rows), 51.0))  # in the middle of 101
     for protocol in ("full", "uni100", "authors"):
-        assert set(evaluation(wide, found, protocol, whole(wide)).metrics().values()) == {0.0}
+        assert set(evaluation(wide, found, protocol, as_prefixes(wide)).metrics().values()) == {0.0}
 
 
 def test_scores_that_are_not_numbers_are_an_error_and_not_a_triumph(split: unskew.Split) -> None:
@@ -269,7 +269,7 @@ class OwnPast(Scores):
 def test_a_scorer_of_the_own_past_does_not_profit_from_a_mask(split: unskew.Split) -> None:
     """Hidden, it is a constant and earns what a constant earns. Kept, its rank is the middle of all past
     items, as it deserves."""
-    rows = whole(split).rows
+    rows = as_prefixes(split).rows
     found, constant = rank(OwnPast(split), split, rows), rank(Same(split, 0.0), split, rows)
     if not split.repeats:
         np.testing.assert_array_equal(found.full, constant.full)
@@ -355,7 +355,7 @@ def recbole(scores: list[float], positive: list[bool], cut: int) -> tuple[float,
 def test_pooling_by_user_is_what_recbole_does(split: unskew.Split) -> None:
     rows = held_out(split, "test", "ordinary").rows
     ranked = rank(Scores(split, by_time=True), split, rows)
-    found = evaluation(split, ranked, "authors", whole(split))
+    found = evaluation(split, ranked, "authors", as_prefixes(split))
     users = split.log.user[rows]
     assert found.user.tolist() == sorted(set(users.tolist()))
     assert found.protocol == "authors"
@@ -397,7 +397,9 @@ def test_pooling_by_hand() -> None:
 def test_an_evaluation_of_each_protocol(split: unskew.Split) -> None:
     rows = held_out(split, "test", "ordinary").rows
     ranked = rank(Scores(split), split, rows)
-    full, uniform = (evaluation(split, ranked, protocol, whole(split)) for protocol in ("full", "uni100"))
+    full, uniform = (
+        evaluation(split, ranked, protocol, as_prefixes(split)) for protocol in ("full", "uni100")
+    )
     np.testing.assert_array_equal(full.values["ndcg@10"], ndcg(ranked.full, 10))
     np.testing.assert_array_equal(uniform.values["mrr@20"], mrr(ranked.uniform, 20))
     known = (split.log.item[rows] < split.known_items) & (split.log.user[rows] < split.known_users)
@@ -410,7 +412,7 @@ def test_an_evaluation_of_each_protocol(split: unskew.Split) -> None:
         len(rows),
     )
     assert said["repeats"] == ("kept as candidates" if split.repeats else "hidden")
-    assert said["left_out"] == whole(split).left_out
+    assert said["left_out"] == as_prefixes(split).left_out
     group = said["segments"]["user and item"]["both known"]
     assert group["units"] == known.sum()
     assert group["hr@20"] == pytest.approx(hit(ranked.full, 20)[known].mean())
@@ -419,7 +421,7 @@ def test_an_evaluation_of_each_protocol(split: unskew.Split) -> None:
     assert not uniform.beyond
     np.testing.assert_array_equal(full.rows, rows)
     np.testing.assert_array_equal(uniform.rows, rows)
-    assert evaluation(split, ranked, "authors", whole(split)).rows is None
+    assert evaluation(split, ranked, "authors", as_prefixes(split)).rows is None
 
 
 def test_beyond_accuracy_by_hand() -> None:
@@ -463,7 +465,7 @@ def test_what_a_user_has_is_not_recommended_in_a_tiny_catalogue() -> None:
         (row != PAD).tolist() == [place < len(kept) for place in range(3)]
         for row, kept in zip(ranked.top, lists, strict=True)
     )
-    found = evaluation(split, ranked, "full", whole(split)).beyond
+    found = evaluation(split, ranked, "full", as_prefixes(split)).beyond
     counts = {"p": 3, "q": 2, "r": 1}
     assert found["popularity@10"] == pytest.approx(sum(counts[name] for name in "pqrrqr") / 6)
     assert found["coverage@10"] == 1.0
@@ -474,7 +476,7 @@ def test_what_a_user_has_is_not_recommended_in_a_tiny_catalogue() -> None:
 
 
 def test_a_figure_is_a_weighted_mean(split: unskew.Split) -> None:
-    tested = whole(split, "balanced")
+    tested = as_prefixes(split, "balanced")
     ranked = rank(Scores(split), split, tested.rows)
     found = evaluation(split, ranked, "full", tested)
     per_item: dict[int, list[float]] = {}
@@ -483,14 +485,14 @@ def test_a_figure_is_a_weighted_mean(split: unskew.Split) -> None:
     assert found.mean("ndcg@10") == pytest.approx(
         np.mean([np.mean(values) for values in per_item.values()])
     )  # every item counts once
-    ordinary = evaluation(split, ranked, "full", whole(split))
+    ordinary = evaluation(split, ranked, "full", as_prefixes(split))
     assert ordinary.mean("ndcg@10") == pytest.approx(ndcg(ranked.full, 10).mean())
     assert found.effective_sample_size < ordinary.effective_sample_size == len(tested.rows)
     assert sum(group["share"] for group in found.by_segment()["item"].values()) == pytest.approx(1)
 
 
 def test_weights_come_from_the_whole_part_also_where_a_sample_is_ranked(split: unskew.Split) -> None:
-    tested, sampled = whole(split, "balanced"), held_out(split, "test", "balanced", 50)
+    tested, sampled = as_prefixes(split, "balanced"), held_out(split, "test", "balanced", 50)
     weight = dict(zip(tested.rows.tolist(), tested.weights, strict=True))
     assert [weight[row] for row in sampled.rows.tolist()] == sampled.weights.tolist()
     found = evaluation(split, rank(Scores(split), split, sampled.rows), "full", tested)
@@ -498,9 +500,9 @@ def test_weights_come_from_the_whole_part_also_where_a_sample_is_ranked(split: u
 
 
 def test_pooled_rows_have_no_weights(split: unskew.Split) -> None:
-    ranked = rank(Scores(split), split, whole(split).rows)
+    ranked = rank(Scores(split), split, as_prefixes(split).rows)
     with pytest.raises(unskew.BadInput, match="pools the rows of a user"):
-        evaluation(split, ranked, "authors", whole(split, "balanced"))
+        evaluation(split, ranked, "authors", as_prefixes(split, "balanced"))
 
 
 def shown_together() -> unskew.Split:
@@ -522,7 +524,7 @@ def shown_together() -> unskew.Split:
 
 def test_what_a_visit_showed_is_ranked_by_a_naive_loop() -> None:
     split = shown_together()
-    log, tested, scorer = split.log, whole(split, "shown"), Scores(split, rounded=0)
+    log, tested, scorer = split.log, as_prefixes(split, "shown"), Scores(split, rounded=0)
     assert len(tested.rows) > 20
     found = evaluation(split, rank(scorer, split, tested.rows), "full", tested)
     for unit, row in enumerate(found.rows):
@@ -540,7 +542,7 @@ def test_what_a_visit_showed_is_ranked_by_a_naive_loop() -> None:
 
 
 def test_segments_by_hand(split: unskew.Split) -> None:
-    log, tested = split.log, whole(split)
+    log, tested = split.log, as_prefixes(split)
     found = evaluation(split, rank(Scores(split), split, tested.rows), "full", tested).segments
     for unit, row in enumerate(tested.rows):
         user, item, time = log.user[row], log.item[row], log.time[row]
@@ -567,7 +569,7 @@ def test_segments_by_hand(split: unskew.Split) -> None:
 
 
 def test_cutoffs_are_a_setting(split: unskew.Split) -> None:
-    tested = whole(split)
+    tested = as_prefixes(split)
     ranked = rank(Scores(split), split, tested.rows, longest=33)
     assert ranked.top.shape[1] == 33
     found = evaluation(split, ranked, "full", tested, cutoffs=(1, 33))
@@ -576,7 +578,7 @@ def test_cutoffs_are_a_setting(split: unskew.Split) -> None:
 
 
 def test_stored_and_read_again(split: unskew.Split, tmp_path: Path) -> None:
-    tested = whole(split, "balanced")
+    tested = as_prefixes(split, "balanced")
     found = evaluation(split, rank(Scores(split), split, tested.rows), "full", tested)
     found.about["model"] = "planted"
     found.save(tmp_path / "new" / "rows.parquet")

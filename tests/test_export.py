@@ -13,10 +13,10 @@ import pytest
 
 import unskew
 from tests.conftest import random_table
-from unskew import model as model_module
+from unskew import api as model_module
+from unskew.api import Model, create_model
 from unskew.cli import main
-from unskew.data.batches import batch_of_rows
-from unskew.model import Model, recommender
+from unskew.data.batch import batch_of_rows
 
 TINY: dict[str, dict[str, Any]] = {
     "deps": {
@@ -53,7 +53,7 @@ def split() -> unskew.Split:
 
 @pytest.fixture(scope="module", params=TINY)
 def model(request: pytest.FixtureRequest, split: unskew.Split) -> Model:
-    return recommender(request.param, TINY[request.param] | SHORT).fit(split)
+    return create_model(request.param, TINY[request.param] | SHORT).fit(split)
 
 
 def test_the_file_is_the_table_in_blocks(
@@ -129,7 +129,7 @@ def test_ids_are_the_callers(kind: type, tmp_path: Path) -> None:
 def test_no_file_is_overwritten_and_none_is_half_written(
     split: unskew.Split, tmp_path: Path, monkeypatch
 ) -> None:
-    made = recommender("debiased-popularity", TINY["debiased-popularity"]).fit(split)
+    made = create_model("debiased-popularity", TINY["debiased-popularity"]).fit(split)
     (tmp_path / "mine.parquet").write_text("years of work")
     with pytest.raises(unskew.BadInput, match=r"mine\.parquet: exists already"):
         made.save_propensities(split.log, tmp_path / "mine.parquet")
@@ -162,7 +162,7 @@ def test_no_file_is_overwritten_and_none_is_half_written(
 def test_what_has_no_propensities_says_so(
     split: unskew.Split, tmp_path: Path, name: str, settings: dict[str, Any], said: str
 ) -> None:
-    made = recommender(name, settings | SHORT).fit(split)
+    made = create_model(name, settings | SHORT).fit(split)
     with pytest.raises(unskew.BadInput, match=said):
         made.propensities(split.log)
     with pytest.raises(unskew.BadInput, match=said):

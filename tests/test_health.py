@@ -8,12 +8,20 @@ import pyarrow as pa
 import pytest
 
 import unskew
-from unskew import health as module
 from unskew.data.held_out import effective_size
-from unskew.data.simulate import simulate
 from unskew.errors import BadInput
-from unskew.health import balance_of, calibration_of, health, histogram_of, logged_truth, views_of, weights_of
+from unskew.propensity import health as module
+from unskew.propensity.health import (
+    balance_of,
+    calibration_of,
+    health,
+    histogram_of,
+    logged_truth,
+    views_of,
+    weights_of,
+)
 from unskew.report.health_page import health_page
+from unskew.world.simulate import simulate
 
 CLIP = 0.05
 

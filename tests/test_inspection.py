@@ -12,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import unskew
-from unskew import statistics as look
+from unskew.data.clock import Clock
 from unskew.data.split import Split, split
 from unskew.data.views import Sequences
-from unskew.inspection import Inspection, Row, inspect
+from unskew.describe import figures as look
+from unskew.describe.figures import Bin
+from unskew.describe.log import Inspection, Row, inspect
 from unskew.report.charts import Bars, Lines, svg
 from unskew.report.inspect_page import inspect_page, picture
 from unskew.report.page import Section, figure, page, paragraph, points, table
-from unskew.statistics import Bin
 
 NOW = 1_600_000_000
 
@@ -176,9 +177,9 @@ def test_time_stamps_are_microseconds():
 )
 def test_resolution_is_the_largest_common_unit(distances, name):
     distinct = NOW + np.cumsum([0, *distances])  # NOW is no midnight: a day may begin at any hour
-    assert look.resolution_of(distinct, 1) == name
-    assert look.resolution_of(distinct * 1000, 1000) == name
-    assert look.resolution_of(np.append(distinct * 1000, distinct[-1] * 1000 + 7), 1000) == "millisecond"
+    assert Clock(1).resolution(distinct) == name
+    assert Clock(1000).resolution(distinct * 1000) == name
+    assert Clock(1000).resolution(np.append(distinct * 1000, distinct[-1] * 1000 + 7)) == "millisecond"
 
 
 def test_days_are_shown_without_hours():
@@ -207,7 +208,7 @@ def test_drift_by_hand(monkeypatch):
     # 25 more are never taken.
     item = codes(0, 0, 0, 1, 1, 2, 1, 1, 1, 3, 3, 0, 4, 4, 4, 4, 4, 4)
     born = np.array([0, 3, 5, 9, 12] + [np.iinfo(np.int64).max] * 25)
-    found = look.drift_of(item, np.arange(18), born, None)
+    found = look.drift_of(item, np.arange(18), born, Clock(None))
     first, second, third = found.slices
     assert (found.top, first.positives, second.positives, third.positives) == (2, 6, 6, 6)
     assert (first.start, second.start, third.start) == (0, 6, 12)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unskew.data.split import Known
 from unskew.data.views import PAD
-from unskew.layers import Dropout, Embeddings, Encoder, Table, read_before, real, reseed
+from unskew.layers import Dropout, Embeddings, Encoder, Table, is_real, read_before, reseed
 
 WIDTH, LENGTH = 8, 12
 
@@ -102,7 +102,7 @@ def test_an_encoder_that_sees_its_padding_is_caught() -> None:
     with pytest.raises(AssertionError):
         padding_is_invisible(lambda x, real: made.mean(x, torch.ones_like(real)))
     with pytest.raises(AssertionError):  # places counted from the left
-        padding_is_invisible(lambda x, real: made.mean(x + made.places[: x.shape[1]], real))
+        padding_is_invisible(lambda x, real: made.mean(x + made.positions[: x.shape[1]], real))
 
 
 def test_rows_are_independent() -> None:
@@ -146,7 +146,7 @@ def test_order_matters() -> None:
     x, real = sequences([4], 4)
     assert not torch.allclose(made.mean(x, real), made.mean(x.flip(1), real), atol=1e-2)
     with torch.no_grad():
-        made.places.zero_()  # it is the places that tell
+        made.positions.zero_()  # it is the places that tell
     torch.testing.assert_close(made.mean(x, real), made.mean(x.flip(1), real), atol=1e-5, rtol=0)
 
 
@@ -171,7 +171,7 @@ def table() -> Table:
 def test_nobody_is_zero_strangers_are_alike_and_neither_moves_a_known_one() -> None:
     made = table()
     ids = torch.tensor([[PAD, 0, 4], [5, 99, 2]])
-    assert real(ids).tolist() == [[False, True, True], [True, True, True]]
+    assert is_real(ids).tolist() == [[False, True, True], [True, True, True]]
     found = made(ids)
     assert not found[0, 0].any()
     assert (found[1, :2] == 9).all()

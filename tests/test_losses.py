@@ -17,7 +17,7 @@ import unskew
 from tests.by_hand import sequences
 from tests.conftest import random_table
 from unskew import losses
-from unskew.data.sequences import SequenceBatch
+from unskew.data.batch import SequenceBatch
 from unskew.data.split import Known
 from unskew.layers import Encoder, Table
 from unskew.losses import bpr, cross_entropy, sampled_softmax, weighted_mean
@@ -25,7 +25,7 @@ from unskew.models.bert4rec import BERT4Rec
 from unskew.models.deps import masked_prediction
 from unskew.models.deps_causal import CausalDEPS
 from unskew.models.sasrec import SASRec
-from unskew.propensity import SequenceGRU
+from unskew.propensity.estimators import SequenceGRU
 
 
 def drawn(rows: int, size: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -149,7 +149,7 @@ def many() -> SequenceBatch:
 def masked(huge: unskew.Split) -> Tensor:
     """Stage 1 of DEPS."""
     table, encoder = Table(Known(SIZE), 4), Encoder(4, 1, 1, 4, 0.0, LENGTH)
-    return masked_prediction(encoder, table, many().history_BL, 0.9).loss
+    return masked_prediction(encoder, table, many().items_BL, 0.9).loss
 
 
 def causal(huge: unskew.Split) -> Tensor:
@@ -160,7 +160,7 @@ def causal(huge: unskew.Split) -> Tensor:
 
 def exposure(huge: unskew.Split) -> Tensor:
     batch = many()
-    return SequenceGRU(4, 1).loss(batch.history_BL, batch.past_BL, Table(Known(SIZE), 4))
+    return SequenceGRU(4, 1).loss(batch.items_BL, batch.past_BL, Table(Known(SIZE), 4))
 
 
 def cloze(huge: unskew.Split) -> Tensor:

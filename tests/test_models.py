@@ -17,15 +17,14 @@ from torch.nn import functional
 import unskew
 import unskew.models
 from tests.conftest import random_table
+from unskew.api import create_model
 from unskew.catalog import Catalog
-from unskew.data.batches import Batch, batch, contexts, with_candidates
+from unskew.data.batch import Batch, SequenceBatch, batch, contexts, with_candidates
 from unskew.data.held_out import held_out
-from unskew.data.sequences import SequenceBatch
 from unskew.data.views import PAD
 from unskew.evaluate import evaluation, rank
-from unskew.layers import Embeddings, real, reseed
+from unskew.layers import Embeddings, is_real, reseed
 from unskew.losses import weighted_mean
-from unskew.model import recommender
 from unskew.models.base import MODELS, NextItem, Phase, Recommender, Stage, model_named, parameters_of
 from unskew.models.deps import DEPS
 from unskew.models.deps_causal import CausalDEPS, PrefixEncoder
@@ -438,7 +437,7 @@ def test_every_weighted_loss_is_a_mean_of_terms_times_weights(
     model = builder(kind)(split).train()
     for phase in {phase.name: phase for stage in model.stages(1) for phase in stage.phases}.values():
         rows = first_batch(model, phase, split)
-        shape = rows.labels_BC.shape if isinstance(rows, Batch) else rows.history_BL.shape
+        shape = rows.labels_BC.shape if isinstance(rows, Batch) else rows.items_BL.shape
         field = "weight_BC" if isinstance(rows, Batch) else "weight_BL"
 
         def loss(weight: Tensor | None, phase: Phase = phase, rows: Any = rows, field: str = field) -> Tensor:
@@ -767,7 +766,7 @@ def test_rare_ids_train_evaluate_and_survive_a_trip_to_the_disk(
         "sequences": 8,
         "batch_size": 64,
     }
-    made = recommender(kind.name, settings | {"valid_rows": 30}).fit(split, tmp_path / "run")
+    made = create_model(kind.name, settings | {"valid_rows": 30}).fit(split, tmp_path / "run")
     assert made._trainer is not None
     finite(made._trainer)
     there = unskew.load(tmp_path / "run")
@@ -840,7 +839,7 @@ def tied(model: Recommender, split: unskew.Split, phase: str) -> SequenceBatch:
     )
     assert isinstance(made, SequenceBatch)
     row_N, past_N, _, _ = made.targets()
-    place_N = made.target_BL.nonzero()[:, 1] - (made.history_BL == PAD).sum(1)[row_N]
+    place_N = made.target_BL.nonzero()[:, 1] - (made.items_BL == PAD).sum(1)[row_N]
     assert int((past_N < place_N).sum()) > 2
     return made
 
@@ -848,8 +847,8 @@ def tied(model: Recommender, split: unskew.Split, phase: str) -> SequenceBatch:
 def strictly_before(split: unskew.Split, rows: SequenceBatch, b: int, place: int) -> tuple[Tensor, int]:
     """What the window of an event holds of earlier times, by the times of the log; and its own time."""
     time = split.log.time[rows.event_BL[b].numpy()]
-    earlier = torch.from_numpy(time < time[place]) & (rows.history_BL[b] != PAD)
-    return rows.history_BL[b][earlier], int(time[place])
+    earlier = torch.from_numpy(time < time[place]) & (rows.items_BL[b] != PAD)
+    return rows.items_BL[b][earlier], int(time[place])
 
 
 @cache
@@ -872,7 +871,7 @@ def test_one_pass_is_each_target_by_itself(
         parameter.add_(torch.randn(parameter.shape) * 0.3)
     phase = model.stages(1)[-1].phases[-1]
     rows = tied(model, split, phase.name)
-    weight = torch.rand(rows.history_BL.shape) + 0.5
+    weight = torch.rand(rows.items_BL.shape) + 0.5
     given: list[Tensor] = []
     loss_of = model.loss_of
     monkeypatch.setattr(model, "loss_of", lambda *those: given.extend(those) or loss_of(*those))
@@ -890,7 +889,7 @@ def test_one_pass_is_each_target_by_itself(
     if kind is not USR:  # which has weights of its own beside these
         close(given[2], torch.stack(weights))
     reseed(1)
-    close(found, loss_of(torch.stack(states), rows.history_BL[rows.target_BL], given[2]))
+    close(found, loss_of(torch.stack(states), rows.items_BL[rows.target_BL], given[2]))
 
 
 @pytest.mark.parametrize("history", [1, 3])
@@ -903,7 +902,7 @@ def test_one_pass_of_fpmc_is_each_target_by_itself(history: int, monkeypatch: py
     rows = tied(model, split, "S-BPR")
     terms = []
     for b, place in rows.target_BL.nonzero().tolist():
-        target, (_, time) = int(rows.history_BL[b, place]), strictly_before(split, rows, b, place)
+        target, (_, time) = int(rows.items_BL[b, place]), strictly_before(split, rows, b, place)
         user, pair = rows.user_B[b : b + 1].numpy(), [[target, (target + 7) % split.known_items]]
         scores = model(batch(split.log, user, [time], pair, None, history, 0))[0]
         terms.append(functional.softplus(scores[1] - scores[0]))
@@ -924,23 +923,23 @@ def test_one_pass_of_the_propensities_is_each_event_by_itself(kind: type[DEPS]) 
         parameter.add_(torch.randn(parameter.shape) * 0.3)
     rows = next(Trainer(model, split, Training(sequences=6)).samplers["propensity"].epoch())
     terms, masked = [], []
-    for b, place in real(rows.history_BL).nonzero().tolist():
+    for b, place in is_real(rows.items_BL).nonzero().tolist():
         before, time = strictly_before(split, rows, b, place)
         made = batch(
             log,
             rows.user_B[b : b + 1].numpy(),
             [time],
-            rows.history_BL[b, place : place + 1].numpy(),
+            rows.items_BL[b, place : place + 1].numpy(),
             None,
             everything,
             everything,
         )
         assert made.history_BL[0].tolist() == before.tolist()
         terms.append(-model.propensity.item_view(made).log())
-        masked.append(next_of(model.history_encoder, model.items, before, int(rows.history_BL[b, place])))
-    for b, place in real(rows.audience_BM).nonzero().tolist():
-        event = rows.audience_event_BM[b, place]
-        user, time = rows.audience_BM[b, place : place + 1].numpy(), log.audiences.times[event : event + 1]
+        masked.append(next_of(model.history_encoder, model.items, before, int(rows.items_BL[b, place])))
+    for b, place in is_real(rows.users_BM).nonzero().tolist():
+        event = rows.users_event_BM[b, place]
+        user, time = rows.users_BM[b, place : place + 1].numpy(), log.audiences.times[event : event + 1]
         made = batch(log, user, time, rows.item_B[b : b + 1].numpy(), None, everything, everything)
         terms.append(-model.propensity.user_view(made).log())
         masked.append(

@@ -47,9 +47,9 @@ import toy
 
 data, folder = sys.argv[1:]
 split = unskew.split(unskew.Log.open(data))
-from unskew.model import recommender
+from unskew.api import create_model
 short = dict(rounds=2, sequences=64, valid_rows=50, learning_rate=0.01)
-plain = recommender("toy", dict(width=4, history=6, forgets=0.7, **short)).fit(split, folder + "/plain")
+plain = create_model("toy", dict(width=4, history=6, forgets=0.7, **short)).fit(split, folder + "/plain")
 settings = dict(width=4, forgets=0.7, clip=0.01, propensity_width=4, propensity_rounds=1, **short)
 weighted = unskew.Debiased("toy", settings).fit(split)
 weighted.save(folder + "/weighted")

@@ -12,13 +12,15 @@ from torch.nn import functional
 import unskew
 from tests.by_hand import sequences
 from tests.conftest import random_table
-from unskew import losses, propensity
-from unskew.data.batches import Batch, Sampler, Sampling, batch
+from unskew import losses
+from unskew.data.batch import Batch, batch
+from unskew.data.samplers import Sampler, Sampling
 from unskew.data.split import Known
 from unskew.data.views import PAD
 from unskew.layers import Embeddings, Table, right_padded
 from unskew.losses import sampled_softmax
-from unskew.propensity import DualGRU, Frequency, Logged, Propensity, SequenceGRU, Unit
+from unskew.propensity import estimators as propensity
+from unskew.propensity.estimators import DualGRU, Frequency, Logged, Propensity, SequenceGRU, Unit
 
 WIDTH = 6
 
@@ -127,9 +129,9 @@ def test_padding_is_invisible(log: unskew.Log, split: unskew.Split) -> None:
     for view in (made.item_view, made.user_view):
         torch.testing.assert_close(view(padded_more(rows, 4)), view(rows), atol=1e-7, rtol=1e-5)
     whole = sequences([[1, 2, 3], [4]], audiences=[[5, 6], [7]])
-    wide = [functional.pad(ids, (4, 0), value=PAD) for ids in (whole.history_BL, whole.audience_BM)]
-    past = [functional.pad(before, (4, 0)) for before in (whole.past_BL, whole.audience_past_BM)]
-    wider = whole._replace(history_BL=wide[0], past_BL=past[0], audience_BM=wide[1], audience_past_BM=past[1])
+    wide = [functional.pad(ids, (4, 0), value=PAD) for ids in (whole.items_BL, whole.users_BM)]
+    past = [functional.pad(before, (4, 0)) for before in (whole.past_BL, whole.users_past_BM)]
+    wider = whole._replace(items_BL=wide[0], past_BL=past[0], users_BM=wide[1], users_past_BM=past[1])
     torch.testing.assert_close(made.loss(wider), made.loss(whole))
 
 
@@ -289,8 +291,8 @@ def test_a_batch_without_a_sequence_of_its_view_has_a_gradient(
             parameter.grad is not None and bool(parameter.grad.isfinite().all())
             for parameter in made.parameters()
         )
-        has_view = (views != "user" and nothing.history_BL.numel()) or (
-            views != "item" and nothing.audience_BM.numel()
+        has_view = (views != "user" and nothing.items_BL.numel()) or (
+            views != "item" and nothing.users_BM.numel()
         )
         assert (
             bool(has_view)
@@ -388,7 +390,7 @@ def test_a_large_vocabulary_is_sampled_and_agrees(
     table = made._tables[0]
     spread = torch.arange(0, table.known, 2)
     assert table.known > 24
-    state = made.items.after(rows.histories, table)
+    state = made.items.states_after(rows.histories, table)
     total = (state @ table.weight[spread].T).exp().sum(1) * table.known / len(spread)
     torch.testing.assert_close(
         made.item_view(rows), (state @ table.weight.T).exp().gather(1, rows.candidates_BC) / total[:, None]

@@ -335,7 +335,7 @@ def test_open_bandit(write) -> None:
             microseconds=1
         )
         assert microseconds in table["time"]
-        assert log.facts["time_unit"] == "microseconds"
+        assert log.metadata["time_unit"] == "microseconds"
 
 
 @pytest.mark.parametrize(
@@ -413,8 +413,8 @@ def test_fractions_of_any_unit(write, times: list[float], expected: list[int], u
     ):
         log = unskew.read(source)
         assert sorted(columns(log)["time"]) == expected
-        assert log.facts["time_unit"] == unit
-    assert unskew.read(log).facts["time_unit"] == unit  # also when it is read again
+        assert log.metadata["time_unit"] == unit
+    assert unskew.read(log).metadata["time_unit"] == unit  # also when it is read again
 
 
 def test_moments_in_tables() -> None:

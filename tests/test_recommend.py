@@ -15,11 +15,11 @@ import torch
 
 import unskew
 from tests.conftest import random_table
-from unskew.data.batches import batch
+from unskew.api import DEPS, Model, create_model, load
+from unskew.data.batch import batch
 from unskew.data.views import PAD
-from unskew.model import DEPS, Model, load, recommender
 from unskew.models.base import Recommender
-from unskew.recommend import Recommendations, for_histories, for_users
+from unskew.ranker import Recommendations, for_histories, for_users
 
 HISTORY, AUDIENCE = 5, 4  # far fewer than a user has: what is older must still count as seen
 SETTINGS: dict[str, Any] = {
@@ -132,7 +132,7 @@ def test_what_was_seen_is_shown_as_it_was_measured(split: unskew.Split, repeats:
     """Whether past items are candidates is one setting of the split, for the evaluation and for lists, of a
     loaded run, too."""
     cut = unskew.split(split.log, repeats=repeats)
-    made = recommender("sasrec", {"width": 4, "rounds": 1, "valid_rows": 20}).fit(cut, tmp_path / "run")
+    made = create_model("sasrec", {"width": 4, "rounds": 1, "valid_rows": 20}).fit(cut, tmp_path / "run")
     seen = set(seen_by(split.log, "u1"))
     for one in (made, load(tmp_path / "run")):
         default = lists(one.recommend(users=["u1"], k=30))["u1"]
@@ -197,7 +197,7 @@ def test_many_users_are_the_same_as_one_by_one(
 ) -> None:
     everyone = split.log.users.ids.to_pylist()
     together = model.recommend(users=everyone, k=3).table
-    monkeypatch.setattr("unskew.recommend.BLOCK", 7)
+    monkeypatch.setattr("unskew.ranker.BLOCK", 7)
     apart = model.recommend(users=everyone, k=3).table
     assert together.drop_columns("score").equals(apart.drop_columns("score"))
     assert (

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 import unskew
 from tests.conftest import quick, random_table
-from unskew.data.sequences import SequenceBatch, SequenceSampler, Windows, windows
+from unskew.data.batch import SequenceBatch
+from unskew.data.samplers import SequenceSampler, Windows, windows
 from unskew.data.views import PAD
-from unskew.layers import real
+from unskew.layers import is_real
 
 
 def sampler(
@@ -23,7 +24,7 @@ def sampler(
     return SequenceSampler(unskew.split(log), size, seed, history, audience)
 
 
-def whole(log: unskew.Log, split: unskew.Split, place: int) -> dict[int, list[int]]:
+def as_prefixes(log: unskew.Log, split: unskew.Split, place: int) -> dict[int, list[int]]:
     """Independent of the views: each entity's training positives, oldest first, from the rows themselves."""
     entity, other = (log.user, log.item) if place == 0 else (log.item, log.user)
     rows = np.flatnonzero((log.label == 1) & (log.time < split.train_end))
@@ -44,9 +45,7 @@ def cut(sequence: list[int], length: int) -> list[tuple[int, ...]]:
 
 def rows_of(batches: list[SequenceBatch], place: int) -> list[tuple[int, ...]]:
     return [
-        tuple(row[real(row)].tolist())
-        for made in batches
-        for row in (made.history_BL, made.audience_BM)[place]
+        tuple(row[is_real(row)].tolist()) for made in batches for row in (made.items_BL, made.users_BM)[place]
     ]
 
 
@@ -63,7 +62,9 @@ def test_an_epoch_meets_every_training_positive_once_and_in_order(
 ) -> None:
     log, split = distinct_log, unskew.split(distinct_log)
     made = SequenceSampler(split, 16, 0, length, length)
-    expected = [piece for sequence in whole(log, split, place).values() for piece in cut(sequence, length)]
+    expected = [
+        piece for sequence in as_prefixes(log, split, place).values() for piece in cut(sequence, length)
+    ]
     for _ in range(2):
         batches = list(made.epoch())
         assert len(batches) == len(made)
@@ -76,7 +77,9 @@ def test_ties_do_not_lose_or_repeat_anything(log: unskew.Log) -> None:
     batches = list(sampler(log).epoch())
     for place in (0, 1):
         met = Counter(code for row in rows_of(batches, place) for code in row)
-        assert met == Counter(code for sequence in whole(log, split, place).values() for code in sequence)
+        assert met == Counter(
+            code for sequence in as_prefixes(log, split, place).values() for code in sequence
+        )
 
 
 def test_nothing_at_or_after_the_end_of_training() -> None:
@@ -134,12 +137,12 @@ def test_with_an_overlap_every_event_is_a_target_once_and_has_its_past(
     }
     targets: Counter[int] = Counter()
     for made in SequenceSampler(split, 16, 0, length, audience=None, overlap=1).epoch():
-        assert made.audience_BM.numel() == 0
-        assert made.history_BL.shape[1] <= length + 1
+        assert made.users_BM.numel() == 0
+        assert made.items_BL.shape[1] <= length + 1
         for user, ids, events, wanted in zip(
-            made.user_B, made.history_BL, made.event_BL, made.target_BL, strict=True
+            made.user_B, made.items_BL, made.event_BL, made.target_BL, strict=True
         ):
-            there = real(ids)
+            there = is_real(ids)
             assert not bool(wanted[~there].any())
             rows = events[there].numpy()
             assert (log.user[rows] == int(user)).all()
@@ -187,7 +190,7 @@ def test_every_positive_is_a_target_once_and_reads_what_is_strictly_before(
     targets: Counter[int] = Counter()
     for made in SequenceSampler(split, 4, 0, length, audience=None, overlap=overlap).epoch():
         for user, ids, event, past, target in zip(
-            made.user_B, made.history_BL, made.event_BL, made.past_BL, made.target_BL, strict=True
+            made.user_B, made.items_BL, made.event_BL, made.past_BL, made.target_BL, strict=True
         ):
             window = event[event != PAD].tolist()
             assert window == list(range(window[0], window[-1] + 1))
@@ -218,8 +221,8 @@ def test_whole_sequences_of_both_views_are_read_strictly_before(rows: list, leng
     met: tuple[Counter[int], Counter[int]] = Counter(), Counter()
     for made in SequenceSampler(split, 4, 0, length, length).epoch():
         views = (
-            (log.histories, made.history_BL, made.event_BL, made.past_BL),
-            (log.audiences, made.audience_BM, made.audience_event_BM, made.audience_past_BM),
+            (log.histories, made.items_BL, made.event_BL, made.past_BL),
+            (log.audiences, made.users_BM, made.users_event_BM, made.users_past_BM),
         )
         for place, (view, ids, events, pasts) in enumerate(views):
             assert ids.shape[1] <= length
@@ -265,12 +268,12 @@ def test_the_smaller_view_has_smaller_batches(log: unskew.Log) -> None:
     made = sampler(log, size=8, history=2, audience=100)  # many histories, an audience per item
     batches = list(made.epoch())
     assert len(batches) == len(made)
-    sizes = np.array([[len(b.history_BL), len(b.audience_BM)] for b in batches])
+    sizes = np.array([[len(b.items_BL), len(b.users_BM)] for b in batches])
     assert sizes.max() <= 8
     assert (sizes.max(0) - sizes.min(0) <= 1).all()
     few = unskew.read({"user": [*"aaab"], "item": [*"wxyz"], "time": [1, 2, 3, 4]})
     tiny = SequenceSampler(unskew.split(few, shares=(1, 0, 0)), 1, 0)
-    assert {len(b.history_BL) for b in tiny.epoch()} == {
+    assert {len(b.items_BL) for b in tiny.epoch()} == {
         0,
         1,
     }  # fewer users than batches: some batches have none
@@ -282,12 +285,12 @@ def test_batches_are_trimmed_and_sorted_by_length() -> None:
     log = unskew.read({"user": user, "item": random.integers(0, 5000, 20_000), "time": np.arange(20_000)})
     batches = list(SequenceSampler(unskew.split(log), 16, 0).epoch())
     for place, limit in ((0, 50), (1, 30)):
-        ids = [(b.history_BL, b.audience_BM)[place] for b in batches]
+        ids = [(b.items_BL, b.users_BM)[place] for b in batches]
         assert all(
-            not rows.numel() or bool(real(rows).any(0).all()) for rows in ids
+            not rows.numel() or bool(is_real(rows).any(0).all()) for rows in ids
         )  # no column of padding alone
         assert max(rows.shape[1] for rows in ids) <= limit
-    padding = sum(int((~real(b.history_BL)).sum()) for b in batches) / sum(
-        b.history_BL.numel() for b in batches
+    padding = sum(int((~is_real(b.items_BL)).sum()) for b in batches) / sum(
+        b.items_BL.numel() for b in batches
     )
     assert padding < 0.15

@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from unskew.data import simulate as module
-from unskew.data.simulate import START, STEP, Simulation, World, simulate
 from unskew.errors import BadInput
+from unskew.world import simulate as module
+from unskew.world.simulate import START, STEP, Simulation, World, simulate
 
 # All users visit in every step and no visit is randomised, so o is known for every (u, i, t).
 CENSUS = {"users": 60, "items": 40, "steps": 40, "visits": 1.0, "shown": 5.0, "randomised": 0.0}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import unskew
+from unskew.data.clock import Clock
 from unskew.data.split import split_at
-from unskew.timeline import ticks_of
 
 DAY = 86_400
 START = 1_700_000_000
@@ -31,7 +31,7 @@ def split() -> unskew.Split:
 
 @pytest.fixture(scope="module")
 def model(split: unskew.Split) -> unskew.Model:
-    return unskew.recommender("sasrec", {"width": 8, "rounds": 2, "valid_rows": 100}).fit(split)
+    return unskew.create_model("sasrec", {"width": 8, "rounds": 2, "valid_rows": 100}).fit(split)
 
 
 def test_windows_cover_the_test_part_once_and_are_the_frozen_test_in_pieces(
@@ -78,7 +78,7 @@ def test_refreshed_models_are_trained_before_their_window_and_on_everything_befo
         assert window.trained_until < window.start
     again = found.windows[-1]
     here = split_at(split.log, split.settings, again.trained_until, again.start)
-    fresh = unskew.recommender("sasrec", {"width": 8, "rounds": 2, "valid_rows": 100}).fit(here)
+    fresh = unskew.create_model("sasrec", {"width": 8, "rounds": 2, "valid_rows": 100}).fit(here)
     expected = fresh.evaluate(here, sample=60, until=again.end)
     assert again.evaluation is not None
     np.testing.assert_array_equal(again.evaluation.values["ndcg@10"], expected.values["ndcg@10"])
@@ -131,7 +131,7 @@ def test_rows_that_a_model_was_trained_or_chosen_on_are_refused(
     [("7d", 1, 7 * DAY), ("1.5h", 1000, 5_400_000), ("1w", 1, 7 * DAY), ("25", None, 25)],
 )
 def test_durations(window: str, ticks: int | None, expected: int) -> None:
-    assert ticks_of(window, ticks) == expected
+    assert Clock(ticks).ticks_in(window) == expected
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_durations(window: str, ticks: int | None, expected: int) -> None:
 )
 def test_durations_that_are_none(window: str, ticks: int | None, said: str) -> None:
     with pytest.raises(unskew.BadInput, match=said):
-        ticks_of(window, ticks)
+        Clock(ticks).ticks_in(window)
 
 
 def test_too_many_windows_and_unknown_refreshes(split: unskew.Split, model: unskew.Model) -> None:

@@ -18,16 +18,16 @@ from safetensors.torch import load_file
 import unskew
 from tests.conftest import random_table
 from unskew import run as run_module
+from unskew.api import create_model
 from unskew.data.held_out import held_out
 from unskew.data.split import Split
 from unskew.evaluate import evaluation, rank
-from unskew.model import recommender
 from unskew.models.base import MODELS, Stage, model_named
 from unskew.models.deps import DEPS
 from unskew.models.itemknn import DECAYS
 from unskew.models.popularity import Popularity
 from unskew.models.sasrec import SASRec
-from unskew.recommend import for_users
+from unskew.ranker import for_users
 from unskew.run import RunFolder, train
 from unskew.train import Trainer, Training
 
@@ -188,7 +188,7 @@ def test_the_card_says_what_validation_chose(split: Split, uninterrupted: Path, 
         ("itemknn", {}),
         ("debiased-popularity", {"propensity": "item-pro"}),
     ):
-        made = recommender(name, settings | {"valid_rows": 100}).fit(split, tmp_path / name)
+        made = create_model(name, settings | {"valid_rows": 100}).fit(split, tmp_path / name)
         made.save(tmp_path / "again" / name)
         said = card(tmp_path / name)
         assert said["chosen"] == card(tmp_path / "again" / name)["chosen"]
@@ -207,7 +207,7 @@ def test_the_card_says_what_validation_chose(split: Split, uninterrupted: Path, 
         }
         assert chosen["itemknn"][criterion].keys() == {"decay"}
         assert chosen["itemknn"][criterion]["decay"] in DECAYS
-    recommender("popularity", {"recency": "window", "span": 77.0}).fit(split, tmp_path / "given")
+    create_model("popularity", {"recency": "window", "span": 77.0}).fit(split, tmp_path / "given")
     assert card(tmp_path / "given")["chosen"] == {"ordinary": {"window_ticks": 77.0, "half_life_ticks": 0.0}}
     assert card(uninterrupted)["chosen"] == {criterion: {} for criterion in CRITERIA}
 
@@ -272,7 +272,7 @@ def test_a_resumed_run_has_the_best_weights_by_each(
     split: Split, planted: list[State], tmp_path: Path, monkeypatch
 ) -> None:
     """Killed after both were found, when no later round can find them again."""
-    made = recommender("fpmc", FPMC | WAITS)
+    made = create_model("fpmc", FPMC | WAITS)
     save = RunFolder.save
 
     def killed(self: RunFolder, trainer: Trainer, record: dict | None) -> None:
@@ -302,14 +302,14 @@ def test_either_criterion_may_be_the_slow_one(
     monkeypatch.setattr(
         Trainer, "_validate", lambda self: {which: {"ndcg@10": next(given)}, other: {"ndcg@10": 0.3}}
     )
-    assert len(recommender("fpmc", FPMC | WAITS).fit(split).records) == rounds
+    assert len(create_model("fpmc", FPMC | WAITS).fit(split).records) == rounds
 
 
 @pytest.mark.parametrize("choose_by", ["auto", *CRITERIA])
 def test_a_test_is_evaluated_with_its_own_weights_and_lists_with_the_chosen_ones(
     split: Split, planted: list[State], tmp_path: Path, choose_by: str
 ) -> None:
-    made = recommender("fpmc", FPMC | WAITS | {"choose_by": choose_by}).fit(split, tmp_path / "run")
+    made = create_model("fpmc", FPMC | WAITS | {"choose_by": choose_by}).fit(split, tmp_path / "run")
     made.save(tmp_path / "again")
     chosen = "ordinary" if choose_by == "auto" else choose_by
     by = {"ordinary": planted[1], "balanced": planted[2]}
@@ -364,23 +364,23 @@ def test_a_criterion_that_the_ranked_rows_do_not_have_is_refused(tmp_path: Path)
     few = unskew.split(unskew.read(table.append_column("visit", table["time"])))
     assert 0 < len(held_out(few, "valid", "shown").rows) < 10
     for wanted in ({"valid_rows": 50}, {"valid_rows": 2000}):
-        made = recommender("fpmc", FPMC | {"rounds": 1} | wanted).fit(few)
+        made = create_model("fpmc", FPMC | {"rounds": 1} | wanted).fit(few)
         assert ("shown" in made._weights) == (wanted["valid_rows"] == 2000)
     with pytest.raises(
         unskew.BadInput, match="choose_by shown: this log's validation part has only ordinary, balanced"
     ):
-        recommender("fpmc", FPMC | {"rounds": 1, "valid_rows": 50, "choose_by": "shown"}).fit(
+        create_model("fpmc", FPMC | {"rounds": 1, "valid_rows": 50, "choose_by": "shown"}).fit(
             few, tmp_path / "run"
         )
     assert not (tmp_path / "run").exists()
-    made = recommender("fpmc", FPMC | {"rounds": 1, "choose_by": "shown"}).fit(few, tmp_path / "shown")
+    made = create_model("fpmc", FPMC | {"rounds": 1, "choose_by": "shown"}).fit(few, tmp_path / "shown")
     assert unskew.load(tmp_path / "shown").evaluate(few, test="shown").about["weights_chosen_by"] == "shown"
 
 
 def test_without_a_validation_part_the_last_weights_are_the_ones(split: Split, tmp_path: Path) -> None:
     cut = unskew.split(split.log, shares=(60, 0, 40))
     for name, expected in (("fpmc", "ordinary"), ("debiased-fpmc", "balanced")):
-        made = recommender(
+        made = create_model(
             name, FPMC | {"rounds": 2} | ({} if name == "fpmc" else {"propensity": "item-pro"})
         ).fit(cut, tmp_path / name)
         assert card(tmp_path / name)["weights"] == [expected]
@@ -438,7 +438,7 @@ def test_runs_are_not_overwritten(split: Split, uninterrupted: Path, tmp_path: P
 def test_a_finished_run_that_is_resumed_says_the_same_of_itself(
     split: Split, uninterrupted: Path, tmp_path: Path
 ) -> None:
-    made = recommender("deps", asdict(TINY) | asdict(SHORT)).fit(split, uninterrupted, resume=True)
+    made = create_model("deps", asdict(TINY) | asdict(SHORT)).fit(split, uninterrupted, resume=True)
     made.save(tmp_path / "again")
     assert card(tmp_path / "again") == card(uninterrupted)
     assert_same_run(tmp_path / "again", uninterrupted)
@@ -547,7 +547,7 @@ def test_the_files_of_a_run_have_the_permissions_of_the_process(split: Split, tm
 
 def test_the_weights_that_were_chosen_last_are_saved(split: Split, tmp_path: Path) -> None:
     """Of a model that was just trained, and of one that was loaded."""
-    made = recommender("popularity", {}).fit(split, tmp_path / "run")
+    made = create_model("popularity", {}).fit(split, tmp_path / "run")
     assert card(tmp_path / "run")["choose_by"] == "ordinary"
     for number, model in enumerate((made, unskew.load(tmp_path / "run"))):
         model.chosen_by("balanced").save(tmp_path / f"again{number}")

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from unskew.data.simulate import simulate
-from unskew.propensity import Propensity
-from unskew.truth import Redrawn, TruePropensity, predicted, redrawn
+from unskew.propensity.estimators import Propensity
+from unskew.world.simulate import simulate
+from unskew.world.theorems import Redrawn, TruePropensity, predicted, redrawn
 
 DRAWS = 400
 CLIPS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import unskew
-from unskew.data.batches import bare_contexts
+from unskew.data.batch import bare_contexts
 from unskew.data.views import PAD
 from unskew.models.base import DotProduct
 from unskew.models.bert4rec import BERT4Rec
@@ -96,7 +96,7 @@ def lightsans(state: State) -> DotProduct:
     )
     model = LightSANs(split(), config)
     model.items.weight.copy_(state["item_embedding.weight"][1:])
-    model.places.copy_(
+    model.positions.copy_(
         state["position_embedding.weight"].flip(0)
     )  # of full histories; ours are counted from the newest
     copy(model.norm, state, "LayerNorm")
@@ -169,7 +169,7 @@ def main() -> int:
                 read = read[1:]
                 # RecBole counts places from the oldest, ours from the newest: of one length they are each
                 # other's reverse.
-                model.places[: len(read) + 1] = state["position_embedding.weight"][: len(read) + 1].flip(0)
+                model.positions[: len(read) + 1] = state["position_embedding.weight"][: len(read) + 1].flip(0)
             differences.append(
                 float((logits(model, int(user), read) - torch.from_numpy(expected)).abs().max())
             )

@@ -26,8 +26,9 @@ import tyro
 from numpy.typing import NDArray
 
 import unskew
+from unskew.data.folder import is_prepared
 from unskew.data.held_out import held_out
-from unskew.data.log import Log, is_prepared
+from unskew.data.log import Log
 from unskew.data.split import Part, Split
 from unskew.data.views import HISTORY, PAD, Ints
 from unskew.errors import BadInput

@@ -32,10 +32,10 @@ from export import ENVIRONMENT, exported, training_rows
 from torch import Tensor
 
 from unskew.catalog import Catalog, Scorer
-from unskew.data.batches import Batch
+from unskew.data.batch import Batch
 from unskew.data.held_out import held_out
 from unskew.data.log import Log
-from unskew.data.sequences import SequenceSampler
+from unskew.data.samplers import SequenceSampler
 from unskew.data.split import Split
 from unskew.errors import BadInput, UnskewError
 from unskew.evaluate import evaluation, rank

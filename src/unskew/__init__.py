@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING, Any
 
 from unskew.data.log import Log
 from unskew.data.prepare import prepare, read
-from unskew.data.simulate import World, simulate
 from unskew.data.split import Split, split
 from unskew.errors import BadInput, Leak, UnskewError
+from unskew.world.simulate import World, simulate
 
 if TYPE_CHECKING:
+    from unskew.api import DEPS, Debiased, Model, create_model, load
     from unskew.evaluate import Evaluation
-    from unskew.model import DEPS, Debiased, Model, load, recommender
     from unskew.significance import Comparison, compare
     from unskew.timeline import Rolling, rolling
 
@@ -29,10 +29,10 @@ __all__ = [
     "UnskewError",
     "World",
     "compare",
+    "create_model",
     "load",
     "prepare",
     "read",
-    "recommender",
     "rolling",
     "simulate",
     "split",
@@ -43,7 +43,7 @@ def __getattr__(name: str) -> Any:
     """Models need torch, which takes seconds to import: who only prepares data does not wait for it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from unskew import evaluate, model, significance, timeline
+    from unskew import api, evaluate, significance, timeline
 
     rooms = {
         "Evaluation": evaluate,
@@ -52,7 +52,7 @@ def __getattr__(name: str) -> Any:
         "Rolling": timeline,
         "rolling": timeline,
     }
-    return getattr(rooms.get(name, model), name)
+    return getattr(rooms.get(name, api), name)
 
 
 def __dir__() -> list[str]:

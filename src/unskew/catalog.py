@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unskew.data.batches import Batch, with_candidates
+from unskew.data.batch import Batch, with_candidates
 from unskew.data.log import Log
 from unskew.data.views import Ints
 

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import torch
 
+from unskew.api import Model
 from unskew.data.audit import require_no_leak
 from unskew.data.log import Log
 from unskew.data.prepare import prepare
-from unskew.data.simulate import simulate
 from unskew.data.split import Split, split
 from unskew.data.telling import Finding
-from unskew.inspection import Inspection, inspect
-from unskew.model import Model
+from unskew.describe.log import Inspection, inspect
 from unskew.models.deps import DEPS
 from unskew.models.itemknn import ItemKNN
 from unskew.models.popularity import Popularity
 from unskew.report.inspect_page import inspect_page, picture
 from unskew.train import Training
+from unskew.world.simulate import simulate
 
 # Small enough for five minutes on two cores; the same for both models.
 SMALL = DEPS.Config(

@@ -26,14 +26,14 @@ import torch
 from numpy.typing import NDArray
 
 from unskew.catalog import Scorer
-from unskew.data.batches import contexts
+from unskew.data.batch import contexts
 from unskew.data.held_out import HeldOut, Protocol, company, effective_size
 from unskew.data.log import Log
 from unskew.data.split import Split
 from unskew.data.views import PAD, Ints
+from unskew.describe.figures import gini
 from unskew.errors import BadInput, NothingToRank, UnskewError
-from unskew.progress import steps
-from unskew.statistics import gini
+from unskew.progress import progress
 from unskew.storage import new_file
 
 Floats = NDArray[np.float64]
@@ -218,7 +218,7 @@ def rank(scorer: Scorer, split: Split, rows: Ints, seed: int = 0, longest: int =
         top=np.empty((len(rows), min(longest, items)), np.int32),
     )
     catalog = scorer.catalog(log, int(time[0]), int(time[-1]) + 1)
-    with steps("rank", len(rows)) as job:
+    with progress("rank", len(rows)) as job:
         for first in range(0, len(rows), BLOCK):
             part = slice(first, first + BLOCK)
             scores = catalog.scores(contexts(log, user[part], time[part], scorer.history)).numpy()

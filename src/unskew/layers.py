@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.data.batches import Prefixes, whole
+from unskew.data.batch import Prefixes, as_prefixes
 from unskew.data.split import Known
 from unskew.data.views import PAD
 
@@ -138,7 +138,7 @@ TOKENS = 2048  # read together: what they need stays in the cache
 def groups(ids_BL: Tensor) -> Iterator[tuple[Tensor, int]]:
     """Rows of similar length that are read together, and the longest of them: padding is what costs most. The
     longest come first."""
-    lengths, order = real(ids_BL).sum(1).sort(descending=True)
+    lengths, order = is_real(ids_BL).sum(1).sort(descending=True)
     at = 0
     while at < len(order):
         longest = int(lengths[at])
@@ -156,7 +156,7 @@ def in_groups(ids_BL: Tensor, encode: Callable[[Tensor], Tensor]) -> Tensor:
     return torch.cat(found)[torch.cat(order).argsort()] if found else encode(ids_BL)
 
 
-def after(prefixes: Prefixes, encode: Callable[[Tensor], Tensor]) -> Tensor:
+def states_after(prefixes: Prefixes, encode: Callable[[Tensor], Tensor]) -> Tensor:
     """What a causal network has after each prefix, (N, D), with every row read once, in groups.
 
     `encode` makes (rows, places + 1, D) of (rows, places): what it has after 0, 1, ... of them.
@@ -170,14 +170,14 @@ def after(prefixes: Prefixes, encode: Callable[[Tensor], Tensor]) -> Tensor:
     return torch.cat(found)[first_W[prefixes.row_N] + prefixes.length_N]
 
 
-def real(ids: Tensor) -> Tensor:
+def is_real(ids: Tensor) -> Tensor:
     """Which entries are somebody, known or not."""
     return ids != PAD
 
 
 def right_padded(ids_BL: Tensor) -> Tensor:
     """The same sequences with their padding on the right."""
-    return whole(ids_BL).ids_WL
+    return as_prefixes(ids_BL).ids_WL
 
 
 def read_before(ids_BL: Tensor, past_N: Tensor) -> Tensor:
@@ -213,14 +213,14 @@ class Encoder(nn.Module):
 
     def __init__(self, width: int, layers: int, heads: int, inner: int, dropout: float, length: int) -> None:
         super().__init__()
-        self.places = nn.Parameter(torch.zeros(length, width))
-        nn.init.normal_(self.places, std=0.02)
+        self.positions = nn.Parameter(torch.zeros(length, width))
+        nn.init.normal_(self.positions, std=0.02)
         self.blocks = nn.ModuleList(Block(width, heads, inner, dropout) for _ in range(layers))
         self.norm, self.dropout = nn.LayerNorm(width), Dropout(dropout)
 
     def forward(self, x_BLD: Tensor, real_BL: Tensor) -> Tensor:
         """A state per place."""
-        x_BLD = self.dropout(x_BLD + self.places[: x_BLD.shape[1]].flip(0))
+        x_BLD = self.dropout(x_BLD + self.positions[: x_BLD.shape[1]].flip(0))
         visible = None
         if not bool(real_BL.all()):
             # A row of nobody looks at its padding: attention over nothing is not a number. Its states are
@@ -274,13 +274,13 @@ class CausalEncoder(nn.Module):
 
     def __init__(self, width: int, layers: int, heads: int, dropout: float, length: int) -> None:
         super().__init__()
-        self.places = nn.Parameter(torch.zeros(length, width))
-        nn.init.normal_(self.places, std=0.02)
+        self.positions = nn.Parameter(torch.zeros(length, width))
+        nn.init.normal_(self.positions, std=0.02)
         self.blocks = nn.ModuleList(CausalBlock(width, heads, dropout) for _ in range(layers))
         self.norm, self.dropout = nn.LayerNorm(width), Dropout(dropout)
 
     def forward(self, x_BLD: Tensor) -> Tensor:
-        x_BLD = self.dropout(x_BLD * x_BLD.shape[2] ** 0.5 + self.places[: x_BLD.shape[1]])
+        x_BLD = self.dropout(x_BLD * x_BLD.shape[2] ** 0.5 + self.positions[: x_BLD.shape[1]])
         for block in self.blocks:
             x_BLD = block(x_BLD)
         return self.norm(x_BLD)

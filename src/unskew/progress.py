@@ -31,7 +31,7 @@ def shown_on(console: Console) -> Iterator[None]:
         _console.reset(token)
 
 
-class Steps:
+class Job:
     """A job of known or unknown length. `advance` is called as the work goes on."""
 
     def __init__(self, title: str, total: float | None) -> None:
@@ -72,8 +72,8 @@ class Steps:
 
 
 @contextmanager
-def steps(title: str, total: float | None = None) -> Iterator[Steps]:
-    job = Steps(title, total)
+def progress(title: str, total: float | None = None) -> Iterator[Job]:
+    job = Job(title, total)
     try:
         yield job
     finally:

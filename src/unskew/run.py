@@ -269,7 +269,7 @@ def card_of(split: Split, trainer: Trainer, asked: dict[str, Any]) -> dict[str, 
             "folder": asked["data"],
             "hash": split.log.fingerprint(),
             "rows": len(split.log),
-            "source": split.log.facts.get("source"),
+            "source": split.log.metadata.get("source"),
         },
         "split": asked["split"] | {"train_end": split.train_end, "valid_end": split.valid_end} | sizes(split),
         "choose_by": trainer.choose_by,
@@ -401,7 +401,7 @@ def _remembered(memory: dict[str, Any], users: pa.Table, items: pa.Table) -> Log
         items=Vocabulary(items["id"].combine_chunks(), titles),
         histories=histories,
         audiences=audiences,
-        facts={"now": int(memory["now"][0])},
+        metadata={"now": int(memory["now"][0])},
     )
 
 

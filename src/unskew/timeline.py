@@ -7,24 +7,22 @@ always up to date, and with
 `refresh="each"` the model itself is trained again before each window, on everything before it.
 """
 
-import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
+from unskew.api import Model
+from unskew.data.clock import Clock
 from unskew.data.held_out import Protocol
 from unskew.data.split import Split, borders, split_at
 from unskew.errors import BadInput, NothingToRank
 from unskew.evaluate import Evaluation
-from unskew.model import Model
-from unskew.progress import steps
+from unskew.progress import progress
 from unskew.significance import interval
-from unskew.statistics import moment, ticks_per_second
 
 Refresh = Literal["never", "each"]
-SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 MOST = 1000  # windows; more are a slip of the unit
 
 
@@ -44,7 +42,7 @@ class Rolling:
 
     windows: tuple[Window, ...]
     refresh: Refresh
-    ticks: int | None  # of the log's clock per second, where its times are dates
+    clock: Clock
 
     def curve(self, metric: str = "ndcg@10") -> list[float]:
         """The metric of each window; nan where nothing could be ranked."""
@@ -76,7 +74,7 @@ class Rolling:
 
     def _described(self, window: Window) -> dict[str, Any]:
         times = {"start": window.start, "end": window.end, "trained_until": window.trained_until}
-        said: dict[str, Any] = {name: moment(time, self.ticks) for name, time in times.items()}
+        said: dict[str, Any] = {name: self.clock.date(time) for name, time in times.items()}
         if window.evaluation is None:
             return said | {"units": 0, "metrics": {}, "interval": {}}
         units = {
@@ -113,8 +111,7 @@ def rolling(
     if refresh not in ("never", "each"):
         raise BadInput(f"refresh {refresh!r}: expected never or each")
     log = split.log
-    ticks = ticks_per_second(int(log.time.min()), int(log.time.max()), log.facts.get("time_unit", "as given"))
-    length, last = ticks_of(window, ticks), int(log.time.max()) + 1
+    length, last = log.clock.ticks_in(window), int(log.time.max()) + 1
     starts = range(split.valid_end, last, length)
     if not starts:
         raise BadInput("the test part is empty: nothing to roll over")
@@ -123,7 +120,7 @@ def rolling(
             f"window {window}: {len(starts):,} windows; expected at most {MOST:,}; is the unit right?"
         )
     found = []
-    with steps("windows", len(starts)) as job:
+    with progress("windows", len(starts)) as job:
         for start in starts:
             here, end = replace(split, valid_end=start), min(start + length, last)
             if refresh == "each" and start > split.valid_end:
@@ -133,8 +130,8 @@ def rolling(
             with suppress(NothingToRank):
                 made = model.evaluate(here, protocol, test, sample, seed, until=end)
             found.append(Window(start, end, here.train_end, made))
-            job.advance(note=f"until {moment(end, ticks)}")
-    return Rolling(tuple(found), refresh, ticks)
+            job.advance(note=f"until {log.clock.date(end)}")
+    return Rolling(tuple(found), refresh, log.clock)
 
 
 def _everything_before(split: Split, time: int) -> Split:
@@ -146,23 +143,3 @@ def _everything_before(split: Split, time: int) -> Split:
     # Whether past items are candidates is decided once, so that all windows ask the same.
     settings = replace(split.settings, repeats="keep" if split.repeats else "hide")
     return split_at(split.log, settings, train_end, time)
-
-
-def ticks_of(window: str, ticks: int | None) -> int:
-    """The length of a window in ticks of the log's clock."""
-    parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", window.lower())
-    unit = parts.group(2) if parts else ""
-    if parts is None or (unit and unit not in SECONDS):
-        raise BadInput(f"window {window!r}: expected a number and a unit ({', '.join(SECONDS)}), such as 7d")
-    if unit and ticks is None:
-        raise BadInput(
-            f"window {window!r}: the times of this log are only an order; expected a number of ticks"
-        )
-    if not unit and ticks is not None:
-        raise BadInput(
-            f"window {window!r}: expected a unit ({', '.join(SECONDS)}), such as {window.strip()}d"
-        )
-    length = int(float(parts.group(1)) * (SECONDS[unit] * (ticks or 1) if unit else 1))
-    if length < 1:
-        raise BadInput(f"window {window!r}: expected at least one tick of the log's clock")
-    return length

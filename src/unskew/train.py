@@ -18,15 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unskew.data.batches import Batch, Sampler, Sampling, batch_of_rows
+from unskew.data.batch import Batch, SequenceBatch, batch_of_rows
 from unskew.data.held_out import Criterion, criteria_of, held_out
-from unskew.data.sequences import SequenceBatch, SequenceSampler
+from unskew.data.samplers import Sampler, Sampling, SequenceSampler
 from unskew.data.split import Split
 from unskew.errors import BadInput, UnskewError
 from unskew.evaluate import evaluation, rank
-from unskew.layers import real, reseed
+from unskew.layers import is_real, reseed
 from unskew.models.base import Phase, Recommender, Stage
-from unskew.progress import steps
+from unskew.progress import progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,7 +258,7 @@ class Trainer:
         rows = 0
         self.model.train()
         valid = f", valid {METRIC} {at.best[self.choose_by]:.4f}" if self.choose_by in at.best else ""
-        with steps(f"{stage.name} {at.round + 1}, {phase.name}", len(sampler)) as job:
+        with progress(f"{stage.name} {at.round + 1}, {phase.name}", len(sampler)) as job:
             job.advance(sampler.step)
             batches: Iterator[Batch | SequenceBatch] = sampler.epoch()
             for batch in batches:
@@ -340,7 +340,7 @@ def rows_in(batch: Batch | SequenceBatch) -> int:
     """What an epoch's rate counts: pairs, or targets of sequences."""
     if isinstance(batch, Batch):
         return batch.candidates_BC.numel()
-    return int(batch.target_BL.sum() + real(batch.audience_BM).sum())
+    return int(batch.target_BL.sum() + is_real(batch.users_BM).sum())
 
 
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -9,11 +9,10 @@ from torch import Tensor
 from torch.nn import functional
 
 import unskew
-from tests.by_hand import in_order, padded, sequences
-from unskew.data.batches import batch
-from unskew.data.sequences import SequenceBatch
+from tests.by_hand import context, in_order, padded, sequences
+from unskew.data.batch import SequenceBatch, batch
 from unskew.data.views import PAD
-from unskew.layers import real, reseed
+from unskew.layers import is_real, reseed
 from unskew.models import bert4rec
 from unskew.models.bert4rec import BERT4Rec, Cloze, cloze, masked_count
 from unskew.train import Trainer, Training
@@ -45,8 +44,7 @@ def masking(monkeypatch: pytest.MonkeyPatch, *places: int) -> None:
 
 def scores(made: BERT4Rec, history: list[int]) -> Tensor:
     """Of all known items after a history."""
-    context = made.context(window(history))  # type: ignore[arg-type]
-    return context @ made.vectors(torch.arange(made.items.known)).T
+    return made.context(context(history)) @ made.vectors(torch.arange(made.items.known)).T
 
 
 # Which places are masked
@@ -77,7 +75,7 @@ def test_every_real_place_is_masked_some_time_and_no_other(share: float) -> None
         assert masked.sum(1).tolist() == [max(1, round(share * length)) for length in LENGTHS]
         assert torch.equal(masked.sum(1), hidden.chosen_BW.sum(1))
         ever |= masked
-    assert torch.equal(ever, real(ids))  # the oldest place too
+    assert torch.equal(ever, is_real(ids))  # the oldest place too
 
 
 def test_masks_are_fresh_and_repeat_with_the_seed() -> None:
@@ -147,7 +145,7 @@ def test_the_head_and_the_bias_are_in_the_loss(split: unskew.Split, monkeypatch:
     masking(monkeypatch, 1, 4)
     with torch.no_grad():
         states = made.states(
-            rows.history_BL, torch.tensor([[False, True, False, False, True]]), torch.tensor([[1, 4]])
+            rows.items_BL, torch.tensor([[False, True, False, False, True]]), torch.tensor([[1, 4]])
         )[0]
         dense, norm = made.head[0], made.head[2]
         g = functional.layer_norm(
@@ -164,8 +162,8 @@ def test_each_event_counts_in_one_window(split: unskew.Split) -> None:
     else is."""
     made = model(split, masked=1.0, newest_only=0.0)
     windows = list(Trainer(made, split, Training(sequences=64)).samplers["cloze"].epoch())
-    repeated = [real(rows.history_BL) & ~rows.target_BL for rows in windows]
-    assert max(rows.history_BL.shape[1] for rows in windows) == HISTORY + 1
+    repeated = [is_real(rows.items_BL) & ~rows.target_BL for rows in windows]
+    assert max(rows.items_BL.shape[1] for rows in windows) == HISTORY + 1
     assert sum(int(some.sum()) for some in repeated) > 50
     with torch.no_grad():
         for rows, some in zip(windows, repeated, strict=True):
@@ -201,8 +199,7 @@ def test_recommending_is_reading_a_masked_newest_place(split: unskew.Split) -> N
             ids = [*range(3, 3 + length), 0]
             masked = torch.arange(length + 1)[None] == length
             trained = made.head(made.states(torch.tensor([ids]), masked, torch.tensor([[length]]))[:, 0])
-            context = made.context(window(ids[:-1]))  # type: ignore[arg-type]
-            torch.testing.assert_close(context[:, :-1], trained)
+            torch.testing.assert_close(made.context(context(ids[:-1]))[:, :-1], trained)
 
 
 def test_places_are_counted_from_the_newest(split: unskew.Split) -> None:
@@ -222,7 +219,7 @@ def test_nothing_is_dropped_from_a_history(split: unskew.Split) -> None:
             rest = list(range(1, length))
             assert not torch.allclose(scores(made, [0, *rest]), scores(made, [9, *rest]), atol=1e-4)
         empty = batch(split.log, [0, PAD], [0, 10], [[0, 1]] * 2, None, HISTORY, 0)
-        assert not empty.history_BL.numel()
+        assert not empty.items_BL.numel()
         found = made(empty)
         assert bool(found.isfinite().all())
         torch.testing.assert_close(found[0], scores(made, [])[0, :2])

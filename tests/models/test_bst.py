@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import unskew
-from unskew.data.batches import Batch, batch, contexts, with_candidates
+from unskew.data.batch import Batch, batch, contexts, with_candidates
 from unskew.data.views import PAD
 from unskew.models import bst
 from unskew.models.bst import BST, CandidateAttention
@@ -39,7 +39,7 @@ def model(split: unskew.Split, **settings: Any) -> BST:
     return made
 
 
-def after(split: unskew.Split, history: list[list[int]], candidates: list[list[int]]) -> Batch:
+def after_history(split: unskew.Split, history: list[list[int]], candidates: list[list[int]]) -> Batch:
     made = batch(split.log, [0] * len(history), [0] * len(history), candidates, None, HISTORY, 0)
     return made._replace(history_BL=torch.tensor(history, dtype=torch.int64))
 
@@ -97,7 +97,7 @@ def by_the_paper(made: BST, history: list[int], candidate: int) -> Tensor:
     """A logit from a sequence of fixed length, whose padding comes out as zeros."""
     length, leaky = len(history), functional.leaky_relu
     items = torch.cat([made.items.weight[history], made.items.weight[candidate][None]])
-    e = torch.cat([items, made.places[: length + 1].flip(0)], dim=1)
+    e = torch.cat([items, made.positions[: length + 1].flip(0)], dim=1)
     s = made.after_attention(e + plain(made.attention, e))
     f = made.after_inner(s + made.narrow(leaky(made.widen(s))))
     flat = torch.cat([torch.zeros((HISTORY - length) * WIDTH), f.flatten()])
@@ -114,7 +114,7 @@ def test_each_pair_by_itself(split: unskew.Split) -> None:
         [[2, 0, 4], [9, 8, 3], [1, 2, 3]],
     )
     with torch.no_grad():
-        found = made(after(split, histories, candidates))
+        found = made(after_history(split, histories, candidates))
         for row, history in enumerate(histories):
             for place, candidate in enumerate(candidates[row]):
                 expected = by_the_paper(made, [item for item in history if item != PAD], candidate)
@@ -135,7 +135,10 @@ def test_the_candidate_changes_what_every_past_item_becomes(split: unskew.Split)
 
 def test_padding_comes_out_as_zeros_and_changes_nothing(split: unskew.Split) -> None:
     made = model(split)
-    short, longer = after(split, [[4, 1]], [[2, 0]]), after(split, [[PAD, PAD, 4, 1]], [[2, 0]])
+    short, longer = (
+        after_history(split, [[4, 1]], [[2, 0]]),
+        after_history(split, [[PAD, PAD, 4, 1]], [[2, 0]]),
+    )
     with torch.no_grad():
         at_past, _ = made.states(made.past(longer.history_BL), made.candidate(longer.candidates_BC))
         assert not at_past[:, :, :2].any()
@@ -150,20 +153,21 @@ def test_places_are_counted_from_the_candidate(split: unskew.Split) -> None:
         at_1, at_2, at_5 = (
             made.past(torch.tensor([[*range(length - 1), 7]])).x_BLD[0, -1] for length in (1, 2, 5)
         )
-        assert torch.equal(at_1, torch.cat([made.items.weight[7], made.places[1]]))
+        assert torch.equal(at_1, torch.cat([made.items.weight[7], made.positions[1]]))
         assert torch.equal(at_1, at_2)
         assert torch.equal(at_1, at_5)
         assert torch.equal(
-            made.candidate(torch.tensor([[7]])).x_BCD[0, 0], torch.cat([made.items.weight[7], made.places[0]])
+            made.candidate(torch.tensor([[7]])).x_BCD[0, 0],
+            torch.cat([made.items.weight[7], made.positions[0]]),
         )
-        one, other = made(after(split, [[4, 1, 7], [1, 4, 7]], [[2], [2]]))
+        one, other = made(after_history(split, [[4, 1, 7], [1, 4, 7]], [[2], [2]]))
         assert not torch.allclose(one, other, atol=1e-4)
 
 
 def test_dropout_is_drawn_for_each_candidate(split: unskew.Split) -> None:
     made = model(split, dropout=0.5).train()
     with torch.no_grad():
-        one, other = made(after(split, [[4, 1, 7]], [[2, 2]]))[0]
+        one, other = made(after_history(split, [[4, 1, 7]], [[2, 2]]))[0]
     assert one != other
 
 

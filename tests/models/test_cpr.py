@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 import unskew
-from unskew.data.batches import Batch, Positives, Sampler
+from unskew.data.batch import Batch
+from unskew.data.negatives import Positives
+from unskew.data.samplers import Sampler
 from unskew.models.cpr import CPR, cycles, hardest, sizes
 from unskew.train import Trainer, Training
 

@@ -11,9 +11,9 @@ from torch import Tensor
 import unskew
 from tests.conftest import random_table
 from tests.test_models import close, tiny
-from unskew.data.batches import Batch, Sampler, batch_of_rows
-from unskew.data.sequences import SequenceBatch
-from unskew.layers import real
+from unskew.data.batch import Batch, SequenceBatch, batch_of_rows
+from unskew.data.samplers import Sampler
+from unskew.layers import is_real
 from unskew.models.base import MODELS, Phase, model_named
 from unskew.models.debiased import ROWS, Debiased
 from unskew.run import train
@@ -79,7 +79,7 @@ def test_every_event_has_the_weight_of_its_own_row(logged: unskew.Split) -> None
     log = logged.log
     for batch, weight in weighed(model, logged, "next item"):
         row = batch.event_BL[batch.target_BL].numpy()
-        np.testing.assert_array_equal(log.item[row], batch.history_BL[batch.target_BL].numpy())
+        np.testing.assert_array_equal(log.item[row], batch.items_BL[batch.target_BL].numpy())
         close(weight[batch.target_BL], CLIP / logged_of(logged, batch).clamp(min=CLIP))
         events += len(row)
     assert events > 200
@@ -235,7 +235,7 @@ def test_neighbours_in_a_batch_are_not_of_equal_history_length() -> None:
     assert isinstance(sampler, Sampler)
     alike = by_chance = 0.0
     for batch in sampler.epoch():
-        lengths = real(batch.history_BL).sum(1)
+        lengths = is_real(batch.history_BL).sum(1)
         counts = torch.bincount(lengths).float()
         alike += float((lengths[1:] == lengths[:-1]).sum())
         by_chance += float((counts * (counts - 1)).sum() / len(lengths))

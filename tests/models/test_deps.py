@@ -24,7 +24,7 @@ from tests.test_models import (
     tiny,
 )
 from unskew.data.views import PAD
-from unskew.layers import Table, real, reseed
+from unskew.layers import Table, is_real, reseed
 from unskew.models.base import Phase, Stage
 from unskew.models.deps import ABLATIONS, DEPS, masked_prediction
 from unskew.models.deps_causal import CausalDEPS
@@ -46,8 +46,8 @@ def test_the_prediction_is_a_two_layer_mlp_over_four_parts(split: unskew.Split) 
                     rows.history_BL[b : b + 1],
                     rows.audience_AM[rows.audience_of_BC[b, c]][None],
                 )
-                read = model.history_encoder.mean(model.items(history), real(history))[0]
-                met = model.audience_encoder.mean(model.users(audience), real(audience))[0]
+                read = model.history_encoder.mean(model.items(history), is_real(history))[0]
+                met = model.audience_encoder.mean(model.users(audience), is_real(audience))[0]
                 joined = torch.cat(
                     [read, model.items(rows.candidates_BC[b, c]), met, model.users(rows.user_B[b])]
                 )
@@ -78,8 +78,8 @@ def test_the_masked_loss_is_lambda_times_the_mean_per_place(split: unskew.Split)
         reseed(1)
         loss = model.masked_loss(rows)
         reseed(1)
-        items = masked_prediction(model.history_encoder, model.items, rows.history_BL, 0.2)
-        users = masked_prediction(model.audience_encoder, model.users, rows.audience_BM, 0.2)
+        items = masked_prediction(model.history_encoder, model.items, rows.items_BL, 0.2)
+        users = masked_prediction(model.audience_encoder, model.users, rows.users_BM, 0.2)
         close(loss, 0.5 * (items.loss + users.loss) / (items.places + users.places))
 
 
@@ -209,8 +209,8 @@ def test_a_batch_without_a_sequence_of_the_only_view_has_a_gradient(
                 "propensity": estimated,
                 "masked": {"history": "item", "audience": "user"}.get(reads, "dual"),
             }[phase.name]
-            there = (view != "user" and rows.history_BL.numel() > 0) or (
-                view != "item" and rows.audience_BM.numel() > 0
+            there = (view != "user" and rows.items_BL.numel() > 0) or (
+                view != "item" and rows.users_BM.numel() > 0
             )
             assert (loss.item() > 0) == there
 

@@ -10,12 +10,13 @@ from torch import Tensor
 import unskew
 from tests.by_hand import sequences
 from tests.test_models import AUDIENCE, HISTORY, builder, catalog_equals_forward, close
-from unskew.data.batches import Batch, Sampler, Sampling, batch, whole
+from unskew.data.batch import Batch, as_prefixes, batch
+from unskew.data.samplers import Sampler, Sampling
 from unskew.data.views import PAD
-from unskew.layers import after
+from unskew.layers import states_after
 from unskew.models.deps import ABLATIONS, DEPS
 from unskew.models.deps_causal import CausalDEPS
-from unskew.propensity import DualGRU
+from unskew.propensity.estimators import DualGRU
 from unskew.run import train
 from unskew.train import Training
 
@@ -66,7 +67,7 @@ def test_a_prefix_has_the_mean_of_its_own_states(split: unskew.Split) -> None:
     model = model_of(split)
     encoder = model.history_encoder
     ids = torch.tensor([[PAD, PAD, PAD], [PAD, PAD, 3], [PAD, 3, 1], [3, 1, 2]])
-    found = after(whole(ids), lambda ids_BL: encoder.means(model.items(ids_BL)))
+    found = states_after(as_prefixes(ids), lambda ids_BL: encoder.means(model.items(ids_BL)))
     assert found[0].tolist() == [0.0] * 16
     states = encoder(model.items(torch.tensor([[3, 1, 2]])))[0]
     close(found[1:], torch.stack([states[: n + 1].mean(0) for n in range(3)]))

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 import unskew
-from unskew.data.batches import Batch, Draw, Positives
+from unskew.data.batch import Batch
+from unskew.data.negatives import Draw, Positives
 from unskew.models import dice
 from unskew.models.dice import DICE, PopularityMargins, causes, discrepancy, distance_correlation, quantiles
 from unskew.train import Trainer, Training

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import unskew
-from unskew.data.batches import Batch, batch, contexts, with_candidates
+from unskew.data.batch import Batch, batch, contexts, with_candidates
 from unskew.models import din
 from unskew.models.din import DIN, ActivationUnit, Dice, PairCatalog, interest
 from unskew.train import Trainer, Training
@@ -119,7 +119,7 @@ def test_the_unit_reads_both_their_difference_and_their_product() -> None:
         torch.testing.assert_close(unit(q, v), unit.last(torch.sigmoid(unit.second(hidden)))[:, 0])
 
 
-def after(split: unskew.Split, history: list[list[int]], candidates: list[list[int]]) -> Batch:
+def after_history(split: unskew.Split, history: list[list[int]], candidates: list[list[int]]) -> Batch:
     made = batch(split.log, [0] * len(history), [0] * len(history), candidates, None, HISTORY, 0)
     return made._replace(history_BL=torch.tensor(history))
 
@@ -132,8 +132,8 @@ def test_each_pair_by_itself(split: unskew.Split) -> None:
         [tower.of_user.weight[:, :8], tower.of_candidate.weight, tower.of_user.weight[:, 8:]], dim=1
     )
     with torch.no_grad():
-        found = made(after(split, [history], [candidates]))[0]
-        doubled = made(after(split, [history * 2], [candidates]))[0]
+        found = made(after_history(split, [history], [candidates]))[0]
+        doubled = made(after_history(split, [history * 2], [candidates]))[0]
         for place, item in enumerate(candidates):
             q, v = made.items.weight[item], made.items.weight[history]
             u = torch.stack([made.unit(q, past) * past for past in v]).sum(0)
@@ -215,7 +215,9 @@ def test_the_weights_of_a_past_item_are_computed_once(split: unskew.Split) -> No
             ([unknown[1], 0], 4),
         ):
             catalog.scores(
-                after(split, [history], [[]])._replace(history_BL=torch.tensor([history], dtype=torch.int64))
+                after_history(split, [history], [[]])._replace(
+                    history_BL=torch.tensor([history], dtype=torch.int64)
+                )
             )
             assert unit.calls == calls
 
@@ -227,5 +229,5 @@ def test_the_longest_unused_goes_first(split: unskew.Split, monkeypatch: pytest.
         catalog = made.catalog(split.log, 0, 1)
         assert isinstance(catalog, PairCatalog)
         for history in ([0, 1, 2], [0], [3], [4, 3]):
-            catalog.scores(after(split, [history], [[]]))
+            catalog.scores(after_history(split, [history], [[]]))
     assert list(catalog.row_of) == [0, 4, 3]

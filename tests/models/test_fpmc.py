@@ -9,8 +9,7 @@ import unskew
 from tests.by_hand import sequences
 from tests.conftest import random_table
 from tests.test_models import close
-from unskew.data.batches import Batch, bare_contexts
-from unskew.data.sequences import SequenceBatch
+from unskew.data.batch import Batch, SequenceBatch, bare_contexts
 from unskew.data.views import PAD
 from unskew.layers import reseed
 from unskew.models import fpmc
@@ -91,20 +90,18 @@ def test_the_loss_is_bpr_between_scores_as_they_are_read(
     torch.manual_seed(0)
     model = FPMC(split, FPMC.Config(width=4, history=history))
     batch = next(Trainer(model, split, Training(sequences=5)).samplers["S-BPR"].epoch())
-    weight_BL = torch.rand(batch.history_BL.shape)
+    weight_BL = torch.rand(batch.items_BL.shape)
     reseed(3)
     found = model.sbpr_loss(batch._replace(weight_BL=weight_BL))
     reseed(3)
-    other = iter(another(batch.history_BL[batch.target_BL], split.known_items).tolist())
+    other = iter(another(batch.items_BL[batch.target_BL], split.known_items).tolist())
     terms = []
     for b, at in batch.target_BL.nonzero().tolist():
-        begin = int((batch.history_BL[b] == PAD).sum())
-        before = (
-            batch.history_BL[b : b + 1, begin : begin + int(batch.past_BL[b, at])].numpy().astype(np.int32)
-        )
+        begin = int((batch.items_BL[b] == PAD).sum())
+        before = batch.items_BL[b : b + 1, begin : begin + int(batch.past_BL[b, at])].numpy().astype(np.int32)
         context = bare_contexts(batch.user_B[b : b + 1].numpy(), before, np.array([0]))
         scores = model(
-            context._replace(candidates_BC=torch.tensor([[int(batch.history_BL[b, at]), next(other)]]))
+            context._replace(candidates_BC=torch.tensor([[int(batch.items_BL[b, at]), next(other)]]))
         )[0]
         terms.append(-functional.logsigmoid(scores[0] - scores[1]) * weight_BL[b, at])
     expected = torch.stack(terms).mean()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import unskew
-from unskew.data.batches import batch
+from unskew.data.batch import batch
 from unskew.models.itemknn import ItemKNN, nearest_items
 from unskew.run import train
 from unskew.train import Training

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import unskew
-from unskew.data.batches import Batch, bare_contexts, batch
+from unskew.data.batch import Batch, bare_contexts, batch
 from unskew.data.views import PAD
 from unskew.models.lightsans import Axis, Block, LightSANs, attention, pooled
 from unskew.train import Trainer, Training
@@ -124,7 +124,7 @@ def test_the_state_is_that_of_the_newest_item_after_all_blocks(split: unskew.Spl
     made, history = model(split, softmax_axis=axis), [4, 1, 7, 2]
     with torch.no_grad():
         x = made.norm(made.items.weight[history])
-        places = made.places[:4].flip(0)  # the newest is place 0
+        places = made.positions[:4].flip(0)  # the newest is place 0
         for block in made.blocks:
             x = by_the_formula(block, x, places, axis)  # type: ignore[arg-type]
         found = made.context(contexts([], history, [3]))[1]

@@ -3,7 +3,7 @@
 import pytest
 
 import unskew
-from unskew.data.batches import batch
+from unskew.data.batch import batch
 from unskew.models.popularity import Popularity, recencies
 from unskew.run import train
 from unskew.train import Training

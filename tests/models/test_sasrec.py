@@ -10,7 +10,7 @@ from torch.nn import functional
 import unskew
 from tests.conftest import random_table
 from tests.test_models import HISTORY, builder, close
-from unskew.data.batches import bare_contexts
+from unskew.data.batch import bare_contexts
 from unskew.data.views import PAD
 from unskew.models.base import MODELS, NextItem
 from unskew.models.sasrec import SASRec

@@ -8,7 +8,7 @@ from torch import Tensor
 import unskew
 from tests.conftest import random_table
 from tests.test_models import close
-from unskew.data.batches import Batch, bare_contexts
+from unskew.data.batch import Batch, bare_contexts
 from unskew.data.views import PAD
 from unskew.models import stamp
 from unskew.models.stamp import STAMP, running_mean

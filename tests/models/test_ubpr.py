@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import unskew
-from unskew.data.batches import batch_of_rows
+from unskew.data.batch import batch_of_rows
 from unskew.models.ubpr import UBPR, clamped, pairwise_terms
 from unskew.train import Trainer, Training
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 import unskew
-from unskew.data.batches import Batch, batch_of_rows
+from unskew.data.batch import Batch, batch_of_rows
 from unskew.models.factors import popularity_propensity
 from unskew.models.uir import UIR, Error, as_all_pairs, pair_loss
 from unskew.train import Trainer, Training

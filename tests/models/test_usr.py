@@ -12,8 +12,7 @@ from torch.nn import functional
 import unskew
 from tests.by_hand import sequences
 from tests.conftest import random_table
-from unskew.data.batches import batch, batch_of_rows
-from unskew.data.sequences import SequenceBatch
+from unskew.data.batch import SequenceBatch, batch, batch_of_rows
 from unskew.data.views import PAD
 from unskew.layers import Embeddings, reseed
 from unskew.models.usr import USR, Exposure, inverse, propensities
@@ -120,11 +119,11 @@ def test_one_pass_is_every_prefix_by_itself(confounder: str) -> None:
     model = small(split, confounder=confounder, clip=0.03, history=200)
     rows = first_batch(model, split, "recommendation")
     log, items, terms, of_exposure, ties = split.log, np.arange(split.known_items), [], [], 0
-    weights = torch.rand(rows.history_BL.shape, generator=torch.Generator().manual_seed(0)) + 0.5
+    weights = torch.rand(rows.items_BL.shape, generator=torch.Generator().manual_seed(0)) + 0.5
     with torch.no_grad():
         for b, user in enumerate(rows.user_B.tolist()):
-            history = rows.history_BL[b][rows.history_BL[b] != PAD]
-            padding = rows.history_BL.shape[1] - len(history)
+            history = rows.items_BL[b][rows.items_BL[b] != PAD]
+            padding = rows.items_BL.shape[1] - len(history)
             times = log.time[rows.event_BL[b, padding:].numpy()]
             for place, target in enumerate(history.tolist()):
                 before = history[None, times < times[place]]

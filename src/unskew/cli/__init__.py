@@ -14,10 +14,10 @@ import duckdb
 import tyro
 
 from unskew.cli.data import Audit, Demo, Inspect, Prepare, Simulate
+from unskew.cli.hints import check_words
 from unskew.cli.measure import Compare, Evaluate
 from unskew.cli.runs import Models, Propensity, Recommend, Train, train_of
 from unskew.cli.shared import messages
-from unskew.cli.words import check_words
 from unskew.errors import UnskewError
 from unskew.progress import shown_on
 

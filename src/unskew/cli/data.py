@@ -21,11 +21,11 @@ from unskew.cli.shared import (
 )
 from unskew.data.audit import audit
 from unskew.data.prepare import Preparation, prepare
-from unskew.data.simulate import Simulation, simulate
 from unskew.data.split import Splitting
 from unskew.data.views import AUDIENCE, HISTORY
+from unskew.describe.log import inspect
 from unskew.errors import Leak
-from unskew.inspection import inspect
+from unskew.world.simulate import Simulation, simulate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +39,13 @@ class Prepare(Verb):
     def run(self) -> None:
         log = prepare(self.source, self.out, **asdict(self.settings))
         facts = {
-            name: log.facts[name]
+            name: log.metadata[name]
             for name in ("source", "rows", "positives", "users", "items", "columns", "time_unit", "removed")
         }
         self.show({"data": str(self.out), **facts}, pairs(f"{self.source} -> {self.out}", flat(facts)))
-        if log.facts["removed"]["bad_rows"]:
+        if log.metadata["removed"]["bad_rows"]:
             messages.print(
-                f"{log.facts['removed']['bad_rows']} bad rows were set aside: {self.out / 'bad_rows.csv'}"
+                f"{log.metadata['removed']['bad_rows']} bad rows were set aside: {self.out / 'bad_rows.csv'}"
             )
 
 
@@ -111,7 +111,7 @@ class Simulate(Verb):
 
     def run(self) -> None:
         log = prepare(simulate(**asdict(self.settings)).log, self.out, duplicates="keep")
-        facts = {name: log.facts[name] for name in ("rows", "positives", "users", "items")}
+        facts = {name: log.metadata[name] for name in ("rows", "positives", "users", "items")}
         self.show(
             {"data": str(self.out), **facts, "world": asdict(self.settings)},
             pairs(f"simulated world -> {self.out}", facts),

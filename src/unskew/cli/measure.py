@@ -11,10 +11,10 @@ from unskew.cli.shared import RunArg, Verb, in_words, pairs, split_of_run, table
 from unskew.data.held_out import Protocol
 from unskew.data.split import Split
 from unskew.errors import BadInput
-from unskew.words import plain
+from unskew.formatting import plain
 
 if TYPE_CHECKING:
-    from unskew.model import Model
+    from unskew.api import Model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +49,8 @@ class Evaluate(Verb):
     """With --rolling: train the model again before each window, or never."""
 
     def run(self) -> None:
+        from unskew.api import load
         from unskew.evaluate import METRICS
-        from unskew.model import load
         from unskew.significance import interval
 
         trained, cut = load(self.folder), split_of_run(self.folder, self.data)

@@ -24,7 +24,7 @@ from unskew.cli.shared import (
 from unskew.config import names_of
 from unskew.data.split import Split, Splitting
 from unskew.errors import BadInput
-from unskew.health import health, logged_truth
+from unskew.propensity.health import health, logged_truth
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +160,7 @@ class Recommend(Verb):
     def run(self) -> None:
         if (self.user is None) == (not self.history):
             raise BadInput("expected --user ID, or --history ITEM once per item, and not both")
-        from unskew.model import load
+        from unskew.api import load
 
         trained = load(self.folder)
         if self.choose_by is not None:
@@ -201,7 +201,7 @@ class PropensityHealth(Verb):
     """Also write one self-contained HTML file with plots (extra `report`)."""
 
     def run(self) -> None:
-        from unskew.model import load
+        from unskew.api import load
 
         trained = load(self.folder)
         clip = trained.propensity.clip
@@ -226,7 +226,7 @@ class PropensityExport(Verb):
     ]
 
     def run(self) -> None:
-        from unskew.model import load
+        from unskew.api import load
 
         trained = load(self.folder)
         clip = trained.propensity.clip
@@ -284,10 +284,4 @@ def _named(name: str) -> str:
 
 def _span(name: str, value: float, cut: Split) -> str:
     """A number that validation chose; a span of time in days, where the log's times are dates."""
-    from unskew.statistics import ticks_per_second
-
-    if not name.endswith("_ticks"):
-        return f"{value:g}"
-    log = cut.log
-    ticks = ticks_per_second(int(log.time.min()), int(log.time.max()), log.facts.get("time_unit", "as given"))
-    return "none" if not value else f"{value:g} ticks" if ticks is None else f"{value / ticks / 86400:g} days"
+    return cut.log.clock.in_words(value) if name.endswith("_ticks") else f"{value:g}"

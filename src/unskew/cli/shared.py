@@ -12,9 +12,9 @@ from rich.text import Text
 
 from unskew.data.log import Log
 from unskew.data.split import Split, Splitting, split
+from unskew.describe.log import Inspection
 from unskew.errors import BadInput, UnskewError
-from unskew.health import Health
-from unskew.inspection import Inspection
+from unskew.propensity.health import Health
 
 Data = Annotated[Path, tyro.conf.arg(metavar="DATA", help="A folder that `unskew prepare` made.")]
 RunArg = Annotated[Path, tyro.conf.arg(metavar="RUN", help="A folder that `unskew train` made.")]

@@ -17,11 +17,10 @@ from unskew.data.split import Split
 from unskew.data.telling import Finding, look_ahead, telling
 from unskew.data.views import AUDIENCE, HISTORY, Ints, Sequences
 from unskew.errors import BadInput, Leak
-from unskew.progress import Steps, steps
+from unskew.progress import Job, progress
 
 if TYPE_CHECKING:
-    from unskew.data.batches import Prefixes
-    from unskew.data.sequences import SequenceBatch
+    from unskew.data.batch import Prefixes, SequenceBatch
 
 CHUNK = 1_000_000
 # Rows looked at to recount what samplers hand out: each context is recounted from the whole log
@@ -36,7 +35,7 @@ def audit(split: Split, history: int = HISTORY, audience: int = AUDIENCE) -> lis
             f"history {history}, audience {audience}: expected at least 1, or there is nothing to look at"
         )
     log = split.log
-    with steps("audit", total=16 + 2 * math.ceil(len(log) / CHUNK)) as job:
+    with progress("audit", total=16 + 2 * math.ceil(len(log) / CHUNK)) as job:
 
         def said(finding: Finding) -> Finding:
             job.advance(note=finding.check)
@@ -147,7 +146,7 @@ def _first_difference(found: Any, expected: Any, of: Name, said: str) -> str | N
 
 
 def _windows(
-    split: Split, name: str, view: Sequences, column: Any, of: Name, newest: int, job: Steps
+    split: Split, name: str, view: Sequences, column: Any, of: Name, newest: int, job: Job
 ) -> Finding:
     """Of every row, what the model would read: each single event of it belongs to the row's own entity and
     lies before the row."""
@@ -223,7 +222,7 @@ def _chunks(length: int) -> Iterator[tuple[int, int]]:
 def _handed_out(split: Split, kind: str, history: int, audience: int) -> Finding:
     """Contexts of pairs: histories and audiences are what a search through the whole log finds strictly
     before, and no more."""
-    from unskew.data.batches import Sampler, Sampling
+    from unskew.data.samplers import Sampler, Sampling
 
     name, log = f"batches of {kind}", split.log
     wanted = int(np.clip(RECOUNTED // max(len(log), 1), 20, CONTEXTS))
@@ -289,7 +288,7 @@ def _is_newest(found: list[int], past: list[int], most: int, shared: bool) -> bo
 def _sequences(split: Split, kind: str, history: int, audience: int) -> Finding:
     """Whole sequences: what is said to be before an event is strictly before it, and what is not said to be
     is not."""
-    from unskew.data.sequences import SequenceSampler
+    from unskew.data.samplers import SequenceSampler
 
     sampler = SequenceSampler(
         split, 256, 0, history, audience if kind == "sequences" else None, overlap=int(kind == "histories")
@@ -329,6 +328,6 @@ def _views_of(split: Split, made: "SequenceBatch") -> Iterator[tuple[str, Sequen
         "audiences",
         log.audiences,
         made.item_B.numpy(),
-        made.audience_event_BM.numpy(),
-        made.audience_past_BM.numpy(),
+        made.users_event_BM.numpy(),
+        made.users_past_BM.numpy(),
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from unskew.data.clock import UNITS
 from unskew.data.engines import FILE, ROW, Engine, Malformed, Unparsed, literal
 from unskew.data.files import opened
 from unskew.data.formats import Column, Reading, Source
@@ -22,15 +23,6 @@ DATES = (
 )
 OFFSETS = " *(?:Z|([+-])([0-9]{2}):?([0-9]{2})?)$"  # of what follows the day
 NUMBERS = "'^ *[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)? *$'"
-
-# Powers of ten that tell seconds, milliseconds, microseconds and nanoseconds since 1970 apart, from 1973 to
-# 5138.
-UNITS = {
-    "seconds": (1e8, 1e11),
-    "milliseconds": (1e11, 1e14),
-    "microseconds": (1e14, 1e17),
-    "nanoseconds": (1e17, 9.3e18),
-}
 
 POSITIVE = "a number from where on they are, or words such as purchase,cart"
 SIDE_FILE = ("file", "line", "column", "expected", "value")
@@ -78,7 +70,7 @@ def check(engine: Engine, source: Source, reading: Reading) -> Checked:
 def _checked(engine: Engine, source: Source, reading: Reading) -> Checked:
     relation = source.derive(engine.scan(source.scan), "")
     column = source.roles["time"]
-    clock = _clock(engine, relation, column)
+    clock = _time_column(engine, relation, column)
     time = clock.ticks(1)
     checks = [
         *(Check(source.roles[role], _is_id(source.roles[role]), "an id") for role in ("user", "item")),
@@ -153,7 +145,7 @@ def _checked(engine: Engine, source: Source, reading: Reading) -> Checked:
 
 
 @dataclass(frozen=True)
-class Clock:
+class TimeColumn:
     """How the time column is read."""
 
     ticks: Callable[[int], str]  # SQL for the time as a whole number, in units of 1 / scale
@@ -163,17 +155,17 @@ class Clock:
     unit: str = "as given"
 
 
-def _clock(engine: Engine, relation: str, column: Column) -> Clock:
+def _time_column(engine: Engine, relation: str, column: Column) -> TimeColumn:
     x = column.sql
     if column.kind == "int":
-        return Clock(
+        return TimeColumn(
             lambda scale: f"CAST({x} AS BIGINT) * {scale}",
             f"{x} >= 0 AND {x} < 9223372036854775807",
             "a whole number of at least 0",
         )
     if column.kind == "float":
         finite = "a finite number of at least 0"
-        return Clock(
+        return TimeColumn(
             lambda scale: f"TRY_CAST(ROUND({x} * {scale}) AS BIGINT)",
             f"{x} >= 0 AND {x} < 9.2e18",
             finite,
@@ -181,7 +173,7 @@ def _clock(engine: Engine, relation: str, column: Column) -> Clock:
         )
     if column.kind in ("moment", "zoned"):
         moment = f"zoned_micros({x})" if column.kind == "zoned" else f"unix_micros(CAST({x} AS TIMESTAMP))"
-        return Clock(lambda _: moment, f"{moment} >= 0", "a moment since 1970", unit="microseconds")
+        return TimeColumn(lambda _: moment, f"{moment} >= 0", "a moment since 1970", unit="microseconds")
     if column.kind != "text":
         raise BadInput(
             f"column {column.name!r}: expected times (numbers or dates), found {column.kind} values"
@@ -197,7 +189,7 @@ def _clock(engine: Engine, relation: str, column: Column) -> Clock:
         sign = f"CASE WHEN {sign} = '-' THEN -1 ELSE 1 END"
         date = f"(unix_micros({plain}) - {sign} * ({hours} * 60 + {minutes}) * 60000000)"
         good = f"regexp_like({x}, {literal(DATES)}) AND {date} >= 0"
-        return Clock(
+        return TimeColumn(
             lambda _: date, good, "a date such as 2026-01-31 23:59:59, since 1970", unit="microseconds"
         )
 
@@ -212,7 +204,9 @@ def _clock(engine: Engine, relation: str, column: Column) -> Clock:
     fractional = (
         f"NOT regexp_like({x}, {INTEGERS}) AND TRY_CAST({x} AS DOUBLE) <> floor(TRY_CAST({x} AS DOUBLE))"
     )
-    return Clock(ticks, good, "a finite number of at least 0 (or ISO dates in the whole column)", fractional)
+    return TimeColumn(
+        ticks, good, "a finite number of at least 0 (or ISO dates in the whole column)", fractional
+    )
 
 
 def _units(time: str) -> list[str]:

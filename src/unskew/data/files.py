@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from unskew.data.engines import identifier, literal
-from unskew.data.log import is_prepared
+from unskew.data.folder import is_prepared
 from unskew.errors import BadInput
 
 KINDS = {".csv": "text", ".tsv": "text", ".txt": "text", ".dat": "text", ".inter": "text"} | dict.fromkeys(

@@ -23,7 +23,8 @@ from unskew.data.files import (
     parquet_schema,
     suffix,
 )
-from unskew.data.log import MARK, TESTS, Log, is_prepared
+from unskew.data.folder import is_prepared
+from unskew.data.log import MARK, TESTS, Log
 from unskew.errors import BadInput
 
 Format = Literal["auto", "csv", "parquet", "json", "inter", "mind", "amazon", "kuairand", "openbandit"]
@@ -141,8 +142,8 @@ def _recognise(source: Any, reading: Reading) -> Source:
     if isinstance(source, str | os.PathLike) and is_prepared(Path(source)):
         source = Log.open(source)
     if isinstance(source, Log):
-        found = _columns(_table_scan(source.table()), reading, source.facts.get("source", "the log"))
-        return replace(found, origin=source.facts)
+        found = _columns(_table_scan(source.table()), reading, source.metadata.get("source", "the log"))
+        return replace(found, origin=source.metadata)
     if not isinstance(source, str | os.PathLike):
         return _columns(_table_scan(source), reading, "the table")
     name = os.fspath(source)

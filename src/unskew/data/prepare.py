@@ -23,23 +23,12 @@ from numpy.typing import NDArray
 from unskew.config import configured
 from unskew.data.checks import SIDE_FILE, Checked, check, labels_found
 from unskew.data.engines import DuckDB, Engine, Spark
+from unskew.data.folder import NewArray, assemble, in_memory, is_prepared, new_folder, on_disk, save_metadata
 from unskew.data.formats import Reading, Source, recognise
-from unskew.data.log import (
-    AUDIENCE,
-    COLUMNS,
-    EXTRAS,
-    Log,
-    NewArray,
-    assemble,
-    in_memory,
-    is_prepared,
-    new_folder,
-    on_disk,
-    save_facts,
-)
+from unskew.data.log import AUDIENCE, COLUMNS, EXTRAS, Log
 from unskew.data.views import PAD, offsets_of
 from unskew.errors import BadInput, UnskewError
-from unskew.progress import Steps, steps
+from unskew.progress import Job, progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +77,7 @@ def read(source: Any, reading: Reading) -> Log:
             )
         return Log.open(source)
     found = recognise(source, reading)
-    with _engine(EVERYTHING, None) as engine, steps("read") as job:
+    with _engine(EVERYTHING, None) as engine, progress("read") as job:
         return _run(engine, check(engine, found, reading), found, EVERYTHING, in_memory, None, job)
 
 
@@ -100,7 +89,7 @@ def prepare(source: Any, out: str | os.PathLike[str], settings: Preparation) -> 
             raise BadInput(f"{name} {getattr(settings, name)}: expected at least 1")
     target = Path(out).expanduser().resolve()
     found = recognise(source, settings)
-    with new_folder(target) as folder, _engine(settings, folder) as engine, steps("prepare") as job:
+    with new_folder(target) as folder, _engine(settings, folder) as engine, progress("prepare") as job:
         _run(engine, check(engine, found, settings), found, settings, on_disk(folder), folder, job)
     return Log.open(target)
 
@@ -127,7 +116,7 @@ def _run(
     settings: Preparation,
     new: NewArray,
     folder: Path | None,
-    job: Steps,
+    job: Job,
 ) -> Log:
     extras = "".join(
         f", {name}" for name in (*checked.extras, *(f"mark_{place}" for place in range(len(checked.marks))))
@@ -200,7 +189,7 @@ def _run(
         arrays[name] = new(name, np.int64, len(offsets))
         arrays[name][:] = offsets
 
-    facts = {
+    metadata = {
         "source": source.name,
         "rows": kept,
         "positives": positives,
@@ -224,8 +213,8 @@ def _run(
                 writer = csv.DictWriter(file, SIDE_FILE)
                 writer.writeheader()
                 writer.writerows(checked.bad_rows)
-        save_facts(folder, facts)
-    return assemble(arrays, users, items, facts)
+        save_metadata(folder, metadata)
+    return assemble(arrays, users, items, metadata)
 
 
 def _first_of_duplicates(checked: Checked, settings: Preparation, columns: str) -> str:
@@ -245,7 +234,7 @@ def _first_of_duplicates(checked: Checked, settings: Preparation, columns: str) 
     return f"SELECT {columns} FROM ({numbered}) AS placed WHERE place = 1"
 
 
-def _core(engine: Engine, settings: Preparation, columns: str, rows: int, job: Steps) -> tuple[int, int, int]:
+def _core(engine: Engine, settings: Preparation, columns: str, rows: int, job: Job) -> tuple[int, int, int]:
     """Remove thin users and items from the table `core`: rows left, rows removed, rounds.
 
     Counting all rows again in each round is what makes a k-core slow; here each round counts only what the

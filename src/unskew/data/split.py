@@ -147,7 +147,7 @@ def split(log: Log, settings: Splitting) -> Split:
 def split_at(log: Log, settings: Splitting, train_end: int, valid_end: int) -> Split:
     """A split with given borders: train is what happened before `train_end`, valid the rest before
     `valid_end`."""
-    prepared = log.facts.get("settings", {}).get("min_count", 1)
+    prepared = log.metadata.get("settings", {}).get("min_count", 1)
     min_count = int(prepared if settings.min_count is None else settings.min_count)
     if min_count < 1:
         raise BadInput(f"min_count {min_count}: expected at least 1")

@@ -124,7 +124,7 @@ def _features(split: Split, user: Ints, item: Ints, time: Ints) -> dict[str, NDA
 
 
 def _training_pairs(split: Split, audience: int) -> _Pairs | None:
-    from unskew.data.batches import Sampler, Sampling
+    from unskew.data.samplers import Sampler, Sampling
 
     try:
         sampler = Sampler(split, Sampling(batch_size=PAIRS, history=0, audience=audience))
@@ -192,7 +192,7 @@ def look_ahead(split: Split) -> Finding:
     """A k-core keeps only what comes often enough in the whole log, so whatever has come less often so far is
     certain to return."""
     log = split.log
-    least, count = _core(log.facts)
+    least, count = _core(log.metadata)
     rows = held_out(split, "test", "ordinary").rows
     if least <= 1:
         return Finding("look-ahead filter", len(rows), None, "no k-core")

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from unskew.catalog import Catalog, DotCatalog, PlainCatalog
 from unskew.config import did_you_mean
-from unskew.data.batches import Batch, Drawing, uniform_negatives
+from unskew.data.batch import Batch, SequenceBatch
 from unskew.data.held_out import Criterion
 from unskew.data.log import Log
-from unskew.data.sequences import SequenceBatch
+from unskew.data.negatives import Drawing, uniform_negatives
 from unskew.data.split import Split
 from unskew.data.views import HISTORY
 from unskew.errors import BadInput
-from unskew.layers import Embeddings, read_before, real, right_padded
+from unskew.layers import Embeddings, is_real, read_before, right_padded
 from unskew.losses import cross_entropy
 
 MODELS: dict[str, type["Recommender"]] = {}
@@ -219,7 +219,7 @@ class NextItem(DotProduct):
         return torch.cat([beginning, self.encode(user_B, ids_BL)], dim=1) if ids_BL.shape[1] else beginning
 
     def context(self, batch: Batch) -> Tensor:
-        lengths = real(batch.history_BL).sum(1)
+        lengths = is_real(batch.history_BL).sum(1)
         return self.states(batch.user_B, right_padded(batch.history_BL))[torch.arange(len(lengths)), lengths]
 
     def vectors(self, item: Tensor) -> Tensor:
@@ -238,7 +238,7 @@ class NextItem(DotProduct):
     def next_item_loss(self, batch: SequenceBatch) -> Tensor:
         """The loss of each event given those strictly before it: one pass yields every prefix."""
         row_N, past_N, target_N, weight_N = batch.targets()
-        states_BLD = self.states(batch.user_B, read_before(batch.history_BL, past_N))
+        states_BLD = self.states(batch.user_B, read_before(batch.items_BL, past_N))
         return self.loss_of(states_BLD[row_N, past_N], target_N, weight_N)
 
     def loss_of(self, states_ND: Tensor, targets_N: Tensor, weight_N: Tensor | None) -> Tensor:

@@ -27,10 +27,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.data.batches import Batch
-from unskew.data.sequences import SequenceBatch
+from unskew.data.batch import Batch, SequenceBatch
 from unskew.data.split import Split
-from unskew.layers import Dropout, Embeddings, Table, in_groups, real
+from unskew.layers import Dropout, Embeddings, Table, in_groups, is_real
 from unskew.losses import cross_entropy
 from unskew.models.base import DotProduct, HistoryConfig, Phase, Stage
 
@@ -66,8 +65,8 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
         super().__init__(split, config)
         width = config.width
         self.items = Table(split.item_ids, width)  # its vector of the unknown is the mask
-        self.places = nn.Parameter(torch.empty(config.history + 1, width))
-        for drawn in (self.items.weight, self.items.unknown, self.places):
+        self.positions = nn.Parameter(torch.empty(config.history + 1, width))
+        for drawn in (self.items.weight, self.items.unknown, self.positions):
             nn.init.normal_(drawn, std=DEVIATION)
         self.norm, self.dropout = nn.LayerNorm(width), Dropout(config.dropout)
         self.blocks = nn.ModuleList(
@@ -79,9 +78,9 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
     def states(self, ids_BL: Tensor, masked_BL: Tensor | None, read_BW: Tensor) -> Tensor:
         """States at some places of each sequence, (B, W, D)."""
         L = ids_BL.shape[1]
-        x_BLD = self.dropout(self.norm(self.items(ids_BL, masked_BL) + self.places[:L].flip(0)))
-        is_real = real(ids_BL)
-        visible = None if bool(is_real.all()) else is_real[:, None, None]
+        x_BLD = self.dropout(self.norm(self.items(ids_BL, masked_BL) + self.positions[:L].flip(0)))
+        real_BL = is_real(ids_BL)
+        visible = None if bool(real_BL.all()) else real_BL[:, None, None]
         for block in self.blocks[:-1]:
             x_BLD = block(x_BLD, x_BLD, visible)
         asking_BWD = x_BLD.gather(1, read_BW[..., None].expand(-1, -1, x_BLD.shape[2]))
@@ -119,7 +118,7 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
     def cloze_loss(self, batch: SequenceBatch) -> Tensor:
         config, longest = self.config, self.config.history + 1
         ids_BL, past_BL, target_BL = (
-            batch.history_BL[:, -longest:],
+            batch.items_BL[:, -longest:],
             batch.past_BL[:, -longest:],
             batch.target_BL[:, -longest:],
         )
@@ -183,11 +182,11 @@ def masked_count(length: Tensor, share: float, most: int) -> Tensor:
 def cloze(ids_BL: Tensor, past_BL: Tensor, share: float, most: int, newest_only: float) -> Cloze:
     """Draw the places to be masked: a share of each sequence, or its newest moment alone. No sequence is
     empty."""
-    is_real = real(ids_BL)
-    order_BL = torch.rand(ids_BL.shape).masked_fill_(~is_real, 2)
-    count_B = masked_count(is_real.sum(1), share, most)
+    real_BL = is_real(ids_BL)
+    order_BL = torch.rand(ids_BL.shape).masked_fill_(~real_BL, 2)
+    count_B = masked_count(real_BL.sum(1), share, most)
     newest_B = torch.rand(len(ids_BL)) < newest_only
-    newest_BL = is_real & (
+    newest_BL = real_BL & (
         past_BL == past_BL[:, -1:]
     )  # what happened at the newest event's own moment is not before it
     order_BL = torch.where(newest_B[:, None] & newest_BL, -1, order_BL)

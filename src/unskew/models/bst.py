@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unskew.catalog import Catalog, part
-from unskew.data.batches import Batch
+from unskew.data.batch import Batch
 from unskew.data.log import Log
 from unskew.data.split import Split
-from unskew.layers import Dropout, Embeddings, real
+from unskew.layers import Dropout, Embeddings, is_real
 from unskew.losses import weighted_mean
 from unskew.models.base import HistoryConfig, Phase, Recommender, Stage
 
@@ -56,8 +56,8 @@ class BST(Recommender, name="bst", paper="Chen et al., Behavior Sequence Transfo
         super().__init__(split, config)
         width = config.width
         self.items = Embeddings(split.item_ids, width - config.place_width)
-        self.places = nn.Parameter(torch.empty(config.history + 1, config.place_width))
-        nn.init.normal_(self.places, std=0.02)
+        self.positions = nn.Parameter(torch.empty(config.history + 1, config.place_width))
+        nn.init.normal_(self.positions, std=0.02)
         self.attention = CandidateAttention(width, config.heads)
         self.widen, self.narrow = nn.Linear(width, config.inner), nn.Linear(config.inner, width)
         self.after_attention, self.after_inner = nn.LayerNorm(width), nn.LayerNorm(width)
@@ -73,12 +73,14 @@ class BST(Recommender, name="bst", paper="Chen et al., Behavior Sequence Transfo
 
     def past(self, history_BL: Tensor) -> "Past":
         B, L = history_BL.shape
-        places_BLP = self.places[1 : L + 1].flip(0).expand(B, -1, -1)
-        return self.attention.past(torch.cat([self.items(history_BL), places_BLP], dim=2), real(history_BL))
+        places_BLP = self.positions[1 : L + 1].flip(0).expand(B, -1, -1)
+        return self.attention.past(
+            torch.cat([self.items(history_BL), places_BLP], dim=2), is_real(history_BL)
+        )
 
     def candidate(self, item_BC: Tensor) -> "Candidate":
         return self.attention.candidate(
-            torch.cat([self.items(item_BC), self.places[0].expand(*item_BC.shape, -1)], dim=2)
+            torch.cat([self.items(item_BC), self.positions[0].expand(*item_BC.shape, -1)], dim=2)
         )
 
     def states(self, past: "Past", candidate: "Candidate") -> tuple[Tensor, Tensor]:
@@ -224,7 +226,7 @@ class SharingCatalog:
         )
 
     def _row(self, history_1L: Tensor) -> Tensor:
-        past = self.model.past(history_1L[:, history_1L.shape[1] - int(real(history_1L).sum()) :])
+        past = self.model.past(history_1L[:, history_1L.shape[1] - int(is_real(history_1L).sum()) :])
         x, *parts = self.candidates
         size = max(1, TOGETHER // (1 + past.real_BL.shape[1]))
         some = (slice(at, at + size) for at in range(0, x.shape[1], size))

@@ -29,7 +29,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.data.batches import Batch, Draw
+from unskew.data.batch import Batch
+from unskew.data.negatives import Draw
 from unskew.data.split import Split
 from unskew.data.views import Ints
 from unskew.errors import BadInput

@@ -23,15 +23,14 @@ import torch
 from torch import Tensor
 
 from unskew.catalog import Catalog
-from unskew.data.batches import Batch, batch_of_rows
+from unskew.data.batch import Batch, SequenceBatch, batch_of_rows
 from unskew.data.held_out import Criterion
 from unskew.data.log import Log
-from unskew.data.sequences import SequenceBatch
 from unskew.data.split import Split
 from unskew.data.views import AUDIENCE, HISTORY, Ints
 from unskew.layers import Embeddings
 from unskew.models.base import FAMILIES, ModelConfig, Phase, Recommender, Stage, parameters_of
-from unskew.propensity import DualGRU, Estimator, estimator
+from unskew.propensity.estimators import DualGRU, Estimator, estimator
 
 LEAST = 1e-9  # where nothing is clipped, a propensity of zero must still not divide by zero
 ROWS = 2048  # whose weights are computed together
@@ -215,7 +214,7 @@ class Debiased(Recommender):
 def newest(batch: Batch, history: int, audience: int | None) -> Batch:
     """The same batch with no more of the past than this."""
     if batch.shared is not None:
-        return batch._replace(shared=(batch.histories.newest(history), batch.audiences.newest(audience)))
+        return batch._replace(shared=(batch.histories.truncate(history), batch.audiences.truncate(audience)))
     history_BL, audience_AM = batch.history_BL, batch.audience_AM
     audience = audience_AM.shape[1] if audience is None else audience
     return batch._replace(

@@ -8,16 +8,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unskew.catalog import AudienceCatalog, Catalog
-from unskew.data.batches import Batch
+from unskew.data.batch import Batch, SequenceBatch
 from unskew.data.held_out import Criterion
 from unskew.data.log import Log
-from unskew.data.sequences import SequenceBatch
 from unskew.data.split import Split
 from unskew.data.views import AUDIENCE
-from unskew.layers import Encoder, Table, in_groups, real
+from unskew.layers import Encoder, Table, in_groups, is_real
 from unskew.losses import cross_entropy, weighted_mean
 from unskew.models.base import HistoryConfig, Phase, Recommender, Stage, parameters_of
-from unskew.propensity import DualGRU, Estimator, estimator
+from unskew.propensity.estimators import DualGRU, Estimator, estimator
 
 
 class DEPS(
@@ -118,11 +117,11 @@ class DEPS(
 
     def _history(self, ids_BL: Tensor) -> Tensor:
         assert self.history_encoder is not None
-        return self.history_encoder.mean(self.items.hiding(ids_BL), real(ids_BL))  # eq. EmbedSeqI
+        return self.history_encoder.mean(self.items.hiding(ids_BL), is_real(ids_BL))  # eq. EmbedSeqI
 
     def _audience(self, ids_BM: Tensor) -> Tensor:
         assert self.audience_encoder is not None
-        return self.audience_encoder.mean(self.users.hiding(ids_BM), real(ids_BM))  # eq. EmbedSeqU
+        return self.audience_encoder.mean(self.users.hiding(ids_BM), is_real(ids_BM))  # eq. EmbedSeqU
 
     def join(self, context: Tensor, candidate: Tensor) -> Tensor:
         return self.last(functional.relu(context + candidate)).squeeze(-1)  # eq. prediction
@@ -179,8 +178,8 @@ class DEPS(
             0,
         )  # a batch may have no sequence of a view, and yet needs a gradient
         for encoder, table, ids in (
-            (self.history_encoder, self.items, batch.history_BL),
-            (self.audience_encoder, self.users, batch.audience_BM),
+            (self.history_encoder, self.items, batch.items_BL),
+            (self.audience_encoder, self.users, batch.users_BM),
         ):
             if encoder is None or not ids.numel():
                 continue
@@ -212,11 +211,11 @@ class Masked(NamedTuple):
 
 def masked_prediction(encoder: Encoder, table: Table, ids_BL: Tensor, share: float) -> Masked:
     """Mask a share of each sequence's places, at least one, and predict them with the table itself."""
-    is_real = real(ids_BL)
-    order = torch.rand(ids_BL.shape).masked_fill(~is_real, 2).argsort(dim=1).argsort(dim=1)
-    wanted = (share * is_real.sum(1, keepdim=True)).round().clamp(min=1)
-    masked = is_real & (order < wanted) & ~table.is_unknown(ids_BL)
-    states = encoder(table(ids_BL, masked), is_real)[masked]
+    real_BL = is_real(ids_BL)
+    order = torch.rand(ids_BL.shape).masked_fill(~real_BL, 2).argsort(dim=1).argsort(dim=1)
+    wanted = (share * real_BL.sum(1, keepdim=True)).round().clamp(min=1)
+    masked = real_BL & (order < wanted) & ~table.is_unknown(ids_BL)
+    states = encoder(table(ids_BL, masked), real_BL)[masked]
     return Masked(cross_entropy(states, table.table(), ids_BL[masked]), int(masked.sum()))
 
 

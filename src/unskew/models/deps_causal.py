@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unskew.data.batches import Batch, Prefixes, whole
-from unskew.data.sequences import SequenceBatch
-from unskew.layers import Encoder, after, read_before, real
+from unskew.data.batch import Batch, Prefixes, SequenceBatch, as_prefixes
+from unskew.layers import Encoder, is_real, read_before, states_after
 from unskew.losses import cross_entropy
 from unskew.models.base import Stage
 from unskew.models.deps import DEPS
@@ -26,7 +25,7 @@ class PrefixEncoder(Encoder):
     """A transformer over sequences padded on the right, in which each state has seen what is before it."""
 
     def forward(self, x_BLD: Tensor, real_BL: Tensor | None = None) -> Tensor:
-        x_BLD = self.dropout(x_BLD + self.places[: x_BLD.shape[1]])
+        x_BLD = self.dropout(x_BLD + self.positions[: x_BLD.shape[1]])
         for block in self.blocks:
             x_BLD = block(x_BLD, causal=True)
         return self.norm(x_BLD)
@@ -50,7 +49,7 @@ class CausalDEPS(
     recipe: ClassVar[dict[str, Any]] = {"batch_size": 4096}
 
     def histories(self, batch: Batch) -> Tensor:
-        return after(
+        return states_after(
             batch.histories, lambda ids_BL: self.history_encoder.means(self.items.hiding(ids_BL))
         )  # eq. EmbedSeqI
 
@@ -58,12 +57,12 @@ class CausalDEPS(
         return self._side(batch.audiences)
 
     def audience_side(self, audience_AM: Tensor) -> Tensor:
-        return self._side(whole(audience_AM))
+        return self._side(as_prefixes(audience_AM))
 
     def _side(self, audiences: Prefixes) -> Tensor:
         if self.of_audience is None:
             return torch.zeros(len(audiences.row_N), self.config.hidden)
-        means = after(
+        means = states_after(
             audiences, lambda ids_BM: self.audience_encoder.means(self.users.hiding(ids_BM))
         )  # eq. EmbedSeqU
         return self.of_audience(means)
@@ -83,10 +82,10 @@ class CausalDEPS(
             0,
         )  # sequences of one id have nothing to predict, and yet a gradient
         for encoder, table, ids, past in (
-            (self.history_encoder, self.items, batch.history_BL, batch.past_BL),
-            (self.audience_encoder, self.users, batch.audience_BM, batch.audience_past_BM),
+            (self.history_encoder, self.items, batch.items_BL, batch.past_BL),
+            (self.audience_encoder, self.users, batch.users_BM, batch.users_past_BM),
         ):
-            wanted = real(ids) & (past > 0)
+            wanted = is_real(ids) & (past > 0)
             if encoder is None or not bool(wanted.any()):
                 continue
             row, before = wanted.nonzero()[:, 0], past[wanted]

@@ -34,7 +34,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unskew.data.batches import ROUNDS, Batch, Draw, Positives, uniform_negatives
+from unskew.data.batch import Batch
+from unskew.data.negatives import ROUNDS, Draw, Positives, uniform_negatives
 from unskew.data.split import Split
 from unskew.data.views import Ints
 from unskew.errors import BadInput

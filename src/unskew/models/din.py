@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unskew.catalog import Catalog
-from unskew.data.batches import Batch
+from unskew.data.batch import Batch
 from unskew.data.log import Log
 from unskew.data.split import Split
-from unskew.layers import Embeddings, real
+from unskew.layers import Embeddings, is_real
 from unskew.losses import weighted_mean
 from unskew.models.base import HistoryConfig, Phase, Recommender, Stage
 
@@ -61,7 +61,7 @@ class DIN(Recommender, name="din", paper="Zhou et al., Deep Interest Network, KD
         q_BCD, v_BLD, real_BL = (
             self.items(batch.candidates_BC),
             self.items(batch.history_BL),
-            real(batch.history_BL),
+            is_real(batch.history_BL),
         )
         a_BLC = self.unit(q_BCD[:, None], v_BLD[:, :, None])
         return self.tower(interest(a_BLC, v_BLD, real_BL, self.config.normalised), q_BCD)
@@ -177,7 +177,7 @@ class PairCatalog:
         )  # the rows of `weights`, that of the item used longest ago first
 
     def scores(self, context: Batch) -> Tensor:
-        return torch.stack([self._row(history_L[real(history_L)]) for history_L in context.history_BL])
+        return torch.stack([self._row(history_L[is_real(history_L)]) for history_L in context.history_BL])
 
     def _row(self, history_L: Tensor) -> Tensor:
         """Logits of all items after one history."""

@@ -4,7 +4,7 @@ a model by itself."""
 import torch
 from torch import Tensor
 
-from unskew.data.batches import Batch
+from unskew.data.batch import Batch
 from unskew.data.split import Known, Split
 from unskew.data.views import Ints
 from unskew.errors import BadInput

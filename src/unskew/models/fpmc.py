@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unskew.data.batches import Batch
-from unskew.data.sequences import SequenceBatch
+from unskew.data.batch import Batch, SequenceBatch
 from unskew.data.split import Split
 from unskew.data.views import HISTORY, PAD
-from unskew.layers import Embeddings, real, right_padded
+from unskew.layers import Embeddings, is_real, right_padded
 from unskew.models.base import DotProduct, HistoryConfig, Phase, Stage
 
 ROWS = 1024  # compared together
@@ -81,7 +80,7 @@ class FPMC(DotProduct, name="fpmc", paper="Rendle et al., WWW 2010"):
         before."""
         row_N, past_N, target_N, weight_N = batch.targets()
         place_NK = past_N[:, None] - torch.arange(self.history, 0, -1)
-        before_NK = right_padded(batch.history_BL)[row_N[:, None], place_NK.clamp(min=0)].masked_fill(
+        before_NK = right_padded(batch.items_BL)[row_N[:, None], place_NK.clamp(min=0)].masked_fill(
             place_NK < 0, PAD
         )
         weight_N = torch.ones(len(target_N)) if weight_N is None else weight_N
@@ -93,8 +92,8 @@ class FPMC(DotProduct, name="fpmc", paper="Rendle et al., WWW 2010"):
 
 def shares(basket_NK: Tensor) -> Tensor:
     """What each item of a basket counts in its mean."""
-    is_real = real(basket_NK)
-    return is_real / is_real.sum(1, keepdim=True).clamp(min=1)
+    real_NK = is_real(basket_NK)
+    return real_NK / real_NK.sum(1, keepdim=True).clamp(min=1)
 
 
 def another(item: Tensor, items: int) -> Tensor:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.data.batches import Batch
+from unskew.data.batch import Batch
 from unskew.data.split import Split
 from unskew.layers import Dropout, Embeddings
 from unskew.losses import cross_entropy

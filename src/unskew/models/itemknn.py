@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from unskew.catalog import Catalog
-from unskew.data.batches import Batch
+from unskew.data.batch import Batch
 from unskew.data.log import Log
 from unskew.data.split import Split
 from unskew.data.views import PAD

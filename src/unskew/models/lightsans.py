@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.data.batches import Batch
+from unskew.data.batch import Batch
 from unskew.data.split import Split
-from unskew.layers import Dropout, Embeddings, in_groups, real
+from unskew.layers import Dropout, Embeddings, in_groups, is_real
 from unskew.losses import cross_entropy
 from unskew.models.base import DotProduct, HistoryConfig, Phase, Stage
 
@@ -59,8 +59,8 @@ class LightSANs(DotProduct, name="lightsans", paper="Fan et al., LightSANs, SIGI
         super().__init__(split, config)
         width = config.width
         self.items = Embeddings(split.item_ids, width, DEVIATION)
-        self.places = nn.Parameter(torch.empty(config.history, width))
-        nn.init.normal_(self.places, std=DEVIATION)
+        self.positions = nn.Parameter(torch.empty(config.history, width))
+        nn.init.normal_(self.positions, std=DEVIATION)
         self.start = nn.Parameter(torch.zeros(width))
         self.norm, self.dropout = nn.LayerNorm(width), Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
@@ -70,10 +70,10 @@ class LightSANs(DotProduct, name="lightsans", paper="Fan et al., LightSANs, SIGI
 
     def _newest(self, ids_BL: Tensor) -> Tensor:
         """The state at the newest item, (B, D)."""
-        L, real_BL = ids_BL.shape[1], real(ids_BL)
+        L, real_BL = ids_BL.shape[1], is_real(ids_BL)
         if not L:
             return self.start.expand(len(ids_BL), -1)
-        x_BLD, places_LD = self.dropout(self.norm(self.items(ids_BL))), self.places[:L].flip(0)
+        x_BLD, places_LD = self.dropout(self.norm(self.items(ids_BL))), self.positions[:L].flip(0)
         empty_B1 = ~real_BL.any(1, keepdim=True)
         seen_BL = (
             None if bool(real_BL.all()) else real_BL | empty_B1

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from unskew.catalog import Catalog
-from unskew.data.batches import Batch
+from unskew.data.batch import Batch
+from unskew.data.clock import DAY
 from unskew.data.log import Log
 from unskew.data.split import Split
 from unskew.data.views import Ints
 from unskew.errors import BadInput
 from unskew.models.base import ModelConfig, Recommender, Stage
-from unskew.statistics import ticks_per_second
 
 Recency = Literal["chosen", "total", "window", "fading"]
 DAYS = {"day": 1, "week": 7, "month": 30}
@@ -94,8 +94,8 @@ def recencies(split: Split) -> dict[str, Popularity.Config]:
     """Windows of a day, a week and a month where times are dates; shares of the training period where they
     are only an order."""
     times = split.log.time
-    ticks = ticks_per_second(int(times.min()), int(times.max()), split.log.facts.get("time_unit", "as given"))
-    day = 86400 * ticks if ticks else max(1, int(split.train_end - times.min()) // 200)
+    ticks = split.log.clock.ticks
+    day = DAY * ticks if ticks else max(1, int(split.train_end - times.min()) // 200)
     names = tuple(DAYS) if ticks else tuple(f"{days / 2:g} % of training" for days in DAYS.values())
     spans = dict(zip(names, (float(day * days) for days in DAYS.values()), strict=True))
     windows = {f"last {name}": Popularity.Config(recency="window", span=span) for name, span in spans.items()}

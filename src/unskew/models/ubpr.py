@@ -24,7 +24,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from unskew.data.batches import Batch, uniform_items
+from unskew.data.batch import Batch
+from unskew.data.negatives import uniform_items
 from unskew.data.split import Split
 from unskew.errors import BadInput
 from unskew.losses import bpr, weighted_mean

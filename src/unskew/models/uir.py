@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unskew.data.batches import Batch
+from unskew.data.batch import Batch
 from unskew.data.split import Split
 from unskew.losses import weighted_mean
 from unskew.models.base import ModelConfig, Phase, Stage

@@ -32,14 +32,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.data.batches import Batch
-from unskew.data.sequences import SequenceBatch
+from unskew.data.batch import Batch, SequenceBatch
 from unskew.data.split import Split
 from unskew.errors import BadInput
-from unskew.layers import Dropout, Embeddings, read_before, real, right_padded
+from unskew.layers import Dropout, Embeddings, is_real, read_before, right_padded
 from unskew.losses import cross_entropy
 from unskew.models.base import HistoryConfig, NextItem, Phase, Stage, parameters_of
-from unskew.propensity import probability
+from unskew.propensity.estimators import probability
 
 TARGETS = 1024  # whose probabilities are computed together
 
@@ -137,9 +136,7 @@ class USR(
     def propensity_loss(self, batch: SequenceBatch) -> Tensor:
         """L_prop: the mean over observed next items."""
         row_N, past_N, targets_N, _ = batch.targets()
-        shown_BLD, _ = self.exposure(
-            self.items(read_before(batch.history_BL, past_N)).detach(), learning=True
-        )
+        shown_BLD, _ = self.exposure(self.items(read_before(batch.items_BL, past_N)).detach(), learning=True)
         return cross_entropy(shown_BLD[row_N, past_N], self.items.table().detach(), targets_N) / max(
             len(targets_N), 1
         )
@@ -147,7 +144,7 @@ class USR(
     def next_item_loss(self, batch: SequenceBatch) -> Tensor:
         """L_rec. One pass yields the propensity, the confounder and the state of every prefix."""
         row_N, past_N, targets_N, outside_N = batch.targets()
-        read_BL = read_before(batch.history_BL, past_N)
+        read_BL = read_before(batch.items_BL, past_N)
         shown_BLD, confounder_BLD = self._exposed(read_BL)
         states_BLD = self._with_confounder(super().states(batch.user_B, read_BL), confounder_BLD)
         p_N = propensities(shown_BLD[row_N, past_N], targets_N, self.items, self.clip)
@@ -161,7 +158,7 @@ class USR(
         clicked_B = batch.labels_BC[:, 0] == 1
         if not bool(clicked_B.any()):
             return {}
-        lengths = real(batch.history_BL).sum(1)
+        lengths = is_real(batch.history_BL).sum(1)
         shown_BD = self._exposed(right_padded(batch.history_BL))[0][torch.arange(len(lengths)), lengths]
         p_N = propensities(shown_BD[clicked_B], batch.candidates_BC[clicked_B, 0], self.items, 0.0)
         weight_N = inverse(p_N, self.clip)

@@ -2,7 +2,7 @@
 
 import math
 
-from unskew.health import Balance, Health, View
+from unskew.propensity.health import Balance, Health, View
 from unskew.report.charts import Bars, Lines, svg
 from unskew.report.page import Markup, Section, beside, figure, page, points, table
 

@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
-from unskew.inspection import Inspection, Row
+from unskew.describe.figures import Lengths
+from unskew.describe.log import Inspection, Row
 from unskew.report.charts import Bars, Lines, Marked, svg
 from unskew.report.charts import picture as drawn
 from unskew.report.page import Markup, Section, beside, figure, page, paragraph, points, table
-from unskew.statistics import Lengths
 
 
 def inspect_page(inspection: Inspection) -> str:

@@ -16,11 +16,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from unskew.data.batches import Batch, Prefixes
-from unskew.data.sequences import SequenceBatch
+from unskew.data.batch import Batch, Prefixes, SequenceBatch
 from unskew.data.split import Split
 from unskew.errors import BadInput
-from unskew.layers import Embeddings, after, read_before, real
+from unskew.layers import Embeddings, is_real, read_before, states_after
 from unskew.losses import FULL_SOFTMAX, SAMPLES, cross_entropy
 
 BOUND = 512  # ids whose sum bounds the normaliser from below
@@ -116,9 +115,9 @@ class SequenceGRU(nn.Module):
         started = torch.cat([self.start.expand(len(ids_BL), 1, -1), embedded], dim=1)
         return self.out(self.gru(started)[0])
 
-    def after(self, prefixes: Prefixes, table: Embeddings) -> Tensor:
+    def states_after(self, prefixes: Prefixes, table: Embeddings) -> Tensor:
         """y after the whole of each sequence: (N, D)."""
-        return after(prefixes, lambda ids_BL: self.outputs(ids_BL, table))
+        return states_after(prefixes, lambda ids_BL: self.outputs(ids_BL, table))
 
     def loss(self, ids_BL: Tensor, past_BL: Tensor, table: Embeddings) -> Tensor:
         """-log P of each element given those strictly before it, summed over the batch; padded on the left.
@@ -126,7 +125,7 @@ class SequenceGRU(nn.Module):
 
         `past_BL` says how many elements of its row are before each.
         """
-        wanted = real(ids_BL) & (ids_BL < table.known)
+        wanted = is_real(ids_BL) & (ids_BL < table.known)
         row_N, past_N = wanted.nonzero()[:, 0], past_BL[wanted]
         states = self.outputs(read_before(ids_BL, past_N), table)[row_N, past_N]
         return cross_entropy(states, table.table() if self.trains else table.table().detach(), ids_BL[wanted])
@@ -173,7 +172,7 @@ class DualGRU(Propensity):
         if self.items is None:
             return None
         table = self._tables[0]
-        state_BD = self.items.after(batch.histories, table)
+        state_BD = self.items.states_after(batch.histories, table)
         logits_BC = torch.einsum("bcd,bd->bc", table(batch.candidates_BC), state_BD)
         of_BC = torch.arange(len(state_BD))[:, None].expand(logits_BC.shape)
         return probability(logits_BC, state_BD, of_BC, table, least)  # eq. prob_item
@@ -182,7 +181,7 @@ class DualGRU(Propensity):
         if self.users is None:
             return None
         table = self._tables[1]
-        state_AD = self.users.after(batch.audiences, table)
+        state_AD = self.users.states_after(batch.audiences, table)
         logits_BC = torch.einsum("bcd,bd->bc", state_AD[batch.audience_of_BC], table(batch.user_B))
         return probability(logits_BC, state_AD, batch.audience_of_BC, table, least)  # eq. prob_user
 
@@ -190,13 +189,13 @@ class DualGRU(Propensity):
         """L^AR of both views over whole sequences, mean per element: one pass yields every prefix."""
         # A batch may have no sequence of the only view, and yet needs a gradient.
         total, count = sum((0 * parameter.sum() for parameter in self.parameters()), torch.zeros(())), 0
-        histories, audiences = (batch.history_BL, batch.past_BL), (batch.audience_BM, batch.audience_past_BM)
+        histories, audiences = (batch.items_BL, batch.past_BL), (batch.users_BM, batch.users_past_BM)
         for view, table, (ids, past) in (
             (self.items, self._tables[0], histories),
             (self.users, self._tables[1], audiences),
         ):
             if view is not None and ids.numel():
-                total, count = total + view.loss(ids, past, table), count + int(real(ids).sum())
+                total, count = total + view.loss(ids, past, table), count + int(is_real(ids).sum())
         return total / max(count, 1)
 
 

@@ -28,14 +28,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from unskew import words
+from unskew import formatting
 from unskew.data.held_out import effective_size
 from unskew.data.log import Log
 from unskew.data.split import Split
 from unskew.data.views import Codes, Ints
+from unskew.describe.figures import DECILES, events_before, spearman
+from unskew.describe.log import Row
 from unskew.errors import BadInput
-from unskew.inspection import Row
-from unskew.statistics import DECILES, events_before, spearman
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -135,11 +135,11 @@ class Health:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types; what is undefined is None."""
-        found: dict[str, Any] = words.plain(dataclasses.asdict(self))
+        found: dict[str, Any] = formatting.plain(dataclasses.asdict(self))
         return found | {"sentences": list(self.sentences())}
 
     def sentences(self) -> tuple[str, ...]:
-        """What to make of it, in words."""
+        """What to make of it, in formatting."""
         found = {
             "Clip": _clipping(self),
             "Weights": _spread(self),
@@ -168,7 +168,7 @@ class Health:
                     Row(
                         view.name,
                         "clipped",
-                        words.share(view.clipped),
+                        formatting.share(view.clipped),
                         "raised to the clip: these pairs all weigh the same",
                     )
                 )
@@ -198,7 +198,7 @@ class Health:
             Row(
                 "weights",
                 "effective sample",
-                words.share(weights.effective_share),
+                formatting.share(weights.effective_share),
                 f"as good as {weights.effective:,.0f} unweighted pairs",
             ),
         ]
@@ -226,12 +226,12 @@ class Health:
             by_name = {view.name: view for view in part.views}
             cells = [
                 str(part.number),
-                words.share(part.share),
-                words.share(part.weighted_share),
-                words.share(part.uniform_share),
+                formatting.share(part.share),
+                formatting.share(part.weighted_share),
+                formatting.share(part.uniform_share),
             ]
-            cells += [_number(part.weights.median), words.share(part.weights.effective_share)]
-            cells += [words.share(by_name[name].clipped) for name in clipped]
+            cells += [_number(part.weights.median), formatting.share(part.weights.effective_share)]
+            cells += [formatting.share(by_name[name].clipped) for name in clipped]
             lines.append((*cells, *(_number(_correlation(by_name[name])) for name in known)))
         return head, tuple(lines)
 
@@ -278,7 +278,7 @@ def health(
             )
         )
     return Health(
-        source=str(log.facts.get("source", "the log")),
+        source=str(log.metadata.get("source", "the log")),
         pairs=len(rows),
         clip=clip,
         known=bool(np.isfinite(columns["truth"]).any()),
@@ -455,7 +455,7 @@ def _correlation(view: View) -> float:
 
 def _clipping(found: Health) -> str:
     parts = [
-        f"{words.share(view.clipped)} of the pairs in the {view.name}"
+        f"{formatting.share(view.clipped)} of the pairs in the {view.name}"
         for view in found.views
         if not math.isnan(view.clipped)
     ]
@@ -472,7 +472,7 @@ def _spread(found: Health) -> str:
         return "they are nearly the same for all pairs: the weighted loss is the naive one, on another scale."
     return (
         f"the {found.pairs:,} weighted pairs are worth {found.weights.effective:,.0f} unweighted ones "
-        f"({words.share(share)})."
+        f"({formatting.share(share)})."
     )
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 import unskew.models as _registered  # noqa: F401 (fills the registry)
 from unskew.config import check, configured, fits, in_words, names_of
-from unskew.data.batches import Batch, batch_of_rows
+from unskew.data.batch import Batch, batch_of_rows
 from unskew.data.held_out import Protocol, held_out
 from unskew.data.log import Log
 from unskew.data.split import Part, Split
@@ -29,9 +29,9 @@ from unskew.errors import BadInput, NothingToRank
 from unskew.evaluate import CUTOFFS, Evaluation, evaluation, rank
 from unskew.models import deps
 from unskew.models.base import ModelConfig, Recommender, model_named
-from unskew.progress import steps
-from unskew.propensity import Propensity, Unit
-from unskew.recommend import Recommendations, for_histories, for_users
+from unskew.progress import progress
+from unskew.propensity.estimators import Propensity, Unit
+from unskew.ranker import Recommendations, for_histories, for_users
 from unskew.run import RunFolder, card_of, sizes, train, weights_of
 from unskew.run import load as load_run
 from unskew.storage import check_free, new_file
@@ -229,7 +229,7 @@ class Model:
         )
 
         def tables() -> Iterator[pa.Table]:
-            with steps("propensities", len(log)) as job:
+            with progress("propensities", len(log)) as job:
                 for first in range(0, len(log), ROW_GROUP):
                     rows = np.arange(first, min(first + ROW_GROUP, len(log)))
                     columns = {"user": log.users.of(log.user[rows]), "item": log.items.of(log.item[rows])}
@@ -344,7 +344,7 @@ class _Settings(deps.DEPS.Config, Training):
 @configured(_Settings)
 def DEPS(settings: _Settings) -> Model:  # noqa: N802 (reads like the class it stands for)
     """The paper's model: dual propensities, dual transformers, two stages."""
-    return recommender("deps", dataclasses.asdict(settings))
+    return create_model("deps", dataclasses.asdict(settings))
 
 
 def Debiased(backbone: str, settings: dict[str, Any] | None = None) -> Model:  # noqa: N802
@@ -353,10 +353,10 @@ def Debiased(backbone: str, settings: dict[str, Any] | None = None) -> Model:  #
 
     Settings are those of `unskew.models.debiased.Weighting`, of the backbone and of training.
     """
-    return recommender(f"debiased-{backbone}", settings)
+    return create_model(f"debiased-{backbone}", settings)
 
 
-def recommender(name: str, settings: dict[str, Any] | None = None) -> Model:
+def create_model(name: str, settings: dict[str, Any] | None = None) -> Model:
     """Any registered model from one flat set of settings: its own, its backbone's if it has one, and those of
     training.
 

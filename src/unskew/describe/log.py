@@ -1,6 +1,6 @@
 """What a log is like, and what is biased in it, for people: as a table, as sentences, as JSON.
 
-The figures are made in `statistics`; here they are put together and into words.
+The figures are made in `statistics`; here they are put together and into formatting.
 """
 
 import dataclasses
@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unskew import statistics, words
+from unskew import formatting
 from unskew.data.split import Split
 from unskew.data.views import AUDIENCE, HISTORY
-from unskew.progress import steps
-from unskew.statistics import HEAD, Clock, Drift, Lengths, Popularity, Repeats, Shuffle, Size, Tested
+from unskew.describe import figures
+from unskew.describe.figures import HEAD, Drift, Lengths, Popularity, Repeats, Shuffle, Size, Tested, Times
+from unskew.progress import progress
 
 FEWEST_IN_SLICE = 30
 CLEAR = 3.0  # standard deviations from which we call a difference one
@@ -34,7 +35,7 @@ class Row(NamedTuple):
 class Inspection:
     source: str
     size: Size
-    clock: Clock
+    clock: Times
     history: Lengths
     audience: Lengths
     popularity: Popularity
@@ -46,11 +47,11 @@ class Inspection:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types; what is undefined is None."""
-        found: dict[str, Any] = words.plain(dataclasses.asdict(self))
+        found: dict[str, Any] = formatting.plain(dataclasses.asdict(self))
         return found | {"sentences": list(self.sentences())}
 
     def sentences(self) -> tuple[str, ...]:
-        """What is biased here, in words."""
+        """What is biased here, in formatting."""
         found = {
             "Popularity": _concentration(self.popularity, self.size),
             "Drift": _movement(self.drift),
@@ -74,74 +75,92 @@ class Inspection:
         others = "the others are targets only" if size.positives < size.interactions else ""
         recurring = "below 0: the same pairs again and again" if size.sparsity < 0 else ""
         rows = [
-            Row("size", "users", words.count(size.users)),
-            Row("size", "items", words.count(size.items)),
-            Row("size", "interactions", words.count(size.interactions)),
-            Row("size", "positives", words.count(size.positives), others),
+            Row("size", "users", formatting.count(size.users)),
+            Row("size", "items", formatting.count(size.items)),
+            Row("size", "interactions", formatting.count(size.interactions)),
+            Row("size", "positives", formatting.count(size.positives), others),
             Row(
                 "size",
                 "sparsity",
-                words.share(size.sparsity, 2),
+                formatting.share(size.sparsity, 2),
                 recurring or "1 - interactions / (users x items)",
             ),
             Row("time", "first", str(clock.first)),
             Row("time", "last", str(clock.last)),
-            Row("time", "resolution", clock.resolution, f"{words.count(clock.distinct)} distinct times"),
-            Row("time", "tied rows", words.share(clock.tied_rows), "share their time with another row"),
+            Row("time", "resolution", clock.resolution, f"{formatting.count(clock.distinct)} distinct times"),
+            Row("time", "tied rows", formatting.share(clock.tied_rows), "share their time with another row"),
             Row(
                 "time",
                 "tied positives",
-                words.share(clock.tied_positives),
+                formatting.share(clock.tied_positives),
                 "their user has another one at the same time",
             ),
         ]
         for name, lengths, what in (("history", self.history, "items"), ("audience", self.audience, "users")):
             rows += [
-                Row(name, "mean", words.number(lengths.mean), f"{what} strictly before a positive"),
-                Row(name, "median / 90 %", f"{words.number(lengths.median)} / {words.number(lengths.p90)}"),
-                Row(name, "empty", words.share(lengths.empty)),
+                Row(name, "mean", formatting.number(lengths.mean), f"{what} strictly before a positive"),
                 Row(
-                    name, f"longer than {lengths.limit}", words.share(lengths.cut), "only the newest are read"
+                    name,
+                    "median / 90 %",
+                    f"{formatting.number(lengths.median)} / {formatting.number(lengths.p90)}",
+                ),
+                Row(name, "empty", formatting.share(lengths.empty)),
+                Row(
+                    name,
+                    f"longer than {lengths.limit}",
+                    formatting.share(lengths.cut),
+                    "only the newest are read",
                 ),
             ]
         rows += [
             Row(
                 "popularity",
                 "Gini",
-                words.number(popularity.gini),
-                f"were all items equally popular: {words.number(popularity.gini_even)}",
+                formatting.number(popularity.gini),
+                f"were all items equally popular: {formatting.number(popularity.gini_even)}",
             ),
-            Row("popularity", "top 1 % of items", words.share(popularity.top_1_percent), "of all positives"),
             Row(
-                "popularity", "top 10 % of items", words.share(popularity.top_10_percent), "of all positives"
+                "popularity",
+                "top 1 % of items",
+                formatting.share(popularity.top_1_percent),
+                "of all positives",
             ),
-            Row("popularity", "half of the positives", words.count(popularity.half), "items have them"),
+            Row(
+                "popularity",
+                "top 10 % of items",
+                formatting.share(popularity.top_10_percent),
+                "of all positives",
+            ),
+            Row("popularity", "half of the positives", formatting.count(popularity.half), "items have them"),
             Row(
                 "drift",
                 f"top {drift.top} kept",
-                words.share(drift.kept),
+                formatting.share(drift.kept),
                 f"first slice of {len(drift.slices)} to the last",
             ),
-            Row("drift", "new items", words.share(last.new), "of the positives of the last slice"),
+            Row("drift", "new items", formatting.share(last.new), "of the positives of the last slice"),
             Row(
-                "drift", "rank correlation", words.number(last.correlation), "last slice with the one before"
+                "drift",
+                "rank correlation",
+                formatting.number(last.correlation),
+                "last slice with the one before",
             ),
             Row(
                 "order",
                 "repeated transitions",
-                words.count(shuffle.observed),
-                f"pairs among {words.count(shuffle.transitions)}",
+                formatting.count(shuffle.observed),
+                f"pairs among {formatting.count(shuffle.transitions)}",
             ),
             Row(
                 "order",
                 "by chance",
-                f"{words.number(shuffle.mean)} ± {words.number(shuffle.deviation)}",
+                f"{formatting.number(shuffle.mean)} ± {formatting.number(shuffle.deviation)}",
                 f"{len(shuffle.shuffled)} shuffles",
             ),
             Row(
                 "order",
                 "ratio / z",
-                f"{words.number(shuffle.ratio)} / {words.number(shuffle.z)}",
+                f"{formatting.number(shuffle.ratio)} / {formatting.number(shuffle.z)}",
                 _order(shuffle),
             ),
         ]
@@ -150,13 +169,13 @@ class Inspection:
             Row(
                 "repeats",
                 "repeated positives",
-                words.count(repeats.repeated),
+                formatting.count(repeats.repeated),
                 "their user had the same item before",
             ),
             Row(
                 "repeats",
                 "in training / test",
-                f"{words.share(repeats.train_share)} / {words.share(repeats.test_share)}",
+                f"{formatting.share(repeats.train_share)} / {formatting.share(repeats.test_share)}",
                 "of the positives",
             ),
             Row(
@@ -169,29 +188,34 @@ class Inspection:
         for tested in self.tests:
             group = f"{tested.test} test"
             rows += [
-                Row(group, "positives", words.count(tested.positives), "that are ranked"),
+                Row(group, "positives", formatting.count(tested.positives), "that are ranked"),
                 Row(
                     group,
                     "effective sample size",
-                    words.number(tested.effective_sample_size),
+                    formatting.number(tested.effective_sample_size),
                     "(sum of weights)² / sum of weights²",
                 ),
                 Row(
-                    group, "Gini", words.number(tested.gini), "of the weight of its items; 0: all count alike"
+                    group,
+                    "Gini",
+                    formatting.number(tested.gini),
+                    "of the weight of its items; 0: all count alike",
                 ),
                 Row(
                     group,
                     "typical popularity",
-                    words.number(10**tested.mean_log10_popularity),
+                    formatting.number(10**tested.mean_log10_popularity),
                     "training positives, geometric mean",
                 ),
                 Row(
                     group,
                     "long tail",
-                    words.share(tested.long_tail),
+                    formatting.share(tested.long_tail),
                     f"of positives outside the top {HEAD:.0%} of known items",
                 ),
-                Row(group, "unknown items", words.share(tested.unknown_items), "training never saw them"),
+                Row(
+                    group, "unknown items", formatting.share(tested.unknown_items), "training never saw them"
+                ),
             ]
         return tuple(rows)
 
@@ -203,36 +227,31 @@ def inspect(split: Split, seed: int = 0) -> Inspection:
     user = np.repeat(np.arange(len(positives), dtype=np.int32), np.diff(positives.offsets))
     item, time = np.asarray(positives.ids), np.asarray(positives.times)
     counts = np.bincount(item, minlength=len(log.items))
-    with steps("inspect", total=7) as job:
+    with progress("inspect", total=7) as job:
         job.advance(note="times")
-        ticks = statistics.ticks_per_second(
-            int(log.time.min()), int(log.time.max()), log.facts.get("time_unit", "as given")
-        )
-        clock = statistics.clock_of(np.asarray(log.time), ticks, statistics.tied_in_sequence(user, time))
+        clock = figures.times_of(np.asarray(log.time), log.clock, figures.tied_in_sequence(user, time))
         job.advance(note="histories")
-        history = statistics.lengths_of(statistics.events_before(log.histories, user, time), HISTORY)
+        history = figures.lengths_of(figures.events_before(log.histories, user, time), HISTORY)
         job.advance(note="audiences")
-        audience = statistics.lengths_of(statistics.events_before(log.audiences, item, time), AUDIENCE)
+        audience = figures.lengths_of(figures.events_before(log.audiences, item, time), AUDIENCE)
         job.advance(note="drift")
-        drift = statistics.drift_of(item, time, log.audiences.first_times, ticks)
+        drift = figures.drift_of(item, time, log.audiences.first_times, log.clock)
         job.advance(note="shuffle test")
-        shuffle = statistics.shuffle_test(
-            positives, len(log.items), statistics.number_of_shuffles(len(item)), seed
-        )
+        shuffle = figures.shuffle_test(positives, len(log.items), figures.number_of_shuffles(len(item)), seed)
         job.advance(note="tests")
-        tests = statistics.tested_of(split, seed)
+        tests = figures.tested_of(split, seed)
         job.advance(note="split")
         summary = tuple(split.summary())
     return Inspection(
-        source=str(log.facts.get("source", "the log")),
-        size=statistics.size_of(log),
+        source=str(log.metadata.get("source", "the log")),
+        size=figures.size_of(log),
         clock=clock,
         history=history,
         audience=audience,
-        popularity=statistics.popularity_of(counts, seed),
+        popularity=figures.popularity_of(counts, seed),
         drift=drift,
         shuffle=shuffle,
-        repeats=statistics.repeats_of(split),
+        repeats=figures.repeats_of(split),
         tests=tests,
         split=summary,
     )
@@ -243,15 +262,15 @@ def inspect(split: Split, seed: int = 0) -> Inspection:
 
 def _concentration(popularity: Popularity, size: Size) -> str:
     half = (
-        f"{words.count(popularity.half)} of {words.count(size.items)} items "
-        f"({words.share(popularity.half / size.items)})"
+        f"{formatting.count(popularity.half)} of {formatting.count(size.items)} items "
+        f"({formatting.share(popularity.half / size.items)})"
     )
     even = (
-        f"Gini {words.number(popularity.gini)}; were all items equally popular, "
-        f"{words.number(popularity.gini_even)}"
+        f"Gini {formatting.number(popularity.gini)}; were all items equally popular, "
+        f"{formatting.number(popularity.gini_even)}"
     )
     return (
-        f"{half} have half of all positives, the top 10 % have {words.share(popularity.top_10_percent)} "
+        f"{half} have half of all positives, the top 10 % have {formatting.share(popularity.top_10_percent)} "
         f"({even})."
     )
 
@@ -261,16 +280,17 @@ def _movement(drift: Drift) -> str:
         return "not to be seen, all positives have one time."
     fewest = min(part.positives for part in drift.slices)
     if fewest < FEWEST_IN_SLICE:
-        return f"too few positives to judge, {words.count(fewest)} in a slice of time."
+        return f"too few positives to judge, {formatting.count(fewest)} in a slice of time."
     last = drift.slices[-1]
     gone = ""
     if drift.half_life is not None and drift.half_life < len(drift.slices) - 1:
         days = "" if math.isnan(drift.half_life_days) else f" ({_duration(drift.half_life_days)})"
         gone = f"; half of them were gone after {drift.half_life} of {len(drift.slices)} slices{days}"
     return (
-        f"of the first slice's top {drift.top} items, {words.share(drift.kept)} are still at the top in the "
+        f"of the first slice's top {drift.top} items, {formatting.share(drift.kept)} are still at the top "
+        "in the "
         f"last slice{gone}."
-        f" {words.share(last.new)} of the last slice's positives are on items that are new in it."
+        f" {formatting.share(last.new)} of the last slice's positives are on items that are new in it."
     )
 
 
@@ -281,14 +301,14 @@ def _order(shuffle: Shuffle) -> str:
         return "too little data to judge, no transition occurs twice."
     if not shuffle.mean:
         return (
-            f"carries information: {words.count(shuffle.observed)} repeated transitions, and none after "
+            f"carries information: {formatting.count(shuffle.observed)} repeated transitions, and none after "
             "shuffling."
         )
-    often = f"repeated transitions are {words.number(shuffle.ratio)} times as frequent as chance"
+    often = f"repeated transitions are {formatting.number(shuffle.ratio)} times as frequent as chance"
     if not shuffle.deviation:
         return f"too little data to judge, {often}, but all shuffles are alike."
     verdict = "no visible" if abs(shuffle.z) < CLEAR else "little" if 0.95 < shuffle.ratio < 1.05 else ""
-    return f"carries {verdict} information: {often} (z = {words.number(shuffle.z)}).".replace("  ", " ")
+    return f"carries {verdict} information: {often} (z = {formatting.number(shuffle.z)}).".replace("  ", " ")
 
 
 def _balance(tests: tuple[Tested, ...]) -> str:
@@ -297,8 +317,8 @@ def _balance(tests: tuple[Tested, ...]) -> str:
     )
     if not ordinary.positives:
         return "the test part has no positives that could be ranked."
-    head = f"{words.share(ordinary.head)} of the ordinary test is on the most popular fifth of the items"
-    return f"{head}; where every item counts once (balanced), {words.share(balanced.head)} is."
+    head = f"{formatting.share(ordinary.head)} of the ordinary test is on the most popular fifth of the items"
+    return f"{head}; where every item counts once (balanced), {formatting.share(balanced.head)} is."
 
 
 def _repeats(repeats: Repeats) -> str:
@@ -309,15 +329,15 @@ def _repeats(repeats: Repeats) -> str:
         if repeats.kept
         else "past items are hidden, and repeated targets are left out"
     )
-    share = words.share(repeats.repeated / repeats.positives)
+    share = formatting.share(repeats.repeated / repeats.positives)
     return f"{share} of the positives are on an item that the same user had before; {how}."
 
 
-def _ties(clock: Clock) -> str:
+def _ties(clock: Times) -> str:
     if not clock.tied_positives >= 0.1:
         return ""
     return (
-        f"{words.share(clock.tied_positives)} of the positives share their time with another one of the "
+        f"{formatting.share(clock.tied_positives)} of the positives share their time with another one of the "
         "same user"
         f" (resolution: {clock.resolution}); their order is unknown and never used."
     )

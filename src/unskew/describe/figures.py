@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from unskew.data.checks import UNITS
+from unskew.data.clock import Clock
 from unskew.data.held_out import available_tests, effective_size, held_out
 from unskew.data.log import Log
 from unskew.data.split import Part, Split
@@ -24,9 +24,6 @@ SHUFFLES, FEWEST_SHUFFLES = 20, 5
 SHUFFLED_ROWS = 200_000_000  # what all shuffles together may move; larger logs get fewer of them
 CURVE_POINTS = 100
 HELD: tuple[Part, Part] = ("train", "test")
-
-TICKS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
-RESOLUTIONS = (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
 
 Floats = NDArray[np.float64]
 
@@ -43,7 +40,7 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Clock:
+class Times:
     first: str | int  # a date, or the number itself where times are only an order
     last: str | int
     days: float  # nan where times are only an order
@@ -160,41 +157,14 @@ def size_of(log: Log) -> Size:
     return Size(len(log.users), len(log.items), len(log), log.positives, 1 - len(log) / cells)
 
 
-def ticks_per_second(first: int, last: int, unit: str) -> int | None:
-    """How many ticks of the times make a second; None where they are too small for dates and only give an
-    order."""
-    if unit in TICKS:
-        return TICKS[unit]
-    return next((TICKS[name] for name, (low, high) in UNITS.items() if low <= first and last < high), None)
-
-
-def moment(time: int, ticks: int | None, clock: bool = True) -> str | int:
-    """A time as an ISO date, to the second; or as it is."""
-    if ticks is None:
-        return time
-    return str(np.datetime64(time // ticks, "s")).replace("T", " ")[: None if clock else -9]
-
-
-def resolution_of(distinct: Ints, ticks: int | None) -> str:
-    """The largest unit that all distances between times are multiples of: a day may begin at any hour."""
-    if ticks is None:
-        return "order only"
-    step = int(np.gcd.reduce(np.diff(distinct))) if len(distinct) > 1 else 0
-    if step == 0:
-        return "one single time"
-    finer = (("millisecond", ticks // 1000), ("microsecond", ticks // 10**6), ("nanosecond", ticks // 10**9))
-    named = [(name, seconds * ticks) for name, seconds in RESOLUTIONS] + [pair for pair in finer if pair[1]]
-    return next(name for name, unit in named if step % unit == 0)
-
-
-def clock_of(time: Ints, ticks: int | None, tied_positives: float) -> Clock:
+def times_of(time: Ints, clock: Clock, tied_positives: float) -> Times:
     distinct, counts = np.unique(time, return_counts=True)
     first, last = int(distinct[0]), int(distinct[-1])
-    resolution = resolution_of(distinct, ticks)
-    return Clock(
-        first=moment(first, ticks, resolution != "day"),
-        last=moment(last, ticks, resolution != "day"),
-        days=_days(last - first, ticks),
+    resolution = clock.resolution(distinct)
+    return Times(
+        first=clock.date(first, resolution != "day"),
+        last=clock.date(last, resolution != "day"),
+        days=clock.days(last - first),
         distinct=len(distinct),
         resolution=resolution,
         tied_rows=float(counts[counts > 1].sum() / len(time)),
@@ -310,7 +280,7 @@ def slice_edges(time: Ints, slices: int) -> Ints:
     return np.asarray(edges[edges > ordered[0]])
 
 
-def drift_of(item: Codes, time: Ints, born: Ints, ticks: int | None) -> Drift:
+def drift_of(item: Codes, time: Ints, born: Ints, clock: Clock) -> Drift:
     edges = slice_edges(time, SLICES)
     starts = [int(time.min()), *(int(edge) for edge in edges)]
     of = np.searchsorted(edges, time, "right")
@@ -327,7 +297,7 @@ def drift_of(item: Codes, time: Ints, born: Ints, ticks: int | None) -> Drift:
         here = born_in <= place
         found.append(
             Slice(
-                start=moment(start, ticks),
+                start=clock.date(start),
                 positives=int(row.sum()),
                 new=_ratio(int(row[born_in == place].sum()), int(row.sum())) if place else math.nan,
                 overlap_first=jaccard(tops[0], tops[place]),
@@ -337,7 +307,7 @@ def drift_of(item: Codes, time: Ints, born: Ints, ticks: int | None) -> Drift:
         )
     kept = [_ratio(len(np.intersect1d(tops[0], now)), len(tops[0])) for now in tops]
     half_life = next((place for place, share in enumerate(kept) if share <= 0.5), None)
-    days = math.nan if half_life is None else _days(starts[half_life] - starts[0], ticks)
+    days = math.nan if half_life is None else clock.days(starts[half_life] - starts[0])
     return Drift(top, tuple(found), kept[-1], half_life, days)
 
 
@@ -442,7 +412,3 @@ def _mean(values: NDArray[Any]) -> float:
 
 def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else math.nan
-
-
-def _days(span: int, ticks: int | None) -> float:
-    return math.nan if ticks is None else span / ticks / 86400

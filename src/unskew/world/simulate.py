@@ -59,7 +59,7 @@ from unskew.data.log import Log
 from unskew.data.prepare import read
 from unskew.data.views import Codes, Ints, Sequences, offsets_of
 from unskew.errors import BadInput
-from unskew.progress import steps
+from unskew.progress import progress
 
 START = 1_700_000_000  # the first step, in seconds since 1970
 STEP = 3600  # seconds from one step to the next
@@ -223,7 +223,7 @@ def simulate(settings: Simulation) -> World:
     histories, audiences = (_Profiles(settings, size) for size in (settings.users, settings.items))
     rows: list[dict[str, NDArray[Any]]] = []
     clicks, intercepts = [0], [0.0]
-    with steps("simulate", settings.steps) as job:
+    with progress("simulate", settings.steps) as job:
         for step in range(settings.steps + 1):
             # Each step has its own stream, so a world of fewer steps is the beginning of a longer one.
             random, time = np.random.default_rng([settings.seed, step + 1]), START + step * STEP
@@ -271,7 +271,7 @@ def simulate(settings: Simulation) -> World:
     times = START + STEP * np.arange(settings.steps)
     return World(
         settings=settings,
-        log=replace(log, facts=log.facts | {"source": "simulated world", "world": asdict(settings)}),
+        log=replace(log, metadata=log.metadata | {"source": "simulated world", "world": asdict(settings)}),
         user_tastes=user_tastes,
         item_tastes=item_tastes,
         appeal=appeal,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from unskew.data.batches import bare_contexts
+from unskew.data.batch import bare_contexts
 from unskew.data.log import Log
 from unskew.data.views import PAD, Ints, Sequences, offsets_of
 from unskew.errors import BadInput
@@ -86,7 +86,7 @@ def _ids(log: Log, users: Sequence[Any]) -> pa.Array:
 
 
 def _now(log: Log) -> int:
-    return int(log.facts["now"]) if "now" in log.facts else int(log.time.max()) + 1
+    return int(log.metadata["now"]) if "now" in log.metadata else int(log.time.max()) + 1
 
 
 @torch.no_grad()

@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unskew.catalog import Scorer
-from unskew.data.batches import Batch, batch, contexts
-from unskew.data.simulate import World
+from unskew.data.batch import Batch, batch, contexts
 from unskew.data.views import Ints
-from unskew.propensity import Propensity, Views
+from unskew.propensity.estimators import Propensity, Views
+from unskew.world.simulate import World
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]

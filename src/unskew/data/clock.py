@@ -1,0 +1,85 @@
+"""What the times of a log mean: how many ticks make a second, and durations and dates in words."""
+
+import math
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from unskew.data.views import Ints
+from unskew.errors import BadInput
+
+DAY = 86400  # seconds
+
+# Times since 1970, from 1973 to 5138, lie between these powers of ten, so the unit can be told from the
+# number.
+UNITS = {
+    "seconds": (1e8, 1e11),
+    "milliseconds": (1e11, 1e14),
+    "microseconds": (1e14, 1e17),
+    "nanoseconds": (1e17, 9.3e18),
+}
+TICKS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
+DURATIONS = {"s": 1, "min": 60, "h": 3600, "d": DAY, "w": 7 * DAY}
+RESOLUTIONS = (("day", DAY), ("hour", 3600), ("minute", 60), ("second", 1))
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The clock of a log. `ticks` is how many of its ticks make a second, or None where times only give an
+    order."""
+
+    ticks: int | None
+
+    @classmethod
+    def of(cls, first: int, last: int, unit: str = "as given") -> "Clock":
+        """The clock of times from `first` to `last`; their unit is told from their size where it is not
+        given."""
+        fits = (TICKS[name] for name, (low, high) in UNITS.items() if low <= first and last < high)
+        return cls(TICKS[unit] if unit in TICKS else next(fits, None))
+
+    def date(self, time: int, to_the_second: bool = True) -> str | int:
+        """A time as an ISO date; as the number it is, where times only give an order."""
+        if self.ticks is None:
+            return time
+        return str(np.datetime64(time // self.ticks, "s")).replace("T", " ")[: None if to_the_second else -9]
+
+    def days(self, span: float) -> float:
+        """A number of ticks in days; nan where times only give an order."""
+        return math.nan if self.ticks is None else span / self.ticks / DAY
+
+    def in_words(self, span: float) -> str:
+        """A number of ticks for people to read, in days where it can be."""
+        if not span:
+            return "none"
+        return f"{span:g} ticks" if self.ticks is None else f"{self.days(span):g} days"
+
+    def ticks_in(self, duration: str) -> int:
+        """The ticks in a duration such as 7d, 12h or 1w; in a bare number, where times only give an order."""
+        parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", duration.lower())
+        unit = parts.group(2) if parts else ""
+        known = ", ".join(DURATIONS)
+        if parts is None or (unit and unit not in DURATIONS):
+            raise BadInput(f"window {duration!r}: expected a number and a unit ({known}), such as 7d")
+        if unit and self.ticks is None:
+            wanted = "expected a number of ticks"
+            raise BadInput(f"window {duration!r}: the times of this log are only an order; {wanted}")
+        if not unit and self.ticks is not None:
+            raise BadInput(f"window {duration!r}: expected a unit ({known}), such as {duration.strip()}d")
+        length = int(float(parts.group(1)) * (DURATIONS[unit] * (self.ticks or 1) if unit else 1))
+        if length < 1:
+            raise BadInput(f"window {duration!r}: expected at least one tick of the log's clock")
+        return length
+
+    def resolution(self, distinct: Ints) -> str:
+        """The largest unit that all distances between some times are multiples of: a day may begin at any
+        hour."""
+        if self.ticks is None:
+            return "order only"
+        step = int(np.gcd.reduce(np.diff(distinct))) if len(distinct) > 1 else 0
+        if step == 0:
+            return "one single time"
+        names = {"millisecond": 10**3, "microsecond": 10**6, "nanosecond": 10**9}
+        finer = [(name, self.ticks // parts) for name, parts in names.items() if self.ticks >= parts]
+        units = [(name, seconds * self.ticks) for name, seconds in RESOLUTIONS] + finer
+        return next(name for name, unit in units if step % unit == 0)

@@ -1,0 +1,1 @@
+"""What a log is like, in figures and in words."""
