@@ -71,7 +71,7 @@ def for_histories(
     owner = np.repeat(np.arange(len(known)), [len(code) for code in known])
     past = Sequences(
         np.concatenate([*known, np.zeros(0, np.int32)]),
-        np.full(len(owner), _now(log) - 1),
+        np.full(len(owner), log.now - 1),
         offsets_of(owner, len(known)),
     )
     best = _best(model, log, np.full(len(known), len(log.users)), past, np.arange(len(known)), k, seen)
@@ -85,10 +85,6 @@ def _ids(log: Log, users: Sequence[Any]) -> pa.Array:
     return asked if isinstance(kind, pa.BaseExtensionType) else asked.cast(kind)
 
 
-def _now(log: Log) -> int:
-    return int(log.metadata["now"]) if "now" in log.metadata else int(log.time.max()) + 1
-
-
 @torch.no_grad()
 def _best(
     model: Recommender, log: Log, user: Ints, past: Sequences, owner: Ints, k: int, seen: bool
@@ -96,7 +92,7 @@ def _best(
     """The best k items of each context, with their scores; `past` and `owner` say where its history is."""
     if k < 1:
         raise BadInput(f"k {k}: expected at least 1")
-    now = _now(log)
+    now = log.now
     catalog, existing = model.eval().catalog(log, now, now + 1), int(log.audiences.existing(now))
     lists: list[Ints] = [np.zeros((0, min(k, len(log.items))), np.int64)]
     values: list[NDArray[np.float32]] = [np.zeros(lists[0].shape, np.float32)]

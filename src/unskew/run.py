@@ -328,9 +328,8 @@ def save_memory(store: RunFolder, split: Split, audience: int | None) -> None:
         columns = {"id": vocabulary.ids} | (
             {"title": vocabulary.titles} if vocabulary.titles is not None else {}
         )
-        store._replace(
-            f"{name}.parquet", lambda path, columns=columns: pq.write_table(pa.table(columns), path)
-        )
+        table = vocabulary.table()
+        store._replace(f"{name}.parquet", lambda path, table=table: pq.write_table(table, path))
 
 
 class Run(NamedTuple):
@@ -391,17 +390,16 @@ def _remembered(memory: dict[str, Any], users: pa.Table, items: pa.Table) -> Log
         for name in ("history", "audience")
     )
     user = np.repeat(np.arange(len(histories), dtype=np.int32), np.diff(histories.offsets))
-    titles = items["title"].combine_chunks() if "title" in items.column_names else None
     return Log(
         user=user,
         item=histories.ids,
         time=histories.times,
         label=np.ones(len(user), np.int8),
-        users=Vocabulary(users["id"].combine_chunks()),
-        items=Vocabulary(items["id"].combine_chunks(), titles),
+        users=Vocabulary.of_table(users),
+        items=Vocabulary.of_table(items),
         histories=histories,
         audiences=audiences,
-        metadata={"now": int(memory["now"][0])},
+        end=int(memory["now"][0]),
     )
 
 

@@ -219,7 +219,7 @@ def test_nothing_is_dropped_from_a_history(split: unskew.Split) -> None:
             rest = list(range(1, length))
             assert not torch.allclose(scores(made, [0, *rest]), scores(made, [9, *rest]), atol=1e-4)
         empty = batch(split.log, [0, PAD], [0, 10], [[0, 1]] * 2, None, HISTORY, 0)
-        assert not empty.items_BL.numel()
+        assert not empty.history_BL.numel()
         found = made(empty)
         assert bool(found.isfinite().all())
         torch.testing.assert_close(found[0], scores(made, [])[0, :2])

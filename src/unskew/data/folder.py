@@ -60,13 +60,12 @@ def assemble(
 ) -> Log:
     """A log from its columns, however they are held."""
     positives = int(columns["history_offsets"][-1])
-    titles = items["title"].combine_chunks() if "title" in items.column_names else None
     plain: dict[str, Any] = {name: columns[name] for name in (*COLUMNS, *EXTRAS) if name in columns}
     return Log(
         **plain,
         marks={name.removeprefix(MARK): column for name, column in columns.items() if name.startswith(MARK)},
-        users=Vocabulary(users["id"].combine_chunks()),
-        items=Vocabulary(items["id"].combine_chunks(), titles),
+        users=Vocabulary.of_table(users),
+        items=Vocabulary.of_table(items),
         histories=Sequences(
             columns["item"][:positives], columns["time"][:positives], columns["history_offsets"]
         ),

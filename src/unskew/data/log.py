@@ -27,14 +27,71 @@ OFFSETS = ("history_offsets", "audience_offsets")
 
 
 @dataclass(frozen=True, eq=False)
+class Feature:
+    """What the log says of every user or every item under one name, such as a category or a price.
+
+    Text, yes-or-no and dates are categories; numbers are numbers. What is missing is null here, PAD as a
+    category and nan as a number.
+    """
+
+    values: pa.Array  # one per code, in the type they came in
+
+    @property
+    def is_number(self) -> bool:
+        """Whether the values are numbers, and not categories."""
+        kind = self.values.type
+        return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+    @cached_property
+    def names(self) -> pa.Array:
+        """The distinct values, in the order of the first codes that have them. So the categories of the ids
+        that exist at any moment are a prefix, as the ids themselves are."""
+        return self.values.drop_null().unique()
+
+    @cached_property
+    def categories(self) -> Codes:
+        """The category of each code, as its place in `names`; PAD where the value is missing."""
+        found = pc.fill_null(pc.index_in(self.values, value_set=self.names, skip_nulls=True), PAD)
+        return np.asarray(found.to_numpy(zero_copy_only=False), np.int32)
+
+    @cached_property
+    def numbers(self) -> NDArray[np.float32]:
+        """The value of each code as a number; nan where it is missing."""
+        if not self.is_number:
+            raise BadInput(f"expected numbers, found {self.values.type} values: this feature is a category")
+        return np.asarray(self.values.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float32)
+
+
+FEATURE = "feature:"  # before the name of a column that holds a feature
+
+
+@dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """The caller's ids in the order of their codes, which is the order of their first positives in time.
+    """The caller's ids in the order of their codes, which is the order of their first positives in time, and
+    what the log says of each of them.
 
     So the ids that exist at any moment are a prefix: `code < n`. Ids that never had a positive come last.
     """
 
     ids: pa.Array
     titles: pa.Array | None = None
+    features: dict[str, Feature] = field(default_factory=dict)
+
+    @classmethod
+    def of_table(cls, table: pa.Table) -> "Vocabulary":
+        """A vocabulary from its columns: `id`, maybe `title`, and `feature:NAME` for each feature."""
+        columns = {name: table[name].combine_chunks() for name in table.column_names}
+        features = {
+            name.removeprefix(FEATURE): Feature(column)
+            for name, column in columns.items()
+            if name.startswith(FEATURE)
+        }
+        return cls(columns["id"], columns.get("title"), features)
+
+    def table(self) -> pa.Table:
+        """The same as columns."""
+        columns = {"id": self.ids} | ({} if self.titles is None else {"title": self.titles})
+        return pa.table(columns | {f"{FEATURE}{name}": of.values for name, of in self.features.items()})
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -50,15 +107,11 @@ class Vocabulary:
             raise BadInput(f"expected a list of ids, found {ids!r}")
         try:
             if isinstance(self.ids, pa.ExtensionArray):
-                asked, known = (
-                    (ids if isinstance(ids, pa.Array) else pa.array(list(ids), self.ids.type)).storage,
-                    self.ids.storage,
-                )
+                asked = ids if isinstance(ids, pa.Array) else pa.array(list(ids), self.ids.type)
+                asked, known = asked.storage, self.ids.storage
             else:
-                asked, known = (
-                    (ids if isinstance(ids, pa.Array) else pa.array(list(ids))).cast(self.ids.type),
-                    self.ids,
-                )
+                asked = ids if isinstance(ids, pa.Array) else pa.array(list(ids))
+                asked, known = asked.cast(self.ids.type), self.ids
             found = pc.index_in(asked, value_set=known)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             raise BadInput(f"ids of type {self.ids.type} expected, as in the log: {error}") from None
@@ -182,9 +235,11 @@ class Log:
         for name, mark in sorted(self.marks.items()):
             digest.update(f"{MARK}{name}".encode() + np.ascontiguousarray(mark).data)
         for vocabulary in (self.users, self.items):
-            digest.update(
-                str(vocabulary.ids.type).encode() + "\0".join(map(str, vocabulary.ids.to_pylist())).encode()
-            )
+            named = {f"{FEATURE}{name}": of.values for name, of in sorted(vocabulary.features.items())}
+            for name, column in ({"": vocabulary.ids} | named).items():
+                digest.update(
+                    f"{name}{column.type}".encode() + "\0".join(map(str, column.to_pylist())).encode()
+                )
         return digest.hexdigest()
 
     def table(self) -> pa.Table:
