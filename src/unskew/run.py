@@ -325,9 +325,6 @@ def save_memory(store: RunFolder, split: Split, audience: int | None) -> None:
         lambda path: save_arrays({key: np.ascontiguousarray(value) for key, value in arrays.items()}, path),
     )
     for name, vocabulary in (("users", log.users), ("items", log.items)):
-        columns = {"id": vocabulary.ids} | (
-            {"title": vocabulary.titles} if vocabulary.titles is not None else {}
-        )
         table = vocabulary.table()
         store._replace(f"{name}.parquet", lambda path, table=table: pq.write_table(table, path))
 
