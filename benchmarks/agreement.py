@@ -24,8 +24,9 @@ from unskew.catalog import Scorer
 from unskew.data.batch import contexts
 from unskew.data.held_out import available_tests, held_out
 from unskew.describe.figures import spearman
-from unskew.evaluate import ndcg
-from unskew.world.simulate import Simulation, World, simulate
+from unskew.metrics import ndcg
+from unskew.world.equations import Simulation
+from unskew.world.simulate import World, simulate
 from unskew.world.theorems import true_ndcg
 
 ROOT = Path(__file__).parents[1]

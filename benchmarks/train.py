@@ -28,9 +28,9 @@ from unskew.data.held_out import held_out
 from unskew.data.split import Split
 from unskew.evaluate import rank
 from unskew.layers import is_real
-from unskew.models.base import Phase, model_named
+from unskew.models.base import Phase, Training, build, model_named
 from unskew.models.deps import DEPS
-from unskew.train import Trainer, Training, rows_in
+from unskew.train import Trainer, rows_in
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "results" / "train.jsonl", ROOT / "docs" / "speed.md"
@@ -146,7 +146,7 @@ def main(settings: Benchmark) -> None:
         split = unskew.split(log)
         torch.manual_seed(0)
         config = DEPS.Config(layers=3, heads=2, inner=256, dropout=0.5)
-        model = model_named(settings.model)(split, config)
+        model = build(model_named(settings.model), split, config)
         assert isinstance(model, DEPS)
         trainer = Trainer(model, split, Training(batch_size=settings.batch_size))
         phases = {phase.name: phase for stage in trainer.stages for phase in stage.phases}

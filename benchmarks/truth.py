@@ -18,7 +18,8 @@ import torch
 import tyro
 
 from unskew.report.charts import Lines, picture
-from unskew.world.simulate import Simulation, simulate
+from unskew.world.equations import Simulation
+from unskew.world.simulate import simulate
 from unskew.world.theorems import UNCLIPPED, TruePropensity, redrawn
 
 ROOT = Path(__file__).parents[1]

@@ -28,6 +28,22 @@ def context(history: list[int]) -> Batch:
     return bare_contexts(np.array([10**6]), np.array([history], np.int32), np.array([10**9]))
 
 
+def pairs(user_B: Tensor, candidates_BC: Tensor, labels_BC: Tensor) -> Batch:
+    """Pairs of users and items of whom nothing else is known."""
+    nothing = torch.zeros(len(user_B), 0, dtype=torch.int64)
+    return Batch(
+        user_B=user_B,
+        times_B=torch.full(user_B.shape, 9),
+        history_BL=nothing,
+        history_times_BL=nothing,
+        candidates_BC=candidates_BC,
+        labels_BC=labels_BC,
+        audience_AM=nothing[:1],
+        audience_times_AM=nothing[:1],
+        audience_of_BC=torch.zeros_like(candidates_BC),
+    )
+
+
 def sequences(
     histories: Lists,
     past: Lists | None = None,
@@ -35,6 +51,7 @@ def sequences(
     weight: list[list[float]] | None = None,
     audiences: Lists | None = None,
     audience_past: Lists | None = None,
+    times: Lists | None = None,
 ) -> SequenceBatch:
     """Histories of users 0, 1, ... and audiences of items 0, 1, ...; by default every event is one to be
     predicted, after all before it."""
@@ -43,11 +60,13 @@ def sequences(
     return SequenceBatch(
         user_B=torch.arange(len(histories)),
         items_BL=items_BL,
+        time_BL=in_order(histories) if times is None else padded(times),
         event_BL=torch.where(items_BL == PAD, PAD, torch.arange(items_BL.numel()).view(items_BL.shape)),
         past_BL=in_order(histories) if past is None else padded(past, 0),
         target_BL=items_BL != PAD if wanted is None else padded(wanted, 0).bool(),
         item_B=torch.arange(len(audiences)),
         users_BM=padded(audiences),
+        users_time_BM=in_order(audiences),
         users_event_BM=padded(audiences),
         users_past_BM=in_order(audiences) if audience_past is None else padded(audience_past, 0),
         weight_BL=None if weight is None else torch.tensor(weight),

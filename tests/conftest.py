@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import settings
@@ -18,6 +19,11 @@ from unskew.data.views import offsets_of
 torch.set_num_threads(1)  # the default number made a suite ten times slower on a shared machine
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.load_profile("ci")
+
+READS = 5, 4  # a history and an audience: far fewer than there are, and what is older still counts as seen
+SMALL_DEPS: dict[str, Any] = {"width": 8, "layers": 1, "heads": 1, "inner": 8, "hidden": 8}
+SMALL_DEPS |= {"history": READS[0], "audience": READS[1], "unsupervised_rounds": 1, "rounds": 2}
+SMALL_DEPS |= {"batch_size": 128, "sequences": 64, "valid_rows": 100, "learning_rate": 0.01}
 
 
 def random_table(
@@ -48,6 +54,57 @@ def log() -> unskew.Log:
 @pytest.fixture(scope="session")
 def positive_log() -> unskew.Log:
     return unskew.read(random_table(seed=1, negatives=0.0))
+
+
+@pytest.fixture(scope="session")
+def logged() -> unskew.Log:
+    """Mostly negatives, with the probability that each row was shown; no two rows alike."""
+    table = random_table(negatives=0.7, times=10**9)
+    return unskew.read(table.append_column("propensity", [[(n % 9 + 1) / 10 for n in range(len(table))]]))
+
+
+@pytest.fixture(scope="session")
+def split(log: unskew.Log) -> unskew.Split:
+    return unskew.split(log)
+
+
+@pytest.fixture(scope="session")
+def small_split() -> unskew.Split:
+    """Few positives and nothing else: for tests that train again and again."""
+    return unskew.split(unskew.read(random_table(rows=900, users=40, items=30, negatives=0.0)))
+
+
+@pytest.fixture(scope="session")
+def model_split() -> unskew.Split:
+    """What `model` is trained on."""
+    return unskew.split(unskew.read(random_table(rows=900, users=40, items=30)))
+
+
+@pytest.fixture(scope="session")
+def model(model_split: unskew.Split) -> "unskew.Model":
+    return unskew.DEPS(**SMALL_DEPS).fit(model_split)
+
+
+@pytest.fixture(scope="session")
+def saved(model: "unskew.Model", tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of `model`."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    model.save(folder)
+    return folder
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A file to prepare."""
+    pq.write_table(random_table(rows=3000), tmp_path / "log.parquet")
+    return tmp_path / "log.parquet"
+
+
+@pytest.fixture
+def data(source: Path, tmp_path: Path) -> Path:
+    """A prepared folder."""
+    unskew.prepare(source, tmp_path / "data")
+    return tmp_path / "data"
 
 
 @pytest.fixture

@@ -1,11 +1,6 @@
 """Bad input gets one clear message that names what and where, and nothing is written."""
 
-import errno
 import gzip
-import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +8,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import unskew
-from unskew.data import folder as log_module
 
 HEAD = "user_id,item_id,timestamp\n"
 GOOD = "".join(f"u{n % 7},i{n % 5},{1_600_000_000 + n}\n" for n in range(70))
@@ -322,43 +316,6 @@ def test_a_column_may_have_any_name(write, tmp_path: Path) -> None:
         unskew.read(twice)
 
 
-def test_lines_are_counted_through_quoted_line_breaks(write) -> None:
-    with pytest.raises(unskew.BadInput, match=r"line 4, column 'timestamp'"):
-        unskew.read(write("a.csv", HEAD + '"two\nlines",i1,5\nu2,i2,x\n'))
-
-
-def test_rows_of_tables_are_counted_from_one(tmp_path: Path) -> None:
-    table = pa.table({"user": ["a", None, "b"], "item": ["x", "y", "z"], "time": [1.0, 2.0, float("nan")]})
-    with pytest.raises(
-        unskew.BadInput, match=r"the table, row 2, column 'user': expected an id, found nothing"
-    ):
-        unskew.read(table)
-    pq.write_table(table.slice(2).append_column("label", pa.array([1])), tmp_path / "t.parquet")
-    with pytest.raises(
-        unskew.BadInput,
-        match=r"t.parquet, row 1, column 'time': expected a finite number of at least 0, found 'nan'",
-    ):
-        unskew.read(tmp_path / "t.parquet")
-    with pytest.raises(unskew.BadInput, match="the table: no rows"):
-        unskew.read(table.slice(0, 0))
-    with pytest.raises(unskew.BadInput, match="expected plain values of one kind, found list"):
-        unskew.read({"user": [["a"]], "item": ["x"], "time": [1]})
-    with pytest.raises(unskew.BadInput, match="column 'time': expected times"):
-        unskew.read({"user": ["a"], "item": ["x"], "time": [True]})
-
-
-@pytest.mark.parametrize("name", ["user", "time", "rating", "propensity", "exposed", "position"])
-def test_one_nan_in_a_parquet_file_is_found(tmp_path: Path, name: str) -> None:
-    """The statistics in such a file leave NaN out, and an engine that trusts them would not look for one."""
-    columns = {"user": ["a", "b", "a", "b"], "item": ["x", "y", "x", "y"], "time": [1, 2, 3, 4]}
-    columns |= {name: [1.0, 2.0 if name == "user" else 1.0, float("nan"), 1.0]}
-    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
-    with pytest.raises(
-        unskew.BadInput, match=rf"t.parquet, row 3, column '{name}': expected .*, found 'nan'"
-    ):
-        unskew.read(tmp_path / "t.parquet", positive=1)
-
-
 def test_duplicate_rows_are_removed_and_counted(write, tmp_path: Path) -> None:
     log = unskew.prepare(write("a.csv", HEAD + GOOD + GOOD), tmp_path / "out")
     assert (len(log), log.metadata["removed"]["duplicates"]) == (70, 70)
@@ -368,32 +325,6 @@ def test_an_id_of_300_characters_works(write, tmp_path: Path) -> None:
     long = "é" * 300
     log = unskew.prepare(write("a.csv", HEAD + GOOD.replace("u3", long)), tmp_path / "out")
     assert long in log.users.ids.to_pylist()
-
-
-@pytest.mark.parametrize("bad", ["u1,i1,soon\n", "u1,i1\n", ",i1,5\n", b"u1,\xff,5\n"])
-def test_bad_rows_can_be_set_aside(write, tmp_path: Path, bad: str | bytes) -> None:
-    bad = bad.encode() if isinstance(bad, str) else bad
-    text = (HEAD + GOOD).encode() + bad + b"u1,i1,later\n" + GOOD.replace("16", "17").encode()
-    log = unskew.prepare(write("a.csv", text), tmp_path / "out", skip_bad_rows=True)
-    assert (len(log), log.metadata["removed"]["bad_rows"]) == (140, 2)
-    aside = (tmp_path / "out" / "bad_rows.csv").read_text().splitlines()
-    assert aside[0] == "file,line,column,expected,value"
-    assert len(aside) == 3
-    assert all("a.csv" in line for line in aside[1:])
-    assert {line.split(",")[1] for line in aside[1:]} == {"72", "73"}
-
-
-def test_bad_rows_of_two_files_keep_their_own_lines(write, tmp_path: Path) -> None:
-    write("logs/a.csv", HEAD + "u1\n" + GOOD)
-    write("logs/b.csv", HEAD + GOOD + '"two\nlines",i1,5\nu1,i1,6,7,8\nu1,i1,soon\n')
-    log = unskew.prepare(tmp_path / "logs", tmp_path / "out", skip_bad_rows=True, duplicates="keep")
-    assert log.metadata["removed"]["bad_rows"] == 3
-    aside = (tmp_path / "out" / "bad_rows.csv").read_text().splitlines()[1:]
-    assert sorted((Path(line.split(",")[0]).name, line.split(",")[1]) for line in aside) == [
-        ("a.csv", "2"),
-        ("b.csv", "74"),
-        ("b.csv", "75"),
-    ]
 
 
 def test_files_that_do_not_belong_together(write, tmp_path: Path) -> None:
@@ -413,130 +344,3 @@ def test_files_that_do_not_belong_together(write, tmp_path: Path) -> None:
         unskew.read(tmp_path / "p")
     with pytest.raises(unskew.BadInput, match="take this name for a pattern"):
         unskew.read(write("a*b.csv", HEAD + GOOD))
-
-
-def test_only_bad_rows(write) -> None:
-    with pytest.raises(
-        unskew.BadInput, match=r"not one good row of 1; the first: .*line 2, column 'timestamp'"
-    ):
-        unskew.read(write("a.csv", HEAD + "u,i,x\n"), skip_bad_rows=True)
-
-
-@contextmanager
-def ordinary_user() -> Iterator[None]:
-    """Root may write anywhere: be nobody for a while."""
-    root = os.geteuid() == 0
-    os.seteuid(65534 if root else os.geteuid())
-    try:
-        yield
-    finally:
-        os.seteuid(0 if root else os.geteuid())
-
-
-def test_folders_without_permission(write, tmp_path: Path) -> None:
-    source = write("a.csv", HEAD + GOOD)
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0o555)
-    secret = write("secret/a.csv", HEAD + GOOD).parent
-    secret.chmod(0o000)
-    for folder in (tmp_path, *tmp_path.parents):  # pytest keeps its folders to their owner
-        if folder == Path(tempfile.gettempdir()):
-            break
-        folder.chmod(0o755)
-    with ordinary_user():
-        with pytest.raises(unskew.BadInput, match=r"closed/out: cannot write there \(Permission denied\)"):
-            unskew.prepare(source, closed / "out")
-        with pytest.raises(unskew.BadInput, match=r"secret.*(no permission|no csv|no such)"):
-            unskew.read(secret)
-    secret.chmod(0o755)
-
-
-def test_a_folder_that_is_not_ours_is_not_touched(write, tmp_path: Path) -> None:
-    mine = write("mine/thesis.txt", "years of work").parent
-    with pytest.raises(unskew.BadInput, match=r"exists and holds 'thesis.txt', which would be lost"):
-        unskew.prepare(write("a.csv", HEAD + GOOD), mine)
-    (mine / "data.json").write_text("{}")  # the name alone proves nothing
-    with pytest.raises(unskew.BadInput, match=r"exists and holds 'thesis.txt'"):
-        unskew.prepare(write("a.csv", HEAD + GOOD), mine)
-    unskew.prepare(tmp_path / "a.csv", tmp_path / "out")
-    write("out/notes.txt", "years of work")
-    with pytest.raises(unskew.BadInput, match=r"exists and holds 'notes.txt'"):
-        unskew.prepare(tmp_path / "a.csv", tmp_path / "out")
-    assert (
-        (mine / "thesis.txt").read_text() == (tmp_path / "out" / "notes.txt").read_text() == "years of work"
-    )
-
-
-@pytest.mark.parametrize("file", ["time.npy", "audience_user.npy", "history_offsets.npy"])
-def test_a_full_disk_while_writing(write, tmp_path: Path, monkeypatch, file: str) -> None:
-    before = unskew.prepare(write("a.csv", HEAD + GOOD), tmp_path / "out").metadata
-    real = os.posix_fallocate
-
-    def full(descriptor: int, offset: int, length: int) -> None:
-        if Path(f"/proc/self/fd/{descriptor}").readlink().name == file:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(descriptor, offset, length)
-
-    monkeypatch.setattr(log_module.os, "posix_fallocate", full)
-    with pytest.raises(unskew.UnskewError, match="writing failed \\(No space left on device\\)") as raised:
-        unskew.prepare(write("b.csv", HEAD + GOOD), tmp_path / "out", k_core=2)
-    assert raised.value.exit_code == 1
-    assert unskew.Log.open(tmp_path / "out").metadata == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "b.csv", "out"]
-
-
-def test_a_swap_that_fails_half_way_restores_what_was_there(write, tmp_path: Path, monkeypatch) -> None:
-    before = unskew.prepare(write("a.csv", HEAD + GOOD), tmp_path / "out").metadata
-    real = Path.rename
-
-    def fails(self: Path, target: Path) -> Path:
-        if self.name.startswith(".out.") and target.name == "out" and "old" not in self.name:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return real(self, target)
-
-    monkeypatch.setattr(Path, "rename", fails)
-    with pytest.raises(unskew.UnskewError, match="writing failed"):
-        unskew.prepare(tmp_path / "a.csv", tmp_path / "out", k_core=2)
-    assert unskew.Log.open(tmp_path / "out").metadata == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "out"]
-
-
-def test_where_the_folder_may_be(write, tmp_path: Path, monkeypatch) -> None:
-    source = write("a.csv", HEAD + GOOD)
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    unskew.prepare(source, tmp_path / "link")
-    assert (tmp_path / "link").is_symlink()
-    assert unskew.Log.open(tmp_path / "real").metadata["rows"] == 70
-    (tmp_path / "empty").mkdir()
-    monkeypatch.chdir(tmp_path / "empty")
-    unskew.prepare(source, ".")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    unskew.prepare("~/a.csv", "~/deep/er/out")
-    assert (
-        len(unskew.prepare(tmp_path / "deep" / "er" / "out", tmp_path / "again")) == 70
-    )  # a prepared folder is a source, too
-
-
-def test_a_damaged_or_foreign_folder(write, tmp_path: Path) -> None:
-    with pytest.raises(unskew.BadInput, match="no such file"):
-        unskew.read(tmp_path / "nowhere")
-    with pytest.raises(unskew.BadInput, match="not a prepared folder"):
-        unskew.Log.open(tmp_path)
-    unskew.prepare(write("a.csv", HEAD + GOOD), tmp_path / "out")
-    (tmp_path / "out" / "item.npy").write_bytes((tmp_path / "out" / "item.npy").read_bytes()[:-50])
-    with pytest.raises(unskew.BadInput, match="damaged"):
-        unskew.Log.open(tmp_path / "out")
-    unskew.prepare(tmp_path / "a.csv", tmp_path / "other")
-    unskew.prepare(write("b.csv", HEAD + GOOD[: GOOD.index("u3,i1")]), tmp_path / "out2")
-    (tmp_path / "other" / "items.parquet").write_bytes((tmp_path / "out2" / "items.parquet").read_bytes())
-    (tmp_path / "out2" / "item.npy").write_bytes((tmp_path / "other" / "item.npy").read_bytes())
-    with pytest.raises(unskew.BadInput, match=r"item is not as long as data.json says"):
-        unskew.Log.open(tmp_path / "out2")
-    for text in ('{"format": 1}', "[]", "not json"):
-        (tmp_path / "out" / "data.json").write_text(text)
-        with pytest.raises(unskew.BadInput, match="out"):
-            unskew.Log.open(tmp_path / "out")
-    (tmp_path / "out" / "data.json").write_text('{"format": 99}')
-    with pytest.raises(unskew.BadInput, match="format 99"):
-        unskew.Log.open(tmp_path / "out")

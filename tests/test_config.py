@@ -1,19 +1,19 @@
 """Settings outside their range: one line that names setting, value and range, before anything is written."""
 
 import dataclasses
+import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 import pytest
 
 import unskew
 from tests.conftest import random_table
-from unskew.api import create_model
+from tests.runs import train
 from unskew.cli import main
-from unskew.config import RANGES, check, names_of
-from unskew.models.base import MODELS, ModelConfig, model_named
-from unskew.run import train
-from unskew.train import Training
+from unskew.config import AtLeast1, Range, check
+from unskew.create import create_model
+from unskew.models.base import MODELS, ModelConfig, Recommender, Training, model_named
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("deps", {"heads": 3}, "heads 3: expected a divisor of width, 64"),
@@ -85,33 +85,67 @@ def test_what_the_models_come_with_is_within(name: str) -> None:
     check(Training(**kind.recipe))
 
 
-def test_a_model_to_come_is_checked_by_the_words_of_its_settings() -> None:
+def test_a_range_stands_in_the_type_of_its_field() -> None:
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class Config(ModelConfig):
-        output_dropout: float = 0.1
-        tower_layers: int = 2
-        history: int | None = None
-        mode: str = "layers"
+        free: float = -7.0
+        tower: AtLeast1 = 2
+        most: Annotated[float, Range(above=0, most=2)] | None = None
 
     check(Config())
+    check(Config(most=2.0))
     for wrong, said in (
-        ({"output_dropout": 1}, "output_dropout 1"),
-        ({"tower_layers": 0}, "tower_layers 0"),
-        ({"history": 0}, "history 0"),
+        ({"tower": 0}, "tower 0: expected at least 1"),
+        ({"most": 0.0}, "most 0.0: expected above 0 and at most 2"),
+        ({"most": 2.1}, "most 2.1: expected above 0 and at most 2"),
     ):
-        with pytest.raises(unskew.BadInput, match=f"{said}: expected"):
+        with pytest.raises(unskew.BadInput, match=re.escape(said)):
             check(Config(**wrong))
 
 
-def test_every_range_is_of_some_setting() -> None:
-    names = {name for kind in MODELS for name in names_of(model_named(f"debiased-{kind}").Config)} | set(
-        names_of(Training)
-    )
-    assert [
-        key
-        for key in RANGES
-        if key not in names and not any(name.endswith(key.removeprefix("_")) for name in names)
-    ] == []
+def test_an_unknown_setting_is_one_clear_error_however_it_is_passed() -> None:
+    for make in (
+        lambda: unskew.DEPS(widht=3),
+        lambda: create_model("deps", {"widht": 3}),
+        lambda: unskew.Debiased("sasrec", {"widht": 3}),
+    ):
+        with pytest.raises(unskew.BadInput, match="has no setting 'widht'; did you mean 'width'"):
+            make()
+
+
+def test_the_keywords_of_deps_have_its_defaults() -> None:
+    assert unskew.DEPS().training == create_model("deps").training
+    assert unskew.DEPS().config == create_model("deps").config
+
+
+def test_a_preset_goes_below_what_is_given_and_above_the_defaults() -> None:
+    made = create_model("deps", {"audience": 7}, preset="paper")
+    assert (made.config.audience, made.config.dropout, made.training.learning_rate) == (7, 0.5, 1e-3)
+    assert create_model("stamp", preset="paper").config == create_model("stamp").config
+    with pytest.raises(unskew.BadInput, match="deps has no preset 'papr'; there are paper"):
+        create_model("deps", preset="papr")
+    for name in MODELS:
+        create_model(name, preset="paper")
+
+
+def test_two_models_of_one_name_are_refused() -> None:
+    with pytest.raises(unskew.BadInput, match="a model named 'sasrec' is registered already: unskew"):
+
+        class Mine(Recommender, name="sasrec", paper="none"):
+            pass
+
+    assert MODELS["sasrec"].__module__ == "unskew.models.sasrec"
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_every_number_among_the_settings_has_a_range(name: str) -> None:
+    hints = get_type_hints(MODELS[name].Config, include_extras=True)
+    numbers = {
+        field.name
+        for field in dataclasses.fields(MODELS[name].Config)
+        if hints[field.name] in (int, float, int | None, float | None)
+    }
+    assert not numbers, f"say in the type of the field what {sorted(numbers)} may be"
 
 
 # Settings that two parts of a model have

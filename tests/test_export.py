@@ -14,8 +14,9 @@ import pytest
 import unskew
 from tests.conftest import random_table
 from unskew import api as model_module
-from unskew.api import Model, create_model
+from unskew.api import Model
 from unskew.cli import main
+from unskew.create import create_model
 from unskew.data.batch import batch_of_rows
 
 TINY: dict[str, dict[str, Any]] = {

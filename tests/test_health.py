@@ -1,25 +1,21 @@
-"""The health of propensities, by hand-worked numbers and in a world whose true ones are known."""
+"""The health of propensities in a world whose true ones are known; its verdict, its page and its command."""
 
+import io
 import json
 import math
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from rich.console import Console
 
 import unskew
-from unskew.data.held_out import effective_size
+from tests.command import run
+from tests.conftest import SMALL_DEPS
+from unskew.cli import main, shared
 from unskew.errors import BadInput
-from unskew.propensity import health as module
-from unskew.propensity.health import (
-    balance_of,
-    calibration_of,
-    health,
-    histogram_of,
-    logged_truth,
-    views_of,
-    weights_of,
-)
+from unskew.progress import shown_on
+from unskew.propensity.health import Health, health, logged_truth, weighted_rows, weights_verdict
 from unskew.report.health_page import health_page
 from unskew.world.simulate import simulate
 
@@ -44,121 +40,6 @@ def split():
 @pytest.fixture(scope="module")
 def truth(split):
     return logged_truth(split.log)
-
-
-# By hand
-
-
-def test_calibration_by_hand():
-    estimate, true = np.array([0.1, 0.1, 0.01, 0.01]), np.array([0.4, 0.2, 0.04, 0.02])
-    found = calibration_of(estimate, true)
-    # log10(true / estimate) is log10(4), log10(2), log10(4), log10(2): its mean is log10(sqrt 8), its half
-    # range log10(sqrt 2).
-    assert found.scale == pytest.approx(math.sqrt(8))
-    assert found.scaled_error == pytest.approx(math.log10(math.sqrt(2)))
-    assert found.error == pytest.approx(math.sqrt((math.log10(4) ** 2 + math.log10(2) ** 2) / 2))
-    # Ranks 3.5 3.5 1.5 1.5 and 4 3 2 1: covariance 4, variances 4 and 5.
-    assert found.spearman == pytest.approx(4 / math.sqrt(4 * 5))
-    assert [(point.rows, point.estimated, point.true) for point in found.curve] == [
-        (2, pytest.approx(0.01), pytest.approx(0.03)),
-        (2, pytest.approx(0.1), pytest.approx(0.3)),
-    ]
-
-
-def test_truth_that_is_not_known_is_left_out():
-    assert calibration_of(np.array([0.1, 0.2]), np.array([np.nan, np.nan])) is None
-    found = calibration_of(np.array([0.1, 0.2, 0.0]), np.array([np.nan, 0.4, 0.3]))
-    assert (found.scale, found.scaled_error) == (pytest.approx(2), pytest.approx(0))
-    assert [point.rows for point in found.curve] == [1]
-
-
-def test_weights_by_hand():
-    weight = np.array([1.0, 1.0, 1.0, 5.0])
-    assert effective_size(weight) == pytest.approx(64 / 28)
-    found = weights_of(weight)
-    assert (found.mean, found.median, found.largest, found.rows) == (2, 1, 5, 4)
-    assert found.effective_share == pytest.approx(64 / 28 / 4)
-    assert [bar.share for bar in found.histogram] == [0.75, *[0] * 10, 0.25]
-    assert (found.histogram[0].low, found.histogram[-1].high) == (pytest.approx(1), pytest.approx(5))
-    (only,) = histogram_of(np.full(3, 20.0))
-    assert (only.low, only.high, only.share) == (20, 20, 1)
-    assert weights_of(np.zeros(0)).rows == 0
-
-
-def test_balance_by_hand():
-    observed, uniform = {"x": np.array([0.0, 0.0, 0.0, 4.0])}, {"x": np.array([1.0, 3.0])}
-    (found,) = balance_of(observed, uniform, np.array([1.0, 1.0, 1.0, 3.0]))
-    # Means 1, weighted 2, uniform 2; variances 3 and 1, so the spread is sqrt 2.
-    assert (found.covariate, found.before, found.after) == (
-        "x",
-        pytest.approx(-1 / math.sqrt(2)),
-        pytest.approx(0),
-    )
-    (flat,) = balance_of({"x": np.ones(2)}, {"x": np.ones(2)}, np.ones(2))
-    assert math.isnan(flat.before)
-
-
-def test_clipped_shares_by_hand():
-    columns = {"item_view": np.array([0.01, 0.05, 0.2, 0.04]), "user_view": np.full(4, np.nan)}
-    columns |= {"weight": np.array([20.0, 20.0, 5.0, 20.0]), "truth": np.full(4, np.nan)}
-    item, both = views_of(columns, CLIP)
-    assert (item.name, item.clipped, item.median, item.calibration) == (
-        "item view",
-        0.5,
-        pytest.approx(0.045),
-        None,
-    )
-    assert (both.name, both.largest) == ("1 / weight", pytest.approx(0.2))
-    assert math.isnan(both.clipped)
-
-
-def test_uniform_pairs_are_of_visits_and_of_what_exists():
-    rows = [("a", "x", 1), ("a", "y", 1), ("b", "x", 2), ("b", "z", 3), ("a", "x", 9), ("b", "x", 9)]
-    log = unskew.read(pa.table(dict(zip(("user", "item", "time"), zip(*rows, strict=True), strict=True))))
-    split = unskew.split(log, shares=(70, 15, 15))
-    assert split.train_end == 9
-    user, item, time = module.uniform_pairs(split, 6000, 0)
-    names, things = (
-        vocabulary.of(codes).to_pylist() for vocabulary, codes in ((log.users, user), (log.items, item))
-    )
-    seen, counts = np.unique(
-        [f"{u}{t}{i}" for u, i, t in zip(names, things, time, strict=True)], return_counts=True
-    )
-    # Three visits; a at 1 with two items counts once. z exists after time 3. At the very first moment nothing
-    # did: all known are alike.
-    expected = {"a1x": 667, "a1y": 667, "a1z": 667, "b2x": 1000, "b2y": 1000, "b3x": 1000, "b3y": 1000}
-    assert dict(zip(seen.tolist(), counts, strict=True)) == {
-        name: pytest.approx(n, rel=0.12) for name, n in expected.items()
-    }
-    # Popularity: x 2, y 1, z 1 positives in training; log(1 + n). Audiences strictly before.
-    code = {name: int(log.items.codes([name])[0]) for name in "xyz"}
-    found = module.covariates(
-        split, log.users.codes(["b", "b"]), np.array([code["x"], code["z"]]), np.array([3, 3])
-    )
-    assert found["item popularity"] == pytest.approx(np.log([3, 2]))
-    assert found["history length"] == pytest.approx(np.log([2, 2]))
-    assert found["audience length"] == pytest.approx(np.log([3, 1]))
-    assert module.tenths(split, np.array([code["x"], code["y"], code["z"]])).tolist() == [0, 3, 6]
-
-
-def test_items_that_were_shown_in_training_and_never_taken_are_in_the_last_tenth():
-    rows = [("a", "x", 1, 1), ("b", "y", 1, 1), ("a", "n", 2, 0), ("a", "y", 9, 1), ("b", "n", 9, 1)]
-    log = unskew.read(
-        pa.table(dict(zip(("user", "item", "time", "label"), zip(*rows, strict=True), strict=True)))
-    )
-    split = unskew.split(log, shares=(3, 0, 2))
-    assert split.known_items == 2
-    assert module.tenths(split, log.items.codes(["x", "y", "n"])).tolist() == [0, 5, 9]
-
-
-def test_a_training_part_of_one_moment_has_uniform_pairs_of_all_items():
-    log = unskew.read({"user": [*range(20)] * 2, "item": [*range(10)] * 4, "time": [5] * 20 + [6] * 20})
-    _, item, time = module.uniform_pairs(unskew.split(log, shares=(1, 0, 1)), 4000, 0)
-    assert np.bincount(item, minlength=10) == pytest.approx(400, rel=0.2)
-    assert set(time.tolist()) == {5}
-
-
-# In a world
 
 
 def test_the_truth_is_in_perfect_health(split, truth):
@@ -217,7 +98,8 @@ def test_a_constant_estimate_knows_nothing(split, truth):
     assert found.weights.effective_share == pytest.approx(1)
     assert [bar.share for bar in found.weights.histogram] == [1]
     assert all(part.after == pytest.approx(part.before) for part in found.balance)
-    assert "naive" in " ".join(found.sentences())
+    assert found.warning == found.verdict().finding
+    assert found.warning.startswith("The weights do nothing: 100.0 % of the events are clipped")
     assert "–" in {row.value for row in found.rows()}
 
 
@@ -246,6 +128,7 @@ def test_one_view_and_no_truth(split, truth):
     assert not found.known
     assert {view.calibration for view in found.views} == {None}
     assert "Calibration" not in health_page(found, "a run")
+    assert [part.title for part in found.tables()] == ["Balance by popularity", "Weights by popularity"]
 
 
 @pytest.mark.parametrize("estimates", ["truth", "constant"])
@@ -255,25 +138,166 @@ def test_as_json_as_table_and_as_page(split, truth, estimates):
     document = json.loads(json.dumps(found.as_dict(), allow_nan=False))
     assert document["pairs"] == found.pairs
     assert (document["views"][0]["calibration"]["spearman"] is None) == (estimates == "constant")
-    head, lines = found.decile_table()
-    assert {len(line) for line in lines} == {len(head)}
-    assert len(lines) == 10
+    assert document["verdict"]["finding"] == found.verdict().finding
+    assert document["fingerprint"] == split.log.fingerprint()
+    for part in found.tables():
+        assert {len(line) for line in part.rows} == {len(part.head)}
+        assert len(part.rows) == 10
     assert {row.group for row in found.rows()} == {
-        "log",
+        "events",
         "item view",
         "user view",
-        "1 / weight",
+        "both views",
         "weights",
         "balance",
     }
-    page = health_page(found, "<run>")
-    assert "Propensities of &lt;run&gt;" in page
-    assert page.count("<svg") == 6
+    page = health_page(found, "<run>", "unskew propensity health <run>", "2026-11-16")
+    assert "Do the weights of &lt;run&gt; help?" in page
+    # Of equal estimates there is no curve to draw.
+    assert page.count("<svg") == (6 if estimates == "truth" else 3)
     assert "nan" not in page
+    finding = page.index('class="finding">The weights')
+    assert finding < page.index("What to do") < page.index("<h2>") < page.index("<svg")
+    foot = page[page.index("<footer>") :]
+    assert "on 2026-11-16 with <code>unskew propensity health &lt;run&gt;</code>" in foot
+    assert found.fingerprint in foot
 
 
 def test_wrong_lengths_are_named(split, truth):
     with pytest.raises(BadInput, match="expected one per row"):
         health(split, table(split.log, truth[:-1]), CLIP)
+    with pytest.raises(BadInput, match="expected one per row"):
+        health(split, table(split.log, truth), CLIP, rows=weighted_rows(split, 10))
     with pytest.raises(BadInput, match="true propensities"):
         health(split, table(split.log, truth), CLIP, truth[:-1])
+
+
+# The verdict
+
+
+def test_equal_weights_do_nothing():
+    clipped = weights_verdict(np.array([20.0] * 999 + [10.0]), clip=0.05)
+    assert clipped == (
+        "The weights do nothing: 99.9 % of the events are clipped to the same weight, so the model learns as "
+        "if it had none; train again with a `--clip` well below 0.05."
+    )
+    same = "The weights do nothing: they are nearly the same for all events"
+    assert weights_verdict([3.0, 3.0, 3.1]).startswith(same)
+    assert weights_verdict([3.0, 3.0, 3.1], clip=0.05).startswith(same)  # far from the clip: 1 / 0.05 is 20
+
+
+def test_a_few_weights_that_dominate_are_noisy():
+    said = weights_verdict([1.0] * 999 + [1e6])
+    assert said.startswith("A few events have most of the weight: 1,000 weighted events are only as precise")
+    assert "larger `--clip`" in said
+
+
+def test_weights_that_differ_are_in_order():
+    assert weights_verdict(np.linspace(1, 20, 50), clip=0.05) == ""
+    assert weights_verdict([]) == ""
+
+
+def test_the_verdict_follows_the_balance(split, truth):
+    def of(estimate, clip=1e-6) -> Health:
+        return health(split, table(split.log, estimate, clip=clip), clip, truth)
+
+    assert of(truth).verdict().finding.startswith("The weights work")
+    assert of(1 / truth * truth.min() ** 2).verdict().finding.startswith("The weights make it worse")
+    partly = of(truth**0.3)
+    assert partly.verdict().finding.startswith("The weights help in part")
+    assert not any("--clip" in advice for advice in partly.verdict().advice)  # nothing is clipped
+    nothing = of(truth / 100, CLIP).verdict()
+    assert nothing.finding.startswith("The weights do nothing")
+    suggested = float(nothing.advice[0].split("--clip ")[1].split("`")[0])
+    assert (truth[weighted_rows(split)] / 100 > suggested).mean() == pytest.approx(0.9, abs=0.05)
+    wrong = of(np.random.default_rng(0).permutation(truth)).verdict()
+    assert any("`--propensity logged`" in advice for advice in wrong.advice)
+    assert not any("`--propensity logged`" in advice for advice in of(truth).verdict().advice)
+
+
+# A sample
+
+
+def test_a_sample_is_seeded_and_of_weighted_rows(split):
+    everything, some = weighted_rows(split), weighted_rows(split, 100, seed=1)
+    assert len(some) == len(set(some.tolist())) == 100
+    assert set(some.tolist()) <= set(everything.tolist())
+    assert some.tolist() == weighted_rows(split, 100, seed=1).tolist()
+    assert some.tolist() != weighted_rows(split, 100, seed=2).tolist()
+    assert weighted_rows(split, 10**9).tolist() == everything.tolist()
+    with pytest.raises(BadInput, match="sample 0: expected at least 1"):
+        weighted_rows(split, 0)
+
+
+def test_a_sample_says_so_and_is_near_the_whole(split, truth):
+    rows = weighted_rows(split, 2000)
+    whole = health(split, table(split.log, truth), CLIP, truth)
+    part = health(split, table(split.log, truth).take(rows), CLIP, truth, rows=rows)
+    assert (part.pairs, part.pairs_in_training) == (2000, whole.pairs)
+    assert whole.pairs == whole.pairs_in_training
+    said = f"random sample of 2,000 of the {whole.pairs:,} training events"
+    assert said in part.sentences()[0]
+    assert said in health_page(part, "run")
+    assert not any(sentence.startswith("Sample") for sentence in whole.sentences())
+    assert part.rows()[0].value == f"2,000 of {whole.pairs:,}"
+    assert part.weights.mean == pytest.approx(whole.weights.mean, rel=0.1)
+    assert part.views[0].calibration.spearman == pytest.approx(1)
+
+
+# The command
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of DEPS and its data; the paper's clip of 0.05 makes all of its weights equal."""
+    folder = tmp_path_factory.mktemp("health")
+    world = simulate(users=60, items=40, steps=60, visits=0.3)
+    unskew.prepare(world.log, folder / "data", duplicates="keep")
+    flags = [str(part) for name, value in SMALL_DEPS.items() for part in (flag(name), value)]
+    assert main(["train", str(folder / "data"), "--out", str(folder / "run"), "--clip", "0.05", *flags]) == 0
+    return folder
+
+
+def flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def test_the_command_says_that_the_weights_do_nothing(trained, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["unskew", "propensity", "health", "a run"])
+    page = trained / "page.html"
+    code, out, _ = run(capsys, "propensity", "health", trained / "run", "--sample", 500, "--html", page)
+    assert code == 0
+    said = " ".join(out.split())
+    assert said.startswith("The weights do nothing: ")
+    assert "500 of " in said
+    assert "random sample of 500 of" in page.read_text()
+    assert "<code>unskew propensity health &#x27;a run&#x27;</code>" in page.read_text()
+    code, out, _ = run(capsys, "propensity", "health", trained / "run", "--sample", 500, "--json")
+    document = json.loads(out)
+    assert document["pairs"] == 500 < document["pairs_in_training"]
+    assert document["warning"].startswith("The weights do nothing: ")
+    code, _, err = run(capsys, "propensity", "health", trained / "run", "--sample", 0)
+    assert (code, "sample 0: expected at least 1" in err) == (2, True)
+
+
+def test_no_word_is_torn_at_80_columns(trained, capsys, monkeypatch):
+    monkeypatch.setattr(shared, "output", Console(width=80, highlight=False, markup=False))
+    code, out, _ = run(capsys, "propensity", "health", trained / "run")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    for head in (
+        "tenth events weighted even",
+        "tenth median effective clipped, item clipped, user",
+        "tenth item view user view both views",
+    ):
+        assert head in [" ".join(line.split()) for line in out.splitlines()]
+
+
+def test_it_shows_progress(split, truth, monkeypatch):
+    monkeypatch.setattr("unskew.progress.PATIENCE", 0.0)
+    console = Console(file=io.StringIO(), highlight=False)
+    with shown_on(console):
+        health(split, table(split.log, truth), CLIP)
+    said = console.file.getvalue()
+    assert "health: 1 of 11 balance" in said
+    assert "health: 11 of 11" in said

@@ -6,22 +6,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 import unskew
 from tests.conftest import columns, quick, random_table
-from unskew.cli import main
 from unskew.data.held_out import (
     HeldOut,
     authors_acceptance,
     available_tests,
-    company,
     criteria_of,
     effective_size,
     held_out,
+    nothing_to_rank,
 )
 from unskew.data.split import Split
+
+PAST = [("z", item, 1, 1) for item in "uvwxy"]  # so that these exist
 
 
 def log_of(
@@ -226,210 +226,6 @@ def test_the_authors_resampling_accepts_as_often_as_it_says_and_is_seeded() -> N
     assert set(found.weights.tolist()) == {1.0}
 
 
-# Named tests
-
-
-@pytest.mark.parametrize("name", ["paper", "the paper's own; 2021/06: *"])
-def test_a_named_test_is_the_rows_that_a_column_marks(tmp_path: Path, name: str) -> None:
-    """Also after preparing again, and from disk, whatever the name is."""
-    table = random_table(negatives=0.2)
-    marked = (np.arange(table.num_rows) % 5 == 0).astype(int)
-    table = table.append_column(name, [marked])
-    read = unskew.read(table, tests=name)
-    prepared = unskew.prepare(table, tmp_path / "once", tests=name, duplicates="keep")
-    again = unskew.prepare(prepared, tmp_path / "again", duplicates="keep")
-    expected = sorted(
-        (u, i, t)
-        for u, i, t, y, mark in zip(*table.to_pydict().values(), strict=True)
-        if mark and y and t >= unskew.split(read).valid_end and any(table_row_before(table, i, t))
-    )
-    for log in (
-        read,
-        prepared,
-        again,
-        unskew.Log.open(tmp_path / "again"),
-        unskew.read(unskew.read(prepared)),
-    ):
-        split = unskew.split(log)
-        assert list(log.marks) == [name]
-        assert sorted(named(split, held_out(split, "test", name))) == expected
-        assert available_tests(split)[-1] == name
-    assert 10 < len(expected) < len(held_out(unskew.split(read), "test").rows) / 3
-    assert {log.fingerprint() for log in (read, prepared, again)} == {read.fingerprint()}
-    turned = table.set_column(4, name, [1 - marked])
-    assert unskew.read(turned, tests=name).fingerprint() != read.fingerprint()
-
-
-def table_row_before(table, item: str, time: int) -> list[bool]:
-    rows = zip(table["item"].to_pylist(), table["time"].to_pylist(), table["label"].to_pylist(), strict=True)
-    return [i == item and t < time and bool(y) for i, t, y in rows]
-
-
-def test_several_named_tests_and_of_duplicates_the_marked_one_stays(tmp_path: Path) -> None:
-    rows = [
-        ("a", "x", 1, 0, 0),
-        ("b", "y", 1, 0, 0),
-        ("a", "y", 5, 0, 1),
-        ("a", "y", 5, 1, 0),
-        ("b", "x", 6, 0, 1),
-    ]
-    table = dict(zip(("user", "item", "time", "one", "two"), map(list, zip(*rows, strict=True)), strict=True))
-    log = unskew.prepare(table, tmp_path / "out", tests="one, two")
-    split = unskew.split(log, shares=(1, 0, 1))
-    assert list(log.marks) == ["one", "two"]
-    assert named(split, held_out(split, "test", "one")) == [("a", "y", 5)]
-    assert named(split, held_out(split, "test", "two")) == [("b", "x", 6)]
-
-
-def test_the_command_line_names_tests_too(tmp_path: Path, write) -> None:
-    source = write(
-        "log.csv", "user,item,time,mine\n" + "".join(f"u{n % 3},i{n % 4},{n},{n % 2}\n" for n in range(40))
-    )
-    assert main(["prepare", str(source), "--out", str(tmp_path / "data"), "--tests", "mine"]) == 0
-    split = unskew.split(unskew.Log.open(tmp_path / "data"))
-    assert [time for _, _, time in named(split, held_out(split, "test", "mine"))] == [29, 31, 33, 35, 37, 39]
-
-
-# What was shown
-
-
-def shown(split: Split) -> dict[tuple, list[str]]:
-    """Of each row of the test, the names of its company."""
-    found = held_out(split, "test", "shown")
-    which, item = company(split, found.rows)
-    names = split.log.items.of(item).to_pylist()
-    rows = named(split, found)
-    return {
-        row: sorted(name for place, name in zip(which.tolist(), names, strict=True) if place == at)
-        for at, row in enumerate(rows)
-    }
-
-
-PAST = [("z", item, 1, 1) for item in "uvwxy"]  # so that these exist
-
-
-def test_without_visits_what_a_user_met_at_one_time_was_shown_together() -> None:
-    rows = [*PAST, ("a", "u", 5, 1), ("a", "v", 5, 0), ("a", "w", 6, 0), ("b", "v", 5, 0), ("b", "w", 7, 1)]
-    rows += [("c", "u", 8, 1), ("c", "v", 8, 1), ("c", "w", 8, 0), ("c", "x", 8, 0), ("c", "n", 8, 0)]
-    split = unskew.split(log_of(rows), shares=(5, 0, 10))
-    # b clicked alone; nobody had n before, so it is no candidate; what else was clicked in the visit is no
-    # company.
-    assert shown(split) == {("a", "u", 5): ["v"], ("c", "u", 8): ["w", "x"], ("c", "v", 8): ["w", "x"]}
-    assert held_out(split, "test", "shown").weights.tolist() == [1, 1, 1]
-    assert held_out(split, "test", "shown").left_out == {
-        "first_appearances": 0,
-        "repeats": 0,
-        "not_in_this_test": 1,
-    }
-    assert available_tests(split) == ("ordinary", "balanced", "shown", "authors")
-
-
-def test_a_visit_spans_times_and_belongs_to_one_user() -> None:
-    """Numbers of visits may start anew with each user, and rows without one were not shown with anything."""
-    rows = [(*row, "0") for row in PAST]
-    rows += [
-        ("a", "u", 5, 1, "1"),
-        ("a", "v", 6, 0, "1"),
-        ("a", "w", 5, 0, "2"),
-        ("a", "x", 7, 1, "2"),
-        ("b", "y", 5, 0, "1"),
-    ]
-    rows += [
-        ("b", "u", 5, 1, "1"),
-        ("b", "v", 5, 0, None),
-        ("c", "u", 5, 1, None),
-        ("c", "v", 5, 0, None),
-        ("c", "w", 5, 0, "1"),
-    ]
-    names = ("user", "item", "time", "label", "visit")
-    split = unskew.split(log_of(rows, names), shares=(5, 0, 10))
-    assert shown(split) == {("a", "u", 5): ["v"], ("b", "u", 5): ["y"], ("a", "x", 7): ["w"]}
-    assert held_out(split, "test", "shown").left_out["not_in_this_test"] == 1  # c: of an unknown visit
-
-
-def test_what_was_clicked_in_the_visit_is_no_company_however_often_it_was_shown() -> None:
-    """A log may have a row for the impression and another one for the click."""
-    rows = [(*row, 0) for row in PAST]
-    rows += [
-        ("a", "u", 5, 0, 1),
-        ("a", "u", 6, 1, 1),
-        ("a", "v", 5, 0, 1),
-        ("a", "v", 6, 0, 1),
-        ("a", "w", 5, 0, 1),
-        ("a", "w", 7, 1, 1),
-    ]
-    for names, log in (
-        (("user", "item", "time", "label", "visit"), rows),
-        (
-            ("user", "item", "time", "label"),
-            [row[:4] if row[4] == 0 else (*row[:2], 6, row[3]) for row in rows],
-        ),  # all at one time
-    ):
-        found = shown(unskew.split(log_of(log, names), shares=(5, 0, 6)))
-        assert {item: others for (_, item, _), others in found.items()} == {"u": ["v"], "w": ["v"]}
-
-
-def test_past_items_are_company_only_where_repeats_are_kept() -> None:
-    """What the user had before the click is hidden, also if it was shown before that in the same visit."""
-    rows = [(*row, 0) for row in PAST]
-    rows += [
-        ("a", "u", 4, 1, 7),
-        ("a", "v", 4, 0, 8),
-        ("a", "v", 5, 1, 9),
-        ("a", "u", 6, 0, 8),
-        ("a", "w", 6, 0, 8),
-        ("a", "x", 6, 1, 8),
-    ]
-    log = log_of(rows, ("user", "item", "time", "label", "visit"))
-    kept, hidden = (
-        shown(unskew.split(log, shares=(5, 0, 6), repeats=repeats)) for repeats in ("keep", "hide")
-    )
-    assert kept == {("a", "x", 6): ["u", "v", "w"]}
-    assert hidden == {("a", "x", 6): ["w"]}
-
-
-visited = st.lists(
-    st.tuples(
-        st.integers(0, 2),
-        st.integers(0, 5),
-        st.integers(2, 9),
-        st.integers(0, 1),
-        st.sampled_from([None, "1", "2", "3"]),
-    ),
-    min_size=1,
-    max_size=40,
-)
-
-
-@effort(max_examples=25)
-@given(visited, st.booleans(), st.sampled_from(["keep", "hide"]))
-def test_company_is_the_naive_loop(rows: list, with_visits: bool, repeats: str) -> None:
-    rows = [(7, 3, 1, 1, None), (8, 4, 1, 1, None), (7, 5, 2, 1, None), *rows, (9, 3, 10, 1, "1")]
-    table = [row if with_visits else row[:4] for row in rows]
-    log = log_of(table, ("user", "item", "time", "label", "visit")[: len(table[0])])
-    split = unskew.split(log, shares=(1, 0, 1), repeats=repeats)
-    found = held_out(split, "test").rows
-    which, item = company(split, found)
-    got = sorted(zip(which.tolist(), log.items.of(item).to_pylist(), strict=True))
-    taken = [(u, i, t) for u, i, t, y, _ in rows if y]
-    expected = []
-    for place, (user, mine, time) in enumerate(named(split, held_out(split, "test"))):
-        own = [row[4] if with_visits else row[2] for row in rows if row[:4] == (user, mine, time, 1)]
-        if len(set(own)) > 1:
-            return  # the same click in two visits: which of the two rows is meant cannot be told here
-        together = [
-            row
-            for row in rows
-            if row[0] == user and (row[4] if with_visits else row[2]) == own[0] and own[0] is not None
-        ]
-        for other in {row[1] for row in together} - {row[1] for row in together if row[3]}:
-            exists = any(i == other and t < time for _, i, t in taken)
-            had = any((u, i) == (user, other) and t < time for u, i, t in taken)
-            if exists and (repeats == "keep" or not had):
-                expected.append((place, other))
-    assert got == sorted(expected)
-
-
 # What there is
 
 
@@ -444,6 +240,23 @@ def test_tests_and_criteria_of_a_log(log: unskew.Log, positive_log: unskew.Log) 
     empty = unskew.split(positive_log, shares=(1, 0, 0))
     assert held_out(empty, "test", "balanced").rows.tolist() == []
     assert available_tests(empty) == ("ordinary", "balanced", "authors")
+
+
+def test_an_empty_part_is_said(positive_log: unskew.Log) -> None:
+    split = unskew.split(positive_log, shares=(100, 0, 0))
+    for part, name in (("valid", "validation"), ("test", "test")):
+        found = held_out(split, part)
+        assert (len(found.rows), found.left_out) == (
+            0,
+            {"first_appearances": 0, "repeats": 0, "not_in_this_test": 0},
+        )
+        assert str(nothing_to_rank(split, part, "balanced")) == (
+            f"nothing to rank in the balanced test: the {name} part of this split has no rows "
+            "(shares 100, 0, 0); give it a share with --shares"
+        )
+    full = unskew.split(positive_log)
+    assert "no positives" in str(nothing_to_rank(full, "test", "ordinary"))
+    assert "not clicked" in str(nothing_to_rank(full, "test", "shown"))
 
 
 def test_wrong_use(log: unskew.Log, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from unskew.data.split import Known
+from unskew.data.split import Ids
 from unskew.data.views import PAD
 from unskew.layers import Dropout, Embeddings, Encoder, Table, is_real, read_before, reseed
 
@@ -215,8 +215,8 @@ def test_a_table_without_strangers_gives_its_rows() -> None:
 
 # Ids too rare for a vector of their own
 
-RARE = Known(6, np.array([False, True, False, False, True, False]))
-NOBODY_RARE = Known(6)
+RARE = Ids(6, np.array([False, True, False, False, True, False]))
+NOBODY_RARE = Ids(6)
 
 
 @pytest.mark.parametrize("kind", [Embeddings, Table])
@@ -257,7 +257,7 @@ def test_without_rare_ids_a_stranger_is_the_average() -> None:
 
 
 def test_all_of_them_may_be_rare() -> None:
-    made = Embeddings(Known(3, np.ones(3, bool)), WIDTH)
+    made = Embeddings(Ids(3, np.ones(3, bool)), WIDTH)
     with torch.no_grad():
         made.unknown.fill_(9.0)
     found = made(torch.tensor([[0, 2, PAD, 8]]))
@@ -268,7 +268,7 @@ def test_all_of_them_may_be_rare() -> None:
 
 
 def test_where_the_rows_are_is_stored_with_them() -> None:
-    made, other = Embeddings(RARE, WIDTH), Embeddings(Known(6, np.roll(RARE.rare, 1)), WIDTH)
+    made, other = Embeddings(RARE, WIDTH), Embeddings(Ids(6, np.roll(RARE.rare, 1)), WIDTH)
     other.load_state_dict(made.state_dict())
     assert torch.equal(other.table(), made.table())
     assert set(made.state_dict()) == {"weight", "unknown", "row_of"}

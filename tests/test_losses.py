@@ -18,7 +18,7 @@ from tests.by_hand import sequences
 from tests.conftest import random_table
 from unskew import losses
 from unskew.data.batch import SequenceBatch
-from unskew.data.split import Known
+from unskew.data.split import Ids
 from unskew.layers import Encoder, Table
 from unskew.losses import bpr, cross_entropy, sampled_softmax, weighted_mean
 from unskew.models.bert4rec import BERT4Rec
@@ -148,7 +148,7 @@ def many() -> SequenceBatch:
 
 def masked(huge: unskew.Split) -> Tensor:
     """Stage 1 of DEPS."""
-    table, encoder = Table(Known(SIZE), 4), Encoder(4, 1, 1, 4, 0.0, LENGTH)
+    table, encoder = Table(Ids(SIZE), 4), Encoder(4, 1, 1, 4, 0.0, LENGTH)
     return masked_prediction(encoder, table, many().items_BL, 0.9).loss
 
 
@@ -160,7 +160,7 @@ def causal(huge: unskew.Split) -> Tensor:
 
 def exposure(huge: unskew.Split) -> Tensor:
     batch = many()
-    return SequenceGRU(4, 1).loss(batch.items_BL, batch.past_BL, Table(Known(SIZE), 4))
+    return SequenceGRU(4, 1).loss(batch.items_BL, batch.past_BL, Table(Ids(SIZE), 4))
 
 
 def cloze(huge: unskew.Split) -> Tensor:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from unskew.data.split import Split
+from unskew.data.split import Known
 from unskew.models.base import HistoryConfig, NextItem
 
 
@@ -31,8 +31,8 @@ class Toy(NextItem, name="toy", paper="nobody, nowhere"):
 
     config: Config
 
-    def __init__(self, split: Split, config: Config) -> None:
-        super().__init__(split, config, config.width)
+    def __init__(self, known: Known, config: Config) -> None:
+        super().__init__(known, config, config.width)
 
     def encode(self, user_B: Tensor, ids_BL: Tensor) -> Tensor:
         return self.items(ids_BL).cumsum(1) * self.config.forgets
@@ -47,7 +47,7 @@ import toy
 
 data, folder = sys.argv[1:]
 split = unskew.split(unskew.Log.open(data))
-from unskew.api import create_model
+from unskew.create import create_model
 short = dict(rounds=2, sequences=64, valid_rows=50, learning_rate=0.01)
 plain = create_model("toy", dict(width=4, history=6, forgets=0.7, **short)).fit(split, folder + "/plain")
 settings = dict(width=4, forgets=0.7, clip=0.01, propensity_width=4, propensity_rounds=1, **short)

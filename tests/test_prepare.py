@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import unskew
 from tests.conftest import columns, random_table
+from tests.test_cluster import compare
 
 rows = st.lists(
     st.tuples(st.integers(0, 7), st.integers(0, 7), st.integers(0, 5), st.integers(0, 1)),
@@ -129,6 +130,30 @@ def test_the_title_of_tied_duplicates_does_not_depend_on_their_order(tmp_path: P
     assert titles == [["Abe", "Y"]] * 2
 
 
+def test_titles_are_kept_if_there_is_one(tmp_path: Path) -> None:
+    rows = {"user": ["a", "b", "c"], "item": ["x", "y", "y"], "time": [1, 2, 2]}
+    for none in ([None, None, None], ["", " ", None]):
+        log = unskew.prepare(rows | {"title": none}, tmp_path / "out")
+        assert log.items.titles is None
+        assert "title" not in log.table().column_names
+    log = unskew.prepare(rows | {"title": ["", None, "Y"]}, tmp_path / "out")
+    assert log.items.titles.to_pylist() == [None, "Y"]
+
+
+def test_of_tied_duplicates_the_one_with_a_title_stays(tmp_path: Path) -> None:
+    rows = {"user": ["a", "a", "b"], "item": ["x", "x", "y"], "time": [1, 1, 2], "title": ["X", None, "Y"]}
+    turned = {name: values[::-1] for name, values in rows.items()}
+    for table in (rows, turned):
+        assert unskew.prepare(table, tmp_path / "out").items.titles.to_pylist() == ["X", "Y"]
+
+
+@pytest.mark.cluster
+@pytest.mark.filterwarnings("default")
+def test_spark_keeps_the_same_titles(tmp_path: Path) -> None:
+    rows = {"user": ["a", "a", "b"], "item": ["x", "x", "y"], "time": [1, 1, 2], "title": ["X", None, "Y"]}
+    compare(pa.table(rows), tmp_path)
+
+
 def test_columns_are_sorted_flat_and_small(tmp_path: Path) -> None:
     log = unskew.prepare(random_table(), tmp_path / "out")
     positives = log.positives
@@ -174,5 +199,5 @@ def test_spilling_to_disk_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_unknown_settings_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="mincount"):
+    with pytest.raises(unskew.BadInput, match="no setting 'mincount'; did you mean 'min_count'"):
         unskew.prepare(random_table(), tmp_path / "out", mincount=3)

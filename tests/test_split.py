@@ -110,14 +110,14 @@ def test_rare_ids_by_hand() -> None:
     split = unskew.split(log, shares=(6, 0, 3), min_count=2)  # training: a 3, b 2, c 1; x 4, y 1, z 1
     assert (split.known_users, split.known_items, split.min_count) == (3, 3, 2)
     for vocabulary, known, rare in (
-        (log.users, split.user_ids, ["c"]),
-        (log.items, split.item_ids, ["y", "z"]),
+        (log.users, split.known.users, ["c"]),
+        (log.items, split.known.items, ["y", "z"]),
     ):
         assert known.size == 3
         assert known.rare is not None
         assert vocabulary.of(np.flatnonzero(known.rare)).to_pylist() == rare
     everyone = unskew.split(log, shares=(6, 0, 3))
-    assert everyone.user_ids.rare is everyone.item_ids.rare is None
+    assert everyone.known.users.rare is everyone.known.items.rare is None
     assert (split.mask("train") == everyone.mask("train")).all()  # a threshold moves no row
 
 
@@ -131,9 +131,9 @@ def test_the_threshold_of_prepare_is_the_default_of_split(tmp_path: Path) -> Non
     counts = {
         item: sum(row[1] == item for row in taken) for item in log.items.ids.to_pylist()[: split.known_items]
     }
-    assert split.item_ids.rare is not None
-    assert split.item_ids.rare.tolist() == [count < 3 for count in counts.values()]
-    assert unskew.split(log, min_count=1).item_ids.rare is None  # the caller has the last word
+    assert split.known.items.rare is not None
+    assert split.known.items.rare.tolist() == [count < 3 for count in counts.values()]
+    assert unskew.split(log, min_count=1).known.items.rare is None  # the caller has the last word
     with pytest.raises(unskew.BadInput, match="min_count 0: expected at least 1"):
         unskew.split(log, min_count=0)
 

@@ -10,8 +10,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import unskew
 from tests.conftest import random_table
+from tests.runs import train
 from unskew.cli import main
-from unskew.run import RunFolder, train
+from unskew.run import RunFolder
 from unskew.tracking import tensorboard
 from unskew.train import Trainer
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import unskew
 from unskew.data.batch import bare_contexts
 from unskew.data.views import PAD
-from unskew.models.base import DotProduct
+from unskew.models.base import DotProduct, build
 from unskew.models.bert4rec import BERT4Rec
 from unskew.models.fpmc import FPMC
 from unskew.models.gru4rec import GRU4Rec
@@ -44,7 +44,7 @@ def split() -> unskew.Split:
 
 
 def gru4rec(state: State) -> DotProduct:
-    model = GRU4Rec(split(), GRU4Rec.Config(width=WIDTH, hidden=2 * WIDTH, history=LENGTH))
+    model = build(GRU4Rec, split(), GRU4Rec.Config(width=WIDTH, hidden=2 * WIDTH, history=LENGTH))
     model.items.weight.copy_(state["item_embedding.weight"][1:])
     for name, parameter in model.gru.named_parameters():
         parameter.copy_(state[f"gru_layers.{name}"]) if name.startswith("weight") else parameter.zero_()
@@ -53,7 +53,7 @@ def gru4rec(state: State) -> DotProduct:
 
 
 def stamp(state: State) -> DotProduct:
-    model = STAMP(split(), STAMP.Config(width=WIDTH, history=LENGTH))
+    model = build(STAMP, split(), STAMP.Config(width=WIDTH, history=LENGTH))
     model.items.weight.copy_(state["item_embedding.weight"][1:])
     for layer, name in ((model.of_item, "w1"), (model.of_last, "w2"), (model.of_mean, "w3")):
         layer.weight.copy_(state[f"{name}.weight"])
@@ -65,7 +65,7 @@ def stamp(state: State) -> DotProduct:
 
 
 def fpmc(state: State) -> DotProduct:
-    model = FPMC(split(), FPMC.Config(width=WIDTH))
+    model = build(FPMC, split(), FPMC.Config(width=WIDTH))
     model.users.weight.copy_(state["UI_emb.weight"][1:])
     model.items.weight.copy_(torch.cat([state["IU_emb.weight"], state["IL_emb.weight"]], dim=1)[1:])
     model.basket.weight.copy_(state["LI_emb.weight"][1:])
@@ -74,7 +74,9 @@ def fpmc(state: State) -> DotProduct:
 
 def bert4rec(state: State) -> DotProduct:
     """RecBole drops the oldest item, even of a short history; so is what our model is given (`shorter`)."""
-    model = BERT4Rec(split(), BERT4Rec.Config(width=WIDTH, inner=4 * WIDTH, heads=HEADS, history=LENGTH - 1))
+    model = build(
+        BERT4Rec, split(), BERT4Rec.Config(width=WIDTH, inner=4 * WIDTH, heads=HEADS, history=LENGTH - 1)
+    )
     model.items.weight.copy_(state["item_embedding.weight"][1:-1])
     model.items.unknown.copy_(state["item_embedding.weight"][-1])
     model.bias.weight.copy_(state["output_bias"][1:, None])
@@ -94,7 +96,7 @@ def lightsans(state: State) -> DotProduct:
     config = LightSANs.Config(
         width=WIDTH, inner=4 * WIDTH, heads=HEADS, history=LENGTH, interests=3, softmax_axis="query"
     )
-    model = LightSANs(split(), config)
+    model = build(LightSANs, split(), config)
     model.items.weight.copy_(state["item_embedding.weight"][1:])
     model.positions.copy_(
         state["position_embedding.weight"].flip(0)
@@ -153,14 +155,14 @@ MODELS: dict[str, tuple[Callable[[State], DotProduct], str]] = {
 @torch.no_grad()
 def main() -> int:
     worst = {}
-    for name, (build, key) in MODELS.items():
+    for name, (make, key) in MODELS.items():
         stored = np.load(REFERENCE / f"{name}.npz")
         state = {
             path.removeprefix("state/"): torch.from_numpy(stored[path])
             for path in stored.files
             if path.startswith("state/")
         }
-        model, differences = build(state), []
+        model, differences = make(state), []
         for user, history, expected in zip(stored["user"], stored["history"], stored[key], strict=True):
             read = history[history != PAD]
             if name == "LightSANs" and len(read) < LENGTH:

@@ -40,9 +40,9 @@ from unskew.data.split import Split
 from unskew.errors import BadInput, UnskewError
 from unskew.evaluate import evaluation, rank
 from unskew.models.base import MODELS as REGISTERED
-from unskew.models.base import Phase, Stage
+from unskew.models.base import Phase, Stage, Training
 from unskew.run import train
-from unskew.train import Trainer, Training
+from unskew.train import Trainer
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results" / "recbole.jsonl"

@@ -9,7 +9,8 @@ from unskew.errors import BadInput, Leak, UnskewError
 from unskew.world.simulate import World, simulate
 
 if TYPE_CHECKING:
-    from unskew.api import DEPS, Debiased, Model, create_model, load
+    from unskew.api import Model, load, resume
+    from unskew.create import DEPS, Debiased, create_model
     from unskew.evaluate import Evaluation
     from unskew.significance import Comparison, compare
     from unskew.timeline import Rolling, rolling
@@ -33,6 +34,7 @@ __all__ = [
     "load",
     "prepare",
     "read",
+    "resume",
     "rolling",
     "simulate",
     "split",
@@ -43,16 +45,12 @@ def __getattr__(name: str) -> Any:
     """Models need torch, which takes seconds to import: who only prepares data does not wait for it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from unskew import api, evaluate, significance, timeline
+    from unskew import api, create, evaluate, significance, timeline
 
-    rooms = {
-        "Evaluation": evaluate,
-        "Comparison": significance,
-        "compare": significance,
-        "Rolling": timeline,
-        "rolling": timeline,
-    }
-    return getattr(rooms.get(name, api), name)
+    for room in (api, create, evaluate, significance, timeline):
+        if hasattr(room, name):
+            return getattr(room, name)
+    raise AssertionError(f"{name} is nowhere")
 
 
 def __dir__() -> list[str]:

@@ -6,41 +6,33 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 import unskew.models as _registered  # noqa: F401 (fills the registry)
-from unskew.config import check, configured, fits, in_words, names_of
-from unskew.data.batch import Batch, batch_of_rows
+from unskew.config import rebuilt
 from unskew.data.held_out import Protocol, held_out
 from unskew.data.log import Log
-from unskew.data.split import Part, Split
+from unskew.data.split import Part, Split, split
 from unskew.data.views import Ints
 from unskew.errors import BadInput, NothingToRank
 from unskew.evaluate import CUTOFFS, Evaluation, evaluation, rank
-from unskew.models import deps
-from unskew.models.base import ModelConfig, Recommender, model_named
-from unskew.progress import progress
+from unskew.models.base import ModelConfig, Recommender, Training, model_named
+from unskew.progress import shown
 from unskew.propensity.estimators import Propensity, Unit
-from unskew.ranker import Recommendations, for_histories, for_users
-from unskew.run import RunFolder, card_of, sizes, train, weights_of
+from unskew.propensity.export import PARTS, part_of, propensity_tables
+from unskew.ranker import Ranker, Recommendations, Wanted
+from unskew.run import Asked, RunFolder, card_of, read_config, read_records, train, weights_of
+from unskew.run import chosen as chosen_settings
 from unskew.run import load as load_run
-from unskew.storage import check_free, new_file
-from unskew.train import OnRecord, Trainer, Training
-
-PARTS: tuple[Part, ...] = ("train", "valid", "test")
-ESTIMATES = ("item_view", "user_view", "weight")
-BLOCK = 1024  # rows whose propensities are computed together
-ROW_GROUP = 64 * BLOCK  # rows that are written together
+from unskew.storage import check_free, save_frames
+from unskew.train import OnRecord, Trainer
 
 
 class Model:
@@ -50,14 +42,17 @@ class Model:
         self.name, self.config, self.training = name, config, training
         self.network: Recommender | None = None
         self.records: list[dict[str, Any]] = []
-        self._log: Log | None = None
+        self._log: Log | None = None  # that it recommends from
+        self._ranker: Ranker | None = None
         self._trainer: Trainer | None = None  # of `fit`
+        self._asked: Asked | None = None
         self._folder: Path | None = None  # of `load`
         self._borders = (0, 0)  # in time, of the training and the validation part
         self._repeats = False  # whether past items can be recommended again, as in the evaluation
         self._weights: dict[str, dict[str, Tensor]] = {}  # that each version of the validation part chose
         self._choose_by = "ordinary"  # the version whose weights recommend
         self._data = ""  # the hash of the data that it was trained on
+        self._sizes = (0, 0)  # how many users and items it knows
 
     def __repr__(self) -> str:
         return f"{self.name} ({'trained' if self.network is not None else 'not trained'}): {self.config}"
@@ -68,22 +63,53 @@ class Model:
         folder: str | os.PathLike[str] | None = None,
         resume: bool = False,
         on_record: OnRecord | None = None,
+        show_progress: bool = True,
+        chosen: dict[str, float] | None = None,
     ) -> "Model":
-        """Train on the training part, stop by the validation part. With a folder, a killed training can be
-        resumed.
+        """Train on the training part and stop by the validation part.
 
-        `on_record` is called with the record of each round; when a run is resumed, first with those that it
-        has already.
+        folder: where the run is stored while it is trained, so that it can be stopped and resumed.
+        resume: go on with the run in that folder. It may have more rounds now; everything else must be equal.
+        on_record: called with the record of each round; of a resumed run, first with those that it has
+            already.
+        show_progress: whether progress is shown on standard error.
+        chosen: settings that another run's validation part chose, by their names in the model's state.
         """
-        path = None if folder is None else Path(folder)
-        self.network, trainer = train(
-            split, self.name, self.config, self.training, path, resume, on_record=on_record
-        )
-        self.records, self._log = trainer.records, split.log
+        self._asked = Asked(self.name, self.config, self.training, split.log.folder or "", chosen)
+        with _progress(show_progress):
+            path = None if folder is None else Path(folder)
+            self.network, trainer = train(split, self._asked, path, resume, on_record)
+        self.records, self._log, self._ranker = trainer.records, split.log, None
         self._borders, self._repeats = (split.train_end, split.valid_end), split.repeats
         self._weights, self._choose_by = weights_of(trainer), trainer.choose_by
         self._trainer, self._folder, self._data = trainer, None, ""
+        self._sizes = split.known_users, split.known_items
         return self
+
+    def refit(
+        self,
+        log: Log,
+        folder: str | os.PathLike[str] | None = None,
+        on_record: OnRecord | None = None,
+        show_progress: bool = True,
+    ) -> "Model":
+        """A new model of the same kind, trained on all of a log, with what validation chose for this one: the
+        number of rounds, and settings that no gradient learns. Usually the log is the same one, or a newer
+        one.
+        """
+        network = self._trained()
+        rounds, chosen = self._chosen_rounds(), chosen_settings(network, self._weights[self._choose_by])
+        everything = split(log, shares=(100, 0, 0), repeats="keep" if self._repeats else "hide")
+        training = replace(self.training, rounds=max(rounds, 1), choose_by=self._choose_by)  # type: ignore[arg-type]
+        made = Model(self.name, self.config, training)
+        return made.fit(everything, folder, False, on_record, show_progress, chosen)
+
+    def _chosen_rounds(self) -> int:
+        """The round whose weights recommend; where nothing was validated, the last one."""
+        scores = [record for record in self.records if self._choose_by in record.get("valid", {})]
+        if not scores:
+            return max((record["round"] for record in self.records), default=1)
+        return int(max(scores, key=lambda record: record["valid"][self._choose_by]["ndcg@10"])["round"])
 
     def evaluate(
         self,
@@ -95,17 +121,20 @@ class Model:
         cutoffs: tuple[int, ...] = CUTOFFS,
         choose_by: str | None = None,
         until: int | None = None,
+        show_progress: bool = True,
     ) -> Evaluation:
         """Rank the positives of the test part.
 
-        test: one of `unskew.data.held_out`, by default `ordinary`, and `authors` with the protocol of that
-        name.
+        protocol: among what each positive is ranked: `full` (the whole catalogue), `uni100` (100 uniformly
+            drawn items) or `authors` (the same, pooled by user).
+        test: one of `unskew.data.held_out`; by default `ordinary`, and `authors` with the protocol of that
+            name.
         sample: rank a fixed, seeded sample of so many positives; their weights come from the whole part.
         seed: of that sample, of the drawn candidates of `uni100` and `authors`, and of the authors'
-        resampling.
+            resampling.
         cutoffs: the K of NDCG@K, HR@K and MRR@K.
-        choose_by: the version of the validation part whose weights are used; by default the test's own, where
-        there is one.
+        choose_by: the version of the validation part whose weights are used; by default the test's own
+            version, where there is one.
         until: rank only what happened before this time.
         """
         self._same_ids(split.log)
@@ -115,23 +144,19 @@ class Model:
         test = test or ("authors" if protocol == "authors" else "ordinary")
         tested = held_out(split, "test", test, sample, seed, until)
         if not len(tested.rows):
-            why = (
-                "nothing was shown together with a positive and not clicked"
-                if test == "shown"
-                else "it has no positives"
-            )
+            alone = "nothing was shown together with a positive and not clicked"
+            why = alone if test == "shown" else "it has no positives"
             raise NothingToRank(f"nothing to rank in the {test} test: {why}")
         network, by = self._chosen_for(test, choose_by)
         try:
-            ranked = rank(network, split, tested.rows, seed, max(cutoffs))
+            with _progress(show_progress):
+                ranked = rank(network, split, tested.rows, seed, max(cutoffs))
         finally:
             network.load_state_dict(self._weights[self._choose_by])
         found = evaluation(split, ranked, protocol, tested, cutoffs)
         self._data = self._data or split.log.fingerprint()
-        found.about.update(
-            weights_chosen_by=by, seed=seed, sample=sample, model=self.name, training_seed=self.training.seed
-        )
-        found.about.update(data=self._data, settings=settings_key(self))
+        found.about.update(weights_chosen_by=by, seed=seed, sample=sample, model=self.name)
+        found.about.update(training_seed=self.training.seed, data=self._data, settings=settings_key(self))
         return found
 
     def _chosen_for(self, test: str, choose_by: str | None) -> tuple[Recommender, str]:
@@ -146,16 +171,10 @@ class Model:
 
     def _not_trained_on(self, split: Split) -> None:
         train_end, valid_end = self._borders
-        if split.valid_end < train_end:
-            raise BadInput(
-                f"this model was trained on rows before {train_end}, and the test part begins at "
-                f"{split.valid_end}"
-            )
-        if split.valid_end < valid_end:
-            raise BadInput(
-                f"this model was chosen on rows before {valid_end}, and the test part begins at "
-                f"{split.valid_end}"
-            )
+        for end, done in ((train_end, "trained"), (valid_end, "chosen")):
+            if split.valid_end < end:
+                begins = f"the test part begins at {split.valid_end}"
+                raise BadInput(f"this model was {done} on rows before {end}, and {begins}")
 
     def recommend(
         self,
@@ -163,32 +182,72 @@ class Model:
         histories: Sequence[Sequence[Any]] | None = None,
         k: int = 10,
         include_seen: bool | None = None,
+        log: Log | None = None,
+        candidates: Sequence[Any] | None = None,
+        exclude: Sequence[Any] = (),
     ) -> Recommendations:
-        """The k best items now, for users of the log or for bare histories of item ids, as `user_id, item_id,
-        score, rank`.
+        """The k best items now, for users of the log or after bare histories of item ids, as a frame
+        `user_id, item_id, score, rank`.
 
         include_seen: whether items of the history can be recommended again; by default as in the evaluation
-        of this model.
+            of this model.
+        log: a newer log, which goes on from the one that the model was trained on; by default that one.
+        candidates: the ids of the only items that can be recommended.
+        exclude: the ids of items that are not recommended.
         """
         if (users is None) == (histories is None):
             raise BadInput("expected users or histories, one of the two")
-        network, log = self._trained(), self._known()
-        seen = self._repeats if include_seen is None else include_seen
+        ranker, wanted = self._ranking(log), self._wanted(k, include_seen, candidates, exclude)
         if users is not None:
-            return for_users(network, log, users, k, seen)
-        return for_histories(network, log, histories, k, seen)  # type: ignore[arg-type]
+            return ranker.for_users(users, wanted)
+        assert histories is not None
+        return ranker.for_histories(histories, wanted)
+
+    def save_recommendations(
+        self,
+        file: str | os.PathLike[str],
+        k: int = 10,
+        include_seen: bool | None = None,
+        log: Log | None = None,
+        candidates: Sequence[Any] | None = None,
+        exclude: Sequence[Any] = (),
+        show_progress: bool = True,
+    ) -> int:
+        """Write the k best items of every user of the log to a file, block by block: Parquet, or CSV or JSON
+        lines if its name ends with .csv or .jsonl. Returns the number of users. For the other parameters see
+        `recommend`."""
+        ranker, wanted = self._ranking(log), self._wanted(k, include_seen, candidates, exclude)
+        with _progress(show_progress):
+            save_frames((found.table for found in ranker.for_everybody(wanted)), Path(file))
+        return len(ranker.log.users)
+
+    def _ranking(self, log: Log | None) -> Ranker:
+        """The ranker of the model, which keeps its catalogue between calls."""
+        network, known = self._trained(), self.known_log
+        if self._ranker is None:
+            self._ranker = Ranker(network, known)
+        if log is not None:
+            self._same_ids(log)
+        self._ranker.follow(log or known)
+        return self._ranker
+
+    def _wanted(
+        self, k: int, include_seen: bool | None, candidates: Sequence[Any] | None, exclude: Sequence[Any]
+    ) -> Wanted:
+        return Wanted(k, self._repeats if include_seen is None else include_seen, candidates, exclude)
 
     def chosen_by(self, criterion: str) -> "Model":
-        """The same model, recommending with the weights that another version of the validation part chose."""
+        """The same model, which recommends with the weights that another version of the validation part
+        chose."""
         self._chosen_for(criterion, criterion)
-        self._choose_by = criterion
+        self._choose_by, self._ranker = criterion, None
         if self._trainer is not None:
             self._trainer.choose_by = criterion  # type: ignore[assignment]
         return self
 
     @property
     def propensity(self) -> Propensity:
-        """What it estimates propensities with."""
+        """The estimator of propensities in this model."""
         network = self._trained()
         found = getattr(network, "propensity", None)
         if not isinstance(found, Propensity):
@@ -202,56 +261,29 @@ class Model:
             )
         return found
 
-    def propensities(self, log: Log) -> pa.Table:
-        """Of each row of a log both propensities, the weight, and the part of the run's split that it is in;
-        with the caller's ids."""
-        return pa.concat_tables(self._propensities(log))
+    def propensities(self, log: Log, rows: Ints | None = None) -> pa.Table:
+        """Of each row of a log (or of some rows), with the caller's ids: both propensities, the weight, and
+        the part of the run's split that it is in."""
+        return pa.concat_tables(self._propensities(log, rows))
 
     def save_propensities(self, log: Log, file: str | os.PathLike[str]) -> dict[Part, int]:
-        """The same as a Parquet file, whole or not at all, block by block. Returns how many rows each part
-        has."""
-        blocks = self._propensities(log)
-        with new_file(Path(file)) as target:
-            first = next(blocks)
-            with pq.ParquetWriter(target, first.schema) as writer:
-                for block in chain([first], blocks):
-                    writer.write_table(block)
-        return dict(zip(PARTS, np.bincount(self._part(log.time), minlength=len(PARTS)).tolist(), strict=True))
+        """The same as a Parquet file, whole or not at all, written block by block. Returns how many rows each
+        part has."""
+        save_frames(self._propensities(log), Path(file))
+        counts = np.bincount(part_of(self._borders, log.time), minlength=len(PARTS)).tolist()
+        return dict(zip(PARTS, counts, strict=True))
 
-    def _propensities(self, log: Log) -> Iterator[pa.Table]:
-        """Refuses at once, computes as it is asked."""
+    def _propensities(self, log: Log, rows: Ints | None = None) -> Iterator[pa.Table]:
         estimator, network = self.propensity, self._trained().eval()
         self._same_ids(log)
         # The estimator of a wrapper reads as far as its own settings say, whatever its backbone reads.
-        past = (
-            getattr(self.config, "past_items", network.history),
-            getattr(self.config, "past_users", network.audience),
-        )
-
-        def tables() -> Iterator[pa.Table]:
-            with progress("propensities", len(log)) as job:
-                for first in range(0, len(log), ROW_GROUP):
-                    rows = np.arange(first, min(first + ROW_GROUP, len(log)))
-                    columns = {"user": log.users.of(log.user[rows]), "item": log.items.of(log.item[rows])}
-                    columns |= {"time": pa.array(log.time[rows]), "label": pa.array(log.label[rows])}
-                    found = np.concatenate(
-                        [_estimates(estimator, batch_of_rows(log, some, *past)) for some in _blocks(rows)]
-                    )
-                    columns |= {
-                        name: pa.array(found[:, place], from_pandas=True)
-                        for place, name in enumerate(ESTIMATES)
-                    }
-                    yield pa.table(columns | {"part": pa.array(np.array(PARTS)[self._part(log.time[rows])])})
-                    job.advance(len(rows))
-
-        return tables()
-
-    def _part(self, time: Ints) -> Ints:
-        """Which part of the split that it was trained on each time is in."""
-        return np.searchsorted(self._borders, time, "right")
+        items = getattr(self.config, "past_items", network.history)
+        users = getattr(self.config, "past_users", network.audience)
+        return propensity_tables(estimator, log, self._borders, (items, users), rows)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """The run of `fit`, written after the fact: the same files."""
+        """Write the run of `fit` after the fact, with the same files as if it had had a folder from the
+        start."""
         self._trained()
         target = Path(folder)
         check_free(target)
@@ -269,27 +301,23 @@ class Model:
             shutil.rmtree(scratch, ignore_errors=True)
 
     def _write(self, trainer: Trainer, folder: Path) -> None:
-        split = trainer.split
-        asked = {
-            "model": self.name,
-            "config": dataclasses.asdict(self.config),
-            "training": dataclasses.asdict(self.training),
-        }
-        asked |= {"split": dataclasses.asdict(split.settings), "data": ""}
-        store = RunFolder.begin(
-            folder, asked | sizes(split) | {"hash": split.log.fingerprint()}, resume=False
-        )
-        store.finish(trainer, split, card_of(split, trainer, asked))
+        assert self._asked is not None
+        cut, document = trainer.split, self._asked.document(trainer.split)
+        store = RunFolder.begin(folder, document, resume=False)
+        store.card = lambda trainer: card_of(cut, trainer, document)
+        store.remember(cut, trainer.model.audience)
+        store.finish(trainer)
 
     def _same_ids(self, log: Log) -> None:
         """Codes mean something only in the log that they were learned on, or in one that goes on from it."""
         self._trained()
-        known = self._known()
-        for mine, theirs in ((known.users.ids, log.users.ids), (known.items.ids, log.items.ids)):
-            if not theirs[: len(mine)].equals(mine):
+        known = self.known_log
+        sides = (known.users.ids, log.users.ids), (known.items.ids, log.items.ids)
+        for size, (mine, theirs) in zip(self._sizes, sides, strict=True):
+            if not theirs[:size].equals(mine[:size]):
                 raise BadInput(
-                    "expected the log that the model was trained on: this one numbers its users and items "
-                    "differently"
+                    "expected the log that the model was trained on, or one that goes on from it: this one "
+                    "numbers its users and items differently"
                 )
 
     def _trained(self) -> Recommender:
@@ -297,99 +325,72 @@ class Model:
             raise BadInput(f"{self.name} is not trained: call fit first")
         return self.network
 
-    def _known(self) -> Log:
-        assert self._log is not None
+    @property
+    def known_log(self) -> Log:
+        """What it recommends from: the log that it was trained on, or what a stored run remembers of it."""
+        if self._log is None:
+            raise BadInput(f"{self.name} is not trained: call fit first")
         return self._log
 
 
-def _blocks(rows: Ints) -> list[Ints]:
-    return [rows[first : first + BLOCK] for first in range(0, len(rows), BLOCK)]
-
-
-@torch.no_grad()
-def _estimates(estimator: Propensity, batch: Batch) -> NDArray[np.float64]:
-    """Both views and the weight of each row, (rows, 3); nan where there is no such view."""
-    weight = estimator.weights(batch)
-    views = (estimator.item_view(batch), estimator.user_view(batch))
-    columns = [torch.full_like(weight, torch.nan) if view is None else view for view in views]
-    return torch.cat([*columns, weight], dim=1).numpy().astype(np.float64)
+def _progress(show: bool) -> AbstractContextManager[None]:
+    return shown() if show else nullcontext()
 
 
 def load(folder: str | os.PathLike[str]) -> Model:
-    """A model from the run that it was trained in."""
+    """A model from the run that it was trained in. A run that was stopped has its best weights so far."""
     found = load_run(folder)
     cut = found.card["split"]
     made = Model(found.config["model"], found.network.config, Training(**found.config["training"]))
     made.network, made._log, made._folder = found.network, found.log, Path(folder)
     made._borders, made._repeats = (cut["train_end"], cut["valid_end"]), cut["repeats"]
-    made._weights, made._choose_by, made._data = (
-        found.weights,
-        found.card["choose_by"],
-        found.card["data"]["hash"],
-    )
+    made._weights, made._choose_by = found.weights, found.card["choose_by"]
+    made._data, made.records = found.card["data"]["hash"], read_records(Path(folder))
+    made._sizes = cut["known_users"], cut["known_items"]
     return made
 
 
+def resume(
+    folder: str | os.PathLike[str],
+    split: Split | None = None,
+    rounds: int | None = None,
+    patience: int | None = None,
+    on_record: OnRecord | None = None,
+    show_progress: bool = True,
+) -> Model:
+    """Go on with a run that was stopped, or add rounds to one that was not.
+
+    split: what it was trained on; by default the prepared folder that it names is opened and cut again.
+    rounds, patience: new limits; by default those that the run has.
+    """
+    config = read_config(Path(folder))
+    kind = model_named(config["model"])
+    limits = {"rounds": rounds, "patience": patience}
+    given = {name: value for name, value in limits.items() if value is not None}
+    training = Training(**config["training"] | given)
+    made = Model(config["model"], rebuilt(kind.Config, config["config"]), training)
+    cut = split_of(config) if split is None else split
+    return made.fit(cut, folder, True, on_record, show_progress, config["chosen"])
+
+
+def split_of(config: dict[str, Any], data: str | os.PathLike[str] | None = None) -> Split:
+    """The split that a run was trained on, from its configuration. `data` is where the prepared folder is
+    now, if it has moved."""
+    if data is None and not config["data"]:
+        raise BadInput(
+            "this run was trained from Python and does not know where its data is; say it (--data)"
+        )
+    if data is None and not Path(config["data"]).exists():
+        raise BadInput(
+            f"{config['data']}: the data of this run is gone or has moved; say where it is (--data)"
+        )
+    log = Log.open(data or config["data"])
+    if log.fingerprint() != config["hash"]:
+        raise BadInput(f"{data or config['data']}: not the data that this run was trained on")
+    return split(log, **{**config["split"], "shares": tuple(config["split"]["shares"])})
+
+
 def settings_key(model: Model) -> str:
-    """Two models with the same one differ in nothing but the seed."""
+    """Two models with the same key differ in nothing but the seed."""
     training = {name: value for name, value in dataclasses.asdict(model.training).items() if name != "seed"}
     return json.dumps([model.name, dataclasses.asdict(model.config), training], sort_keys=True, default=str)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Settings(deps.DEPS.Config, Training):
-    """DEPS and its training in one."""
-
-
-@configured(_Settings)
-def DEPS(settings: _Settings) -> Model:  # noqa: N802 (reads like the class it stands for)
-    """The paper's model: dual propensities, dual transformers, two stages."""
-    return create_model("deps", dataclasses.asdict(settings))
-
-
-def Debiased(backbone: str, settings: dict[str, Any] | None = None) -> Model:  # noqa: N802
-    """Any registered model with its pairs weighted by inverse propensities: `Debiased("gru4rec",
-    {"propensity": "dual", "width": 64})`.
-
-    Settings are those of `unskew.models.debiased.Weighting`, of the backbone and of training.
-    """
-    return create_model(f"debiased-{backbone}", settings)
-
-
-def create_model(name: str, settings: dict[str, Any] | None = None) -> Model:
-    """Any registered model from one flat set of settings: its own, its backbone's if it has one, and those of
-    training.
-
-    `unskew models` lists names and settings; what is not given is as in the model's paper.
-    """
-    settings = settings or {}
-    kind = model_named(name)
-    names = [*names_of(kind.Config), *names_of(Training)]
-    twice = [setting for setting in settings if names.count(setting) > 1]
-    if twice:
-        raise BadInput(
-            f"{name}: {twice[0]!r} is a setting of two of its parts; say it in its Config, where each part "
-            "has its own"
-        )
-    left = dict(settings)
-    config = _taken(kind.Config, left)
-    training = _taken(Training, left, kind.recipe)
-    if left:
-        raise BadInput(f"{name} has no setting {sorted(left)[0]!r}")
-    check(config)
-    check(training)
-    return Model(name, config, training)
-
-
-def _taken(kind: Any, settings: dict[str, Any], defaults: dict[str, Any] | None = None) -> Any:
-    """An instance of these settings; what was given for it is taken out of the given ones."""
-    hints, found = get_type_hints(kind), dict(defaults or {})
-    for field in dataclasses.fields(kind):
-        if dataclasses.is_dataclass(hints[field.name]):
-            found[field.name] = _taken(hints[field.name], settings)
-        elif field.name in settings:
-            value = settings.pop(field.name)
-            if not fits(value, hints[field.name]):
-                raise BadInput(f"{field.name} {value!r}: expected {in_words(hints[field.name])}")
-            found[field.name] = value
-    return kind(**found)

@@ -1,5 +1,5 @@
 """Settings are frozen dataclasses, written once: they are the keywords of the Python functions and the flags
-of the command line."""
+of the command line. The text below a field explains it in both, and its range stands in its type."""
 
 import ast
 import difflib
@@ -7,11 +7,12 @@ import functools
 import inspect
 import math
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import pairwise
 from types import NoneType, UnionType
 from typing import (
+    Annotated,
     Any,
     Concatenate,
     Generic,
@@ -51,17 +52,20 @@ class configured(Generic[P, C]):  # noqa: N801 (used as a decorator)
         hints = get_type_hints(self.settings)
         given = list(inspect.signature(function).parameters.values())[:-1]
         fields = list(inspect.signature(self.settings).parameters.values())
-        signature = inspect.Signature(
-            [*given, *fields], return_annotation=inspect.signature(function).return_annotation
-        )
+        result = inspect.signature(function).return_annotation
+        signature = inspect.Signature([*given, *fields], return_annotation=result)
+        allowed = {parameter.name for parameter in (*given, *fields)}
 
         @functools.wraps(function)
         def call(*args: Any, **keywords: Any) -> R:
+            for name in keywords:
+                if name not in allowed:
+                    near = did_you_mean(name, allowed)
+                    raise BadInput(f"{function.__name__} has no setting {name!r}{near}")
             arguments = signature.bind(*args, **keywords).arguments
             leading = [arguments.pop(parameter.name) for parameter in given]
             for name, value in arguments.items():
-                if not fits(value, hints[name]):
-                    raise BadInput(f"{name} {value!r}: expected {in_words(hints[name])}")
+                check_type(name, value, hints[name])
             return function(*leading, self.settings(**arguments))  # type: ignore[call-arg]
 
         call.__signature__ = signature  # type: ignore[attr-defined]
@@ -69,19 +73,24 @@ class configured(Generic[P, C]):  # noqa: N801 (used as a decorator)
         return call
 
 
+def check_type(name: str, value: Any, hint: Any) -> None:
+    """Refuse a value that is not of the type that its field says."""
+    if not fits(value, hint):
+        raise BadInput(f"{name} {value!r}: expected {in_words(hint)}")
+
+
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is what its field says: one of some words, a finite number, text, a yes or no, or
-    several of these."""
+    """Whether a value has the type of its field: one of several words, a finite number, text, True or False,
+    or several of these."""
+    if get_origin(hint) is Annotated:
+        return fits(value, get_args(hint)[0])
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     if get_origin(hint) in (Union, UnionType):
         return any(fits(value, part) for part in get_args(hint))
     if get_origin(hint) is tuple:
-        return (
-            isinstance(value, list | tuple)
-            and len(value) == len(get_args(hint))
-            and all(map(fits, value, get_args(hint)))
-        )
+        parts = get_args(hint)
+        return isinstance(value, list | tuple) and len(value) == len(parts) and all(map(fits, value, parts))
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if hint is int:
@@ -91,6 +100,8 @@ def fits(value: Any, hint: Any) -> bool:
 
 @dataclass(frozen=True)
 class Range:
+    """The numbers that a setting may be, as a note on its type: `Annotated[int, Range(least=1)]`."""
+
     least: float = -math.inf
     above: float = -math.inf
     most: float = math.inf
@@ -103,51 +114,39 @@ class Range:
         return " and ".join(f"{words} {bound:g}" for words, bound in bounds if math.isfinite(bound))
 
 
-SOME, ANY_NUMBER, POSITIVE, SHARE = Range(least=1), Range(least=0), Range(above=0), Range(least=0, most=1)
-
-# What a setting of a model or of its training may be, by its name: one place for all models, those to come
-# included. `_width` is every name whose last word is that; a name of its own goes before. What means
-# something else in some model (a clip, a decay) is checked there.
-RANGES = {
-    **dict.fromkeys(
-        (
-            "_width",
-            "_layers",
-            "_heads",
-            "inner",
-            "hidden",
-            "history",
-            "past_items",
-            "neighbours",
-            "copies",
-            "samples",
-        ),
-        SOME,
-    ),
-    **dict.fromkeys(("rounds", "batch_size", "sequences"), SOME),
-    **dict.fromkeys(
-        ("_rounds", "_epochs", "patience", "negatives", "valid_rows", "seed", "audience", "past_users"),
-        ANY_NUMBER,
-    ),
-    **dict.fromkeys(("weight_decay", "mlm_weight", "shrink"), ANY_NUMBER),
-    **dict.fromkeys(("learning_rate", "gradient_norm"), POSITIVE),
-    **dict.fromkeys(("alpha", "masked", "hidden_ids", "newest_only"), SHARE),
-    "_dropout": Range(least=0, most=0.99),
-}
+# The ranges that most settings have.
+AtLeast0 = Annotated[int, Range(least=0)]
+AtLeast1 = Annotated[int, Range(least=1)]
+NotNegative = Annotated[float, Range(least=0)]
+Positive = Annotated[float, Range(above=0)]
+Share = Annotated[float, Range(least=0, most=1)]
+Probability = Annotated[float, Range(above=0, most=1)]  # one that is divided by
+Dropped = Annotated[float, Range(least=0, most=0.99)]  # a share of activations
 
 
 def check(settings: Any) -> None:
-    """Settings of a model or of its training within their ranges, settings within settings included."""
+    """Refuse settings outside the ranges that their fields say, settings within settings included."""
+    hints = get_type_hints(type(settings), include_extras=True)
     for field in fields(settings):
         value = getattr(settings, field.name)
-        allowed = RANGES.get(field.name, RANGES.get(f"_{field.name.rpartition('_')[2]}"))
         if is_dataclass(value):
             check(value)
-        elif allowed is not None and isinstance(value, int | float) and value not in allowed:
-            raise BadInput(f"{field.name} {value}: expected {allowed}")
+        elif isinstance(value, int | float):
+            for allowed in _ranges(hints[field.name]):
+                if value not in allowed:
+                    raise BadInput(f"{field.name} {value}: expected {allowed}")
     width, heads = getattr(settings, "width", 0), getattr(settings, "heads", 1)
     if width % heads:
         raise BadInput(f"heads {heads}: expected a divisor of width, {width}")
+
+
+def _ranges(hint: Any) -> Iterator[Range]:
+    """The ranges in a field's type, also where the field may be None."""
+    if get_origin(hint) is Annotated:
+        yield from (note for note in hint.__metadata__ if isinstance(note, Range))
+    elif get_origin(hint) in (Union, UnionType):
+        for part in get_args(hint):
+            yield from _ranges(part)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -179,6 +178,9 @@ def rebuilt(settings: type[C], document: dict[str, Any]) -> C:
 
 
 def in_words(hint: Any) -> str:
+    """What a type is called in an error message."""
+    if get_origin(hint) is Annotated:
+        return in_words(get_args(hint)[0])
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(map(str, get_args(hint)))
     if get_origin(hint) in (Union, UnionType):

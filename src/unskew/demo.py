@@ -13,11 +13,11 @@ from unskew.data.prepare import prepare
 from unskew.data.split import Split, split
 from unskew.data.telling import Finding
 from unskew.describe.log import Inspection, inspect
+from unskew.models.base import Training
 from unskew.models.deps import DEPS
 from unskew.models.itemknn import ItemKNN
 from unskew.models.popularity import Popularity
 from unskew.report.inspect_page import inspect_page, picture
-from unskew.train import Training
 from unskew.world.simulate import simulate
 
 # Small enough for five minutes on two cores; the same for both models.

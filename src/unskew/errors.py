@@ -1,4 +1,4 @@
-"""What can go wrong, in two kinds: the caller's input, and the job itself."""
+"""Errors: the caller's input is wrong, or the job itself failed."""
 
 
 class UnskewError(Exception):
@@ -8,14 +8,15 @@ class UnskewError(Exception):
 
 
 class BadInput(UnskewError):  # noqa: N818 (callers catch what it is, not what it is called)
-    """The caller's data or settings are wrong; the message names what, where, and what was expected."""
+    """The caller's data or settings are wrong. The message says what is wrong, where, and what was
+    expected."""
 
     exit_code = 2
 
 
 class NothingToRank(BadInput):
-    """A test, or a window of it, has no positives."""
+    """A test, or a window of it, has no positives to rank."""
 
 
 class Leak(UnskewError):  # noqa: N818
-    """The leak audit found something that a model could read and must not."""
+    """The leak audit found something that a model could read but must not."""

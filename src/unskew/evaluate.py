@@ -1,23 +1,23 @@
-"""Ranks first, metrics as functions of ranks. No figure without its protocol, no comparison across two of
-them.
+"""Evaluation: rank the item of each held-out positive among candidates, then turn ranks into metrics.
 
-Candidates are all items that existed strictly before, and the same for every row: whether a user's own past
-items are among them is one setting of the split (`repeats`), which `recommend` follows, too. Protocols:
+The candidates are all items that existed strictly before. Whether the user's own past items are among them is
+a setting of the split (`repeats`), which `recommend` follows, too. The protocol says among which candidates a
+positive is ranked, and results of two protocols are never compared:
 
-  full     each positive among all candidates
-  uni100   each positive among 100 uniformly drawn ones
-  authors  the same 100, pooled by user, as the published tables do: a user with many positives hits easily
+  full     among all candidates
+  uni100   among 100 candidates, drawn uniformly at random
+  authors  among the same 100, but all positives and candidates of a user in one list, as in the published
+           tables. A user with many positives gets a hit easily
 
-The test `shown` has candidates of its own, what the same visit showed. Which positives count how much:
-`data/held_out.py`.
+The test `shown` has its own candidates: what the same visit showed. Which positives are part of a test, and
+with which weights, is decided in `data/held_out.py`.
 """
 
 import json
 import os
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,79 +31,54 @@ from unskew.data.held_out import HeldOut, Protocol, company, effective_size
 from unskew.data.log import Log
 from unskew.data.split import Split
 from unskew.data.views import PAD, Ints
-from unskew.describe.figures import gini
 from unskew.errors import BadInput, NothingToRank, UnskewError
+from unskew.metrics import METRICS, beyond_accuracy, hit, mrr, ndcg
 from unskew.progress import progress
+from unskew.segments import Segment, segments_of
 from unskew.storage import new_file
 
 Floats = NDArray[np.float64]
 
 CUTOFFS = (5, 10, 20)
 NEGATIVES = 100
-SPARE = 2  # times as many are drawn, for those that turn out to be no candidates
-BLOCK = 256  # contexts ranked between two signs of progress
-DECILES = 10
-HISTORY_LENGTHS = (1, 5, 20)  # where one group of users ends and the next begins
-
-
-# Metrics: pure functions of ranks (from 1; ties share their mean rank, so a constant scorer earns nothing)
-
-
-def ndcg(rank: Floats, cut: int) -> Floats:
-    return np.where(rank <= cut, 1 / np.log2(np.maximum(rank, 1) + 1), 0.0)
-
-
-def hit(rank: Floats, cut: int) -> Floats:
-    return (rank <= cut).astype(np.float64)
-
-
-def mrr(rank: Floats, cut: int) -> Floats:
-    return np.where(rank <= cut, 1 / np.maximum(rank, 1), 0.0)
-
-
-METRICS: dict[str, Callable[[Floats, int], Floats]] = {"ndcg": ndcg, "hr": hit, "mrr": mrr}
-
-
-class Segment(NamedTuple):
-    """A way to group the units of an evaluation: the names of the groups, and which one each unit is in."""
-
-    names: tuple[str, ...]
-    of: NDArray[np.int8]
+SPARE = 2  # so many times as many are drawn, because some turn out not to be candidates
+BLOCK = 256  # contexts that are ranked at once
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """One model, one test, one protocol: a value per metric and unit, and their weighted means. Units are
-    rows, or users if pooled."""
+    """The results of one model on one test under one protocol: the value of each metric for each unit, and
+    their weighted means. A unit is a row of the log, or a user under the authors' protocol."""
 
     protocol: Protocol
     test: str
-    user: Ints  # of each unit
-    values: dict[str, Floats]
-    weights: Floats  # of each unit
+    user: Ints  # the user of each unit
+    values: dict[str, Floats]  # for each metric, the value of each unit
+    weights: Floats  # the weight of each unit
     segments: dict[str, Segment] = field(default_factory=dict)
-    beyond: dict[str, float] = field(default_factory=dict)  # what the lists are like: coverage, popularity
-    rows: Ints | None = None  # of the log, one per unit; None where units are users
-    about: dict[str, Any] = field(
-        default_factory=dict
-    )  # what was done: repeats, what was left out, seed, weights, model, data
-    log: Log | None = None  # whose ids are stored with the rows
+    beyond: dict[str, float] = field(default_factory=dict)  # see `beyond_accuracy`
+    rows: Ints | None = None  # the row of the log of each unit; None if units are users
+    # How it was made: repeats, what was left out, seed, chosen weights, model, data.
+    about: dict[str, Any] = field(default_factory=dict)
+    log: Log | None = None  # the log, whose ids are saved with the rows
 
     def mean(self, metric: str, among: NDArray[np.bool_] | None = None) -> float:
-        """The weighted mean of a metric, over all units or some of them."""
+        """The weighted mean of a metric, over all units or over those where `among` is true."""
         weights = self.weights if among is None else self.weights * among
         return float((self.values[metric] * weights).sum() / weights.sum()) if weights.sum() else float("nan")
 
     def metrics(self, among: NDArray[np.bool_] | None = None) -> dict[str, float]:
+        """The weighted means of all metrics, over all units or over those where `among` is true."""
         return {name: self.mean(name, among) for name in self.values}
 
     @property
     def effective_sample_size(self) -> float:
+        """How many equally weighted units would be as informative."""
         return effective_size(self.weights)
 
     def by_segment(self) -> dict[str, dict[str, dict[str, float]]]:
-        """The metrics of each group of units, with how many there are and which share of the weight they
-        have."""
+        """For each segment, the metrics of each group, with its number of units and its share of the
+        weight."""
         found: dict[str, dict[str, dict[str, float]]] = {}
         for name, segment in self.segments.items():
             found[name] = {}
@@ -117,6 +92,7 @@ class Evaluation:
         return found
 
     def as_dict(self) -> dict[str, Any]:
+        """Everything but the values of single units, ready for JSON."""
         counted = {"protocol": self.protocol, "test": self.test, "units": len(self.user)}
         counted |= {"effective_sample_size": round(self.effective_sample_size, 1), **self.about}
         return counted | {
@@ -126,8 +102,7 @@ class Evaluation:
         }
 
     def save(self, file: str | os.PathLike[str]) -> None:
-        """Every unit with its values as a Parquet file, whole or not at all; `Evaluation.load` reads it
-        again."""
+        """Write all units with their values into a new Parquet file, which `Evaluation.load` reads again."""
         columns: dict[str, Any] = {"user": self.user, "weight": self.weights}
         if self.rows is not None and self.log is not None:
             log, rows = self.log, self.rows
@@ -153,7 +128,7 @@ class Evaluation:
 
     @classmethod
     def load(cls, file: str | os.PathLike[str]) -> "Evaluation":
-        """An evaluation that was saved, to be compared with others."""
+        """Read an evaluation that was saved, for example to compare it with others."""
         try:
             table = pq.read_table(file)
             said = json.loads(table.schema.metadata[b"unskew"])
@@ -180,22 +155,27 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False)
 class Ranked:
-    """Where each positive ended up, under every protocol at once: one pass over the catalogue serves all of
-    them."""
+    """The ranks of some positives under all protocols, which are computed together because they need the same
+    scores."""
 
-    rows: Ints  # of the log
-    full: Floats
-    uniform: Floats
-    shown: Floats  # among what the same visit showed and was not clicked
-    company: Ints  # how many that were
-    score: NDArray[np.float32]
-    negatives: NDArray[np.float32]  # scores of the 100 drawn ones, (rows, 100); -inf where fewer exist
-    top: NDArray[np.int32]  # the best of the catalogue, (rows, largest cut-off); PAD where fewer exist
+    rows: Ints  # the rows of the log that were ranked
+    full: Floats  # the rank among all candidates
+    uniform: Floats  # the rank among 100 drawn candidates
+    shown: Floats  # the rank among the items that the same visit showed and that were not clicked
+    company: Ints  # the number of these items
+    score: NDArray[np.float32]  # the score of the positive
+    negatives: NDArray[np.float32]  # scores of the 100 drawn candidates, (rows, 100); -inf if there are fewer
+    top: NDArray[np.int32]  # the best items, (rows, largest cut-off); PAD if there are fewer
 
 
 @torch.no_grad()
 def rank(scorer: Scorer, split: Split, rows: Ints, seed: int = 0, longest: int = max(CUTOFFS)) -> Ranked:
-    """Rank each of these rows' items among all candidates at the row's time. Rows must be in time order."""
+    """Rank the item of each row among all candidates at the time of the row.
+
+    rows: rows of the log in order of time, as `held_out` returns them.
+    seed: the seed of the 100 drawn candidates.
+    longest: how many of the best items are kept for each row.
+    """
     if not len(rows):
         raise NothingToRank("nothing to rank: this part of the test has no positives")
     log, items = split.log, len(split.log.items)
@@ -244,8 +224,8 @@ def rank(scorer: Scorer, split: Split, rows: Ints, seed: int = 0, longest: int =
             others = np.take_along_axis(scores, drawn, 1)
             others[drawn == target[:, None]] = -np.inf
             others[np.cumsum(others > -np.inf, axis=1) > NEGATIVES] = -np.inf
-            # Whoever has most of the catalogue has too few of them: these draw from what is left, with the
-            # same numbers.
+            # If most of the drawn items are no candidates, because the user has had them, too few are left.
+            # Then the same random numbers draw among the remaining candidates.
             for short in np.flatnonzero((others > -np.inf).sum(1) < NEGATIVES):
                 left = np.flatnonzero((scores[short] > -np.inf) & (np.arange(items) != target[short]))
                 if len(left):
@@ -261,8 +241,8 @@ def rank(scorer: Scorer, split: Split, rows: Ints, seed: int = 0, longest: int =
 
 
 def _hide(scores: NDArray[np.float32], split: Split, user: Ints, time: Ints, existing: Ints) -> None:
-    """Scores of what is no candidate become minus infinity: what did not exist and, unless repeats are kept,
-    the user's own past."""
+    """Set the scores of items that are no candidates to minus infinity: items that did not exist and, unless
+    the split keeps repeats, the user's past items."""
     scores[np.arange(scores.shape[1]) >= existing[:, None]] = -np.inf
     if not split.repeats:
         view = split.log.histories
@@ -271,7 +251,7 @@ def _hide(scores: NDArray[np.float32], split: Split, user: Ints, time: Ints, exi
 
 
 def _best(scores: NDArray[np.float32], width: int) -> NDArray[np.int64]:
-    """The best items of each row, best first; PAD where there are fewer candidates."""
+    """The best items of each row, best first; PAD if there are fewer candidates."""
     items = scores.shape[1]
     best = (
         np.argpartition(-scores, width - 1, axis=1)[:, :width]
@@ -284,14 +264,15 @@ def _best(scores: NDArray[np.float32], width: int) -> NDArray[np.int64]:
 
 
 def _rank_among(scores: NDArray[np.float32], mine: NDArray[np.float32]) -> Floats:
-    """1 + how many are better + half of those equal, the target itself not counted."""
+    """The rank of each target: 1 + the number of better items + half of the number of equal ones, without the
+    target itself."""
     return np.asarray(
         1 + (scores > mine[:, None]).sum(1) + ((scores == mine[:, None]).sum(1) - 1) / 2, np.float64
     )
 
 
 def _rank_in_visit(scores: NDArray[np.float32], mine: NDArray[np.float32], row: Ints, item: Ints) -> Floats:
-    """The same among some items of each row, the target not among them."""
+    """The rank of each target among some other items of its row, which are given as pairs of row and item."""
     theirs = scores[row, item]
     better = (theirs > mine[row]) + 0.5 * (theirs == mine[row])
     return np.asarray(1 + np.bincount(row, better, minlength=len(mine)), np.float64)
@@ -305,7 +286,12 @@ def evaluation(
     cutoffs: tuple[int, ...] = CUTOFFS,
     segmented: bool = True,
 ) -> Evaluation:
-    """Metrics of ranks under one protocol, of those ranked rows that belong to the test."""
+    """The metrics of the ranked rows that belong to a test, under one protocol.
+
+    tested: the test, as `held_out` returns it.
+    cutoffs: the K of NDCG@K, HR@K and MRR@K.
+    segmented: whether rows are also grouped into segments, which takes some time.
+    """
     if protocol not in ("full", "uni100", "authors"):
         raise BadInput(f"no protocol {protocol!r}; there are full, uni100, authors")
     log = split.log
@@ -346,7 +332,7 @@ def _values(ranks: Floats, cutoffs: tuple[int, ...]) -> dict[str, Floats]:
 def _pooled(
     user: Ints, ranked: Ranked, part: Ints, cutoffs: tuple[int, ...]
 ) -> tuple[Ints, dict[str, Floats]]:
-    """All positives and all drawn negatives of a user in one list, as RecBole does it."""
+    """The authors' protocol: all positives and all drawn negatives of a user in one list, as in RecBole."""
     order = np.argsort(user, kind="stable")
     users, first = np.unique(user[order], return_index=True)
     values: dict[str, list[float]] = {f"{name}@{cut}": [] for name in METRICS for cut in cutoffs}
@@ -360,74 +346,3 @@ def _pooled(
             values[f"hr@{cut}"].append(float(hit(ranks, cut).max()))
             values[f"mrr@{cut}"].append(float(mrr(ranks, cut).max()))
     return users, {name: np.array(found) for name, found in values.items()}
-
-
-# What kind of row it is
-
-
-def segments_of(split: Split, rows: Ints) -> dict[str, Segment]:
-    """Groups of rows by who the user is and what the item is. Rows are in time order."""
-    log = split.log
-    user, item, time = log.user[rows], log.item[rows], log.time[rows]
-    start, end = log.histories.before(user, time)
-    lengths = [
-        f"{low}-{high - 1}" if high - low > 1 else str(low)
-        for low, high in zip((0, *HISTORY_LENGTHS), HISTORY_LENGTHS, strict=False)
-    ]
-    deciles = tuple(f"{number + 1}" for number in range(DECILES))
-    known_user, known_item = user < split.known_users, item < split.known_items
-    return {
-        "user": Segment(("known", "new"), (~known_user).astype(np.int8)),
-        "item": Segment(("known", "new"), (~known_item).astype(np.int8)),
-        "user and item": Segment(("both known", "not both"), (~(known_user & known_item)).astype(np.int8)),
-        "popularity decile": Segment(deciles, popularity_decile(log, item, time)),
-        "history length": Segment(
-            (*lengths, f"{HISTORY_LENGTHS[-1]}+"),
-            np.searchsorted(HISTORY_LENGTHS, end - start, "right").astype(np.int8),
-        ),
-    }
-
-
-def popularity_decile(log: Log, item: NDArray[np.integer], time: Ints) -> NDArray[np.int8]:
-    """The tenth of the items that existed by then in which each item was, by positives strictly before; 0 is
-    the most popular.
-
-    Times do not decrease. Items with equally many share the middle of their places.
-    """
-    found = np.zeros(len(item), np.int8)
-    for place, counts in enumerate(_counts_at(log, time)):
-        mine = counts[item[place]]
-        ahead = (counts > mine).sum() + ((counts == mine).sum() - 1) / 2
-        found[place] = min(int(DECILES * ahead / max(len(counts), 1)), DECILES - 1)
-    return found
-
-
-def _counts_at(log: Log, time: Ints) -> Iterator[Ints]:
-    """The positives of every existing item strictly before each time, brought up to date from one to the
-    next."""
-    if not len(time):
-        return
-    times = np.asarray(log.histories.times)
-    order = np.argsort(times, kind="stable")
-    times, items = times[order], np.asarray(log.histories.ids)[order]
-    counts, done = np.zeros(len(log.items), np.int64), 0
-    for existing, end in zip(log.audiences.existing(time), np.searchsorted(times, time, "left"), strict=True):
-        np.add.at(counts, items[done:end], 1)
-        done = end
-        yield counts[:existing]
-
-
-def beyond_accuracy(split: Split, lists: NDArray[np.int32], head: float = 0.2) -> dict[str, float]:
-    """What the recommended lists are like: how much of the catalogue, how even, how popular, how far into the
-    long tail."""
-    counts, known, listed = split.item_counts, split.known_items, lists[lists != PAD]
-    shown = np.bincount(listed, minlength=len(split.log.items))
-    popular = np.argsort(-counts[:known], kind="stable")[: int(np.ceil(head * known))]
-    tail = np.ones(len(counts), bool)
-    tail[popular] = False
-    return {
-        "coverage@10": float((shown > 0).mean()),
-        "gini@10": gini(shown),
-        "popularity@10": float(counts[listed].mean()),
-        "long_tail@10": float(tail[listed].mean()),
-    }

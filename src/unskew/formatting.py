@@ -1,19 +1,22 @@
-"""Figures in words: how counts, shares and numbers are written for people, and for JSON."""
+"""How counts, shares and other numbers are written for people, and for JSON."""
 
 import math
 from typing import Any
 
 
 def count(number: int) -> str:
+    """A whole number with commas: 12,345."""
     return f"{number:,}"
 
 
 def share(share: float, digits: int = 1) -> str:
+    """A share in per cent: 12.3 %. A dash stands for nan."""
     return "–" if math.isnan(share) else f"{100 * share:.{digits}f} %"
 
 
 def number(number: float) -> str:
-    """Three digits that matter, whole numbers whole."""
+    """A number with about three significant digits, and whole numbers without decimals. A dash stands for
+    nan."""
     if math.isnan(number):
         return "–"
     if abs(number) >= 100 or number == round(number):
@@ -22,6 +25,7 @@ def number(number: float) -> str:
 
 
 def plain(value: Any) -> Any:
+    """The same value for JSON: tuples become lists, and numbers that are not finite become null."""
     if isinstance(value, dict):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unskew.data.batch import Prefixes, as_prefixes
-from unskew.data.split import Known
+from unskew.data.split import Ids
 from unskew.data.views import PAD
 
 # One stream per process, like torch's own. Bytes from numpy cost a quarter of torch's dropout on a CPU.
@@ -59,9 +59,9 @@ class Embeddings(nn.Module):
 
     row_of: Tensor | None
 
-    def __init__(self, known: int | Known, width: int, deviation: float | None = None) -> None:
+    def __init__(self, known: int | Ids, width: int, deviation: float | None = None) -> None:
         super().__init__()
-        ids = known if isinstance(known, Known) else Known(known)
+        ids = known if isinstance(known, Ids) else Ids(known)
         self.known = ids.size
         rows = self.known if ids.rare is None else int((~ids.rare).sum())
         self.weight = nn.Parameter(torch.empty(rows, width))
@@ -120,7 +120,7 @@ class Table(Embeddings):
 
     unknown: nn.Parameter
 
-    def __init__(self, known: int | Known, width: int, hidden: float = 0.0) -> None:
+    def __init__(self, known: int | Ids, width: int, hidden: float = 0.0) -> None:
         super().__init__(known, width)
         self.hidden = hidden
         self.unknown = nn.Parameter(torch.zeros(width))

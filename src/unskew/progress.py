@@ -1,9 +1,9 @@
-"""Progress on standard error: a bar on a terminal, plain lines every two seconds elsewhere, nothing where
-nobody asked."""
+"""Progress of long jobs, on standard error: a bar on a terminal, elsewhere a line every two seconds. The
+library is silent unless `shown_on` is used."""
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 
 from rich.console import Console
@@ -16,14 +16,14 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-PATIENCE = 2.0  # seconds between plain lines; shorter jobs say nothing
+PATIENCE = 2.0  # seconds between two lines; a job that is shorter prints nothing
 
 _console: ContextVar[Console | None] = ContextVar("console", default=None)
 
 
 @contextmanager
 def shown_on(console: Console) -> Iterator[None]:
-    """Show the progress of everything inside; without it the library is silent."""
+    """Show the progress of all jobs inside this context on a console."""
     token = _console.set(console)
     try:
         yield
@@ -31,8 +31,15 @@ def shown_on(console: Console) -> Iterator[None]:
         _console.reset(token)
 
 
+@contextmanager
+def shown() -> Iterator[None]:
+    """The same on standard error, unless a console has been chosen already."""
+    with nullcontext() if _console.get() is not None else shown_on(Console(stderr=True)):
+        yield
+
+
 class Job:
-    """A job of known or unknown length. `advance` is called as the work goes on."""
+    """A job whose progress is shown. `total` is its length, or None if that is unknown."""
 
     def __init__(self, title: str, total: float | None) -> None:
         self.title, self.total, self.done, self.note = title, total, 0.0, ""
@@ -52,6 +59,7 @@ class Job:
             self._bar.start()
 
     def advance(self, amount: float = 1, note: str = "") -> None:
+        """Say that a part of the job is done; `note` is shown next to the title."""
         self.done, self.note = self.done + amount, note
         now = time.monotonic()
         if self._bar is not None:
@@ -64,6 +72,7 @@ class Job:
             self._console.print(f"{self.title}: {self.done:g}{of} {note}".rstrip(), highlight=False)
 
     def close(self) -> None:
+        """Say that the job has ended."""
         if self._bar is not None:
             self._bar.stop()
         elapsed = time.monotonic() - self._started
@@ -73,6 +82,7 @@ class Job:
 
 @contextmanager
 def progress(title: str, total: float | None = None) -> Iterator[Job]:
+    """A job that ends with this context. Its `advance` is to be called as the work goes on."""
     job = Job(title, total)
     try:
         yield job

@@ -1,6 +1,11 @@
-"""From a stored run to lists: for users it knows, or for bare histories of item ids."""
+"""From a trained model and a log to lists of items: for users of the log, or after bare histories of item
+ids.
 
-from collections.abc import Sequence
+A `Ranker` keeps the catalogue of a model (whatever scoring needs of every item) between calls, and when it is
+given a newer log it computes again only what the new events have changed.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,19 +13,22 @@ import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from unskew.data.batch import bare_contexts
+from unskew.catalog import Catalog
+from unskew.data.batch import contexts_of
 from unskew.data.log import Log
 from unskew.data.views import PAD, Ints, Sequences, offsets_of
 from unskew.errors import BadInput
 from unskew.models.base import Recommender
+from unskew.progress import progress
 
-BLOCK = 256
+BLOCK = 256  # contexts that are scored together
 
 
 @dataclass(frozen=True, eq=False)
 class Recommendations:
-    """A frame `user_id, item_id, score, rank` (and title), and which ids of the request the run does not
+    """A frame `user_id, item_id, score, rank` (and title), and which ids of the request the log does not
     know."""
 
     table: pa.Table
@@ -29,100 +37,162 @@ class Recommendations:
 
     @property
     def unknown_users(self) -> int:
-        """How many of the users asked for were not in the log; they get what an empty history gets."""
+        """How many of the requested users are not in the log; they get what an empty history gets."""
         return len(self.users_unknown)
 
     @property
     def skipped_items(self) -> int:
-        """How many items of the histories were not in the log; they are skipped."""
+        """How many items of the request are not in the log; they are skipped."""
         return len(self.items_unknown)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """So that pandas, polars and anything else that reads Arrow takes it as a frame."""
+        """Lets pandas, polars and anything else that reads Arrow take this as a frame."""
         return self.table.__arrow_c_stream__(requested_schema)
 
     def to_pandas(self) -> Any:
+        """The frame as a pandas DataFrame."""
         return self.table.to_pandas()
 
 
-def for_users(
-    model: Recommender, log: Log, users: Sequence[Any], k: int = 10, seen: bool = False
-) -> Recommendations:
-    """The k best items for each user now. A user the run does not know gets what an empty history gets."""
-    codes = log.users.codes(users).astype(np.int64)
-    best = _best(model, log, np.where(codes == PAD, len(log.users), codes), log.histories, codes, k, seen)
-    unknown = tuple(user for user, code in zip(users, codes, strict=True) if code == PAD)
-    return Recommendations(_frame(log, _ids(log, users), *best), users_unknown=unknown)
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """Which lists are asked for.
+
+    k: how many items each list has at most.
+    include_seen: whether items of the history can be recommended again.
+    candidates: the only items that can be recommended, by their ids; all items if None.
+    exclude: items that are not recommended, by their ids.
+    """
+
+    k: int = 10
+    include_seen: bool = False
+    candidates: Sequence[Any] | None = None
+    exclude: Sequence[Any] = ()
 
 
-def for_histories(
-    model: Recommender, log: Log, histories: Sequence[Sequence[Any]], k: int = 10, seen: bool = False
-) -> Recommendations:
-    """The k best items after each history of item ids, oldest first. Unknown items are skipped and
-    counted."""
-    codes = [log.items.codes(history) if len(history) else np.zeros(0, np.int32) for history in histories]
-    known = [code[code != PAD] for code in codes]
-    skipped = tuple(
-        item
-        for history, code in zip(histories, codes, strict=True)
-        for item, number in zip(history, code, strict=True)
-        if number == PAD
-    )
-    owner = np.repeat(np.arange(len(known)), [len(code) for code in known])
-    past = Sequences(
-        np.concatenate([*known, np.zeros(0, np.int32)]),
-        np.full(len(owner), log.now - 1),
-        offsets_of(owner, len(known)),
-    )
-    best = _best(model, log, np.full(len(known), len(log.users)), past, np.arange(len(known)), k, seen)
-    return Recommendations(_frame(log, pa.array(range(len(known)), pa.int64()), *best), items_unknown=skipped)
+class Ranker:
+    """Ranks the items of a log, now, with a trained model."""
 
+    def __init__(self, model: Recommender, log: Log) -> None:
+        self.model, self.log = model, log
+        self._catalog: Catalog | None = None
 
-def _ids(log: Log, users: Sequence[Any]) -> pa.Array:
-    """The users that were asked for, in the type that the log's ids have."""
-    kind = log.users.ids.type
-    asked = users if isinstance(users, pa.Array) else pa.array(list(users), kind if not len(users) else None)
-    return asked if isinstance(kind, pa.BaseExtensionType) else asked.cast(kind)
+    def follow(self, log: Log) -> None:
+        """Rank the items of a newer log from now on."""
+        if log is self.log:
+            return
+        self.log, now = log, log.now
+        renewed = getattr(self._catalog, "renewed", None)
+        with torch.no_grad():
+            self._catalog = None if renewed is None else renewed(log, now, now + 1)
 
-
-@torch.no_grad()
-def _best(
-    model: Recommender, log: Log, user: Ints, past: Sequences, owner: Ints, k: int, seen: bool
-) -> tuple[Ints, NDArray[np.float32]]:
-    """The best k items of each context, with their scores; `past` and `owner` say where its history is."""
-    if k < 1:
-        raise BadInput(f"k {k}: expected at least 1")
-    now = log.now
-    catalog, existing = model.eval().catalog(log, now, now + 1), int(log.audiences.existing(now))
-    lists: list[Ints] = [np.zeros((0, min(k, len(log.items))), np.int64)]
-    values: list[NDArray[np.float32]] = [np.zeros(lists[0].shape, np.float32)]
-    for first in range(0, len(user), BLOCK):
-        here = slice(first, first + BLOCK)
-        window = past.before(owner[here], now, model.history)
-        scores = catalog.scores(
-            bare_contexts(user[here], past.padded(*window), np.full(len(user[here]), now))
+    def for_users(self, users: Sequence[Any], wanted: Wanted) -> Recommendations:
+        """The best items for each user. A user whom the log does not know gets what an empty history gets."""
+        log = self.log
+        codes = log.users.codes(users).astype(np.int64)
+        best = self._best(np.where(codes == PAD, len(log.users), codes), log.histories, codes, wanted)
+        unknown = tuple(user for user, code in zip(users, codes, strict=True) if code == PAD)
+        return Recommendations(
+            self._frame(_in_type_of(log.users.ids, users), *best), unknown, self._unknown_items(wanted)
         )
-        scores[:, existing:] = -torch.inf
-        if not seen:
-            row, place = past.flat(*past.before(owner[here], now))
-            scores[torch.from_numpy(row), torch.from_numpy(past.ids[place].astype(np.int64))] = -torch.inf
-        best = scores.topk(min(k, scores.shape[1]))
-        lists.append(best.indices.numpy())
-        values.append(best.values.numpy())
-    return np.concatenate(lists), np.concatenate(values)
+
+    def for_everybody(self, wanted: Wanted) -> Iterator[Recommendations]:
+        """The best items for every user of the log, a block of users at a time."""
+        ids = self.log.users.ids
+        with progress("recommend", len(ids)) as job:
+            for first in range(0, len(ids), BLOCK):
+                block = ids.slice(first, BLOCK)
+                yield self.for_users(block, wanted)
+                job.advance(len(block))
+
+    def for_histories(self, histories: Sequence[Sequence[Any]], wanted: Wanted) -> Recommendations:
+        """The best items after each history of item ids, oldest first; `user_id` is the number of the
+        history. Items that the log does not know are skipped."""
+        log = self.log
+        codes = [log.items.codes(history) if len(history) else np.zeros(0, np.int32) for history in histories]
+        known = [code[code != PAD] for code in codes]
+        skipped = tuple(
+            item
+            for history, found in zip(histories, codes, strict=True)
+            for item, code in zip(history, found, strict=True)
+            if code == PAD
+        )
+        owner = np.repeat(np.arange(len(known)), [len(code) for code in known])
+        # They carry no times, so all of them count as just past.
+        past = Sequences(
+            np.concatenate([*known, np.zeros(0, np.int32)]),
+            np.full(len(owner), log.now - 1),
+            offsets_of(owner, len(known)),
+        )
+        best = self._best(np.full(len(known), len(log.users)), past, np.arange(len(known)), wanted)
+        numbers = pa.array(range(len(known)), pa.int64())
+        unknown = skipped + self._unknown_items(wanted)
+        return Recommendations(self._frame(numbers, *best), items_unknown=unknown)
+
+    @torch.no_grad()
+    def _best(
+        self, user: Ints, past: Sequences, owner: Ints, wanted: Wanted
+    ) -> tuple[Ints, NDArray[np.float32]]:
+        """The best items of each context with their scores; its history is the sequence `owner` of `past`."""
+        if wanted.k < 1:
+            raise BadInput(f"k {wanted.k}: expected at least 1")
+        log, now = self.log, self.log.now
+        if self._catalog is None:
+            self._catalog = self.model.eval().catalog(log, now, now + 1)
+        hidden = self._hidden(wanted)
+        width = min(wanted.k, len(log.items))
+        lists: list[Ints] = [np.zeros((0, width), np.int64)]
+        values: list[NDArray[np.float32]] = [np.zeros((0, width), np.float32)]
+        for first in range(0, len(user), BLOCK):
+            here = slice(first, first + BLOCK)
+            times = np.full(len(user[here]), now)
+            context = contexts_of(log, user[here], times, past, owner[here], self.model.history)
+            scores = self._catalog.scores(context).masked_fill(hidden, -torch.inf)
+            if not wanted.include_seen:
+                row, place = past.flat(*past.before(owner[here], now))
+                seen = torch.from_numpy(past.ids[place].astype(np.int64))
+                scores[torch.from_numpy(row), seen] = -torch.inf
+            best = scores.topk(width)
+            lists.append(best.indices.numpy())
+            values.append(best.values.numpy())
+        return np.concatenate(lists), np.concatenate(values)
+
+    def _hidden(self, wanted: Wanted) -> Tensor:
+        """Items that no list may hold: those that nobody had yet, and what the request rules out."""
+        hidden = np.arange(len(self.log.items)) >= int(self.log.audiences.existing(self.log.now))
+        if wanted.candidates is not None:
+            named = self.log.items.codes(wanted.candidates)
+            hidden |= ~np.isin(np.arange(len(hidden)), named[named != PAD])
+        if len(wanted.exclude):
+            named = self.log.items.codes(wanted.exclude)
+            hidden[named[named != PAD]] = True
+        return torch.from_numpy(hidden)
+
+    def _unknown_items(self, wanted: Wanted) -> tuple[Any, ...]:
+        """Candidates that the log does not know. An excluded item that it does not know is excluded
+        anyway."""
+        asked = wanted.candidates if wanted.candidates is not None else ()
+        codes = self.log.items.codes(asked) if len(asked) else ()
+        return tuple(item for item, code in zip(asked, codes, strict=True) if code == PAD)
+
+    def _frame(self, users: pa.Array, lists: Ints, scores: NDArray[np.float32]) -> pa.Table:
+        """One row per recommendation; a list is shorter than k where there are fewer items to choose from."""
+        ranked = np.isfinite(scores)
+        row, place = np.nonzero(ranked)
+        codes = lists[ranked]
+        columns: dict[str, Any] = {
+            "user_id": users.take(pa.array(row, pa.int64())),
+            "item_id": self.log.items.of(codes),
+            "score": scores[ranked],
+            "rank": place + 1,
+        }
+        if self.log.items.titles is not None:
+            columns["title"] = self.log.items.titles.take(pa.array(codes))
+        return pa.table(columns)
 
 
-def _frame(log: Log, users: pa.Array, lists: Ints, scores: NDArray[np.float32]) -> pa.Table:
-    """One row per recommendation; where a user has seen nearly everything there are fewer than k."""
-    real = np.isfinite(scores)
-    row, place = np.nonzero(real)
-    codes = lists[real]
-    columns: dict[str, Any] = {
-        "user_id": users.take(pa.array(row, pa.int64())),
-        "item_id": log.items.of(codes),
-        "score": scores[real],
-        "rank": place + 1,
-    }
-    if log.items.titles is not None:
-        columns["title"] = log.items.titles.take(pa.array(codes))
-    return pa.table(columns)
+def _in_type_of(known: pa.Array, asked: Sequence[Any]) -> pa.Array:
+    """The requested ids in the type of the log's ids, so that they come back as they are there."""
+    kind = known.type
+    ids = asked if isinstance(asked, pa.Array) else pa.array(list(asked), kind if not len(asked) else None)
+    return ids if isinstance(kind, pa.BaseExtensionType) else ids.cast(kind)

@@ -1,10 +1,10 @@
-"""Is one model better than another? Two sources of chance: which seed a model was trained with, and which
-users came.
+"""Is one model better than another, or is the difference due to chance?
 
-The bootstrap draws both: users with replacement, the same for all models, and seeds with replacement, for
-each model of its own. Three seeds resampled vary less than three new ones would, by a factor of (n - 1) / n
-in variance; their deviations are widened by that. With one seed nothing is known of the first source, so
-there is an interval over users that says so, and no p-value.
+There are two sources of chance: the seed with which a model was trained, and the users who happen to be in
+the log. The bootstrap draws both with replacement: the users, the same for both models, and the seeds,
+separately for each model. The mean of n resampled seeds varies less than the mean of n new ones, by a factor
+of (n - 1) / n in variance, and is corrected for that. With a single seed, the effect of the seed is unknown.
+Then the interval is over users only, says so, and comes without a p-value.
 """
 
 import math
@@ -27,17 +27,17 @@ class Comparison:
     """How much better the first model is, on the same units."""
 
     metric: str
-    difference: float
-    low: float  # of the 95 % interval
+    difference: float  # the weighted mean of the first model minus that of the second
+    low: float  # the 95 % interval of the difference
     high: float
-    seeds: tuple[int, int]  # of the two models
-    p_bootstrap: float | None  # over seeds and users; None where one of the models has one seed only
-    p_t: (
-        float | None
-    )  # the paper's paired t-test over units, of means over seeds: it takes the seeds for granted
+    seeds: tuple[int, int]  # how many seeds each of the two models has
+    p_bootstrap: float | None  # over seeds and users; None if one of the models has a single seed
+    # The paired t-test of the paper, over units and of means over seeds. It ignores the chance of the seeds.
+    p_t: float | None
 
     @property
     def interval_over(self) -> str:
+        """Which sources of chance the interval covers."""
         return "users and seeds" if min(self.seeds) > 1 else "users only"
 
 
@@ -48,8 +48,12 @@ def compare(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Comparison:
-    """Compare two models on the same units. Of each, one evaluation or several, trained with different
-    seeds."""
+    """Compare two models on the same units.
+
+    one, other: the evaluations of each model; one, or one for each seed that it was trained with.
+    draws: how often the bootstrap draws.
+    seed: the seed of these draws.
+    """
     ones, others = ([found] if isinstance(found, Evaluation) else list(found) for found in (one, other))
     _check_comparable([*ones, *others], metric)
     first, second = (np.stack([found.values[metric] for found in group]) for group in (ones, others))
@@ -71,7 +75,7 @@ def compare(
 def interval(
     found: Evaluation | Sequence[Evaluation], metric: str, draws: int = 1000, seed: int = 0
 ) -> tuple[float, float]:
-    """95 % bootstrap interval of a mean: over users and, of several evaluations, over seeds."""
+    """The 95 % bootstrap interval of a mean: over users and, if there are several evaluations, over seeds."""
     group = [found] if isinstance(found, Evaluation) else list(found)
     _check_comparable(group, metric)
     values = np.stack([each.values[metric] for each in group])
@@ -80,6 +84,7 @@ def interval(
 
 
 def _check_comparable(group: list[Evaluation], metric: str) -> None:
+    """Refuse evaluations that differ in anything but the model and its seed."""
     first = group[0]
     for each in group:
         if metric not in each.values:
@@ -114,8 +119,8 @@ def _same_rows(one: Evaluation, other: Evaluation) -> bool:
 def _means(
     values_SU: Floats, weights_U: Floats, user_U: NDArray[np.int64], draws: int, seed: int, stream: int
 ) -> Floats:
-    """Weighted means of drawn users and drawn seeds. The users of a draw depend on `seed` only, so models are
-    compared on the same."""
+    """The weighted mean of each draw of users and seeds. The users depend on `seed` only, so two models are
+    compared on the same ones; the seeds also depend on `stream`, which is another for each model."""
     users, of = np.unique(user_U, return_inverse=True)
     size = np.bincount(of, weights_U)
     sums_SU = np.stack([np.bincount(of, values * weights_U) for values in values_SU])
@@ -132,10 +137,10 @@ def _means(
 
 
 def paired_t(difference: Floats) -> float:
-    """Two-sided p of Student's paired t-test."""
+    """The two-sided p-value of Student's paired t-test."""
     size = len(difference)
     if size < 2:
-        return 1.0  # of one unit nothing is known
+        return 1.0  # a single unit says nothing
     deviation = difference.std(ddof=1)
     if not deviation:
         return 1.0 if not difference.any() else 0.0
@@ -149,8 +154,8 @@ def paired_t(difference: Floats) -> float:
 
 
 def holm(p_values: dict[str, float]) -> dict[str, float]:
-    """Holm's correction: the k-th smallest of m is multiplied by m - k + 1, and none is below the one
-    before."""
+    """Holm's correction for several tests: the k-th smallest of m p-values is multiplied by m - k + 1, and
+    none may be smaller than the one before."""
     adjusted, highest = {}, 0.0
     for place, (name, p) in enumerate(sorted(p_values.items(), key=lambda pair: pair[1])):
         highest = max(highest, min(1.0, (len(p_values) - place) * p))

@@ -1,17 +1,23 @@
-"""Files that are there whole or not at all."""
+"""Writing files completely or not at all."""
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import csv
 
 from unskew.errors import BadInput, UnskewError
 
 
 @contextmanager
 def new_file(target: Path) -> Iterator[Path]:
-    """A path to write to that becomes `target` if all goes well and vanishes if not. Nobody's file is
-    overwritten."""
+    """A temporary path to write to. The file is renamed to `target` if all goes well and removed otherwise. A
+    file that exists is never overwritten."""
     beside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         check_free(target)
@@ -31,6 +37,22 @@ def new_file(target: Path) -> Iterator[Path]:
 
 
 def check_free(target: Path) -> None:
-    """Refuse a path where something is already."""
+    """Refuse a path that exists already."""
     if target.exists():
         raise BadInput(f"{target}: exists already; nothing was written")
+
+
+def save_frames(frames: Iterator[pa.Table], file: Path) -> None:
+    """Write frames of one schema as one file, whole or not at all: Parquet, or CSV or JSON lines by the end
+    of its name."""
+    with new_file(file) as target:
+        first = next(frames)
+        if file.suffix == ".jsonl":
+            with target.open("w", encoding="utf-8") as lines:
+                for frame in chain([first], frames):
+                    lines.writelines(json.dumps(row, default=str) + "\n" for row in frame.to_pylist())
+            return
+        make = csv.CSVWriter if file.suffix == ".csv" else pq.ParquetWriter
+        with make(target, first.schema) as writer:
+            for frame in chain([first], frames):
+                writer.write_table(frame)

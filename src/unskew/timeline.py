@@ -1,10 +1,9 @@
-"""Test, then train: a model evaluated window by window along the time line, as a production system is.
+"""Test, then train: evaluate a model window by window along the time line, as it would be used in production.
 
-A frozen test asks what a model trained once is worth for the whole of the rest of the log. In production it
-is trained again. Here each
-window is tested first and becomes part of what is known afterwards: histories, audiences and counts are
-always up to date, and with
-`refresh="each"` the model itself is trained again before each window, on everything before it.
+The usual test asks how good a model that was trained once is for the whole rest of the log. In production,
+models are trained again and again. Here each window is tested first and is known afterwards: histories,
+audiences and counts are always up to date, and with `refresh="each"` the model itself is trained again before
+each window, on everything before it.
 """
 
 from contextlib import suppress
@@ -23,36 +22,36 @@ from unskew.progress import progress
 from unskew.significance import interval
 
 Refresh = Literal["never", "each"]
-MOST = 1000  # windows; more are a slip of the unit
+MOST = 1000  # windows; more are most likely a mistake in the unit
 
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """One window of time and what the model made of it; None where the window has no positive to rank."""
+    """One window of time, and how good the model was in it."""
 
     start: int
     end: int
-    trained_until: int  # the model that was tested had learned from what happened before
-    evaluation: Evaluation | None
+    trained_until: int  # the model was trained on what happened before this time
+    evaluation: Evaluation | None  # None if the window has no positives to rank
 
 
 @dataclass(frozen=True, eq=False)
 class Rolling:
-    """A curve: one evaluation per window."""
+    """The evaluations of all windows."""
 
     windows: tuple[Window, ...]
     refresh: Refresh
     clock: Clock
 
     def curve(self, metric: str = "ndcg@10") -> list[float]:
-        """The metric of each window; nan where nothing could be ranked."""
+        """The metric of each window; nan if there was nothing to rank."""
         return [
             float("nan") if window.evaluation is None else window.evaluation.mean(metric)
             for window in self.windows
         ]
 
     def mean(self, metric: str = "ndcg@10") -> float:
-        """Over all windows, each counting as much as its units do together."""
+        """The mean of the metric over all units of all windows, by their weights."""
         found = [window.evaluation for window in self.windows if window.evaluation is not None]
         sizes = [each.weights.sum() for each in found]
         return (
@@ -60,6 +59,7 @@ class Rolling:
         )
 
     def as_dict(self) -> dict[str, Any]:
+        """The metrics of all windows, ready for JSON."""
         done = next((window.evaluation for window in self.windows if window.evaluation is not None), None)
         what = (
             {}
@@ -101,12 +101,13 @@ def rolling(
 ) -> Rolling:
     """Test a trained model on the test part of a split, window by window.
 
-    window: a duration such as `7d`, `12h` or `1w`, or a number of ticks where times are only an order.
-    refresh: `never` keeps the model as it is; `each` trains it again from the start before each window but
-    the first, with the
-        same settings, on everything before, of which the newest share is the validation part, as in the
-        split.
-    sample: so many positives of each window, a seeded sample.
+    window: the length of a window: a duration such as `7d`, `12h` or `1w`, or a number of ticks if the times
+        of the log only give an order.
+    refresh: `never` keeps the model as it is. `each` trains it again before each window but the first, from
+        the start and with the same settings, on everything before the window; the newest of that is the
+        validation part, with the same share as in the split.
+    protocol, test, seed: as in `Model.evaluate`.
+    sample: rank only so many positives of each window, drawn at random.
     """
     if refresh not in ("never", "each"):
         raise BadInput(f"refresh {refresh!r}: expected never or each")
@@ -135,11 +136,11 @@ def rolling(
 
 
 def _everything_before(split: Split, time: int) -> Split:
-    """A split of what happened before a time: the newest of it validates, in the same proportion as in the
-    given split."""
+    """Split what happened before a time into training and validation, in the proportion of the given split.
+    The test part is everything from that time on."""
     train, valid, _ = split.settings.shares
     before = split.log.time[split.log.time < time]
     train_end, _ = borders(before, np.array([train, valid, 0]) / (train + valid))
-    # Whether past items are candidates is decided once, so that all windows ask the same.
+    # Whether past items are candidates is decided once, so that all windows are tested in the same way.
     settings = replace(split.settings, repeats="keep" if split.repeats else "hide")
     return split_at(split.log, settings, train_end, time)

@@ -1,9 +1,10 @@
-"""Records of training, told elsewhere while it runs: `model.fit(split, "run",
-on_record=tensorboard("board/run"))`.
+"""Follow the training of a model elsewhere while it runs, for example in TensorBoard:
 
-A record is a plain dictionary, so any function will do. A resumed run is told from its first record on,
-because nobody
-knows whether the last one arrived: whoever keeps records leaves out those that he has.
+    model.fit(split, "run", on_record=tensorboard("board/run"))
+
+`on_record` is called with each record of training. A record is a plain dictionary, so any function will do.
+A run that is resumed sends all of its records again, because it cannot know which of them arrived before it
+was stopped. So a receiver has to skip the records that it already has.
 """
 
 import os
@@ -16,11 +17,11 @@ from unskew.errors import BadInput
 
 
 def tensorboard(folder: str | os.PathLike[str], resume: bool = False) -> Callable[[dict[str, Any]], None]:
-    """Write every number of a record into an event file of TensorBoard, at the training step where it was
-    reached.
+    """A function that writes the numbers of each record into an event file of TensorBoard, at the training
+    step of the record.
 
-    A folder that holds events already belongs to another run and is refused; with `resume`, it is gone on
-    with.
+    folder: where the event file goes. A folder that already has events belongs to another run and is refused.
+    resume: continue in such a folder, and skip the events that it already has.
     """
     try:
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
@@ -35,21 +36,23 @@ def tensorboard(folder: str | os.PathLike[str], resume: bool = False) -> Callabl
         raise BadInput(f"{path}: holds the events of another run; choose another folder, or resume that run")
     events = (event for file in files for event in EventFileLoader(str(file)).Load())
     written = {(value.tag, event.step) for event in events for value in event.summary.value}
-    writers: list[SummaryWriter] = []  # one, made for the first record: a run that is refused leaves no file
+    # At most one. It is made with the first record, so that a run which fails before leaves no file.
+    writers: list[SummaryWriter] = []
 
-    def told(record: dict[str, Any]) -> None:
+    def write(record: dict[str, Any]) -> None:
         if not writers:
             writers.append(SummaryWriter(str(path)))
-            weakref.finalize(told, writers[0].close)
+            weakref.finalize(write, writers[0].close)
         for tag, number in _numbers(record):
             if (tag, record["step"]) not in written:
                 writers[0].add_scalar(tag, number, record["step"])
-        writers[0].flush()  # a killed run keeps what was told
+        writers[0].flush()  # so that nothing is lost if the run is killed
 
-    return told
+    return write
 
 
 def _numbers(record: dict[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
+    """All numbers in a record with their names; names inside of others are joined with a slash."""
     for name, value in record.items():
         if isinstance(value, dict):
             yield from _numbers(value, f"{above}{name}/")

@@ -10,9 +10,9 @@ import json
 import math
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,46 +20,16 @@ from torch import Tensor, nn
 
 from unskew.data.batch import Batch, SequenceBatch, batch_of_rows
 from unskew.data.held_out import Criterion, criteria_of, held_out
-from unskew.data.samplers import Sampler, Sampling, SequenceSampler
+from unskew.data.samplers import BatchSource, Sampler, Sampling, SequenceSampler
 from unskew.data.split import Split
 from unskew.errors import BadInput, UnskewError
 from unskew.evaluate import evaluation, rank
+from unskew.interrupts import Interrupts
 from unskew.layers import is_real, reseed
-from unskew.models.base import Phase, Recommender, Stage
+from unskew.models.base import Phase, Recommender, Stage, Training
 from unskew.progress import progress
 
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """How a model is trained: all that is not the model's own."""
-
-    rounds: int = 30
-    """Rounds of the validated stage, at most (n_u)."""
-    patience: int = 5
-    """Rounds without a better validation metric before training stops."""
-    batch_size: int = 512
-    """Contexts in a batch of pairs."""
-    sequences: int = 256
-    """Sequences in a batch of whole sequences."""
-    negatives: int | None = None
-    """Sampled negatives per context; by default one where the log has none of its own."""
-    learning_rate: float = 1e-3
-    """Of Adam, in all phases."""
-    weight_decay: float = 0.0
-    """Of Adam, in all phases."""
-    gradient_norm: float = 5.0
-    """Longer gradients are shortened to this."""
-    valid_rows: int = 2000
-    """Positives of the validation part that are ranked after each round, a seeded sample."""
-    choose_by: Literal["auto", "ordinary", "balanced", "shown"] = "auto"
-    """Which version of the validation part chooses the weights that recommend. The best weights by each
-    version are kept, and every test is evaluated with those that its own version chose. `auto`: `balanced`
-    for models that debias, else `ordinary`."""
-    seed: int = 0
-    """Of everything random."""
-
-
-PROBE = 512
+PROBE = 512  # training pairs on which every round reports the model's statistics
 METRIC = "ndcg@10"  # of each version of the validation part, full ranking
 
 OnRecord = Callable[[dict[str, Any]], None]
@@ -87,8 +57,11 @@ class Progress:
 class Trainer:
     """Walks through a model's stages. `store` keeps records and checkpoints; without one, nothing is written.
 
-    `on_record` is told every record of the run: a resumed one begins with those that were told before it was
-    stopped, because nobody knows whether the last of them arrived.
+    `on_record` is called with every record of the run. A resumed run first repeats the records from before it
+    was stopped, because the last of them may not have arrived.
+
+    `chosen` are settings that another run's validation part chose, by their names in the model's state; they
+    are taken as they are.
     """
 
     def __init__(
@@ -98,6 +71,7 @@ class Trainer:
         settings: Training,
         store: "Store | None" = None,
         on_record: OnRecord | None = None,
+        chosen: dict[str, float] | None = None,
     ) -> None:
         self.model, self.split, self.settings, self.store, self.on_record = (
             model,
@@ -125,11 +99,20 @@ class Trainer:
         }
         self.choose_by = chosen_criterion(model, settings.choose_by, tuple(self.criteria))
         self.probe = self._probe()
+        self.chosen = chosen or {}
+        if not len(self.valid.rows) and not self.chosen and model.options(split):
+            raise BadInput(
+                f"{model.name} chooses a setting on the validation part, and this split has none: give it a "
+                "validation share, name the setting, or take it from a run (--refit RUN)"
+            )
         self.records: list[dict[str, Any]] = []
+        self.interrupts = Interrupts()
 
-    def _sampler(self, phase: Phase, place: int) -> Sampler | SequenceSampler:
+    def _sampler(self, phase: Phase, place: int) -> BatchSource:
         settings, model = self.settings, self.model
         seed = settings.seed * 1000 + place
+        if callable(phase.batches):
+            return phase.batches(self.split, seed)
         history, audience = phase.past or (model.history, model.audience)
         if phase.batches == "sequences":
             return SequenceSampler(self.split, settings.sequences, seed, history, audience)
@@ -168,11 +151,34 @@ class Trainer:
         )
 
     def run(self) -> None:
-        """To the end, from wherever it is. The model ends with its best weights."""
+        """Train to the end, from wherever it stopped. The model ends with its best weights.
+
+        Ctrl-C ends the training step that is under way, saves, and then stops; a second one stops at once.
+        """
         self._choose()
         if self.store is not None:
             self.store.restore(self)
+            self._reopen()
         self.tell(self.records)
+        with self.interrupts.deferred():
+            try:
+                self._run()
+            except KeyboardInterrupt:
+                if not self.interrupts.in_step:
+                    self._save()
+                raise
+
+    def _reopen(self) -> None:
+        """A run that had finished its last stage goes on with it, if it may now have more rounds."""
+        at = self.progress
+        if at.stage < len(self.stages) or not self.stages:
+            return
+        stage = self.stages[-1]
+        done = sum(record["stage"] == stage.name for record in self.records)
+        if done < stage.rounds:
+            at.stage, at.round, at.finished = len(self.stages) - 1, done, False
+
+    def _run(self) -> None:
         at = self.progress
         while at.stage < len(self.stages) and not at.finished:
             stage = self.stages[at.stage]
@@ -187,21 +193,26 @@ class Trainer:
 
     def _stopped(self, stage: Stage) -> bool:
         """Asked before a round and not after it: a run killed in between must not go on for one more."""
-        at = self.progress
+        at = self.progress  # `at.round` rounds are done; the best one is counted from 1
         return (
             stage.validated
             and at.round > 0
-            and at.round - 1 - max(at.best_round.values(), default=-1) >= self.settings.patience
+            and at.round - max(at.best_round.values(), default=0) >= self.settings.patience
         )
 
     def _choose(self) -> None:
-        """What no gradient can choose: of the model's own options, the best one by each version of the
-        validation part."""
-        if not len(self.valid.rows):
+        """Choose among the model's options, which no gradient can, by each version of the validation part."""
+        if self.chosen:
+            state = self.model.state_dict()
+            given = {
+                name: torch.tensor(value, dtype=state[name].dtype) for name, value in self.chosen.items()
+            }
+            self.model.load_state_dict(given, strict=False)
+        if self.chosen or not len(self.valid.rows):
             return
         for option in self.model.options(self.split):
             self.model.load_state_dict(option, strict=False)
-            self._keep_best(self._validate(), -1)
+            self._keep_best(self._validate(), 0)
         if self.best:
             self.model.load_state_dict(self.best[self.choose_by])
             if self.stages:  # then rounds decide, from here on
@@ -226,24 +237,24 @@ class Trainer:
                 at.losses[phase.name] = at.loss_sum / max(at.batches, 1)
                 at.loss_sum, at.batches, at.epoch = 0.0, 0, at.epoch + 1
             at.phase, at.epoch = at.phase + 1, 0
-        at.phase = 0
+        number = at.round + 1  # people count from 1
         record: dict[str, Any] = {
             "stage": stage.name,
-            "round": at.round,
+            "round": number,
             "losses": dict(at.losses),
             "step": at.step,
         }
         if stage.validated and len(self.valid.rows):
             record["valid"] = self._validate()
-            self._keep_best(record["valid"], at.round)
+            self._keep_best(record["valid"], number)
         elif stage.validated:
-            at.best_round = {self.choose_by: at.round}  # nothing to stop early by
+            at.best_round = {self.choose_by: number}  # nothing to stop early by
         if statistics := self.model.eval().statistics(self.probe):
             record["statistics"] = statistics
         record["rows_per_s"] = round(rows / max(time.perf_counter() - started, 1e-9), 1)
         record["peak_gb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 3)
         self.records.append(record)
-        at.losses, at.round, at.records = {}, at.round + 1, len(self.records)
+        at.losses, at.round, at.phase, at.records = {}, number, 0, len(self.records)
         self._save(record)
         self.tell([record])
 
@@ -260,26 +271,22 @@ class Trainer:
         valid = f", valid {METRIC} {at.best[self.choose_by]:.4f}" if self.choose_by in at.best else ""
         with progress(f"{stage.name} {at.round + 1}, {phase.name}", len(sampler)) as job:
             job.advance(sampler.step)
-            batches: Iterator[Batch | SequenceBatch] = sampler.epoch()
-            for batch in batches:
-                reseed(self.settings.seed, at.step)
-                loss = phase.loss(batch)
-                if not torch.isfinite(loss):
-                    raise UnskewError(
-                        f"the loss of phase {phase.name} is {float(loss.detach())} at step {at.step}: try a "
-                        "smaller learning rate"
-                    )
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()
-                nn.utils.clip_grad_norm_(parameters, self.settings.gradient_norm)
-                optimizer.step()
-                at.loss_sum, at.batches, at.step = (
-                    at.loss_sum + float(loss.detach()),
-                    at.batches + 1,
-                    at.step + 1,
-                )
-                rows += rows_in(batch)
-                at.samplers[phase.name] = sampler.state_dict()
+            for batch in sampler.epoch():
+                with self.interrupts.step():
+                    reseed(self.settings.seed, at.step)
+                    loss = phase.loss(batch)
+                    if not torch.isfinite(loss):
+                        raise UnskewError(
+                            f"the loss of phase {phase.name} is {float(loss.detach())} at step {at.step}: "
+                            "try a smaller learning rate"
+                        )
+                    optimizer.zero_grad(set_to_none=True)
+                    loss.backward()
+                    nn.utils.clip_grad_norm_(parameters, self.settings.gradient_norm)
+                    optimizer.step()
+                    at.loss_sum, at.batches = at.loss_sum + float(loss.detach()), at.batches + 1
+                    at.step, rows = at.step + 1, rows + rows_in(batch)
+                    at.samplers[phase.name] = sampler.state_dict()
                 job.advance(note=f"loss {at.loss_sum / at.batches:.4f}{valid}")
                 if self.store is not None:
                     self.store.maybe_checkpoint(self)
@@ -314,11 +321,11 @@ class Trainer:
     def load(self, tensors: dict[str, Tensor], words: dict[str, str]) -> None:
         self.progress = Progress(**json.loads(words["progress"]))
         self.records = json.loads(words["records"])
-        self.model.load_state_dict(_below("model", tensors))
-        self.best = {criterion: _below(f"best/{criterion}", tensors) for criterion in self.progress.best}
+        self.model.load_state_dict(below("model", tensors))
+        self.best = {criterion: below(f"best/{criterion}", tensors) for criterion in self.progress.best}
         for name, optimizer in self.optimizers.items():
             moments: dict[int, dict[str, Tensor]] = {}
-            for path, value in _below(f"moments/{name}", tensors).items():
+            for path, value in below(f"moments/{name}", tensors).items():
                 place, kind = path.split("/")
                 moments.setdefault(int(place), {})[kind] = value
             optimizer.load_state_dict(
@@ -336,14 +343,17 @@ def chosen_criterion(model: Recommender, choose_by: str, available: tuple[Criter
     return wanted
 
 
-def rows_in(batch: Batch | SequenceBatch) -> int:
-    """What an epoch's rate counts: pairs, or targets of sequences."""
+def rows_in(batch: Any) -> int:
+    """What the rate of an epoch counts: pairs, targets of sequences, or batches of another kind."""
     if isinstance(batch, Batch):
         return batch.candidates_BC.numel()
-    return int(batch.target_BL.sum() + is_real(batch.users_BM).sum())
+    if isinstance(batch, SequenceBatch):
+        return int(batch.target_BL.sum() + is_real(batch.users_BM).sum())
+    return 1
 
 
-def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The entries of a checkpoint under one name."""
     return {
         path.removeprefix(f"{prefix}/"): value
         for path, value in tensors.items()

@@ -14,8 +14,9 @@ from unskew.data.batch import SequenceBatch, batch
 from unskew.data.views import PAD
 from unskew.layers import is_real, reseed
 from unskew.models import bert4rec
+from unskew.models.base import Training, build
 from unskew.models.bert4rec import BERT4Rec, Cloze, cloze, masked_count
-from unskew.train import Trainer, Training
+from unskew.train import Trainer
 
 HISTORY = 6
 
@@ -23,8 +24,10 @@ HISTORY = 6
 def model(split: unskew.Split, **settings: Any) -> BERT4Rec:
     """Away from its initial values, where much is zero."""
     torch.manual_seed(0)
-    made = BERT4Rec(
-        split, BERT4Rec.Config(**{"history": HISTORY, "width": 8, "inner": 12, "dropout": 0.0, **settings})
+    made = build(
+        BERT4Rec,
+        split,
+        BERT4Rec.Config(**{"history": HISTORY, "width": 8, "inner": 12, "dropout": 0.0, **settings}),
     ).eval()
     with torch.no_grad():
         for parameter in made.parameters():

@@ -14,8 +14,9 @@ import unskew
 from unskew.data.batch import Batch, batch, contexts, with_candidates
 from unskew.data.views import PAD
 from unskew.models import bst
+from unskew.models.base import Training, build
 from unskew.models.bst import BST, CandidateAttention
-from unskew.train import Trainer, Training
+from unskew.train import Trainer
 
 HISTORY, WIDTH = 5, 12
 
@@ -32,7 +33,7 @@ def model(split: unskew.Split, **settings: Any) -> BST:
         "hidden": 8,
         "dropout": 0.0,
     }
-    made = BST(split, BST.Config(**{**small, **settings})).eval()
+    made = build(BST, split, BST.Config(**{**small, **settings})).eval()
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.add_(torch.randn(parameter.shape) * 0.3)

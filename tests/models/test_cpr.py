@@ -8,11 +8,14 @@ import torch
 from torch import Tensor
 
 import unskew
+from tests.by_hand import pairs as pairs_of
+from unskew.config import check
 from unskew.data.batch import Batch
 from unskew.data.negatives import Positives
 from unskew.data.samplers import Sampler
+from unskew.models.base import Training, build
 from unskew.models.cpr import CPR, cycles, hardest, sizes
-from unskew.train import Trainer, Training
+from unskew.train import Trainer
 
 PAIRS = torch.tensor([[2.0, 0.5], [-0.5, 1.0]])  # s11, s12 / s21, s22
 TRIPLE = torch.tensor(
@@ -24,7 +27,7 @@ ONLY_LONGEST = 1e-12  # as the ratio: hardly any other cycles
 def scoring(split: unskew.Split, scores: Tensor, **config: Any) -> CPR:
     """A model with these scores of its first users and items."""
     size = len(scores)
-    model = CPR(split, CPR.Config(width=size, **config))
+    model = build(CPR, split, CPR.Config(width=size, **config))
     with torch.no_grad():
         model.users.weight[:size] = scores
         model.items.weight[:size] = torch.eye(size)
@@ -37,18 +40,9 @@ def ring(*lengths: int) -> Batch:
     for length in lengths:
         following += [at + (j + 1) % length for j in range(length)]
         at += length
-    own, nothing = torch.arange(at), torch.zeros(at, 0, dtype=torch.int64)
+    own = torch.arange(at)
     candidates = torch.stack([own, torch.tensor(following)], dim=1)
-    labels = torch.tensor([[1.0, 0.0]]).repeat(at, 1)
-    return Batch(
-        own,
-        nothing,
-        candidates,
-        torch.zeros(1, 0, dtype=torch.int64),
-        torch.zeros_like(candidates),
-        labels,
-        own,
-    )
+    return pairs_of(own, candidates, torch.tensor([[1.0, 0.0]]).repeat(at, 1))
 
 
 def block(*parts: Tensor) -> Tensor:
@@ -117,7 +111,7 @@ def batches(model: CPR, split: unskew.Split, size: int) -> Sampler:
 def test_the_other_candidate_is_the_next_of_the_cycle_and_seen_crosses_do_not_count(
     split: unskew.Split,
 ) -> None:
-    model, positives = CPR(split, CPR.Config(width=6)), Positives(split)
+    model, positives = build(CPR, split, CPR.Config(width=6)), Positives(split)
     dropped = repeated = counted = 0
     for rows in batches(model, split, 97).epoch():
         user, items = rows.user_B.numpy(), rows.candidates_BC.numpy()
@@ -149,7 +143,7 @@ def test_the_other_candidate_is_the_next_of_the_cycle_and_seen_crosses_do_not_co
 
 
 def test_without_a_cycle_there_is_nothing_to_learn(split: unskew.Split) -> None:
-    model = CPR(split, CPR.Config(width=6, longest=2))
+    model = build(CPR, split, CPR.Config(width=6, longest=2))
     assert model.cross_loss(ring(2)) > 0
     for rows in (next(batches(model, split, 1).epoch()), ring(2)._replace(labels_BC=torch.ones(2, 2))):
         model.zero_grad()
@@ -179,7 +173,7 @@ def test_the_choice_of_the_hardest_has_no_gradient_and_no_weight(split: unskew.S
 
 
 def test_the_regulariser_is_a_weight_decay(split: unskew.Split) -> None:
-    model = CPR(split, CPR.Config(width=6, regulariser=0.3))
+    model = build(CPR, split, CPR.Config(width=6, regulariser=0.3))
     rows = torch.cat([model.users.weight, model.items.weight])
     (0.3 * (rows**2).sum(1).mean()).backward()
     (group,) = model.optimizer(model.parameters(), 0.1, 0.0).param_groups
@@ -196,7 +190,7 @@ def test_a_round_has_the_steps_of_an_epoch_of_the_authors(
     split: unskew.Split, rate: float, epochs: int
 ) -> None:
     """One step per 2048 pairs, here of 4608 or 13,824 each, nearly."""
-    (stage,) = CPR(split, CPR.Config(width=4, sample_rate=rate)).stages(5)
+    (stage,) = build(CPR, split, CPR.Config(width=4, sample_rate=rate)).stages(5)
     assert (stage.phases[0].epochs, stage.rounds, stage.validated) == (epochs, 5, True)
     assert epochs / (2048 * rate * 2.25) == pytest.approx(1 / 2048, rel=0.15)
 
@@ -204,15 +198,15 @@ def test_a_round_has_the_steps_of_an_epoch_of_the_authors(
 @pytest.mark.parametrize(
     "wrong", [{"longest": 1}, {"sample_ratio": 0.0}, {"sample_rate": 0.5}, {"regulariser": -1.0}]
 )
-def test_bad_settings(split: unskew.Split, wrong: dict[str, Any]) -> None:
-    with pytest.raises(unskew.BadInput, match="expected cycles"):
-        CPR(split, CPR.Config(**wrong))
+def test_bad_settings(wrong: dict[str, Any]) -> None:
+    with pytest.raises(unskew.BadInput, match=f"{next(iter(wrong))} .*: expected"):
+        check(CPR.Config(**wrong))
 
 
 def test_a_cycle_learns_what_crosses(split: unskew.Split) -> None:
     """Gradient descent on two pairs puts both diagonals above both crosses."""
     torch.manual_seed(0)
-    model = CPR(split, CPR.Config(width=6, longest=2))
+    model = build(CPR, split, CPR.Config(width=6, longest=2))
     optimizer = torch.optim.Adam(model.parameters(), 0.1)
     for _ in range(50):
         optimizer.zero_grad()

@@ -10,14 +10,14 @@ from torch import Tensor
 
 import unskew
 from tests.conftest import random_table
-from tests.test_models import close, tiny
+from tests.contract import close, tiny
+from tests.runs import train
 from unskew.data.batch import Batch, SequenceBatch, batch_of_rows
 from unskew.data.samplers import Sampler
 from unskew.layers import is_real
-from unskew.models.base import MODELS, Phase, model_named
+from unskew.models.base import MODELS, Phase, Training, build, model_named
 from unskew.models.debiased import ROWS, Debiased
-from unskew.run import train
-from unskew.train import Trainer, Training
+from unskew.train import Trainer
 
 SHORT = Training(rounds=2, batch_size=128, sequences=16, valid_rows=50, learning_rate=0.01)
 READS = {"past_items": 5, "past_users": 4, "propensity_width": 6, "propensity_rounds": 1}
@@ -44,7 +44,7 @@ def debiased(
     config = kind.Config(
         backbone=tiny(MODELS[backbone], dropout=0.0, **more or {}), **{"clip": CLIP} | READS | weighting
     )
-    made = kind(split, config)
+    made = build(kind, split, config)
     assert isinstance(made, Debiased)
     return made
 

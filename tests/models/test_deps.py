@@ -12,7 +12,7 @@ from torch.nn import functional
 import unskew
 from tests.by_hand import sequences
 from tests.conftest import random_table
-from tests.test_models import (
+from tests.contract import (
     AUDIENCE,
     HISTORY,
     TINY,
@@ -25,10 +25,10 @@ from tests.test_models import (
 )
 from unskew.data.views import PAD
 from unskew.layers import Table, is_real, reseed
-from unskew.models.base import Phase, Stage
+from unskew.models.base import Phase, Stage, Training, build
 from unskew.models.deps import ABLATIONS, DEPS, masked_prediction
 from unskew.models.deps_causal import CausalDEPS
-from unskew.train import Trainer, Training
+from unskew.train import Trainer
 
 # The equations
 
@@ -154,12 +154,12 @@ def test_the_stages_are_algorithm_1(split: unskew.Split) -> None:
 
     config = tiny(DEPS, unsupervised_rounds=2, propensity_epochs=3)
     Recorded(
-        DEPS(split, config), split, Training(rounds=2, batch_size=512, sequences=128, valid_rows=20)
+        build(DEPS, split, config), split, Training(rounds=2, batch_size=512, sequences=128, valid_rows=20)
     ).run()
     warm_up = [("unsupervised", "propensity"), ("unsupervised", "masked")]
     main = [("unbiased", "propensity")] * 3 + [("unbiased", "unbiased")]
     assert walked == warm_up * 2 + main * 2
-    first, second = DEPS(split, config).stages(2)
+    first, second = build(DEPS, split, config).stages(2)
     assert (first.validated, second.validated) == (False, True)
     assert [phase.batches for phase in second.phases] == ["sequences", "pairs"]
 
@@ -173,7 +173,7 @@ def test_every_ablation_builds_and_takes_a_step(split: unskew.Split, name: str) 
         audience=AUDIENCE,
         **{k: v for k, v in TINY.items() if k != "unsupervised_rounds"},
     )
-    model = DEPS(split, config).train()
+    model = build(DEPS, split, config).train()
     assert model.reached() == {key for key, _ in model.named_parameters()}
     assert model.stages(1)[0].rounds == config.unsupervised_rounds
     trainer = Trainer(model, split, Training(rounds=1))
@@ -197,7 +197,7 @@ def test_a_batch_without_a_sequence_of_the_only_view_has_a_gradient(
 ) -> None:
     """There are as many batches as the larger of the two views needs, so the other one may have none in the
     last of them."""
-    model = kind(split, tiny(kind, reads=reads, propensity=estimated))
+    model = build(kind, split, tiny(kind, reads=reads, propensity=estimated))
     for rows in (sequences([[1, 2, 3]]), sequences([], audiences=[[4, 5, 6]]), sequences([])):
         for phase in model.stages(1)[0].phases:
             model.zero_grad()
@@ -216,13 +216,13 @@ def test_a_batch_without_a_sequence_of_the_only_view_has_a_gradient(
 
 
 def test_what_the_ablations_leave_out(split: unskew.Split) -> None:
-    full = DEPS(split, tiny(DEPS))
+    full = build(DEPS, split, tiny(DEPS))
     rows = first_batch(full, full.stages(1)[1].phases[-1], split)
     other_past = rows._replace(history_BL=rows.history_BL.flip(0), audience_AM=rows.audience_AM.flip(0))
     kept: dict[str, tuple[Any, ...]] = {}
     for name, config in ABLATIONS.items():
         torch.manual_seed(0)
-        model = DEPS(split, dataclasses.replace(config, history=HISTORY, audience=AUDIENCE)).eval()
+        model = build(DEPS, split, dataclasses.replace(config, history=HISTORY, audience=AUDIENCE)).eval()
         with torch.no_grad():
             reads_history = not torch.equal(
                 model(rows), model(rows._replace(history_BL=other_past.history_BL))
@@ -255,7 +255,7 @@ def test_logged_propensities_train_it() -> None:
     table = random_table(negatives=0.7)
     log = unskew.read(table.append_column("propensity", [[(n % 9 + 1) / 10 for n in range(table.num_rows)]]))
     split = unskew.split(log)
-    model = DEPS(split, tiny(DEPS, propensity="logged", clip=0.25))
+    model = build(DEPS, split, tiny(DEPS, propensity="logged", clip=0.25))
     rows = first_batch(model, model.stages(1)[1].phases[-1], split)
     assert torch.equal(model.propensity.weights(rows), 1 / rows.logged_BC.clamp(min=0.25))
     assert [phase.name for stage in model.stages(1) for phase in stage.phases] == ["masked", "unbiased"]

@@ -9,16 +9,16 @@ from torch import Tensor
 
 import unskew
 from tests.by_hand import sequences
-from tests.test_models import AUDIENCE, HISTORY, builder, catalog_equals_forward, close
+from tests.contract import AUDIENCE, HISTORY, builder, catalog_equals_forward, close
+from tests.runs import train
 from unskew.data.batch import Batch, as_prefixes, batch
 from unskew.data.samplers import Sampler, Sampling
 from unskew.data.views import PAD
 from unskew.layers import states_after
+from unskew.models.base import Training, build
 from unskew.models.deps import ABLATIONS, DEPS
 from unskew.models.deps_causal import CausalDEPS
 from unskew.propensity.estimators import DualGRU
-from unskew.run import train
-from unskew.train import Training
 
 EVERYTHING = 10_000  # longer than any sequence here: nothing is cut
 
@@ -27,7 +27,7 @@ def model_of(split: unskew.Split, length: int = EVERYTHING) -> CausalDEPS:
     config = CausalDEPS.Config(
         history=length, audience=length, width=16, inner=32, hidden=8, dropout=0.3, hidden_ids=0.3
     )
-    return CausalDEPS(split, config).eval()
+    return build(CausalDEPS, split, config).eval()
 
 
 def pair(split: unskew.Split, length: int = EVERYTHING) -> tuple[Batch, Batch]:

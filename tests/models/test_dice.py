@@ -1,7 +1,6 @@
 """DICE: the worked numbers of its losses and of the distance correlation, the pools that negatives come from,
 and the curriculum."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,14 @@ import torch
 from torch import Tensor
 
 import unskew
+from tests.by_hand import pairs
+from unskew.config import check
 from unskew.data.batch import Batch
 from unskew.data.negatives import Draw, Positives
 from unskew.models import dice
+from unskew.models.base import Training, build
 from unskew.models.dice import DICE, PopularityMargins, causes, discrepancy, distance_correlation, quantiles
-from unskew.train import Trainer, Training
+from unskew.train import Trainer
 
 POPULARITY = {"middle": 50, "top": 100, "high": 95, "upper": 80, "low": 26, "bottom": 20}
 
@@ -126,7 +128,7 @@ def test_what_does_not_exist_yet_is_not_drawn(town: unskew.Split) -> None:
 
 def test_negatives_of_training_are_new_different_and_of_a_pool(log: unskew.Log) -> None:
     split = unskew.split(log, repeats="hide")
-    model = DICE(split, DICE.Config(width=4, margin=4.0, pool=2))
+    model = build(DICE, split, DICE.Config(width=4, margin=4.0, pool=2))
     counts, inside, masks = split.item_counts, [], []
     for rows in Trainer(model, split, Training(batch_size=64)).samplers["causes"].epoch():
         items = rows.candidates_BC.numpy()
@@ -155,22 +157,13 @@ def test_the_worked_losses() -> None:
 
 def worked(split: unskew.Split, **config: Any) -> tuple[DICE, Batch]:
     """A positive of popularity 50 with scores 1 and 0.5, a more popular negative, a less popular one."""
-    model = DICE(split, DICE.Config(width=1, **config))
+    model = build(DICE, split, DICE.Config(width=1, **config))
     with torch.no_grad():
         model.users.weight[0] = torch.ones(2)
         model.items.weight[:3] = torch.tensor([[1.0, 0.5], [0.2, 0.9], [1.5, 0.1]])
         model.popularity_I[:3] = torch.tensor([50.0, 100.0, 20.0])
-    candidates, nobody = torch.tensor([[0, 1], [0, 2]]), torch.zeros(2, 0, dtype=torch.int64)
     labels = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
-    return model, Batch(
-        torch.tensor([0, 0]),
-        nobody,
-        candidates,
-        nobody[:1],
-        torch.zeros_like(candidates),
-        labels,
-        torch.tensor([9, 9]),
-    )
+    return model, pairs(torch.tensor([0, 0]), torch.tensor([[0, 1], [0, 2]]), labels)
 
 
 @pytest.mark.parametrize(("epoch", "weight"), [(0, 0.1), (1, 0.09), (10, 0.1 * 0.9**10)])
@@ -236,7 +229,7 @@ def test_the_discrepancy_counts_each_id_once_and_pulls_the_parts_apart(
 
 def test_many_ids_are_compared_by_a_sample(split: unskew.Split, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dice, "COMPARED", 5)
-    model = DICE(split, DICE.Config(width=3))
+    model = build(DICE, split, DICE.Config(width=3))
     seen = set()
     for _ in range(20):
         model.zero_grad()
@@ -250,21 +243,21 @@ def test_many_ids_are_compared_by_a_sample(split: unskew.Split, monkeypatch: pyt
 
 def test_quantiles(split: unskew.Split) -> None:
     assert quantiles(np.array([5.0, 1.0, 9.0, 5.0])).tolist() == [0.25, 0.0, 0.75, 0.25]
-    model = DICE(split, DICE.Config(width=3, popularity="quantiles", margin=0.1, pool=3))
+    model = build(DICE, split, DICE.Config(width=3, popularity="quantiles", margin=0.1, pool=3))
     rows = next(Trainer(model, split, Training(batch_size=64)).samplers["causes"].epoch())
     share = model.popularity_I[rows.candidates_BC]
     inside = (share[:, 1:] > share[:, :1] + 0.1) | (share[:, 1:] < share[:, :1] / 2)
     assert inside.float().mean() > 0.8
     with pytest.raises(unskew.BadInput, match="quantiles"):
-        DICE(split, DICE.Config(popularity="quantiles"))
+        build(DICE, split, DICE.Config(popularity="quantiles"))
 
 
 def test_the_authors_optimizer_survives_a_checkpoint(split: unskew.Split) -> None:
     """Its moments are more than Adam's."""
     settings = Training(rounds=1, batch_size=256, valid_rows=20)
-    first = Trainer(DICE(split, DICE.Config(width=3)), split, settings)
+    first = Trainer(build(DICE, split, DICE.Config(width=3)), split, settings)
     first.run()
-    again = Trainer(DICE(split, DICE.Config(width=3)), split, settings)
+    again = Trainer(build(DICE, split, DICE.Config(width=3)), split, settings)
     again.load(*first.state())
     mine, its = (trainer.optimizers["causes"].state_dict()["state"][0] for trainer in (first, again))
     assert set(its) == {"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
@@ -274,6 +267,6 @@ def test_the_authors_optimizer_survives_a_checkpoint(split: unskew.Split) -> Non
 
 
 @pytest.mark.parametrize("wrong", [{"margin": -1.0}, {"pool": 0}, {"decay": 0.0}, {"decay": 1.1}])
-def test_bad_settings(split: unskew.Split, wrong: dict[str, Any]) -> None:
-    with pytest.raises(unskew.BadInput, match="expected at least 0"):
-        DICE(split, dataclasses.replace(DICE.Config(), **wrong))
+def test_bad_settings(wrong: dict[str, Any]) -> None:
+    with pytest.raises(unskew.BadInput, match=f"{next(iter(wrong))} .*: expected"):
+        check(DICE.Config(**wrong))

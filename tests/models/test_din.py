@@ -12,8 +12,9 @@ from torch.nn import functional
 import unskew
 from unskew.data.batch import Batch, batch, contexts, with_candidates
 from unskew.models import din
+from unskew.models.base import Training, build
 from unskew.models.din import DIN, ActivationUnit, Dice, PairCatalog, interest
-from unskew.train import Trainer, Training
+from unskew.train import Trainer
 
 HISTORY = 6
 
@@ -21,8 +22,8 @@ HISTORY = 6
 def model(split: unskew.Split, **settings: Any) -> DIN:
     """Away from its initial values, where much is zero."""
     torch.manual_seed(0)
-    made = DIN(
-        split, DIN.Config(**{"history": HISTORY, "width": 8, "attention": 10, "hidden": 10, **settings})
+    made = build(
+        DIN, split, DIN.Config(**{"history": HISTORY, "width": 8, "attention": 10, "hidden": 10, **settings})
     ).eval()
     with torch.no_grad():
         for parameter in made.parameters():

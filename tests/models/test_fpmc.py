@@ -8,13 +8,14 @@ from torch.nn import functional
 import unskew
 from tests.by_hand import sequences
 from tests.conftest import random_table
-from tests.test_models import close
+from tests.contract import close
 from unskew.data.batch import Batch, SequenceBatch, bare_contexts
 from unskew.data.views import PAD
 from unskew.layers import reseed
 from unskew.models import fpmc
+from unskew.models.base import Training, build
 from unskew.models.fpmc import FPMC, another
-from unskew.train import Trainer, Training
+from unskew.train import Trainer
 
 I, J = 0, 1  # noqa: E741 (the names of the paper)
 STRANGER = 999
@@ -22,7 +23,7 @@ STRANGER = 999
 
 def worked(history: int) -> FPMC:
     split = unskew.split(unskew.read(random_table(rows=60, users=3, items=2)))
-    model = FPMC(split, FPMC.Config(width=2, history=history)).eval()
+    model = build(FPMC, split, FPMC.Config(width=2, history=history)).eval()
     with torch.no_grad():
         model.users.weight[0] = torch.tensor([1.0, 2.0])
         model.items.weight.copy_(torch.tensor([[0.5, 0.25, 0.4, 0.2], [0.1, 0.2, 0.2, 0.6]]))
@@ -88,7 +89,7 @@ def test_the_loss_is_bpr_between_scores_as_they_are_read(
     monkeypatch.setattr(fpmc, "ROWS", 7)
     split = unskew.split(unskew.read(random_table(rows=500, users=12, items=9)))
     torch.manual_seed(0)
-    model = FPMC(split, FPMC.Config(width=4, history=history))
+    model = build(FPMC, split, FPMC.Config(width=4, history=history))
     batch = next(Trainer(model, split, Training(sequences=5)).samplers["S-BPR"].epoch())
     weight_BL = torch.rand(batch.items_BL.shape)
     reseed(3)

@@ -11,11 +11,12 @@ from torch.nn import functional
 
 import unskew
 from tests.conftest import random_table
-from tests.test_models import close, some, tiny
+from tests.contract import close, some, tiny
 from unskew.layers import reseed
 from unskew.models import gru4rec
+from unskew.models.base import Training, build
 from unskew.models.gru4rec import GRU4Rec, bpr_max, log_softmax_of_draws, top1_max
-from unskew.train import Trainer, Training
+from unskew.train import Trainer
 
 POSITIVE, NEGATIVE, ONCE = torch.tensor([1.0]), torch.tensor([[0.0, 2.0]]), torch.ones(1, 2)
 
@@ -23,7 +24,7 @@ POSITIVE, NEGATIVE, ONCE = torch.tensor([1.0]), torch.tensor([[0.0, 2.0]]), torc
 def made(items: int = 15, **settings: Any) -> GRU4Rec:
     split = unskew.split(unskew.read(random_table(rows=600, users=20, items=items)))
     torch.manual_seed(0)
-    model = GRU4Rec(split, tiny(GRU4Rec, dropout=0.0, **settings))
+    model = build(GRU4Rec, split, tiny(GRU4Rec, dropout=0.0, **settings))
     with torch.no_grad():
         model.bias.weight.normal_()
     return model
@@ -201,7 +202,7 @@ def test_the_loss_is_that_of_the_drawn_negatives(
 def test_negatives_are_drawn_by_powers_of_counts(exponent: float) -> None:
     split = unskew.split(unskew.read(random_table(rows=600, users=20, items=15)))
     split.item_counts[3] = 0
-    model = GRU4Rec(split, tiny(GRU4Rec, exponent=exponent))
+    model = build(GRU4Rec, split, tiny(GRU4Rec, exponent=exponent))
     torch.manual_seed(0)
     found = torch.bincount(model.draw(100_000), minlength=split.known_items).numpy() / 100_000
     expected = split.item_counts[: split.known_items] ** exponent
@@ -212,14 +213,9 @@ def test_negatives_are_drawn_by_powers_of_counts(exponent: float) -> None:
 def test_what_has_no_count_is_not_drawn_at_the_very_edge(monkeypatch: pytest.MonkeyPatch) -> None:
     split = unskew.split(unskew.read(random_table(rows=600, users=20, items=15)))
     split.item_counts[0] = 0
-    model = GRU4Rec(split, tiny(GRU4Rec))
+    model = build(GRU4Rec, split, tiny(GRU4Rec))
     monkeypatch.setattr(torch, "rand", lambda size, dtype: torch.zeros(size, dtype=dtype))
     assert model.draw(3).tolist() == [1, 1, 1]
-
-
-def test_the_counts_are_not_stored() -> None:
-    """A restored run has none; only training needs them."""
-    assert "cumulative" not in made().state_dict()
 
 
 @torch.no_grad()

@@ -10,16 +10,17 @@ from torch.nn import functional
 
 import unskew
 from tests.conftest import random_table
-from tests.test_models import close, tiny
-from unskew.api import create_model
+from tests.contract import close, tiny
+from unskew.create import create_model
 from unskew.models import gsasrec
+from unskew.models.base import build
 from unskew.models.gsasrec import GSASRec, beta, generalised_bce
 
 
 def made(**settings: Any) -> GSASRec:
     split = unskew.split(unskew.read(random_table(rows=400, users=12, items=11)))
     torch.manual_seed(0)
-    return GSASRec(split, tiny(GSASRec, **settings))
+    return build(GSASRec, split, tiny(GSASRec, **settings))
 
 
 def test_the_worked_powers() -> None:

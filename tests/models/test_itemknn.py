@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import unskew
+from tests.runs import train
 from unskew.data.batch import batch
+from unskew.models.base import Training, build
 from unskew.models.itemknn import ItemKNN, nearest_items
-from unskew.run import train
-from unskew.train import Training
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_recency(split: unskew.Split) -> None:
     later = batch(split.log, [3], [9], [[2, 3]])
     assert later.history_BL.tolist() == [[0, 1]]
     for decay, expected in ((0.5, 0.99578), (1.0, 0.57735 + 0.70711)):
-        scores = ItemKNN(split, ItemKNN.Config(decay=decay))(later)
+        scores = build(ItemKNN, split, ItemKNN.Config(decay=decay))(later)
         assert scores[0, 0].item() == pytest.approx(expected, abs=1e-5)
         assert scores[0, 1].item() == 0  # training never saw D
 
@@ -64,7 +64,7 @@ def test_only_the_nearest_count(split: unskew.Split) -> None:
 
 
 def test_without_a_history_it_is_popularity(split: unskew.Split) -> None:
-    scores = ItemKNN(split, ItemKNN.Config())(batch(split.log, [4], [9], [[0, 1, 2, 3]]))
+    scores = build(ItemKNN, split, ItemKNN.Config())(batch(split.log, [4], [9], [[0, 1, 2, 3]]))
     assert scores[0].argsort(descending=True).tolist() == [0, 1, 2, 3]
 
 

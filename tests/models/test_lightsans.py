@@ -11,8 +11,9 @@ from torch.nn import functional
 import unskew
 from unskew.data.batch import Batch, bare_contexts, batch
 from unskew.data.views import PAD
+from unskew.models.base import Training, build
 from unskew.models.lightsans import Axis, Block, LightSANs, attention, pooled
-from unskew.train import Trainer, Training
+from unskew.train import Trainer
 
 HISTORY, WIDTH, HEADS = 6, 8, 2
 AXES: tuple[Axis, ...] = ("interest", "query")
@@ -22,7 +23,7 @@ def model(split: unskew.Split, **settings: Any) -> LightSANs:
     """Away from its initial values, where much is zero."""
     torch.manual_seed(0)
     small = {"history": HISTORY, "width": WIDTH, "heads": HEADS, "inner": 12, "interests": 3, "dropout": 0.0}
-    made = LightSANs(split, LightSANs.Config(**{**small, **settings})).eval()
+    made = build(LightSANs, split, LightSANs.Config(**{**small, **settings})).eval()
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.add_(torch.randn(parameter.shape) * 0.3)

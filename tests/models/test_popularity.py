@@ -3,10 +3,10 @@
 import pytest
 
 import unskew
+from tests.runs import train
 from unskew.data.batch import batch
+from unskew.models.base import Training, build
 from unskew.models.popularity import Popularity, recencies
-from unskew.run import train
-from unskew.train import Training
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def small() -> unskew.Split:
 def test_counts_before_the_request(
     small: unskew.Split, config: Popularity.Config, expected: list[float]
 ) -> None:
-    found = Popularity(small, config)(batch(small.log, [0], [30], [[0, 1]]))
+    found = build(Popularity, small, config)(batch(small.log, [0], [30], [[0, 1]]))
     assert found[0].tolist() == pytest.approx(expected, rel=1e-6)
 
 
@@ -40,11 +40,11 @@ def test_a_span_belongs_to_a_window_or_to_fading(small: unskew.Split) -> None:
         Popularity.Config(span=3),
     ):
         with pytest.raises(unskew.BadInput, match="need a span above 0"):
-            Popularity(small, config)
+            build(Popularity, small, config)
 
 
 def test_recency_is_chosen_on_validation(positive_log: unskew.Log) -> None:
     split = unskew.split(positive_log)
     chosen, _ = train(split, "popularity", Popularity.Config(), Training())
-    options = [Popularity(split, option).state_dict() for option in recencies(split).values()]
+    options = [build(Popularity, split, option).state_dict() for option in recencies(split).values()]
     assert chosen.state_dict() in options

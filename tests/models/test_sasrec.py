@@ -9,10 +9,10 @@ from torch.nn import functional
 
 import unskew
 from tests.conftest import random_table
-from tests.test_models import HISTORY, builder, close
+from tests.contract import HISTORY, builder, close
 from unskew.data.batch import bare_contexts
 from unskew.data.views import PAD
-from unskew.models.base import MODELS, NextItem
+from unskew.models.base import MODELS, NextItem, build
 from unskew.models.sasrec import SASRec
 
 READERS = [kind for kind in MODELS.values() if issubclass(kind, NextItem)]
@@ -98,7 +98,7 @@ def test_a_context_is_the_state_after_its_whole_history(kind: type[NextItem]) ->
 def test_the_worked_cross_entropy() -> None:
     """Logits: 2 for the target, 1 and 0 for the others."""
     split = unskew.split(unskew.read(random_table(rows=60, users=4, items=3)))
-    model = SASRec(split, SASRec.Config(width=2))
+    model = build(SASRec, split, SASRec.Config(width=2))
     with torch.no_grad():
         model.items.weight.copy_(torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 5.0]]))
         state, target = torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([1, 1])

@@ -7,10 +7,11 @@ from torch import Tensor
 
 import unskew
 from tests.conftest import random_table
-from tests.test_models import close
+from tests.contract import close
 from unskew.data.batch import Batch, bare_contexts
 from unskew.data.views import PAD
 from unskew.models import stamp
+from unskew.models.base import build
 from unskew.models.stamp import STAMP, running_mean
 
 FIRST, SECOND, CANDIDATE = 0, 1, 2
@@ -19,7 +20,7 @@ FIRST, SECOND, CANDIDATE = 0, 1, 2
 def worked(add_mean: bool) -> STAMP:
     """Width 2, all matrices the identity, w0 = (1, 1), no biases."""
     split = unskew.split(unskew.read(random_table(rows=100, users=5, items=4)))
-    model = STAMP(split, STAMP.Config(width=2, add_mean=add_mean)).eval()
+    model = build(STAMP, split, STAMP.Config(width=2, add_mean=add_mean)).eval()
     with torch.no_grad():
         for layer in (model.of_item, model.of_last, model.of_mean, model.memory, model.last):
             layer.weight.copy_(torch.eye(2))

@@ -7,9 +7,11 @@ from torch import Tensor
 from torch.nn import functional
 
 import unskew
+from unskew.config import check
 from unskew.data.batch import batch_of_rows
+from unskew.models.base import Training, build
 from unskew.models.ubpr import UBPR, clamped, pairwise_terms
-from unskew.train import Trainer, Training
+from unskew.train import Trainer
 
 
 def two_partners(score_i: Tensor) -> Tensor:
@@ -61,7 +63,7 @@ def test_it_is_unbiased_without_a_clamp() -> None:
 
 def test_partners_may_be_the_users_own(split: unskew.Split) -> None:
     """A sampler without positives would make it BPR weighted by 1 / theta."""
-    model = UBPR(split, UBPR.Config(width=6, clip=0.2, floor=0.5))
+    model = build(UBPR, split, UBPR.Config(width=6, clip=0.2, floor=0.5))
     rows = next(Trainer(model, split, Training(batch_size=64)).samplers["pairwise"].epoch())
     assert rows.candidates_BC.shape == (64, 11)
     assert bool((rows.labels_BC[:, 0] == 1).all())
@@ -90,7 +92,7 @@ def test_partners_may_be_the_users_own(split: unskew.Split) -> None:
 
 @pytest.mark.parametrize("floor", [0.0, 2.0, 1e9])
 def test_the_clamped_share_is_of_pairs_of_two_clicks_of_one_user(split: unskew.Split, floor: float) -> None:
-    model = UBPR(split, UBPR.Config(width=6, floor=floor))
+    model = build(UBPR, split, UBPR.Config(width=6, floor=floor))
     rows = np.flatnonzero(split.mask("train"))[::7]
     user, item, label = (getattr(split.log, name)[rows] for name in ("user", "item", "label"))
     theta = (split.item_counts / split.item_counts.max()) ** 0.5
@@ -108,9 +110,9 @@ def test_the_clamped_share_is_of_pairs_of_two_clicks_of_one_user(split: unskew.S
 
 def test_without_such_pairs_there_is_no_share(split: unskew.Split) -> None:
     rows = np.flatnonzero(split.mask("train"))[:1]
-    assert UBPR(split, UBPR.Config(width=6)).statistics(batch_of_rows(split.log, rows, 0, 0)) == {}
+    assert build(UBPR, split, UBPR.Config(width=6)).statistics(batch_of_rows(split.log, rows, 0, 0)) == {}
 
 
-def test_bad_settings(split: unskew.Split) -> None:
-    with pytest.raises(unskew.BadInput, match="floor"):
-        UBPR(split, UBPR.Config(floor=-1.0))
+def test_bad_settings() -> None:
+    with pytest.raises(unskew.BadInput, match=r"floor -1\.0: expected at least 0"):
+        check(UBPR.Config(floor=-1.0))

@@ -6,10 +6,12 @@ import torch
 from torch import Tensor
 
 import unskew
+from unskew.config import check
 from unskew.data.batch import Batch, batch_of_rows
+from unskew.models.base import Training, build
 from unskew.models.factors import popularity_propensity
 from unskew.models.uir import UIR, Error, as_all_pairs, pair_loss
-from unskew.train import Trainer, Training
+from unskew.train import Trainer
 
 COUNTS = np.array([100, 25, 4])
 SCORES, LABELS = torch.tensor([0.0, 1.0, -1.0]), torch.tensor([1.0, 0.0, 1.0])
@@ -98,7 +100,7 @@ def test_a_batch_of_halves_weighted_as_all_pairs() -> None:
 
 @pytest.mark.parametrize("mean", ["batch", "all-pairs"])
 def test_the_loss_is_the_mean_over_clicks_and_as_many_other_pairs(split: unskew.Split, mean: str) -> None:
-    model = UIR(split, UIR.Config(width=6, clip=0.3, mean=mean))
+    model = build(UIR, split, UIR.Config(width=6, clip=0.3, mean=mean))
     rows = first_batch(model, split)
     assert rows.labels_BC.tolist() == [[1.0, 0.0]] * len(rows.user_B)
     theta = np.maximum((split.item_counts / split.item_counts.max()) ** 0.5, 0.3)
@@ -121,7 +123,7 @@ def test_the_loss_is_the_mean_over_clicks_and_as_many_other_pairs(split: unskew.
 
 
 def test_the_clipped_share_is_of_clicks(split: unskew.Split) -> None:
-    model = UIR(split, UIR.Config(width=4, clip=0.5))
+    model = build(UIR, split, UIR.Config(width=4, clip=0.5))
     rows = np.flatnonzero(split.mask("train"))
     label, item = split.log.label[rows], split.log.item[rows]
     expected = ((split.item_counts[item] / split.item_counts.max()) ** 0.5 < 0.5)[label == 1].mean()
@@ -131,12 +133,17 @@ def test_the_clipped_share_is_of_clicks(split: unskew.Split) -> None:
     assert model.statistics(batch_of_rows(split.log, rows[label == 0], 0, 0)) == {"clipped": 0.0}
 
 
-def test_only_embeddings_are_stored(split: unskew.Split) -> None:
-    """A loaded run has no counts: what ranking needs must not depend on them."""
-    assert set(UIR(split, UIR.Config(width=4)).state_dict()) == {"users.weight", "items.weight"}
+def test_what_was_counted_is_stored_and_made_by_measuring_alone(split: unskew.Split) -> None:
+    made, measured = UIR(split.known, UIR.Config(width=4)), build(UIR, split, UIR.Config(width=4))
+    assert torch.equal(made.theta_I, torch.ones(split.known_items))
+    assert float(made.clicked_share) == 0
+    made.load_state_dict(measured.state_dict())
+    assert torch.equal(made.theta_I, measured.theta_I)
+    assert not torch.equal(made.theta_I, torch.ones(split.known_items))
+    assert 0 < float(made.clicked_share) < 1
 
 
 @pytest.mark.parametrize("wrong", [{"clip": 0.0}, {"clip": 1.5}, {"exponent": -1.0}])
-def test_bad_settings(split: unskew.Split, wrong: dict[str, float]) -> None:
+def test_bad_settings(wrong: dict[str, float]) -> None:
     with pytest.raises(unskew.BadInput, match=f"{next(iter(wrong))} .*expected"):
-        UIR(split, UIR.Config(**wrong))
+        check(UIR.Config(**wrong))

@@ -15,15 +15,16 @@ from tests.conftest import random_table
 from unskew.data.batch import SequenceBatch, batch, batch_of_rows
 from unskew.data.views import PAD
 from unskew.layers import Embeddings, reseed
+from unskew.models.base import Training, build
 from unskew.models.usr import USR, Exposure, inverse, propensities
-from unskew.train import Trainer, Training
+from unskew.train import Trainer
 
 LOGITS = torch.tensor([1.0, 2.0, 5.0]).log()
 
 
 def small(split: unskew.Split, **config: Any) -> USR:
     defaults = {"width": 6, "hidden": 5, "history": 7, "gru_layers": 1, "dropout": 0.0}
-    return USR(split, USR.Config(**{**defaults, **config}))
+    return build(USR, split, USR.Config(**{**defaults, **config}))
 
 
 def first_batch(model: USR, split: unskew.Split, phase: str) -> SequenceBatch:

@@ -16,8 +16,10 @@ import tyro
 from unskew.cli.data import Audit, Demo, Inspect, Prepare, Simulate
 from unskew.cli.hints import check_words
 from unskew.cli.measure import Compare, Evaluate
-from unskew.cli.runs import Models, Propensity, Recommend, Train, train_of
+from unskew.cli.propensity import Propensity
+from unskew.cli.runs import Models, Recommend
 from unskew.cli.shared import messages
+from unskew.cli.train import Train, train_of
 from unskew.errors import UnskewError
 from unskew.progress import shown_on
 

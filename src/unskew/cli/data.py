@@ -11,26 +11,31 @@ from unskew.cli.shared import (
     Data,
     Out,
     Verb,
+    command_line,
     flat,
     inspection_table,
     messages,
     pairs,
     split_of,
     table,
+    verdict_table,
     write_page,
 )
 from unskew.data.audit import audit
+from unskew.data.features import in_sentences
 from unskew.data.prepare import Preparation, prepare
 from unskew.data.split import Splitting
 from unskew.data.views import AUDIENCE, HISTORY
 from unskew.describe.log import inspect
 from unskew.errors import Leak
-from unskew.world.simulate import Simulation, simulate
+from unskew.world.equations import Simulation
+from unskew.world.simulate import simulate
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepare(Verb):
-    """Read a log, check every row, and prepare it once: duplicates, labels, k-core, index, both views."""
+    """Read a log, check every row, remove duplicates, and write it into a folder that all other commands
+    read."""
 
     source: Positional[Annotated[str, tyro.conf.arg(metavar="SOURCE", help="A file, a folder or a pattern.")]]
     out: Out
@@ -42,7 +47,11 @@ class Prepare(Verb):
             name: log.metadata[name]
             for name in ("source", "rows", "positives", "users", "items", "columns", "time_unit", "removed")
         }
-        self.show({"data": str(self.out), **facts}, pairs(f"{self.source} -> {self.out}", flat(facts)))
+        features = log.metadata.get("features", {})
+        document = {"data": str(self.out), **facts, **({"features": features} if features else {})}
+        self.show(document, pairs(f"{self.source} -> {self.out}", flat(facts)))
+        for sentence in in_sentences(features):
+            messages.print(sentence, soft_wrap=True)
         if log.metadata["removed"]["bad_rows"]:
             messages.print(
                 f"{log.metadata['removed']['bad_rows']} bad rows were set aside: {self.out / 'bad_rows.csv'}"
@@ -51,14 +60,14 @@ class Prepare(Verb):
 
 @dataclass(frozen=True, kw_only=True)
 class Inspect(Verb):
-    """Show what a log is like and how it is skewed: size, ties, popularity, drift, order, and what resampling
-    changes."""
+    """Say how biased a log is and what to do about it, and show its figures: size, popularity, drift, tests,
+    order of events, repeats and ties."""
 
     data: Positional[Data]
     html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Also write one self-contained HTML file with plots (extra `report`)."""
+    """Also write the bias page, one self-contained HTML file with plots (needs the extra `report`)."""
     seed: int = 0
-    """Seed of the shuffles that test whether order matters."""
+    """Seed of the shuffles that test whether the order of events matters."""
     splitting: OmitArgPrefixes[Splitting] = field(default_factory=Splitting)
 
     def run(self) -> None:
@@ -66,20 +75,20 @@ class Inspect(Verb):
         if self.html is not None:
             from unskew.report.inspect_page import inspect_page
 
-            write_page(self.html, inspect_page(found))
-        self.show(found.as_dict(), inspection_table(found))
+            write_page(self.html, inspect_page(found, command_line()))
+        self.show(found.as_dict(), verdict_table(found), inspection_table(found))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audit(Verb):
-    """Prove that nothing a model may read comes from the future, or name the first row that does (and exit
-    with 1)."""
+    """Prove that nothing a model may read comes from the future. If something does, name the first such row
+    and exit with 1."""
 
     data: Positional[Data]
     history: int = HISTORY
-    """Past items of a user that a model reads."""
+    """How many past items of a user a model reads."""
     audience: int = AUDIENCE
-    """Past users of an item that a model reads."""
+    """How many past users of an item a model reads."""
     splitting: OmitArgPrefixes[Splitting] = field(default_factory=Splitting)
 
     def run(self) -> None:
@@ -104,7 +113,7 @@ class Audit(Verb):
 
 @dataclass(frozen=True, kw_only=True)
 class Simulate(Verb):
-    """Make a log from a world whose true preferences and exposure probabilities are known."""
+    """Simulate a log of a world whose true preferences and exposure probabilities are known."""
 
     out: Out
     settings: OmitArgPrefixes[Simulation] = field(default_factory=Simulation)

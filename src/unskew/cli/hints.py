@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from unskew.cli.runs import model_of
+from unskew.cli.train import model_of
 from unskew.config import did_you_mean, names_of
 from unskew.errors import BadInput
 

@@ -50,7 +50,7 @@ class Evaluate(Verb):
 
     def run(self) -> None:
         from unskew.api import load
-        from unskew.evaluate import METRICS
+        from unskew.metrics import METRICS
         from unskew.significance import interval
 
         trained, cut = load(self.folder), split_of_run(self.folder, self.data)

@@ -1,6 +1,8 @@
 """What all verbs share: arguments, consoles, tables, and the split that a run was trained on."""
 
 import json as json_library
+import shlex
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +15,7 @@ from rich.text import Text
 from unskew.data.log import Log
 from unskew.data.split import Split, Splitting, split
 from unskew.describe.log import Inspection
-from unskew.errors import BadInput, UnskewError
+from unskew.errors import UnskewError
 from unskew.propensity.health import Health
 
 Data = Annotated[Path, tyro.conf.arg(metavar="DATA", help="A folder that `unskew prepare` made.")]
@@ -40,8 +42,24 @@ class Verb:
                 output.print(table)
 
 
+def verdict_table(found: Inspection | Health) -> Table:
+    """What was found and what to do about it, to stand above the figures."""
+    said, made = found.verdict(), Table.grid()
+    made.add_row(Text(said.finding, "bold"))
+    for advice in said.advice:
+        made.add_row(Text(f"- {advice}"))
+    made.add_row("")
+    return made
+
+
+def command_line() -> str:
+    """What was typed, for the foot of a page."""
+    return shlex.join(["unskew", *sys.argv[1:]])
+
+
 def inspection_table(found: Inspection | Health) -> Table:
-    explained = output.width >= 110  # else the meanings would fold into narrow columns
+    """All figures by group, on a wide terminal with what they mean."""
+    explained = output.width >= 130  # narrower, the meanings would fold into a column of single words
     made = table("", ("",) * (4 if explained else 3), ())
     made.columns[2].justify = "right"
     group = None
@@ -62,21 +80,10 @@ def split_of(data: Path, settings: Splitting) -> Split:
 
 def split_of_run(folder: Path, data: Path | None) -> Split:
     """The split that a run was trained on; the data must be the same, wherever it is now."""
-    from unskew.run import card
+    from unskew.api import split_of
+    from unskew.run import read_config
 
-    config = json_library.loads((folder / "config.json").read_text(encoding="utf-8"))
-    if data is None and not config["data"]:
-        raise BadInput(
-            f"{folder}: trained from Python, so it does not know where its data is; say it with --data"
-        )
-    if data is None and not Path(config["data"]).exists():
-        raise BadInput(
-            f"{config['data']}: the data of this run is gone or has moved; say with --data where it is now"
-        )
-    log = Log.open(data or Path(config["data"]))
-    if log.fingerprint() != card(folder)["data"]["hash"]:
-        raise BadInput(f"{data or config['data']}: not the data that this run was trained on")
-    return split(log, **{**config["split"], "shares": tuple(config["split"]["shares"])})
+    return split_of(read_config(folder), data)
 
 
 def write_page(file: Path, page: str) -> None:

@@ -1,7 +1,7 @@
 """The leak audit: proof, for one split, that nothing a model may read comes from the future, and that nothing
-tells the label.
+gives the label away.
 
-Every figure is counted again, another way. What the samplers hand to the models is looked at as well, for
+Every number is computed again in another way. What the samplers hand to the models is checked as well, for
 every kind of batch.
 """
 
@@ -23,13 +23,17 @@ if TYPE_CHECKING:
     from unskew.data.batch import Prefixes, SequenceBatch
 
 CHUNK = 1_000_000
-# Rows looked at to recount what samplers hand out: each context is recounted from the whole log
+# Each context that a sampler hands out is computed again from the whole log. Of each kind of batch, so many
+# contexts are checked that this takes about RECOUNTED looks at a row, but at most CONTEXTS.
 RECOUNTED = 200_000_000
-CONTEXTS = 500  # recounted at most, of each kind of batch
+CONTEXTS = 500
 
 
 def audit(split: Split, history: int = HISTORY, audience: int = AUDIENCE) -> list[Finding]:
-    """Check everything; see `require_no_leak` for the version that raises."""
+    """Run all checks, and return what they found. `require_no_leak` raises an error instead.
+
+    history, audience: how many past items of a user, and past users of an item, a model reads.
+    """
     if history < 1 or audience < 1:
         raise BadInput(
             f"history {history}, audience {audience}: expected at least 1, or there is nothing to look at"
@@ -59,7 +63,7 @@ def audit(split: Split, history: int = HISTORY, audience: int = AUDIENCE) -> lis
 
 
 def require_no_leak(split: Split, history: int = HISTORY, audience: int = AUDIENCE) -> list[Finding]:
-    """Raise `Leak`, naming the first offending row, unless every check passes."""
+    """Run all checks, and raise `Leak` with the first row that is wrong, if there is one."""
     findings = audit(split, history, audience)
     for finding in findings:
         if not finding.passed:
@@ -71,13 +75,14 @@ Name = Callable[[NDArray[Any]], Any]
 
 
 def _row(split: Split, row: int) -> str:
+    """A row of the log, for an error message."""
     log = split.log
     user, item = log.users.of(log.user[[row]])[0].as_py(), log.items.of(log.item[[row]])[0].as_py()
     return f"row {row} (user {user!r}, item {item!r}, time {log.time[row]})"
 
 
 def _borders(split: Split) -> Finding:
-    """Train lies before valid, valid before test, and each row is in exactly one part."""
+    """Check that train is before valid, valid before test, and each row in exactly one part."""
     parts = [split.rows("train"), split.rows("valid"), split.rows("test")]
     times = [split.log.time[rows] for rows in parts]
     everyone = np.concatenate(parts)
@@ -97,7 +102,7 @@ def _borders(split: Split) -> Finding:
 
 
 def _counts(split: Split, name: str, counts: Ints, column: Any, of: Name) -> Finding:
-    """A count is the number of positives in the training part; counted again by sorting."""
+    """Check that each count is the number of positives in the training part."""
     log = split.log
     rows = np.flatnonzero((log.time < split.train_end) & (log.label == 1))
     codes, expected = np.unique(column[rows], return_counts=True)
@@ -107,7 +112,7 @@ def _counts(split: Split, name: str, counts: Ints, column: Any, of: Name) -> Fin
 
 
 def _known(split: Split, name: str, known: int, column: Any, of: Name) -> Finding:
-    """What is called known had a positive in training, and all that had one is called known."""
+    """Check that the known users (items) are exactly those with a positive in training."""
     seen = np.zeros(int(max(known, column.max(initial=-1) + 1)), bool)
     seen[column[(split.log.time < split.train_end) & (split.log.label == 1)]] = True
     wrong = np.flatnonzero(seen != (np.arange(len(seen)) < known))
@@ -119,7 +124,7 @@ def _known(split: Split, name: str, known: int, column: Any, of: Name) -> Findin
 
 
 def _balanced(split: Split) -> Finding:
-    """In the balanced test every item weighs the same: summed up by item, one row after the other."""
+    """Check that all items have the same weight in the balanced test."""
     tested = held_out(split, "test", "balanced")
     total: dict[int, float] = {}
     for item, weight in zip(split.log.item[tested.rows].tolist(), tested.weights.tolist(), strict=True):
@@ -137,6 +142,7 @@ def _balanced(split: Split) -> Finding:
 
 
 def _first_difference(found: Any, expected: Any, of: Name, said: str) -> str | None:
+    """What is wrong with the first number that is not the expected one; None if all are equal."""
     wrong = np.flatnonzero(~np.isclose(found, expected, rtol=1e-9, atol=0))
     return (
         f"{of(wrong[:1])[0].as_py()!r} has {found[wrong[0]]:g}, {said} {expected[wrong[0]]:g}"
@@ -148,8 +154,8 @@ def _first_difference(found: Any, expected: Any, of: Name, said: str) -> str | N
 def _windows(
     split: Split, name: str, view: Sequences, column: Any, of: Name, newest: int, job: Job
 ) -> Finding:
-    """Of every row, what the model would read: each single event of it belongs to the row's own entity and
-    lies before the row."""
+    """Check what a model would read for every row: each event belongs to the user (the item) of the row and
+    is before the row."""
     log = split.log
     for first, last in _chunks(len(log)):
         job.advance(note=name)
@@ -177,8 +183,8 @@ def _windows(
 
 
 def _views_hold_the_log(split: Split) -> Finding:
-    """Both views hold the log's positives at their true times: a view with falsified times could hide a leak
-    from the checks above."""
+    """Check that both views have the positives of the log at their true times. Wrong times in a view could
+    hide a leak from the other checks."""
     log = split.log
     rows = np.flatnonzero(log.label == 1)
     by_user = rows[np.lexsort((log.item[rows], log.time[rows], log.user[rows]))]
@@ -220,8 +226,8 @@ def _chunks(length: int) -> Iterator[tuple[int, int]]:
 
 
 def _handed_out(split: Split, kind: str, history: int, audience: int) -> Finding:
-    """Contexts of pairs: histories and audiences are what a search through the whole log finds strictly
-    before, and no more."""
+    """Check batches of pairs: histories and audiences are exactly what a search through the whole log finds
+    strictly before."""
     from unskew.data.samplers import Sampler, Sampling
 
     name, log = f"batches of {kind}", split.log
@@ -243,9 +249,7 @@ def _handed_out(split: Split, kind: str, history: int, audience: int) -> Finding
                 checked,
                 f"the history of user {log.users.of(np.array([user]))[0].as_py()!r} at time {time} {_WRONG}",
             )
-        candidate = (
-            place % made.candidates_BC.shape[1]
-        )  # one of each context: every kind of candidate comes to its turn
+        candidate = place % made.candidates_BC.shape[1]  # one per context, each position in turn
         item = int(made.candidates_BC[place, candidate])
         past = _past(log.user, log.item == item, split, time)
         if not _is_newest(
@@ -274,20 +278,21 @@ def _past(ids: Any, mine: NDArray[np.bool_], split: Split, time: int) -> list[in
 
 
 def _prefix(prefixes: "Prefixes", place: int) -> list[int]:
+    """One of the sequences in a batch."""
     row, length = int(prefixes.row_N[place]), int(prefixes.length_N[place])
     return [int(code) for code in prefixes.ids_WL[row, :length]]
 
 
 def _is_newest(found: list[int], past: list[int], most: int, shared: bool) -> bool:
-    """Whether it is the newest part of the past; where sequences share what they have in common, it may be
-    half as long."""
+    """Whether a sequence is the newest part of the past. It has `most` events, or at least half as many where
+    sequences share the events that they have in common."""
     enough = min(len(past), most // 2 if shared else most)
     return enough <= len(found) <= most and found == past[len(past) - len(found) :]
 
 
 def _sequences(split: Split, kind: str, history: int, audience: int) -> Finding:
-    """Whole sequences: what is said to be before an event is strictly before it, and what is not said to be
-    is not."""
+    """Check batches of whole sequences: what the batch calls the past of an event is exactly what is strictly
+    before it."""
     from unskew.data.samplers import SequenceSampler
 
     sampler = SequenceSampler(
@@ -322,6 +327,7 @@ def _sequences(split: Split, kind: str, history: int, audience: int) -> Finding:
 
 
 def _views_of(split: Split, made: "SequenceBatch") -> Iterator[tuple[str, Sequences, Ints, Ints, Ints]]:
+    """Of each view: its name, the view itself, and what the batch says: owners, events, sizes of pasts."""
     log = split.log
     yield "histories", log.histories, made.user_B.numpy(), made.event_BL.numpy(), made.past_BL.numpy()
     yield (

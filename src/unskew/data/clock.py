@@ -1,4 +1,4 @@
-"""What the times of a log mean: how many ticks make a second, and durations and dates in words."""
+"""What the times of a log mean: how many of its ticks make a second. Dates and durations for people."""
 
 import math
 import re
@@ -11,8 +11,8 @@ from unskew.errors import BadInput
 
 DAY = 86400  # seconds
 
-# Times since 1970, from 1973 to 5138, lie between these powers of ten, so the unit can be told from the
-# number.
+# Times from 1973 to 5138, counted since 1970, lie between these powers of ten, so the size of a number tells
+# its unit.
 UNITS = {
     "seconds": (1e8, 1e11),
     "milliseconds": (1e11, 1e14),
@@ -26,36 +26,37 @@ RESOLUTIONS = (("day", DAY), ("hour", 3600), ("minute", 60), ("second", 1))
 
 @dataclass(frozen=True)
 class Clock:
-    """The clock of a log. `ticks` is how many of its ticks make a second, or None where times only give an
-    order."""
+    """The clock of a log. `ticks` is how many of its ticks make a second; it is None for a log whose times
+    only give an order."""
 
     ticks: int | None
 
     @classmethod
     def of(cls, first: int, last: int, unit: str = "as given") -> "Clock":
-        """The clock of times from `first` to `last`; their unit is told from their size where it is not
-        given."""
+        """The clock of a log with times from `first` to `last`. A unit that is not given is guessed from the
+        size of the times."""
         fits = (TICKS[name] for name, (low, high) in UNITS.items() if low <= first and last < high)
         return cls(TICKS[unit] if unit in TICKS else next(fits, None))
 
     def date(self, time: int, to_the_second: bool = True) -> str | int:
-        """A time as an ISO date; as the number it is, where times only give an order."""
+        """A time as an ISO date; if times only give an order, the number itself."""
         if self.ticks is None:
             return time
         return str(np.datetime64(time // self.ticks, "s")).replace("T", " ")[: None if to_the_second else -9]
 
     def days(self, span: float) -> float:
-        """A number of ticks in days; nan where times only give an order."""
+        """A number of ticks in days; nan if times only give an order."""
         return math.nan if self.ticks is None else span / self.ticks / DAY
 
     def in_words(self, span: float) -> str:
-        """A number of ticks for people to read, in days where it can be."""
+        """A number of ticks for people to read: in days, if the length of a tick is known."""
         if not span:
             return "none"
         return f"{span:g} ticks" if self.ticks is None else f"{self.days(span):g} days"
 
     def ticks_in(self, duration: str) -> int:
-        """The ticks in a duration such as 7d, 12h or 1w; in a bare number, where times only give an order."""
+        """The number of ticks in a duration such as 7d, 12h or 1w. If times only give an order, the duration
+        must be a number of ticks."""
         parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", duration.lower())
         unit = parts.group(2) if parts else ""
         known = ", ".join(DURATIONS)
@@ -72,8 +73,8 @@ class Clock:
         return length
 
     def resolution(self, distinct: Ints) -> str:
-        """The largest unit that all distances between some times are multiples of: a day may begin at any
-        hour."""
+        """The largest unit of which all distances between these sorted times are multiples, such as `day`. So
+        a day may begin at any hour."""
         if self.ticks is None:
             return "order only"
         step = int(np.gcd.reduce(np.diff(distinct))) if len(distinct) > 1 else 0

@@ -1,8 +1,7 @@
-"""Where the SQL runs: DuckDB on this machine, Spark on a cluster. The text is one; what the dialects do not
-share is here.
+"""The engines that run the SQL: DuckDB on this machine, Spark on a cluster.
 
-Everything else in the data layer writes standard SQL with a few of Spark's function names; DuckDB gets those
-names as macros.
+Both run the same text. It is standard SQL with a few of Spark's function names, which DuckDB gets as macros.
+Whatever else the two dialects do not share is in this file.
 """
 
 import re
@@ -18,8 +17,8 @@ import pyarrow.parquet as pq
 
 from unskew.errors import BadInput, UnskewError
 
-FILE = "unskew_file"  # the column that says which file a row came from
-ROW = "unskew_row"  # and which row of it
+FILE = "unskew_file"  # the column with the file that a row came from
+ROW = "unskew_row"  # the column with the number of the row in its file
 BATCH_ROWS = 1_000_000
 
 DUCKDB_MACROS = """
@@ -37,7 +36,7 @@ SPARK_FUNCTIONS = (
     "'M/d/yyyy h:mm:ss a')",
 )
 
-
+# The types that a file without a schema can have: in Arrow, in DuckDB and in Spark.
 TYPES = {
     "string": ("VARCHAR", "STRING"),
     "int64": ("BIGINT", "BIGINT"),
@@ -51,18 +50,18 @@ class Scan:
     """What to read: files of one kind with one set of columns, or an Arrow table."""
 
     kind: Literal["text", "json", "parquet", "table"]
-    schema: pa.Schema  # as SQL sees it; of text, all strings
-    names: list[str]  # as the caller sees it
+    schema: pa.Schema  # the columns as SQL sees them; those of a text file are all strings
+    names: list[str]  # the names of the columns as the caller sees them
     files: tuple[str, ...] = ()
     delimiter: str = ","
     quote: str = '"'
     header: bool = True
     table: pa.Table | None = None
-    tolerant: bool = False  # skip lines that cannot be parsed, and remember them
+    tolerant: bool = False  # whether lines that cannot be parsed are skipped and remembered
 
 
 class Unparsed(BadInput):
-    """A record of a text file that is not one: records are counted from 1, the header included."""
+    """A record of a text file that cannot be parsed. Records are counted from 1, with the header."""
 
     def __init__(self, file: str, record: int, reason: str, text: str = "") -> None:
         super().__init__(f"{file}, record {record}: {reason}")
@@ -70,39 +69,45 @@ class Unparsed(BadInput):
 
 
 class Malformed(BadInput):
-    """A text file that cannot be read, and the engine does not say where."""
+    """A text file that cannot be parsed, where the engine does not say which record is wrong."""
 
 
 class Engine(Protocol):
+    """What DuckDB and Spark have in common."""
+
     def scan(self, scan: Scan) -> str:
-        """The FROM clause that reads it; files also have the column FILE."""
+        """The FROM clause that reads it. Rows of files also have the column FILE."""
 
     def table(self, name: str, query: str) -> int:
-        """Keep the result of a query under a name; say how many rows it has."""
+        """Store the result of a query as a table, and return its number of rows."""
 
     def arrow(self, query: str) -> pa.Table:
-        """A result that is known to be small, or is wanted in memory."""
+        """The result of a query in memory."""
 
     def batches(self, query: str) -> Iterator[pa.RecordBatch]:
-        """A result of any size, in its order."""
+        """The result of a query of any size, batch by batch and in its order."""
 
     def numbered(self, scan: Scan, file: str | None) -> str | None:
-        """The same scan of one file with the column ROW, counted from 1; None where rows have no numbers."""
+        """The FROM clause that reads one file, with the column ROW, counted from 1. None where the engine
+        cannot number rows."""
 
     def unparsed(self) -> list["Unparsed"]:
-        """Records that a tolerant scan could not parse."""
+        """The records that a tolerant scan could not parse."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Free what the engine holds."""
 
 
-class DuckDB:
+class DuckDB(Engine):
+    """SQL on this machine. `memory` is a limit such as 2GB; `scratch` is a folder for temporary files. The
+    methods are explained in `Engine`."""
+
     def __init__(self, memory: str, scratch: Path) -> None:
         settings: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": memory,
             "temp_directory": str(scratch),
             "autoinstall_known_extensions": False,
-            # The statistics of a Parquet file leave NaN out, and DuckDB believes them: it would not even look
-            # for one.
+            # The statistics of a Parquet file leave NaN out. DuckDB would trust them and never find one.
             "disabled_optimizers": "statistics_propagation",
         }
         try:
@@ -152,8 +157,7 @@ class DuckDB:
 
     def numbered(self, scan: Scan, file: str | None) -> str:
         one = scan if file is None else replace(scan, files=(file,))
-        # Ordered by nothing means: as they come. They come in the order of the file, since DuckDB preserves
-        # it.
+        # Without ORDER BY, rows are numbered in the order of the file, which DuckDB preserves.
         return f"(SELECT *, row_number() OVER () AS {ROW} FROM {self.scan(one)})"
 
     def unparsed(self) -> list[Unparsed]:
@@ -173,9 +177,9 @@ class DuckDB:
         self.connection.close()
 
 
-class Spark:
-    """The same SQL on Spark 4. `master` is `local[*]` or a cluster's address; `scratch` is a folder that
-    driver and workers share."""
+class Spark(Engine):
+    """SQL on Spark 4. `master` is `local[*]` or the address of a cluster; `scratch` is a folder that the
+    driver and the workers share. The methods are explained in `Engine`."""
 
     def __init__(self, master: str, memory: str, scratch: Path) -> None:
         try:
@@ -230,8 +234,8 @@ class Spark:
             if scan.kind == "json":
                 frame = reader.json(list(scan.files))
             else:
-                # Names are ours, so the header is skipped and not compared; line breaks inside quotes belong
-                # to the value.
+                # The names of the columns are our own, so the header is skipped and not compared. Line breaks
+                # inside quotes belong to the value.
                 reader = reader.options(
                     header=scan.header,
                     sep=scan.delimiter,
@@ -245,8 +249,8 @@ class Spark:
         return "source_table"
 
     def table(self, name: str, query: str) -> int:
-        # Every round of the k-core replaces its own input: cut the lineage, or the plan doubles with each
-        # round.
+        # Every round of the k-core replaces its own input. Without a checkpoint, the plan would double with
+        # each round.
         with _spark_errors():
             frame = self.session.sql(query).localCheckpoint()
             frame.createOrReplaceTempView(name)
@@ -257,7 +261,7 @@ class Spark:
             return self.session.sql(query).toArrow()
 
     def batches(self, query: str) -> Iterator[pa.RecordBatch]:
-        # Sorted parts go to disk, and come back one by one: the driver never holds the whole result.
+        # The sorted result is written to disk and read part by part, so the driver never holds all of it.
         self._written += 1
         folder = self._scratch / f"result-{self._written}"
         with _spark_errors():
@@ -276,16 +280,18 @@ class Spark:
 
 
 def literal(text: str) -> str:
+    """The text as a string in SQL."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def identifier(name: str) -> str:
+    """The name of a column in SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """DuckDB's complaint, shortened to one line that names the file."""
+    """Turn DuckDB's errors into ours: one line that names the file."""
     try:
         yield
     except RuntimeError as error:
@@ -299,6 +305,7 @@ def _plain_errors() -> Iterator[None]:
 
 
 def _plain(error: duckdb.Error) -> UnskewError:
+    """Our error for one of DuckDB's."""
     text = str(error)
     if "CSV Parser state machine" in text:  # DuckDB says neither where nor why
         return Malformed("a carriage return in the middle of a line; save the file with ordinary line ends")
@@ -316,7 +323,7 @@ def _plain(error: duckdb.Error) -> UnskewError:
 
 @contextmanager
 def _spark_errors() -> Iterator[None]:
-    """Spark's complaint, without its Java stack."""
+    """Turn Spark's errors into ours: one line, without the stack of Java."""
     try:
         yield
     except UnskewError:
@@ -330,7 +337,7 @@ def _spark_errors() -> Iterator[None]:
 
 
 def _why_unparsed(text: str) -> str:
-    """DuckDB's reason for a line that it cannot parse, in our words where we have them."""
+    """Why DuckDB cannot parse a line: in our words for the usual reasons, otherwise in its own."""
     if width := re.search(r"Expected Number of Columns: (\d+) Found: (\d+)", text):
         return f"expected {width.group(1)} fields, found {width.group(2)}"
     if "nicode" in text or "utf-8" in text.lower():

@@ -1,5 +1,4 @@
-"""Files as they are found: which ones, packed or not, their first lines, and the columns and types they
-have."""
+"""Files: which ones a name stands for, their first lines, and their columns and types."""
 
 import csv
 import glob
@@ -27,6 +26,8 @@ PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"PK": "a zip file", b"\x28\xb5\
 
 
 def files_of(name: str) -> list[str]:
+    """The files that a name stands for, sorted: one file, all data files in a folder, or those that match a
+    pattern."""
     path = Path(name)
     if path.is_dir():
         try:
@@ -48,23 +49,23 @@ def files_of(name: str) -> list[str]:
 
 
 def _is_ours(file: Path, folder: Path) -> bool:
-    """Whether a file below a folder may be part of the log: nothing hidden, and no prepared folder that lies
-    in it."""
+    """Whether a file in a folder may be part of the log. Hidden files and prepared folders are not."""
     inside = file.relative_to(folder).parts
     return not any(part[0] in "._" for part in inside) and not is_prepared(file.parent)
 
 
 def suffix(file: str | Path) -> str:
+    """The suffix of a file in lower case, without .gz."""
     return Path(re.sub(r"[.]gz$", "", str(file), flags=re.IGNORECASE)).suffix.lower()
 
 
 def opened(file: str) -> BinaryIO:
-    """The bytes of a file, decompressed where its name says so."""
+    """The bytes of a file, decompressed if its name ends in .gz."""
     return cast(BinaryIO, gzip.open(file)) if file.lower().endswith(".gz") else Path(file).open("rb")
 
 
 def first_lines(file: str, count: int) -> list[str]:
-    """The first lines that are not blank, as text."""
+    """The first `count` lines that are not blank, as text."""
     lines: list[str] = []
     try:
         with opened(file) as stream:
@@ -95,6 +96,7 @@ def first_lines(file: str, count: int) -> list[str]:
 
 
 def check_width(file: str, expected: int, delimiter: str) -> None:
+    """Refuse a file of MIND whose first line has another number of fields."""
     fields = first_lines(file, 1)[0].split(delimiter)
     if len(fields) != expected:
         raise BadInput(
@@ -104,6 +106,7 @@ def check_width(file: str, expected: int, delimiter: str) -> None:
 
 
 def check_same(names: Iterable[list[str]], files: list[str]) -> None:
+    """Refuse files whose columns are not those of the first file. `names` are the columns of each."""
     for file, other in zip(files, names := list(names), strict=False):
         if other != names[0]:
             raise BadInput(
@@ -126,6 +129,7 @@ def header(file: str, delimiter: str) -> list[str]:
 
 
 def parquet_schema(file: str) -> pa.Schema:
+    """The names and types of the columns of a Parquet file."""
     try:
         return pq.read_schema(file)
     except (pa.ArrowInvalid, OSError) as error:
@@ -133,15 +137,15 @@ def parquet_schema(file: str) -> pa.Schema:
 
 
 def json_schema(files: list[str]) -> pa.Schema:
-    """Names by the first records, types by all of them: a first record may lack a label, or have a whole
-    number for a rating."""
+    """The names and types of the fields of JSON lines. The names come from the first 1000 records, the types
+    from all of them, because a first record may lack a label, or have a whole number for a rating."""
     names: dict[str, None] = {}
     for number, line in enumerate(first_lines(files[0], 1000), 1):
         try:
             record = json.loads(line)
         except ValueError as error:
             if number > 1:
-                continue  # found, and named or set aside, when it is read
+                continue  # a bad line, which is reported or set aside when the file is read
             raise BadInput(f"{files[0]}, line 1: not JSON ({error}); expected one object a line") from None
         if not isinstance(record, dict):
             raise BadInput(
@@ -160,14 +164,12 @@ def json_schema(files: list[str]) -> pa.Schema:
         except duckdb.Error as error:
             raise BadInput(f"{files[0]}: {str(error).splitlines()[0]}") from None
     return pa.schema(
-        [
-            (name, _json_type(files[0], name, set(kind) - {None, "NULL"}))
-            for name, kind in zip(names, found, strict=True)
-        ]
+        [(name, _json_type(set(kind) - {None, "NULL"})) for name, kind in zip(names, found, strict=True)]
     )
 
 
-def _json_type(file: str, name: str, kinds: set[str]) -> pa.DataType:
+def _json_type(kinds: set[str]) -> pa.DataType:
+    """The type of a field whose values have these types of DuckDB."""
     numbers = {"UBIGINT", "BIGINT"}
     if kinds <= numbers:
         return pa.int64()
@@ -176,4 +178,4 @@ def _json_type(file: str, name: str, kinds: set[str]) -> pa.DataType:
     for kind, arrow in (("VARCHAR", pa.string()), ("BOOLEAN", pa.bool_())):
         if kinds == {kind}:
             return arrow
-    return pa.struct([])  # of several kinds, or not plain: refused where it is needed
+    return pa.struct([])  # values of several kinds, or nested ones: an error if the column is needed

@@ -1,8 +1,8 @@
-"""The prepared folder: a log on disk, written whole or not at all.
+"""The prepared folder: a log on disk, written completely or not at all.
 
-data.json                   how it was made, what was removed
-users.parquet items.parquet the caller's ids, and whatever the log knows of each of them
-*.npy                       a column each, which are mapped into memory and never copied
+data.json                     how the log was made, and what was removed
+users.parquet, items.parquet  the caller's ids, with titles and features
+*.npy                         one column each, mapped into memory and never copied
 """
 
 import json
@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -24,13 +25,13 @@ from unskew.data.log import AUDIENCE, COLUMNS, EXTRAS, MARK, OFFSETS, Log, Vocab
 from unskew.data.views import Sequences
 from unskew.errors import BadInput, UnskewError
 
-FORMAT = 2  # of the prepared folder; raised when an older reader would misread it
+FORMAT = 2  # the version of the folder's format; it is raised when an older reader would misread it
 
 NewArray = Callable[[str, type, int], NDArray[Any]]  # (name, dtype, length) -> an array to fill
 
 
 def open_folder(folder: Path) -> Log:
-    """A log from its folder; its columns stay on disk."""
+    """Open a prepared folder. The columns of the log stay on disk and are mapped into memory."""
     metadata = _metadata(folder)
 
     def column(name: str) -> NDArray[Any]:
@@ -52,13 +53,13 @@ def open_folder(folder: Path) -> Log:
             raise ValueError(f"{wrong[0]} is not as long as data.json says")
     except (OSError, ValueError, KeyError) as error:
         raise BadInput(f"{folder}: the prepared folder is damaged ({error}); prepare it again") from None
-    return assemble(columns, users, items, metadata)
+    return replace(assemble(columns, users, items, metadata), folder=str(folder.resolve()))
 
 
 def assemble(
     columns: dict[str, NDArray[Any]], users: pa.Table, items: pa.Table, metadata: dict[str, Any]
 ) -> Log:
-    """A log from its columns, however they are held."""
+    """Make a log of its columns, which may be in memory or on disk."""
     positives = int(columns["history_offsets"][-1])
     plain: dict[str, Any] = {name: columns[name] for name in (*COLUMNS, *EXTRAS) if name in columns}
     return Log(
@@ -75,17 +76,18 @@ def assemble(
 
 
 def in_memory(name: str, dtype: type, length: int) -> NDArray[Any]:
+    """A new array in memory; see `on_disk` for one that is a file."""
     return np.empty(length, dtype)
 
 
 def _column_file(folder: Path, name: str) -> Path:
-    """Where a column is. The name of a named test is the caller's, so it is escaped."""
+    """The file of a column. Names of tests are chosen by the caller, so they are escaped."""
     return folder / f"{quote(name, safe='') if name.startswith(MARK) else name}.npy"
 
 
 def on_disk(folder: Path) -> NewArray:
-    """Arrays that are .npy files. The space is claimed first: a full disk is an error here, not a crash while
-    writing."""
+    """A function that makes new arrays which are .npy files in this folder. Their space is allocated first,
+    so that a full disk is an error here and not a crash when the array is filled."""
 
     def new(name: str, dtype: type, length: int) -> NDArray[Any]:
         path = _column_file(folder, name)
@@ -119,13 +121,14 @@ OURS = {f"{name}.npy" for name in (*COLUMNS, *EXTRAS, *AUDIENCE, *OFFSETS)} | {
 
 
 def _is_ours(name: str) -> bool:
+    """Whether `prepare` writes files of this name."""
     return name in OURS or (name.startswith(quote(MARK, safe="")) and name.endswith(".npy"))
 
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """A scratch folder that becomes `target` if all goes well and vanishes if not. What was at `target` stays
-    until then."""
+    """A temporary folder that replaces `target` if all goes well and is removed otherwise. Until then,
+    `target` stays as it is."""
     _check_replaceable(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -146,7 +149,7 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 
 def _check_replaceable(target: Path) -> None:
-    """Only a folder that holds what `prepare` writes, and nothing else, may be replaced."""
+    """Refuse to replace anything but an empty folder, or one that holds only what `prepare` writes."""
     if not target.exists():
         return
     try:
@@ -168,6 +171,7 @@ def _check_replaceable(target: Path) -> None:
 
 
 def _swap(scratch: Path, target: Path) -> None:
+    """Move a folder to `target`. What was there is moved aside first, and back if this fails."""
     if not target.exists():
         scratch.rename(target)
         return
@@ -193,12 +197,14 @@ def is_prepared(folder: Path) -> bool:
 
 
 def save_metadata(folder: Path, metadata: dict[str, Any]) -> None:
+    """Write data.json."""
     (folder / "data.json").write_text(
         json.dumps({"format": FORMAT, **metadata}, indent=1, default=str) + "\n", encoding="utf-8"
     )
 
 
 def _metadata(folder: Path) -> dict[str, Any]:
+    """Read data.json, with an error that says what to do if there is none."""
     try:
         metadata: dict[str, Any] = json.loads((folder / "data.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):

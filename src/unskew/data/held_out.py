@@ -1,21 +1,21 @@
-"""Tests of a held-out part. Each is a weight per positive, and a figure of a test is the weighted mean over
-its positives.
+"""The tests of a held-out part. A test gives each positive a weight, and a result is the weighted mean over
+the positives.
 
     ordinary     every positive counts once
-    balanced     every item counts once: a positive weighs 1 / the positives of its item in this part. The
-                 test of the long tail
-    shown        each clicked row among what the same visit showed and was not clicked (logs with
-                 impressions). It is broken by position bias (what stands first is clicked more) and by
-                 whatever decided both what was shown and what was liked
+    balanced     every item counts once: a positive weighs 1 / the number of positives of its item in this
+                 part. This is the test of the long tail
+    shown        each clicked item is ranked among the items that the same visit showed and that were not
+                 clicked (for logs with impressions). Position bias distorts it (what comes first is clicked
+                 more), and so does everything that influenced both what was shown and what was liked
     randomised   only rows that were exposed at random
-    weighted     a positive weighs 1 / its logged propensity; the weighted mean is the self-normalised
-                 estimate (SNIPS) of the mean under uniform exposure. Consistent with the true propensities; a
-                 few tiny ones give it a large variance
-    authors      the paper's own resampling, seeded: for comparison with its tables only
+    weighted     a positive weighs 1 / its logged propensity, so the weighted mean is the self-normalised
+                 estimate (SNIPS) of the mean under uniform exposure. It is consistent if the propensities are
+                 true; a few tiny ones give it a large variance
+    authors      the paper's own resampling, seeded; only for comparison with its tables
     NAME         the rows that a column of the log marks (`prepare --tests NAME`)
 
-Weights come from the whole part, also where only a sample of it is ranked. How much they leave is the
-effective sample size, (sum w)^2 / sum w^2.
+Weights are computed on the whole part, even if only a sample of it is ranked. The effective sample size,
+(sum w)^2 / sum w^2, says how many equally weighted positives would be as informative.
 """
 
 from dataclasses import dataclass
@@ -27,26 +27,25 @@ from numpy.typing import NDArray
 from unskew.data.log import TESTS
 from unskew.data.split import Part, Split
 from unskew.data.views import Ints
-from unskew.errors import BadInput
+from unskew.errors import BadInput, NothingToRank
 
 Floats = NDArray[np.float64]
 
-Criterion = Literal[
-    "ordinary", "balanced", "shown"
-]  # versions of the validation part by which weights are chosen
+# The tests of the validation part by which the weights of a model are chosen.
+Criterion = Literal["ordinary", "balanced", "shown"]
 CRITERIA: tuple[Criterion, ...] = ("ordinary", "balanced", "shown")
-Protocol = Literal[
-    "full", "uni100", "authors"
-]  # how a test is ranked: evaluate.py. Here, because a flag does not wait for torch
+# How a test is ranked; explained in evaluate.py. It is here so that the command line need not import torch.
+Protocol = Literal["full", "uni100", "authors"]
 AUTHORS_EXPONENT = 0.005
-COINCIDENCE = (
-    0.05  # without a column of visits, fewer positives with company than this share have it by chance
-)
+# Without a column of visits, rows at the same time count as one visit. If fewer positives than this share
+# have other rows at their time, that is a coincidence, and the log has no impressions.
+COINCIDENCE = 0.05
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """The positives of one test, in time, with their weights, and how many were left out for which reason."""
+    """The positives of one test, in order of time, with their weights, and how many were left out for which
+    reason."""
 
     test: str
     rows: Ints
@@ -54,7 +53,7 @@ class HeldOut:
     left_out: dict[str, int]
 
     def weights_of(self, rows: Ints) -> Floats:
-        """The weights of some rows of the log; 0 where a row is not part of this test."""
+        """The weights of some rows of the log; 0 for rows that are not part of this test."""
         order = np.argsort(self.rows)
         place = np.minimum(np.searchsorted(self.rows[order], rows), max(len(order) - 1, 0))
         if not len(order):
@@ -63,8 +62,8 @@ class HeldOut:
 
 
 def available_tests(split: Split, part: Part = "test") -> tuple[str, ...]:
-    """The tests that a part can have: what was shown, random exposure, logged propensities and marks are not
-    in every log."""
+    """The tests that a part can have. Not every log says what was shown, what was exposed at random, with
+    which propensity, or which rows belong to a named test."""
     log, found = split.log, ["ordinary", "balanced"]
     rows = held_out(split, part, "ordinary").rows
     together = len(_with_company(split, rows))
@@ -78,7 +77,7 @@ def available_tests(split: Split, part: Part = "test") -> tuple[str, ...]:
 
 
 def criteria_of(split: Split) -> tuple[Criterion, ...]:
-    """By which versions of the validation part weights are chosen."""
+    """The tests of the validation part by which the weights of a model are chosen."""
     available = available_tests(split, "valid")
     return tuple(criterion for criterion in CRITERIA if criterion in available)
 
@@ -91,11 +90,16 @@ def held_out(
     seed: int = 0,
     until: int | None = None,
 ) -> HeldOut:
-    """The positives of a part that a test ranks, in time, with their weights; or a seeded sample of them.
+    """The positives of a part that a test ranks, in order of time, with their weights.
 
-    Left out are positives on items that nobody had before (nothing could be known of them), where past items
-    are hidden those that repeat one, and those that the test itself has no use for. `until` ends the part
-    before that time.
+    Left out are the first positives of items (nothing could be known about them), repeats if the split hides
+    past items, and whatever does not belong to the test. If the part is empty, so is the result; see
+    `nothing_to_rank`.
+
+    test: one of those that `available_tests` lists.
+    sample: keep only so many of the positives, drawn at random.
+    seed: the seed of the sample, and of the authors' resampling.
+    until: keep only what happened before this time.
     """
     if part == "train":
         raise BadInput("the training part is no test")
@@ -114,15 +118,28 @@ def held_out(
     rows, weights = _weighed(split, test, rows, seed)
     left_out["not_in_this_test"] = int(wanted.sum()) - len(rows)
     if sample is not None and len(rows) > sample:
-        chosen = np.random.default_rng([seed, 13]).permutation(len(rows))[
-            :sample
-        ]  # a smaller sample is part of a larger one
+        shuffled = np.random.default_rng([seed, 13]).permutation(len(rows))
+        chosen = shuffled[:sample]  # so a smaller sample is part of a larger one
         rows, weights = rows[chosen], weights[chosen]
     order = np.lexsort((rows, log.time[rows]))
     return HeldOut(test, rows[order], weights[order], left_out)
 
 
+def nothing_to_rank(split: Split, part: Part, test: str) -> NothingToRank:
+    """The error for a test without positives. It says why there are none."""
+    if not split.mask(part).any():
+        name = {"valid": "validation"}.get(part, part)
+        shares = ", ".join(f"{share:g}" for share in split.settings.shares)
+        why = f"the {name} part of this split has no rows (shares {shares}); give it a share with --shares"
+    elif test == "shown":
+        why = "nothing was shown together with a positive and not clicked"
+    else:
+        why = "it has no positives"
+    return NothingToRank(f"nothing to rank in the {test} test: {why}")
+
+
 def _weighed(split: Split, test: str, rows: Ints, seed: int) -> tuple[Ints, Floats]:
+    """Those of the rows that belong to the test, with their weights."""
     log, once = split.log, np.ones(len(rows))
     if test == "ordinary":
         return rows, once
@@ -152,9 +169,8 @@ def _weighed(split: Split, test: str, rows: Ints, seed: int) -> tuple[Ints, Floa
     if test == "resampled":
         raise BadInput(
             "the test 'resampled' is gone: it preferred items that training never saw, which are the hits "
-            "of the day, so it "
-            "rewarded recent popularity; use 'balanced', where every item counts once ('authors' is the "
-            "paper's own resampling)"
+            "of the day, so it rewarded recent popularity; use 'balanced', where every item counts once "
+            "('authors' is the paper's own resampling)"
         )
     raise BadInput(f"no test {test!r}; there are {', '.join([*TESTS, *log.marks])}")
 
@@ -164,13 +180,14 @@ def _only(rows: Ints, wanted: NDArray[np.bool_]) -> tuple[Ints, Floats]:
 
 
 def _with_company(split: Split, rows: Ints) -> Ints:
-    """The rows that have another candidate in their visit."""
+    """The rows that have at least one other candidate in their visit."""
     return rows[np.unique(company(split, rows)[0])]
 
 
 def company(split: Split, rows: Ints) -> tuple[Ints, Ints]:
-    """The other candidates in the visit of each row: which of the rows, and the item. They existed, as every
-    candidate must."""
+    """The other candidates in the visit of each row: items that were shown and not clicked, that existed by
+    then and, if the split hides past items, that the user did not have before. Returns pairs as two arrays:
+    a position in `rows`, and an item."""
     log = split.log
     which, other = log.shown_with(rows)
     item, time = log.item[other].astype(np.int64), np.asarray(log.time[rows[which]])
@@ -181,13 +198,13 @@ def company(split: Split, rows: Ints) -> tuple[Ints, Ints]:
 
 
 def effective_size(weights: Floats) -> float:
-    """How many equally weighted rows would leave as much certainty: (sum w)^2 / sum w^2."""
+    """How many equally weighted rows would be as informative: (sum w)^2 / sum w^2."""
     return float(weights.sum() ** 2 / (weights**2).sum()) if len(weights) else 0.0
 
 
 def authors_acceptance(counts: Ints) -> Floats:
-    """What the paper's code does: minmax of (max f / f_i)^0.005 over the held-out part itself. The most
-    popular item always vanishes."""
+    """The probability with which the paper's code keeps a positive of each item: (max f / f_i)^0.005, scaled
+    to 0 to 1 over the held-out part itself. So the most popular item is never kept."""
     present = counts > 0
     weight = np.zeros(len(counts))
     weight[present] = (counts.max(initial=1) / counts[present]) ** AUTHORS_EXPONENT

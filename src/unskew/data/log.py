@@ -1,5 +1,7 @@
-"""A log: who met what, when, and whether it was a positive. In memory or memory-mapped from a prepared
-folder."""
+"""A log: which user met which item, when, and whether it was a positive.
+
+Its columns are in memory, or in a prepared folder from which they are mapped into memory.
+"""
 
 import hashlib
 import os
@@ -20,39 +22,39 @@ from unskew.errors import BadInput
 
 COLUMNS = {"user": np.int32, "item": np.int32, "time": np.int64, "label": np.int8}
 EXTRAS = {"propensity": np.float64, "exposed": np.int8, "position": np.int32, "visit": np.int64}
-TESTS = ("ordinary", "balanced", "shown", "randomised", "weighted", "authors")  # what they are: held_out.py
-MARK = "test:"  # before the name of a column that says which rows belong to a named test
+TESTS = ("ordinary", "balanced", "shown", "randomised", "weighted", "authors")  # explained in held_out.py
+MARK = "test:"  # the prefix of a column that says which rows belong to a named test
 AUDIENCE = {"audience_user": np.int32, "audience_time": np.int64}
 OFFSETS = ("history_offsets", "audience_offsets")
 
 
 @dataclass(frozen=True, eq=False)
 class Feature:
-    """What the log says of every user or every item under one name, such as a category or a price.
+    """One property of every user or every item, such as the category or the price.
 
-    Text, yes-or-no and dates are categories; numbers are numbers. What is missing is null here, PAD as a
-    category and nan as a number.
+    Numbers may be read as numbers or as categories; text, booleans and dates are categories. A missing value
+    is null in `values`, PAD in `categories` and nan in `numbers`.
     """
 
-    values: pa.Array  # one per code, in the type they came in
+    values: pa.Array  # one per code, in the type that they had in the source
 
     @property
     def is_number(self) -> bool:
-        """Whether the values are numbers, and not categories."""
+        """Whether the values are numbers; otherwise they can only be read as categories."""
         kind = self.values.type
         return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
     @cached_property
     def names(self) -> pa.Array:
-        """The distinct values, in the order of the first codes that have them. So the categories of the ids
-        that exist at any moment are a prefix, as the ids themselves are."""
+        """The distinct values, in the order of the first codes that have them. Codes follow time, so the
+        values of the ids that exist at any moment are a prefix."""
         return self.values.drop_null().unique()
 
     @cached_property
-    def categories(self) -> Codes:
-        """The category of each code, as its place in `names`; PAD where the value is missing."""
+    def categories(self) -> Ints:
+        """The category of each code, as a position in `names`; PAD where the value is missing."""
         found = pc.fill_null(pc.index_in(self.values, value_set=self.names, skip_nulls=True), PAD)
-        return np.asarray(found.to_numpy(zero_copy_only=False), np.int32)
+        return np.asarray(found.to_numpy(zero_copy_only=False), np.int64)
 
     @cached_property
     def numbers(self) -> NDArray[np.float32]:
@@ -62,15 +64,15 @@ class Feature:
         return np.asarray(self.values.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float32)
 
 
-FEATURE = "feature:"  # before the name of a column that holds a feature
+FEATURE = "feature:"  # the prefix of a column that holds a feature
 
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """The caller's ids in the order of their codes, which is the order of their first positives in time, and
-    what the log says of each of them.
+    """The caller's ids of all users (or items), with their titles and features, in the order of their codes.
 
-    So the ids that exist at any moment are a prefix: `code < n`. Ids that never had a positive come last.
+    Codes follow the time of the first positive. So the ids that exist at any moment are a prefix, `code < n`.
+    Ids that never had a positive come last.
     """
 
     ids: pa.Array
@@ -79,7 +81,7 @@ class Vocabulary:
 
     @classmethod
     def of_table(cls, table: pa.Table) -> "Vocabulary":
-        """A vocabulary from its columns: `id`, maybe `title`, and `feature:NAME` for each feature."""
+        """Make a vocabulary of its columns: `id`, maybe `title`, and `feature:NAME` for each feature."""
         columns = {name: table[name].combine_chunks() for name in table.column_names}
         features = {
             name.removeprefix(FEATURE): Feature(column)
@@ -89,7 +91,7 @@ class Vocabulary:
         return cls(columns["id"], columns.get("title"), features)
 
     def table(self) -> pa.Table:
-        """The same as columns."""
+        """The columns from which `of_table` makes this vocabulary."""
         columns = {"id": self.ids} | ({} if self.titles is None else {"title": self.titles})
         return pa.table(columns | {f"{FEATURE}{name}": of.values for name, of in self.features.items()})
 
@@ -97,7 +99,7 @@ class Vocabulary:
         return len(self.ids)
 
     def of(self, codes: NDArray[np.integer]) -> pa.Array:
-        """The caller's ids of some codes, in the type they came in."""
+        """The caller's ids of some codes, in the type of the source; null for PAD."""
         known = np.asarray(codes)
         return self.ids.take(pa.array(known, mask=known == PAD))
 
@@ -120,10 +122,11 @@ class Vocabulary:
 
 @dataclass(frozen=True, eq=False)
 class Log:
-    """Interactions as columns, indexed: row r says that `user[r]` met `item[r]` at `time[r]` with `label[r]`.
+    """Interactions as columns: row r says that `user[r]` met `item[r]` at `time[r]` with `label[r]`.
 
-    Positives come first, sorted by user and time, then the shown-and-not-clicked, sorted likewise. So the
-    histories are the first columns themselves and cost nothing.
+    Users and items are codes, which `users` and `items` translate. The positives come first, sorted by user
+    and time; then come the rows that were shown and not clicked, sorted in the same way. So the histories are
+    the first rows of the columns themselves and need no memory.
     """
 
     user: Codes
@@ -134,45 +137,45 @@ class Log:
     items: Vocabulary
     histories: Sequences
     audiences: Sequences
-    propensity: NDArray[np.float64] | None = None  # logged P(o = 1)
-    exposed: NDArray[np.int8] | None = None  # 1 = exposed at random
-    position: Codes | None = None  # place on the page
-    visit: Ints | None = (
-        None  # rows of one user with the same number were shown together; PAD: not known to have been shown
-    )
-    marks: dict[str, NDArray[np.int8]] = field(
-        default_factory=dict
-    )  # of each named test, 1 where a row belongs to it
-    metadata: dict[str, Any] = field(default_factory=dict)  # how it was made, what was removed
-    end: int | None = None  # the moment after its newest row, where that row itself is not part of it
+    propensity: NDArray[np.float64] | None = None  # the logged P(o = 1)
+    exposed: NDArray[np.int8] | None = None  # 1 where the item was exposed at random
+    position: Codes | None = None  # the position on the page
+    # Rows of one user with the same number were shown together. PAD: nobody knows whether the row was shown.
+    visit: Ints | None = None
+    # For each named test, 1 where a row belongs to it.
+    marks: dict[str, NDArray[np.int8]] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)  # how the log was made, and what was removed
+    end: int | None = None  # the moment after the log, where its newest row is not among these columns
+    folder: str | None = None  # the prepared folder that it was opened from
 
     def __len__(self) -> int:
         return len(self.user)
 
     @property
     def now(self) -> int:
-        """The moment just after everything that the log knows."""
+        """The moment just after the newest row: everything in the log is before it."""
         return int(self.time.max(initial=-1)) + 1 if self.end is None else self.end
 
     @cached_property
     def clock(self) -> Clock:
-        """What the times mean."""
+        """The meaning of the times: how long a tick is."""
         first, last = (int(self.time.min()), int(self.time.max())) if len(self) else (0, 0)
         return Clock.of(first, last, self.metadata.get("time_unit", "as given"))
 
     @property
     def positives(self) -> int:
+        """The number of positives, which are the first rows."""
         return len(self.histories.ids)
 
     @cached_property
     def repeated(self) -> NDArray[np.bool_]:
-        """Rows whose user had a positive on the same item strictly before."""
+        """Whether the user of each row had a positive on the same item strictly before."""
         return self.had_before(self.user, self.item, self.time)
 
     def had_before(
         self, user: NDArray[np.integer], item: NDArray[np.integer], time: Ints
     ) -> NDArray[np.bool_]:
-        """Whether each user had a positive on each item strictly before each time. Broadcasts."""
+        """Whether a user had a positive on an item strictly before a time. The arrays are broadcast."""
         pairs, first = self._first_positives
         pair = np.asarray(user, np.int64) * len(self.items) + item
         place = np.minimum(np.searchsorted(pairs, pair), max(len(pairs) - 1, 0))
@@ -180,8 +183,8 @@ class Log:
 
     @cached_property
     def _first_positives(self) -> tuple[Ints, Ints]:
-        """Every pair of a user and an item with a positive, as one increasing number, and the time of the
-        first."""
+        """All pairs of a user and an item with a positive, each as one number, in increasing order; and the
+        time of the first positive of each."""
         positives = self.positives
         pairs, which = np.unique(
             self.user[:positives].astype(np.int64) * len(self.items) + self.item[:positives],
@@ -193,11 +196,12 @@ class Log:
 
     @cached_property
     def _visits(self) -> tuple[Ints, Ints, Ints]:
-        """A number per row that rows shown together share, and the rows that were not clicked, sorted by it,
-        with it.
+        """The number of the visit of each row; and, sorted by visit, the rows that were not clicked, with the
+        numbers of their visits.
 
-        Without a column of visits, rows of the same user and time were shown together. Of an item that a
-        visit shows again and again there is one row, and none if it was clicked in any of them.
+        Without a column of visits, rows of the same user and time count as shown together. If a visit shows
+        an item more than once, only one of its rows counts as not clicked, and none if the item was clicked
+        in that visit.
         """
         together = self.time if self.visit is None else self.visit
         _, number = np.unique(together, return_inverse=True)
@@ -213,8 +217,8 @@ class Log:
         return number, passed, number[passed]
 
     def shown_with(self, rows: Ints) -> tuple[Ints, Ints]:
-        """What was shown in the same visit as each of these rows and not clicked: which of the rows, and the
-        row of the log."""
+        """What was shown in the same visit as each of these rows and not clicked. Returns pairs as two
+        arrays: a position in `rows`, and the row of the log that was shown with it."""
         if len(self) == self.positives:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         number, passed, numbers = self._visits
@@ -226,7 +230,7 @@ class Log:
         ]
 
     def fingerprint(self) -> str:
-        """A hash of all rows and ids: two logs with the same one hold the same."""
+        """A hash of all rows, ids and features: logs with the same hash have the same content."""
         digest = hashlib.blake2b(digest_size=16)
         for name in (*COLUMNS, *EXTRAS):
             column = getattr(self, name)
@@ -238,12 +242,15 @@ class Log:
             named = {f"{FEATURE}{name}": of.values for name, of in sorted(vocabulary.features.items())}
             for name, column in ({"": vocabulary.ids} | named).items():
                 digest.update(
-                    f"{name}{column.type}".encode() + "\0".join(map(str, column.to_pylist())).encode()
+                    f"{name}{column.type}".encode()
+                    + "\0".join("" if value is None else str(value) for value in column.to_pylist()).encode()
                 )
         return digest.hexdigest()
 
     def table(self) -> pa.Table:
-        """The rows with the caller's ids, as an Arrow table."""
+        """All rows as an Arrow table, with the caller's ids. `read` and `prepare` make the same log of it
+        again: columns of named tests begin with `test:`, features with `user_feature:` and
+        `item_feature:`."""
         columns: dict[str, Any] = {
             "user": self.users.of(self.user),
             "item": self.items.of(self.item),
@@ -256,11 +263,16 @@ class Log:
         columns |= {f"{MARK}{name}": mark for name, mark in self.marks.items()}
         if self.items.titles is not None:
             columns["title"] = self.items.titles.take(pa.array(self.item))
+        for role, vocabulary, codes in (("user", self.users, self.user), ("item", self.items, self.item)):
+            columns |= {
+                f"{role}_{FEATURE}{name}": of.values.take(pa.array(codes))
+                for name, of in vocabulary.features.items()
+            }
         return pa.table(columns)
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> "Log":
-        """Open a prepared folder; its columns stay on disk and are mapped into memory."""
+        """Open a folder that `prepare` made. The columns stay on disk and are mapped into memory."""
         from unskew.data.folder import open_folder
 
         return open_folder(Path(folder))

@@ -1,8 +1,8 @@
-"""Deduplicate, binarise, k-core, index, sort: one SQL text for DuckDB and Spark, ending in flat columns that
-are memory-mapped.
+"""Prepare a log: remove duplicates, apply the k-core, number users and items, and sort.
 
-Every order below is total and made of values only, so the result depends on the rows, not on their order in a
-file, on threads, on partitions or on the engine.
+The SQL is the same for DuckDB and Spark, and its result becomes flat columns that are mapped into memory.
+Everything is sorted by values only, and ties are always broken, so the result depends on nothing but the
+rows: not on their order in a file, on threads, on partitions or on the engine.
 """
 
 import csv
@@ -21,10 +21,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from unskew.config import configured
-from unskew.data.checks import SIDE_FILE, Checked, check, labels_found
+from unskew.data.bad_rows import SIDE_FILE
+from unskew.data.checks import Checked, check, labels_found
+from unskew.data.columns import Reading, Source
 from unskew.data.engines import DuckDB, Engine, Spark
+from unskew.data.features import plain, with_features
 from unskew.data.folder import NewArray, assemble, in_memory, is_prepared, new_folder, on_disk, save_metadata
-from unskew.data.formats import Reading, Source, recognise
+from unskew.data.formats import recognise
 from unskew.data.log import AUDIENCE, COLUMNS, EXTRAS, Log
 from unskew.data.views import PAD, offsets_of
 from unskew.errors import BadInput, UnskewError
@@ -37,38 +40,39 @@ class Preparation(Reading):
 
     min_count: int = 1
     """Users and items with fewer positives in the training part are unknown to every model: they share one
-    learned vector. No row is removed. Kept with the data as the default of `split` and `train`, where the
-    training part is known."""
+    learned vector. No row is removed. The number is stored with the data as the default of `split` and
+    `train`, which know the training part."""
     k_core: int = 1
-    """Remove users and items with fewer interactions than this, again and again until none is left. A filter
-    over the whole log
-    looks ahead: whatever stays is certain to come again. For comparison with published data sets only; 1
-    removes nothing."""
+    """Remove users and items with fewer interactions than this, again and again until none is left. Such a
+    filter over the whole log looks into the future, because whatever stays is certain to come again. Use it
+    only for comparison with published data sets; 1 removes nothing."""
     core: Literal["iterative", "authors"] = "iterative"
-    """How the k-core is made. `authors`: one single pass, items first, then users, as in the paper's code."""
+    """How the k-core is made: `iterative` repeats until nothing changes; `authors` makes one single pass,
+    first over the items, then over the users, as the paper's code does."""
     count: Literal["interactions", "positives"] = "interactions"
-    """Which rows count for the k-core."""
+    """Which rows are counted for the k-core: all interactions, or positives only."""
     duplicates: Literal["event", "pair", "keep"] = "event"
-    """Of rows with the same user, item and time (`event`) or the same user and item (`pair`) one stays: the
-    first, and of those at the same time the one with the highest label."""
+    """Which rows are duplicates, of which one is kept: rows with the same user, item and time (`event`), rows
+    with the same user and item (`pair`), or none (`keep`). The earliest is kept, and of several at that time
+    the one with the highest label."""
     engine: Literal["duckdb", "spark"] = "duckdb"
-    """Where the SQL runs."""
+    """The engine that runs the SQL: `duckdb` on this machine, or `spark` on a cluster."""
     master: str = "local[*]"
-    """With engine spark: the cluster's address."""
+    """The address of the Spark cluster."""
     memory: str = "2GB"
-    """What the engine may use; beyond it, it spills to disk."""
+    """The memory that the engine may use. Whatever does not fit is written to temporary files."""
 
 
-_NEVER = np.iinfo(np.int64).max  # the first positive of who has none
+_NEVER = np.iinfo(np.int64).max  # the time of the first positive, where there is none
 EVERYTHING = Preparation(duplicates="keep")
 
 
 @configured(Reading)
 def read(source: Any, reading: Reading) -> Log:
-    """Read a log into memory: every row checked, nothing removed.
+    """Read a log into memory. Every row is checked, and none is removed.
 
-    `source` is a file, a folder, a pattern, or any table that Arrow understands (pandas, polars, Arrow
-    itself); a folder that `prepare` made is opened as it is.
+    `source` is a file, a folder, a pattern such as `logs/*.csv`, or any table that Arrow understands (of
+    pandas, polars or Arrow itself). A folder that `prepare` made is opened as it is.
     """
     if isinstance(source, str | os.PathLike) and is_prepared(Path(source)):
         if reading != Reading():
@@ -83,7 +87,8 @@ def read(source: Any, reading: Reading) -> Log:
 
 @configured(Preparation)
 def prepare(source: Any, out: str | os.PathLike[str], settings: Preparation) -> Log:
-    """Prepare a log once, into the folder `out`, and open it. On any error `out` is as it was before."""
+    """Prepare a log once, write it into the folder `out`, and open it. `source` is what `read` takes. After
+    an error, `out` is as it was before."""
     for name in ("min_count", "k_core"):
         if getattr(settings, name) < 1:
             raise BadInput(f"{name} {getattr(settings, name)}: expected at least 1")
@@ -118,6 +123,8 @@ def _run(
     folder: Path | None,
     job: Job,
 ) -> Log:
+    """All steps from checked rows to a log. `new` makes the arrays of the log, and `folder` is where the rest
+    of it is written; without one, the log stays in memory."""
     extras = "".join(
         f", {name}" for name in (*checked.extras, *(f"mark_{place}" for place in range(len(checked.marks))))
     )
@@ -130,8 +137,8 @@ def _run(
     job.advance(note="index")
     for table, key in (("users", "u"), ("items", "i")):
         title = ", title" if checked.titled and key == "i" else ""
-        # Codes follow the first positive in time: what exists at any moment is then a prefix. Who never has
-        # one comes last.
+        # Codes follow the first positive in time, so that what exists at any moment is a prefix. Users and
+        # items without a positive come last.
         engine.table(
             table,
             f"""SELECT id, CAST(row_number() OVER (ORDER BY first, seen, id) - 1 AS INT) AS code{title}
@@ -144,11 +151,19 @@ def _run(
     users, items = (
         _vocabulary(engine, source, table, role) for table, role in (("users", "user"), ("items", "item"))
     )
+    if checked.titled and items["title"].null_count == len(items):
+        items = items.drop_columns("title")
+    features: dict[str, Any] = {}
+    if checked.described is not None:
+        job.advance(note="features")
+        engine.table("described", checked.described)
+        users, features["users"] = with_features(engine, users, "user", source)
+        items, features["items"] = with_features(engine, items, "item", source)
     visits, numbered = "", extras
     if "visit" in checked.extras:
         engine.table(
             "visits",
-            # By length first: numbers stay in order, so a log that is prepared again is the same.
+            # Sorted by length first, numbers keep their order, and a log that is prepared again is the same.
             """SELECT id, CAST(row_number() OVER (ORDER BY length(id), id) - 1 AS BIGINT) AS code
             FROM (SELECT DISTINCT visit AS id FROM core WHERE visit IS NOT NULL) AS seen""",
         )
@@ -200,6 +215,7 @@ def _run(
         "columns": {role: column.name for role, column in source.roles.items()},
         "removed": removed,
         "settings": dataclasses.asdict(settings),
+        **({"features": features} if features else {}),
         **({"origin": source.origin} if source.origin else {}),
     }
     if folder is not None:
@@ -218,15 +234,18 @@ def _run(
 
 
 def _first_of_duplicates(checked: Checked, settings: Preparation, columns: str) -> str:
-    """The first in time; at the same time, the one with the higher label: a click says more than its own
-    impression."""
+    """SQL of the rows without duplicates. Of several at the same time, the one with the highest label stays,
+    because a click says more than its own impression."""
     if settings.duplicates == "keep":
         return checked.query
     key = "u, i, t" if settings.duplicates == "event" else "u, i"
-    # Engines differ in where they put what is missing, so a missing visit is an empty one.
+    # Engines sort missing values differently, so a missing visit becomes an empty one, and missing titles
+    # are put last.
     values = ["COALESCE(visit, '')" if name == "visit" else name for name in checked.extras]
     values += [f"mark_{place} DESC" for place in range(len(checked.marks))]
-    order = "".join(f", {name}" for name in (*values, *(["title"] if checked.titled else [])))
+    if checked.titled:
+        values += ["CASE WHEN title IS NULL THEN 1 ELSE 0 END", "title"]
+    order = "".join(f", {name}" for name in values)
     numbered = (
         f"SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY t, y DESC{order}) AS place FROM "
         f"({checked.query}) AS good"
@@ -235,10 +254,11 @@ def _first_of_duplicates(checked: Checked, settings: Preparation, columns: str) 
 
 
 def _core(engine: Engine, settings: Preparation, columns: str, rows: int, job: Job) -> tuple[int, int, int]:
-    """Remove thin users and items from the table `core`: rows left, rows removed, rounds.
+    """Remove users and items with too few rows from the table `core`. Returns the numbers of rows left, of
+    rows removed, and of rounds.
 
-    Counting all rows again in each round is what makes a k-core slow; here each round counts only what the
-    last one removed.
+    A k-core is slow if every round counts all rows again. Here each round counts only the rows that the
+    round before removed.
     """
     least, before, rounds = settings.k_core, rows, 0
     if least == 1:
@@ -288,7 +308,7 @@ def _complain_if_empty(rows: int, before: int, settings: Preparation) -> None:
 
 
 def _fill(batches: Iterator[pa.RecordBatch], arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Pour batches into arrays, column by column in order."""
+    """Copy batches into arrays. The columns of a batch are in the order of the arrays."""
     place = 0
     for batch in batches:
         for (name, array), column in zip(arrays.items(), batch.columns, strict=False):
@@ -307,13 +327,15 @@ def _fill(batches: Iterator[pa.RecordBatch], arrays: dict[str, NDArray[Any]]) ->
 
 
 def _counted(batches: Iterator[pa.RecordBatch], per_item: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+    """Pass the batches on, and add up in `per_item` how many rows each item has."""
     for batch in batches:
         per_item += np.bincount(batch.column(2).to_numpy(), minlength=len(per_item))
         yield batch
 
 
 def _vocabulary(engine: Engine, source: Source, table: str, role: str) -> pa.Table:
-    """Ids in the order of their codes and in the type they came in, where the engine has types of its own."""
+    """The ids, and maybe titles, in the order of their codes. Ids get back the type that they had in the
+    source."""
     vocabulary = engine.arrow(f"SELECT * FROM {table} ORDER BY code").drop_columns("code")
     column = source.roles[role]
     if len(vocabulary) == 1:
@@ -326,9 +348,4 @@ def _vocabulary(engine: Engine, source: Source, table: str, role: str) -> pa.Tab
         return vocabulary.set_column(0, "id", column.ids.take(vocabulary["id"].combine_chunks()))
     if column.type is None:
         return vocabulary
-    kind = column.type
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    kind = (
-        pa.string() if pa.types.is_string_view(kind) else kind
-    )  # the same values in a layout that Arrow can index
-    return vocabulary.set_column(0, "id", vocabulary["id"].cast(kind))
+    return vocabulary.set_column(0, "id", vocabulary["id"].cast(plain(column.type)))

@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unskew.data.batch import Batch, SequenceBatch, batch, batch_shared, with_logged
+from unskew.data.batch import Batch, SequenceBatch, batch, batch_shared, features_of, with_logged
 from unskew.data.negatives import Draw, Drawing, Positives, uniform_negatives
 from unskew.data.split import Split
 from unskew.data.views import AUDIENCE, HISTORY, PAD, Ints, Sequences
@@ -19,6 +19,24 @@ from unskew.errors import BadInput
 # Rows (or sequences) of so many batches are sorted by length together: enough to trim well, few enough to
 # keep batches random.
 POOL_OF_ROWS, POOL_OF_SEQUENCES = 64, 32
+
+
+class BatchSource(Protocol):
+    """Whatever hands out the batches of a training phase, epoch by epoch, and can be stopped and restored."""
+
+    step: int  # batches of the current epoch that were handed out
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+
+    def epoch(self) -> Iterator[Any]:
+        """The rest of the current epoch."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is needed to go on exactly here, as plain numbers and words."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a saved one stopped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +205,7 @@ class SequenceSampler:
         overlap: int = 0,
     ) -> None:
         self.batch_size, self.seed = batch_size, seed
-        self.views = (split.log.histories, split.log.audiences)
+        self.log, self.views = split.log, (split.log.histories, split.log.audiences)
         # Positives come first in a log and are sorted as its histories are, so a place in these is a row of
         # the log.
         self.wanted = (
@@ -229,31 +247,56 @@ class SequenceSampler:
         return [parts[at] for at in random.permutation(len(parts))]
 
     def _batch(self, chosen: list[Ints]) -> SequenceBatch:
-        user, history, event, past, first = self._read(0, chosen[0])
-        target = (event >= first[:, None]) & self.wanted[event] & (event != PAD)
-        item, audience, audience_event, audience_past = _nothing()
+        histories, audiences = self._read(0, chosen[0]), _Read.nothing()
         if len(chosen) > 1:
-            item, audience, audience_event, audience_past, _ = self._read(1, chosen[1])
-        histories = [torch.from_numpy(part) for part in (user, history, event, past, target)]
-        audiences = [torch.from_numpy(part) for part in (item, audience, audience_event, audience_past)]
-        return SequenceBatch._make([*histories, *audiences, None, self.epoch_number])
+            audiences = self._read(1, chosen[1])
+        event = histories.event
+        target = (event >= histories.first[:, None]) & self.wanted[event] & (event != PAD)
+        return SequenceBatch(
+            user_B=torch.from_numpy(histories.owner),
+            items_BL=torch.from_numpy(histories.ids),
+            time_BL=torch.from_numpy(histories.time),
+            event_BL=torch.from_numpy(event),
+            past_BL=torch.from_numpy(histories.past),
+            target_BL=torch.from_numpy(target),
+            item_B=torch.from_numpy(audiences.owner),
+            users_BM=torch.from_numpy(audiences.ids),
+            users_time_BM=torch.from_numpy(audiences.time),
+            users_event_BM=torch.from_numpy(audiences.event),
+            users_past_BM=torch.from_numpy(audiences.past),
+            user_features=features_of(self.log.users),
+            item_features=features_of(self.log.items),
+            epoch=self.epoch_number,
+        )
 
-    def _read(self, place: int, chosen: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-        """Of some windows: whose they are, ids, events, pasts, and the first event to be predicted."""
+    def _read(self, place: int, chosen: Ints) -> "_Read":
         view, found = self.views[place], self.windows[place]
         owner, start, end, first = (column[chosen] for column in found)
         ids = view.padded(start, end).astype(np.int64)
         event = end[:, None] - ids.shape[1] + np.arange(ids.shape[1])
         inside = event >= start[:, None]
         event = np.where(inside, event, PAD)
-        past = (
-            np.where(inside, np.maximum(view.moments[event] - start[:, None], 0), 0) if event.size else event
-        )
-        return owner, ids, event, past, first
+        if not event.size:
+            return _Read(owner, ids, event, event, event, first)
+        past = np.where(inside, np.maximum(view.moments[event] - start[:, None], 0), 0)
+        return _Read(owner, ids, np.where(inside, view.times[event], PAD), event, past, first)
 
 
-def _nothing() -> tuple[NDArray[np.int64], ...]:
-    return np.zeros(0, np.int64), *(np.zeros((0, 0), np.int64) for _ in range(3))
+class _Read(NamedTuple):
+    """Windows as tables: whose they are, ids, times, events, how many events are before each, and the first
+    event of each window that is to be predicted."""
+
+    owner: Ints
+    ids: Ints
+    time: Ints
+    event: Ints
+    past: Ints
+    first: Ints
+
+    @classmethod
+    def nothing(cls) -> "_Read":
+        none, empty = np.zeros(0, np.int64), np.zeros((0, 0), np.int64)
+        return cls(none, empty, empty, empty, empty, none)
 
 
 class Windows(NamedTuple):

@@ -1,7 +1,8 @@
 """One global time line, cut into train, valid and test. What a model may know is counted on training rows
 only."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -9,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unskew.config import configured
-from unskew.data.log import Log
+from unskew.data.clock import Clock
+from unskew.data.log import Log, Vocabulary
 from unskew.data.views import Ints
 from unskew.errors import BadInput
 
@@ -38,12 +40,21 @@ class Splitting:
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
-    """The ids that training saw: those with a code below `size`. The `rare` ones among them are treated as
-    unknown."""
+class Ids:
+    """The users, or the items, that training saw: those with a code below `size`."""
 
     size: int
-    rare: Mask | None = None
+    rare: Mask | None = None  # which of them have too few positives, and are treated as unknown
+    categories: Mapping[str, int] = field(default_factory=dict)  # of a feature, how many values they have
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What the shape of a model depends on: who and what it can tell apart, and the clock of the log."""
+
+    users: Ids
+    items: Ids
+    clock: Clock
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,18 +112,20 @@ class Split:
         return wanted & ~self.first_appearance if reads_audiences else wanted
 
     @property
-    def user_ids(self) -> Known:
-        """What a model may know of the users' ids."""
-        return self._known(self.user_counts[: self.known_users])
+    def known(self) -> Known:
+        """What a model is built for."""
+        users = self._ids(self.user_counts[: self.known_users], self.log.users)
+        return Known(users, self._ids(self.item_counts[: self.known_items], self.log.items), self.log.clock)
 
-    @property
-    def item_ids(self) -> Known:
-        """What a model may know of the items' ids."""
-        return self._known(self.item_counts[: self.known_items])
-
-    def _known(self, counts: Ints) -> Known:
+    def _ids(self, counts: Ints, vocabulary: Vocabulary) -> Ids:
         rare = counts < self.min_count
-        return Known(len(counts), rare if rare.any() else None)
+        # Categories are numbered by the first id that has them, so those of known ids are the first ones.
+        categories = {
+            name: int(feature.categories[: len(counts)].max(initial=-1)) + 1
+            for name, feature in vocabulary.features.items()
+            if not feature.is_number
+        }
+        return Ids(len(counts), rare if rare.any() else None, categories)
 
     def __repr__(self) -> str:
         return f"Split({self.log!r}, train before {self.train_end}, valid before {self.valid_end})"

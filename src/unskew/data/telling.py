@@ -1,7 +1,7 @@
-"""What tells the label: features that must be as frequent among positives as among the candidates beside
-them, and filters that look ahead.
+"""The part of the leak audit that looks for signs which give the label away.
 
-A part of the leak audit.
+Some properties of a candidate, such as an empty audience, must be as frequent among positives as among the
+other candidates. And a filter over the whole log, such as a k-core, looks into the future.
 """
 
 import math
@@ -18,33 +18,32 @@ from unskew.errors import BadInput
 
 PAIRS = 20_000  # contexts whose candidates are compared, in training and in the test
 CANDIDATES = 20  # drawn for each of them
-FEWEST = 100  # contexts; of fewer, nothing can be told
-TELLING = 0.01  # how far from one half the AUC of a feature may be that must not tell the label
+FEWEST = 100  # contexts; with fewer, the AUC says nothing
+TELLING = 0.01  # how far from one half the AUC of a property may be that must not give the label away
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was checked: how many rows or entries, the first that is wrong, and what else is to be
-    known."""
+    """The result of one check."""
 
     check: str
-    checked: int
-    offence: str | None
+    checked: int  # how many rows, or entries, were checked
+    offence: str | None  # the first that is wrong; None if all are right
     note: str = ""
 
     @property
     def passed(self) -> bool:
+        """Whether nothing is wrong."""
         return self.offence is None
 
 
 def telling(split: Split, audience: int) -> list[Finding]:
-    """Features that tell the label: the AUC of each on training pairs as a sampler hands them out, and on
-    test candidates.
+    """Check that no property gives the label away: the AUC of each on training pairs, as a sampler makes
+    them, and on test candidates.
 
-    An audience or a history that is empty must tell nothing. Being in the user's own past may tell something
-    where repeats are part
-    of the task, but no more than among all candidates: past items must be as frequent among drawn negatives
-    as among these.
+    An empty audience or an empty history must say nothing about the label. Where repeats are part of the
+    task, being one of the user's past items may say something; but then past items must be as frequent among
+    the drawn negatives as among all candidates.
     """
     training, test = _training_pairs(split, audience), _test_candidates(split)
     found = []
@@ -58,7 +57,7 @@ def telling(split: Split, audience: int) -> list[Finding]:
             ", ".join(f"AUC {auc:.3f} on {where}" for where, auc in figures.items()) or "too few rows to tell"
         )
         offence = None
-        # Negatives of the log's own have contexts of their own: who has no history yet may well take less.
+        # Logged negatives have their own contexts, and users without a history may well click less often.
         logged = training is not None and training.has_logged
         for where, auc in figures.items():
             may_tell = name == "own past" or (
@@ -93,26 +92,25 @@ def telling(split: Split, audience: int) -> list[Finding]:
 
 @dataclass(frozen=True, eq=False)
 class _Pairs:
-    """Features of positives and of negatives, and the contexts: user, logged item, time."""
+    """Properties of positives and of negatives, and the contexts: user, logged item, time."""
 
     positive: dict[str, NDArray[np.bool_]]
     negative: dict[str, NDArray[np.bool_]]
-    drawn: (
-        dict[str, NDArray[np.bool_]] | None
-    )  # of the drawn negatives alone; None where all are the log's own
+    drawn: dict[str, NDArray[np.bool_]] | None  # only of drawn negatives; None if all negatives are logged
     contexts: tuple[Ints, Ints, Ints]
 
     @property
     def has_logged(self) -> bool:
-        """Whether some of the negatives are the log's own."""
+        """Whether some of the negatives are logged ones."""
         return self.drawn is None or len(self.drawn["own past"]) < len(self.negative["own past"])
 
     def auc(self, name: str) -> float:
-        """Of a feature that is true or false."""
+        """The AUC of a property, which is true or false."""
         return 0.5 + 0.5 * float(self.positive[name].mean() - self.negative[name].mean())
 
 
-def _features(split: Split, user: Ints, item: Ints, time: Ints) -> dict[str, NDArray[np.bool_]]:
+def _properties(split: Split, user: Ints, item: Ints, time: Ints) -> dict[str, NDArray[np.bool_]]:
+    """The properties of some candidates that might give the label away."""
     log = split.log
     (start, end), (first, last) = log.audiences.before(item, time), log.histories.before(user, time)
     empty = (end == start) & (time > log.audiences.times.min())  # at the very first moment all audiences are
@@ -124,6 +122,7 @@ def _features(split: Split, user: Ints, item: Ints, time: Ints) -> dict[str, NDA
 
 
 def _training_pairs(split: Split, audience: int) -> _Pairs | None:
+    """Training pairs, as a sampler makes them; None if there are too few."""
     from unskew.data.samplers import Sampler, Sampling
 
     try:
@@ -137,16 +136,16 @@ def _training_pairs(split: Split, audience: int) -> _Pairs | None:
     if len(made.user_B) < FEWEST or not label.any() or label.all():
         return None
     positive, negative = (
-        _features(split, user[those], item[those], time[those]) for those in (label, ~label)
+        _properties(split, user[those], item[those], time[those]) for those in (label, ~label)
     )
     others = np.arange(len(item)) % shape[1] > 0  # the logged one comes first
-    drawn = _features(split, user[others], item[others], time[others]) if sampler.negatives else None
+    drawn = _properties(split, user[others], item[others], time[others]) if sampler.negatives else None
     return _Pairs(positive, negative, drawn, (user[~others], item[~others], time[~others]))
 
 
 def _own_past_of_candidates(split: Split, user: Ints, item: Ints, time: Ints) -> float:
-    """The share of past items of the user among what a negative may be: what is known and existed, and is not
-    taken at this moment."""
+    """The share of the user's past items among what may be a negative: items that are known, existed by then,
+    and are not taken at this moment."""
     log = split.log
     existing = np.maximum(np.minimum(log.audiences.existing(time), split.known_items), 1)
     drawn = (np.random.default_rng(29).random((len(user), CANDIDATES)) * existing[:, None]).astype(np.int64)
@@ -163,7 +162,7 @@ def _own_past_of_candidates(split: Split, user: Ints, item: Ints, time: Ints) ->
 
 
 def _test_candidates(split: Split) -> _Pairs | None:
-    """Test positives, and candidates as the evaluation has them."""
+    """Test positives, each with one other candidate of the evaluation; None if there are too few."""
     log, rows = split.log, held_out(split, "test", "ordinary", PAIRS).rows
     if len(rows) < FEWEST:
         return None
@@ -178,19 +177,19 @@ def _test_candidates(split: Split) -> _Pairs | None:
     candidate = drawn != item[:, None]
     if not split.repeats:
         candidate &= ~log.had_before(user[:, None], drawn, time[:, None])
-    # One of each, or who has few candidates would count less.
+    # One candidate per positive; otherwise contexts with few candidates would count less.
     some, other = candidate.any(axis=1), drawn[np.arange(len(rows)), candidate.argmax(axis=1)]
     if not some.any():
         return None
     user, item, time, other = user[some], item[some], time[some], other[some]
     return _Pairs(
-        _features(split, user, item, time), _features(split, user, other, time), None, (user, item, time)
+        _properties(split, user, item, time), _properties(split, user, other, time), None, (user, item, time)
     )
 
 
 def look_ahead(split: Split) -> Finding:
-    """A k-core keeps only what comes often enough in the whole log, so whatever has come less often so far is
-    certain to return."""
+    """Count the test positives that a k-core made certain: it keeps only items that are frequent enough in
+    the whole log, so an item that has been less frequent so far is sure to come again."""
     log = split.log
     least, count = _core(log.metadata)
     rows = held_out(split, "test", "ordinary").rows
@@ -210,8 +209,8 @@ def look_ahead(split: Split) -> Finding:
 
 
 def _core(facts: dict[str, Any]) -> tuple[int, str]:
-    """The largest k-core that a log has been through, and what it counted: also when the log was prepared
-    again since."""
+    """The k of the largest k-core that a log has been through, and which rows it counted, even if the log was
+    prepared again since."""
     settings = facts.get("settings", {})
     here = int(settings.get("k_core", 1)), str(settings.get("count", "interactions"))
     return max(here, _core(facts["origin"]), key=lambda core: core[0]) if "origin" in facts else here

@@ -1,8 +1,8 @@
-"""The two views of a log: each user's items and each item's users, oldest first.
+"""The two views of a log: the history of each user and the audience of each item, oldest first.
 
-Only this file decides what "before" and "exists" mean: an event is before a moment if its time is strictly
-earlier, so events at the same moment are no past of each other; an item exists once it has had a positive
-before.
+Only this file decides what "before" and "exists" mean. An event is before a moment if its time is strictly
+earlier, so events at the same moment are not in each other's past. An item exists at a moment if it had a
+positive before.
 """
 
 from dataclasses import dataclass
@@ -13,24 +13,25 @@ from numpy.typing import ArrayLike, NDArray
 
 from unskew.errors import BadInput
 
-HISTORY, AUDIENCE = 50, 30  # the newest events that a model reads, as in the paper
-PAD = -1  # stands for "nobody" in a padded row; real codes start at 0
+HISTORY, AUDIENCE = 50, 30  # how many of the newest events a model reads, as in the paper
+PAD = -1  # the code of nothing: in padded rows, and of unknown ids; real codes start at 0
 
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
 
 _LARGEST = np.iinfo(np.int64).max
-_SORTING_PAYS = 4096  # look-ups from which sorting them first is cheaper than the cache misses it saves
+_SORTING_PAYS = 4096  # with so many look-ups, sorting them first costs less than the cache misses it saves
 _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class Sequences:
-    """One sequence per entity, flat: entity e owns `ids[offsets[e]:offsets[e + 1]]`, in order of `times`.
+    """One sequence of events per entity, in flat arrays and in order of `times`: the ids of entity e are
+    `ids[offsets[e]:offsets[e + 1]]`.
 
-    For histories the entities are users and the ids items; for audiences the entities are items and the ids
-    users.
-    Only positives are here: a pair that was shown and not clicked is a training target, never a past event.
+    In histories the entities are users and the ids are items; in audiences the entities are items and the ids
+    are users. Only positives are events: a pair that was shown and not clicked can be a training target, but
+    it is never part of a past.
     """
 
     ids: Codes
@@ -41,10 +42,11 @@ class Sequences:
         return len(self.offsets) - 1
 
     def before(self, entity: ArrayLike, time: ArrayLike, newest: int | None = None) -> tuple[Ints, Ints]:
-        """Where the events of each entity strictly before each time are: `ids[start:end]`, at most the
-        `newest` of them.
+        """The window of events of an entity strictly before a time: they are `ids[start:end]`. With `newest`,
+        the window holds at most so many, the newest ones.
 
-        Vectorised over millions of pairs. An entity outside the table (an unknown id, PAD) has no events.
+        Entities and times are broadcast, and millions of them are fast. An entity outside the table (an
+        unknown id, PAD) has no events.
         """
         entities, times = np.broadcast_arrays(np.asarray(entity, np.int64), np.asarray(time, np.int64))
         if newest is not None and newest < 0:
@@ -59,21 +61,21 @@ class Sequences:
 
     @cached_property
     def first_times(self) -> Ints:
-        """The time of each entity's first event; the largest number for an entity without any."""
+        """The time of each entity's first event; the largest possible number for an entity without events."""
         first = np.full(len(self), _LARGEST)
         some = np.diff(self.offsets) > 0
         first[some] = self.times[self.offsets[:-1][some]]
         return first
 
     def existing(self, time: ArrayLike) -> Ints:
-        """How many entities had an event strictly before each time. Codes follow first events, so they are
-        the codes below."""
+        """How many entities had an event strictly before each time. Codes follow the first events, so these
+        entities are the codes below that number."""
         return np.asarray(np.searchsorted(self.first_times, np.asarray(time, np.int64), "left"))
 
     @cached_property
     def moments(self) -> Ints:
-        """Of each event, the place of the first event of the same entity at the same time. What is before it
-        ends there."""
+        """For each event, the position of the first event of the same entity at the same time. The past of
+        the event ends there."""
         new = np.ones(len(self.ids), bool)
         new[1:] = self.times[1:] != self.times[:-1]
         new[self.offsets[:-1][np.diff(self.offsets) > 0]] = True
@@ -84,22 +86,31 @@ class Sequences:
         )
 
     def padded(self, start: Ints, end: Ints, *, right: bool = False) -> Codes:
-        """The windows [start, end) as rows, padded on the left (or on the right), as wide as the longest of
-        them."""
+        """The ids in the windows [start, end), one row each: padded on the left (or on the right) with PAD,
+        as wide as the longest window."""
+        where, inside = self._rows(start, end, right)
+        return np.where(inside, self.ids[where] if len(self.ids) else PAD, PAD).astype(np.int32)
+
+    def padded_times(self, start: Ints, end: Ints, *, right: bool = False) -> Ints:
+        """The times of the same events, in the same places; PAD where there is no event."""
+        where, inside = self._rows(start, end, right)
+        return np.where(inside, self.times[where] if len(self.ids) else PAD, PAD).astype(np.int64)
+
+    def _rows(self, start: Ints, end: Ints, right: bool) -> tuple[Ints, NDArray[np.bool_]]:
+        """Where in the flat table each entry of the padded rows is, and whether there is an event at all."""
         width = int((end - start).max(initial=0))
-        if not len(self.ids) or not width:
-            return np.full((len(start), width), PAD, np.int32)
         where = (start[:, None] if right else end[:, None] - width) + np.arange(width)
         inside = (where >= start[:, None]) & (where < end[:, None])
-        return np.where(inside, self.ids[np.where(inside, where, 0)], PAD).astype(np.int32)
+        return np.where(inside, where, 0), inside
 
     def shared(self, start: Ints, end: Ints, length: int) -> tuple[Ints, Ints, Ints]:
-        """Few windows of at most `length` that hold many pasts: where each window starts and ends, and which
-        one is whose.
+        """Merge the pasts [start, end) that overlap into fewer windows of at most `length` events, so that a
+        model reads the shared events once. Returns the starts and the ends of the windows, and for each past
+        the number of its window.
 
-        A past [start, end) is the front part of its window, up to `end`. One that is longer than `length`
-        keeps its newest events, at least half of `length`: windows begin at every half of it, so that
-        neighbours share theirs.
+        A past is the part of its window before `end`. If it is longer than `length`, it loses its oldest
+        events and keeps at least half of `length`: windows begin only at multiples of half of `length`, so
+        that pasts which end near each other share a window.
         """
         half = max(length // 2, 1)
         first = start + half * np.maximum(-(-(end - start - length) // half), 0)
@@ -109,19 +120,18 @@ class Sequences:
         return starts, ends, window
 
     def flat(self, start: Ints, end: Ints) -> tuple[Ints, Ints]:
-        """The windows [start, end) one after the other: of each event in them, the number of its window and
-        its place in the table."""
+        """All events of the windows [start, end), one window after the other: for each event, the number of
+        its window and its position in the table."""
         lengths = end - start
         window = np.repeat(np.arange(len(start)), lengths)
         return window, np.arange(lengths.sum()) + np.repeat(start - np.cumsum(lengths) + lengths, lengths)
 
     def _position(self, entity: Ints, time: Ints) -> Ints:
-        """The place of the first event of `entity` at or after `time`: one binary search in one composite
-        key."""
+        """The position of the first event of `entity` at or after `time`, found by binary search in a key
+        made of both."""
         if entity.size < _SORTING_PAYS:
             return np.searchsorted(self._index.keys, self._index.wanted(entity, time))
-        # In order, the searches walk through the table once instead of jumping about in it; in chunks that
-        # fit the cache.
+        # Sorted look-ups walk through the table once instead of jumping about in it. Chunks fit the cache.
         flat_entity, flat_time, position = entity.ravel(), time.ravel(), np.empty(entity.size, np.int64)
         for first in range(0, entity.size, _CHUNK):
             chunk = slice(first, first + _CHUNK)
@@ -146,8 +156,8 @@ class Sequences:
 
 @dataclass(frozen=True, eq=False)
 class _Index:
-    """Keys `entity * span + tick`, increasing along the flat table. Ticks are times, or their ranks where
-    times would overflow."""
+    """Keys `entity * span + tick`, which increase along the flat table. Ticks are times since the first one;
+    if the keys would overflow, they are ranks of times, and `clock` holds the sorted times."""
 
     keys: Ints
     clock: Ints | None
@@ -155,6 +165,7 @@ class _Index:
     span: int
 
     def wanted(self, entity: Ints, time: Ints) -> Ints:
+        """The keys to look for."""
         if self.clock is not None:
             return entity * self.span + np.searchsorted(self.clock, time)
         wanted = np.clip(time, self.first, self.first + self.span - 1)
@@ -163,6 +174,6 @@ class _Index:
 
 
 def offsets_of(entity: NDArray[np.integer], entities: int) -> Ints:
-    """Offsets of a column that is sorted by entity."""
+    """The offsets of a sorted column of entities: where each begins, and at last where all end."""
     counts = np.bincount(entity, minlength=entities) if len(entity) else np.zeros(entities, np.int64)
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])

@@ -1,1 +1,1 @@
-"""What a log is like, in figures and in words."""
+"""What a log is like, in figures and in plain words."""

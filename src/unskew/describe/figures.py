@@ -1,4 +1,4 @@
-"""What can be said of a log in figures: size, time, ties, lengths, popularity, drift, order, and its tests.
+"""What a log is like, in figures: size, time, ties, lengths, popularity, drift, repeats and tests.
 
 Pure functions of arrays. An undefined figure (the mean of nothing) is nan.
 """
@@ -20,8 +20,6 @@ SLICES = 10
 TOP = 100  # "the most popular items", in a catalogue of at least ten times as many
 HEAD = 0.2  # the share of known items that is not the long tail
 DECILES = 10
-SHUFFLES, FEWEST_SHUFFLES = 20, 5
-SHUFFLED_ROWS = 200_000_000  # what all shuffles together may move; larger logs get fewer of them
 CURVE_POINTS = 100
 HELD: tuple[Part, Part] = ("train", "test")
 
@@ -30,7 +28,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Size:
-    """The paper's Table 1."""
+    """How large the log is: Table 1 of the paper."""
 
     users: int
     items: int
@@ -41,6 +39,8 @@ class Size:
 
 @dataclass(frozen=True)
 class Times:
+    """When the log begins and ends, how finely it tells time, and how many events share their time."""
+
     first: str | int  # a date, or the number itself where times are only an order
     last: str | int
     days: float  # nan where times are only an order
@@ -52,6 +52,8 @@ class Times:
 
 @dataclass(frozen=True)
 class Bin:
+    """One bar of a histogram of lengths."""
+
     low: int
     high: int  # inclusive
     share: float
@@ -72,10 +74,10 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Popularity:
+    """How unevenly the positives are spread over the items."""
+
     gini: float
-    gini_even: (
-        float  # of as many positives drawn over equally popular items: few positives alone look unequal
-    )
+    gini_even: float  # of as many positives drawn over equally popular items; chance alone is unequal
     top_1_percent: float  # share of all positives
     top_10_percent: float
     half: int  # so many items have half of all positives
@@ -96,6 +98,8 @@ class Slice:
 
 @dataclass(frozen=True)
 class Drift:
+    """How popularity changes in time."""
+
     top: int  # how many items count as the most popular
     slices: tuple[Slice, ...]
     kept: float  # share of the first slice's most popular items that are so in the last
@@ -104,27 +108,8 @@ class Drift:
 
 
 @dataclass(frozen=True)
-class Shuffle:
-    """Does the order of events carry information?
-
-    The statistic is the number of coinciding pairs among the transitions a -> b, a != b, between consecutive
-    positives of a user at different times. Under the null hypothesis each user's items are exchangeable over
-    the user's times.
-    Trends are order, too: what is popular together at one time also counts.
-    """
-
-    transitions: int
-    observed: int
-    mean: float
-    deviation: float
-    ratio: float
-    z: float
-    shuffled: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class Tested:
-    """One of the tests of the held-out part, through the eyes of popularity in training. All shares and means
+    """What one test of the held-out part asks for, in terms of popularity in training. All shares and means
     are weighted."""
 
     test: str
@@ -153,11 +138,13 @@ class Repeats:
 
 
 def size_of(log: Log) -> Size:
+    """Count users, items, interactions and positives."""
     cells = len(log.users) * len(log.items)
     return Size(len(log.users), len(log.items), len(log), log.positives, 1 - len(log) / cells)
 
 
 def times_of(time: Ints, clock: Clock, tied_positives: float) -> Times:
+    """Look at the time column; `tied_positives` is handed through."""
     distinct, counts = np.unique(time, return_counts=True)
     first, last = int(distinct[0]), int(distinct[-1])
     resolution = clock.resolution(distinct)
@@ -173,8 +160,8 @@ def times_of(time: Ints, clock: Clock, tied_positives: float) -> Times:
 
 
 def tied_in_sequence(user: Codes, time: Ints) -> float:
-    """Share of events that have the same user and time as a neighbour; both columns sorted by user and
-    time."""
+    """The share of events with the same user and time as another one. Both columns must be sorted by user,
+    then time."""
     same = (user[1:] == user[:-1]) & (time[1:] == time[:-1])
     tied = np.zeros(len(user), np.bool_)
     tied[1:] |= same
@@ -186,11 +173,13 @@ def tied_in_sequence(user: Codes, time: Ints) -> float:
 
 
 def events_before(sequences: Sequences, entity: ArrayLike, time: ArrayLike) -> Ints:
+    """How many events of each entity lie strictly before each time."""
     start, end = sequences.before(entity, time)
     return end - start
 
 
 def lengths_of(lengths: Ints, limit: int) -> Lengths:
+    """The distribution of lengths, and how many are above the limit."""
     median, p90 = np.quantile(lengths, [0.5, 0.9]) if len(lengths) else (math.nan, math.nan)
     return Lengths(
         mean=_mean(lengths),
@@ -204,7 +193,7 @@ def lengths_of(lengths: Ints, limit: int) -> Lengths:
 
 
 def doubling_bins(lengths: Ints) -> tuple[Bin, ...]:
-    """Shares of 0, 1, 2, 3-4, 5-8, ...: long tails stay readable."""
+    """The shares of 0, 1, 2, 3-4, 5-8, ...; bins that double keep long tails readable."""
     longest = int(lengths.max(initial=1))
     highs = [0, *(2**power for power in range((longest - 1).bit_length() + 1))]
     lows = [0, 1, *(high + 1 for high in highs[1:-1])]
@@ -218,7 +207,7 @@ def doubling_bins(lengths: Ints) -> tuple[Bin, ...]:
 
 
 def gini(counts: ArrayLike) -> float:
-    """0 where all are equal, (n - 1) / n where one of n has everything."""
+    """The Gini index: 0 where all counts are equal, (n - 1) / n where one of n has everything."""
     ordered = np.sort(np.asarray(counts, np.float64))
     size, total = len(ordered), ordered.sum()
     if not total:
@@ -227,6 +216,7 @@ def gini(counts: ArrayLike) -> float:
 
 
 def popularity_of(counts: Ints, seed: int) -> Popularity:
+    """How unevenly the positives are spread, given the positives of each item."""
     ordered = np.sort(counts)[::-1]
     sums = np.cumsum(ordered)
     total = int(sums[-1])
@@ -253,7 +243,7 @@ def ranks(values: ArrayLike) -> Floats:
 
 
 def spearman(one: ArrayLike, other: ArrayLike) -> float:
-    """Correlation of the ranks; nan where one side is constant."""
+    """Spearman's correlation of the ranks; nan where one side is constant."""
     a, b = ranks(one), ranks(other)
     a, b = a - a.mean(), b - b.mean()
     norm = math.sqrt(float(a @ a) * float(b @ b))
@@ -261,13 +251,14 @@ def spearman(one: ArrayLike, other: ArrayLike) -> float:
 
 
 def most_popular(counts: Ints, size: int) -> Ints:
-    """The items with the highest counts, of those that occur at all; the older first where counts are
-    equal."""
+    """The items with the highest counts, of those that occur at all. Of equal counts, the older item comes
+    first."""
     order = np.argsort(-counts, kind="stable")[:size]
     return order[counts[order] > 0]
 
 
 def jaccard(one: Ints, other: Ints) -> float:
+    """The size of the intersection over the size of the union."""
     both = len(np.intersect1d(one, other))
     return _ratio(both, len(one) + len(other) - both)
 
@@ -281,12 +272,15 @@ def slice_edges(time: Ints, slices: int) -> Ints:
 
 
 def drift_of(item: Codes, time: Ints, born: Ints, clock: Clock) -> Drift:
+    """Cut the positives into slices of time and compare the popularity of items between them.
+
+    born: the time at which each item first has a positive.
+    """
     edges = slice_edges(time, SLICES)
     starts = [int(time.min()), *(int(edge) for edge in edges)]
     of = np.searchsorted(edges, time, "right")
-    born_in = np.where(
-        born > time.max(), len(starts), np.searchsorted(edges, born, "right")
-    )  # never, if never taken
+    # An item that is never taken is born in no slice.
+    born_in = np.where(born > time.max(), len(starts), np.searchsorted(edges, born, "right"))
     counts = np.bincount(of * len(born) + item, minlength=len(starts) * len(born)).reshape(
         len(starts), len(born)
     )
@@ -309,55 +303,6 @@ def drift_of(item: Codes, time: Ints, born: Ints, clock: Clock) -> Drift:
     half_life = next((place for place, share in enumerate(kept) if share <= 0.5), None)
     days = math.nan if half_life is None else clock.days(starts[half_life] - starts[0])
     return Drift(top, tuple(found), kept[-1], half_life, days)
-
-
-# Order
-
-
-def number_of_shuffles(positives: int) -> int:
-    return min(SHUFFLES, max(FEWEST_SHUFFLES, SHUFFLED_ROWS // max(positives, 1)))
-
-
-def coincidences(before: Codes, after: Codes, items: int) -> int:
-    """Pairs of equal transitions: n (n - 1) / 2, summed over the distinct ones. a -> a does not count."""
-    moved = before != after
-    keys = np.sort(before[moved].astype(np.int64) * items + after[moved])
-    borders = np.flatnonzero(np.diff(keys, prepend=-1, append=-1))
-    n = np.diff(borders)
-    return int((n * (n - 1) // 2).sum())
-
-
-def shuffle_test(sequences: Sequences, items: int, shuffles: int, seed: int) -> Shuffle:
-    """Compare the repeated transitions with those after shuffling each user's items over the same times."""
-    draw = np.random.default_rng([seed, 3])
-    ids, time = np.asarray(sequences.ids), np.asarray(sequences.times)
-    user = np.repeat(np.arange(len(sequences)), np.diff(sequences.offsets))
-    same_user = user[1:] == user[:-1]
-    step = np.flatnonzero(same_user & (time[1:] > time[:-1]))
-    # Events of equal time have no order, but stand sorted by code. A random order instead makes the log,
-    # under the null hypothesis, a draw like any of its shuffles: the test is exact with ties, too.
-    slot = np.concatenate([[0], np.cumsum(~(same_user & (time[1:] == time[:-1])))]) if len(ids) else user
-    ids = ids[_shuffled_within(slot, draw)]
-    observed = coincidences(ids[step], ids[step + 1], items)
-    found = []
-    for _ in range(shuffles):
-        order = _shuffled_within(user, draw)
-        found.append(coincidences(ids[order[step]], ids[order[step + 1]], items))
-    mean, deviation = float(np.mean(found)), float(np.std(found, ddof=1))
-    return Shuffle(
-        transitions=int(np.count_nonzero(ids[step] != ids[step + 1])),
-        observed=observed,
-        mean=mean,
-        deviation=deviation,
-        ratio=observed / mean if mean else math.nan,
-        z=(observed - mean) / deviation if deviation else math.nan,
-        shuffled=tuple(found),
-    )
-
-
-def _shuffled_within(group: Ints, draw: np.random.Generator) -> Ints:
-    """A random order of places that leaves each group where it is; `group` increases."""
-    return np.argsort(group + draw.random(len(group)))
 
 
 # Tests

@@ -4,27 +4,30 @@ Registered by being there."""
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from unskew.catalog import Catalog, DotCatalog, PlainCatalog
-from unskew.config import did_you_mean
+from unskew.config import AtLeast0, AtLeast1, NotNegative, Positive, did_you_mean
 from unskew.data.batch import Batch, SequenceBatch
 from unskew.data.held_out import Criterion
 from unskew.data.log import Log
 from unskew.data.negatives import Drawing, uniform_negatives
-from unskew.data.split import Split
+from unskew.data.samplers import BatchSource
+from unskew.data.split import Known, Split
 from unskew.data.views import HISTORY
 from unskew.errors import BadInput
 from unskew.layers import Embeddings, is_real, read_before, right_padded
 from unskew.losses import cross_entropy
 
+M = TypeVar("M", bound="Recommender")
+
 MODELS: dict[str, type["Recommender"]] = {}
 FAMILIES: dict[
     str, Callable[[type["Recommender"]], type["Recommender"]]
-] = {}  # `family-model` is made of `model`
+] = {}  # makes `family-model` of a model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +39,7 @@ class ModelConfig:
 class HistoryConfig(ModelConfig):
     """What every model has that reads the user's past."""
 
-    history: int = HISTORY
+    history: AtLeast1 = HISTORY
     """Past items of a user that the model reads, the newest."""
 
 
@@ -46,31 +49,36 @@ def adam(
     return torch.optim.Adam(parameters, lr=learning_rate, weight_decay=weight_decay, fused=True)
 
 
+Kind = Literal["pairs", "positives", "prefixes", "histories", "sequences"]
+Batches = Kind | Callable[[Split, int], BatchSource]
+
+
 @dataclass(frozen=True)
 class Phase:
-    """One kind of epoch: which batches, which loss, and which parameters it may change.
+    """One kind of training epoch: which batches, which loss, and which parameters it changes.
 
-    `pairs`      rows of the log, clicked or not, each with sampled negatives where the log has few of its own
-                 (Batch)
-    `positives`  the clicked ones only, each with as many others as the phase asks for (Batch)
-    `prefixes`   as pairs, user by user, with each history and audience a prefix of a row that is read once
-                 (Batch with `shared`)
-    `histories`  whole histories of users, cut into windows, each event once a target (SequenceBatch)
-    `sequences`  whole histories of users and audiences of items (SequenceBatch)
+    batches: what the loss is given. A function of a split and a seed makes batches of any other kind.
+        `pairs`      rows of the log, clicked or not, with sampled negatives where the log has few (Batch)
+        `positives`  only the clicked rows, each with as many negatives as the phase asks for (Batch)
+        `prefixes`   as pairs, user by user; every history and audience is a prefix of a row that is read once
+                     (Batch with `shared`)
+        `histories`  whole histories of users, cut into windows; each event is a target once (SequenceBatch)
+        `sequences`  whole histories of users and audiences of items (SequenceBatch)
+    negatives: how many are drawn per context where the training settings do not say; 0 is final.
+    weighted: whether its terms are observed pairs, which a propensity may weight.
+    past: the most past items and past users that its batches hold; by default what the model reads.
     """
 
     name: str
-    batches: Literal["pairs", "positives", "prefixes", "histories", "sequences"]
+    batches: Batches
     loss: Callable[[Any], Tensor]
     parameters: Callable[[], Iterable[nn.Parameter]]
     epochs: int = 1
-    negatives: int | None = None  # drawn per context, where training does not say; 0 is final
+    negatives: int | None = None
     drawing: Drawing = uniform_negatives
     optimizer: Callable[[Iterable[nn.Parameter], float, float], torch.optim.Optimizer] = adam
-    weighted: bool = True  # whether its terms are observed pairs, which a propensity may weight
-    past: tuple[int, int | None] | None = (
-        None  # of histories and audiences, how much its batches hold; None: what the model reads
-    )
+    weighted: bool = True
+    past: tuple[int, int | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -83,24 +91,67 @@ class Stage:
     validated: bool = False  # after each round: early stopping, and the best weights are kept
 
 
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How a model is trained: every setting that is not the model's own."""
+
+    rounds: AtLeast1 = 30
+    """The largest number of training rounds (n_u in the DEPS paper). After each one the validation part is
+    ranked."""
+    patience: AtLeast0 = 5
+    """Training stops after this many rounds without a better validation metric."""
+    batch_size: AtLeast1 = 512
+    """The number of contexts in a batch, for losses that compare pairs."""
+    sequences: AtLeast1 = 256
+    """The number of sequences in a batch, for losses that read whole sequences."""
+    negatives: AtLeast0 | None = None
+    """How many negative items are sampled for each context. By default one where the log has fewer negatives
+    of its own than positives, and otherwise none."""
+    learning_rate: Positive = 1e-3
+    """The learning rate of the optimizer."""
+    weight_decay: NotNegative = 0.0
+    """The weight decay (L2 penalty) of the optimizer."""
+    gradient_norm: Positive = 5.0
+    """Gradients are clipped to this norm."""
+    valid_rows: AtLeast0 = 2000
+    """How many positives of the validation part are ranked after each round; a fixed, seeded sample."""
+    choose_by: Literal["auto", "ordinary", "balanced", "shown"] = "auto"
+    """Which version of the validation part chooses the weights that recommend. The best weights by each
+    version are kept, and every test is evaluated with the weights that its own version chose. `auto` is
+    `balanced` for models that debias and `ordinary` for the others."""
+    seed: AtLeast0 = 0
+    """The seed of everything random: first weights, batches, negatives, dropout."""
+
+
 class Recommender(nn.Module, ABC):
+    """A model: built for what is `known` of users and items, measured on a split, trained in stages.
+
+    A subclass with a name is registered by being defined:
+    `class Mine(Recommender, name="mine", paper="..."): ...`
+    """
+
     name: ClassVar[str]
     paper: ClassVar[str]
     Config: ClassVar[type[ModelConfig]]
-    choose_by: ClassVar[Criterion] = (
-        "ordinary"  # the version of the validation part that chooses its weights, unless one is named
-    )
-    recipe: ClassVar[
-        dict[str, Any]
-    ] = {}  # the settings of training in its paper, where they are not the usual ones
+    # The version of the validation part that chooses its weights, unless the training settings name one.
+    choose_by: ClassVar[Criterion] = "ordinary"
+    # Defaults of the training settings, where they are not the usual ones.
+    recipe: ClassVar[dict[str, Any]] = {}
+    # Named sets of settings; `paper` is what differs from the defaults in the model's paper.
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}
 
     def __init_subclass__(cls, *, name: str = "", paper: str = "", **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        if name:
-            cls.name, cls.paper = name, paper
-            MODELS[name] = cls
+        if not name:
+            return
+        other = MODELS.get(name)
+        if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+            where = f"{other.__module__}.{other.__qualname__}"
+            raise BadInput(f"a model named {name!r} is registered already: {where}; choose another name")
+        cls.name, cls.paper = name, paper
+        MODELS[name] = cls
 
-    def __init__(self, split: Split, config: ModelConfig) -> None:
+    def __init__(self, known: Known, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
 
@@ -127,6 +178,10 @@ class Recommender(nn.Module, ABC):
         """Events of a user that are trained on together, where whole histories are."""
         return self.history
 
+    def measure(self, split: Split) -> None:
+        """Count on the training part what the model needs and no gradient learns, into its buffers. Called
+        once, before training; a stored run has the numbers among its weights."""
+
     def options(self, split: Split) -> list[dict[str, Tensor]]:
         """Entries of the state that no gradient can choose: validation tries each of these once, before
         training."""
@@ -145,6 +200,13 @@ class Recommender(nn.Module, ABC):
         """Names of the parameters that some stage trains."""
         trained = {id(p) for stage in self.stages(1) for phase in stage.phases for p in phase.parameters()}
         return {name for name, parameter in self.named_parameters() if id(parameter) in trained}
+
+
+def build(kind: type[M], split: Split, config: ModelConfig) -> M:
+    """A new network of this kind, made for a split and ready to be trained on it."""
+    network = kind(split.known, config)
+    network.measure(split)
+    return network
 
 
 def model_named(name: str) -> type[Recommender]:
@@ -199,10 +261,10 @@ class NextItem(DotProduct):
     """
 
     def __init__(
-        self, split: Split, config: HistoryConfig, width: int, deviation: float | None = None
+        self, known: Known, config: HistoryConfig, width: int, deviation: float | None = None
     ) -> None:
-        super().__init__(split, config)
-        self.items = Embeddings(split.item_ids, width, deviation)
+        super().__init__(known, config)
+        self.items = Embeddings(known.items, width, deviation)
         self.start = nn.Parameter(torch.zeros(width))
 
     @abstractmethod

@@ -27,8 +27,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from unskew.config import AtLeast1, Dropped, Share
 from unskew.data.batch import Batch, SequenceBatch
-from unskew.data.split import Split
+from unskew.data.split import Known
 from unskew.layers import Dropout, Embeddings, Table, in_groups, is_real
 from unskew.losses import cross_entropy
 from unskew.models.base import DotProduct, HistoryConfig, Phase, Stage
@@ -39,32 +40,32 @@ DEVIATION = 0.02  # of what is drawn at the start
 class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 2019"):
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
-        width: int = 64
+        width: AtLeast1 = 64
         """Width of embeddings and states (d)."""
-        layers: int = 2
+        layers: AtLeast1 = 2
         """Blocks."""
-        heads: int = 2
+        heads: AtLeast1 = 2
         """Heads of each attention."""
-        inner: int = 256
+        inner: AtLeast1 = 256
         """Width of the feed-forward part of a block."""
-        dropout: float = 0.2
+        dropout: Dropped = 0.2
         """Share of activations dropped."""
-        masked: float = 0.2
+        masked: Share = 0.2
         """Share of a window's places that is masked (rho)."""
-        most_masked: int = 30
+        most_masked: AtLeast1 = 30
         """Places of a window that are masked, at most."""
-        newest_only: float = 0.1
+        newest_only: Share = 0.1
         """Share of the windows of which only the newest item is masked."""
-        copies: int = 10
+        copies: AtLeast1 = 10
         """Epochs in a round, each with other masks."""
 
     config: Config
     recipe: ClassVar[dict[str, Any]] = {"sequences": 128, "rounds": 100, "patience": 10}
 
-    def __init__(self, split: Split, config: Config) -> None:
-        super().__init__(split, config)
+    def __init__(self, known: Known, config: Config) -> None:
+        super().__init__(known, config)
         width = config.width
-        self.items = Table(split.item_ids, width)  # its vector of the unknown is the mask
+        self.items = Table(known.items, width)  # its vector of the unknown is the mask
         self.positions = nn.Parameter(torch.empty(config.history + 1, width))
         for drawn in (self.items.weight, self.items.unknown, self.positions):
             nn.init.normal_(drawn, std=DEVIATION)
@@ -73,7 +74,7 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
             Block(width, config.heads, config.inner, config.dropout) for _ in range(config.layers)
         )
         self.head = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))
-        self.bias = Embeddings(split.item_ids, 1, deviation=0.0)
+        self.bias = Embeddings(known.items, 1, deviation=0.0)
 
     def states(self, ids_BL: Tensor, masked_BL: Tensor | None, read_BW: Tensor) -> Tensor:
         """States at some places of each sequence, (B, W, D)."""

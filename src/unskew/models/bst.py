@@ -19,10 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.catalog import Catalog, part
+from unskew.catalog import Catalog
+from unskew.config import AtLeast1, Dropped
 from unskew.data.batch import Batch
 from unskew.data.log import Log
-from unskew.data.split import Split
+from unskew.data.split import Known
 from unskew.layers import Dropout, Embeddings, is_real
 from unskew.losses import weighted_mean
 from unskew.models.base import HistoryConfig, Phase, Recommender, Stage
@@ -33,29 +34,29 @@ TOGETHER = 1 << 13  # places of a catalogue whose states are held at once: they 
 class BST(Recommender, name="bst", paper="Chen et al., Behavior Sequence Transformer, DLP-KDD 2019"):
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
-        history: int = 20
+        history: AtLeast1 = 20
         """Past items of a user that the model reads, the newest."""
-        width: int = 32
+        width: AtLeast1 = 32
         """Width of the block: an item and its place beside each other."""
-        place_width: int = 8
+        place_width: AtLeast1 = 8
         """How much of it the place has."""
-        heads: int = 4
+        heads: AtLeast1 = 4
         """Heads of the attention."""
-        inner: int = 64
+        inner: AtLeast1 = 64
         """Width of the feed-forward part of the block."""
-        hidden: int = 256
+        hidden: AtLeast1 = 256
         """Width of the tower's first hidden layer; each of the two others is half as wide as the one
         before."""
-        dropout: float = 0.2
+        dropout: Dropped = 0.2
         """Share of activations dropped in the block."""
 
     config: Config
     recipe: ClassVar[dict[str, Any]] = {"batch_size": 256}
 
-    def __init__(self, split: Split, config: Config) -> None:
-        super().__init__(split, config)
+    def __init__(self, known: Known, config: Config) -> None:
+        super().__init__(known, config)
         width = config.width
-        self.items = Embeddings(split.item_ids, width - config.place_width)
+        self.items = Embeddings(known.items, width - config.place_width)
         self.positions = nn.Parameter(torch.empty(config.history + 1, config.place_width))
         nn.init.normal_(self.positions, std=0.02)
         self.attention = CandidateAttention(width, config.heads)
@@ -222,7 +223,7 @@ class SharingCatalog:
 
     def scores(self, context: Batch) -> Tensor:
         return torch.cat(
-            [self._row(part(context, slice(at, at + 1)).history_BL) for at in range(len(context.user_B))]
+            [self._row(context.part(slice(at, at + 1)).history_BL) for at in range(len(context.user_B))]
         )
 
     def _row(self, history_1L: Tensor) -> Tensor:

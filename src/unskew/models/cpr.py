@@ -22,18 +22,18 @@ weight from outside is averaged over the pairs of a cycle.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from unskew.config import AtLeast1, NotNegative, Positive, Range
 from unskew.data.batch import Batch
 from unskew.data.negatives import Draw
-from unskew.data.split import Split
+from unskew.data.split import Known
 from unskew.data.views import Ints
-from unskew.errors import BadInput
 from unskew.models.base import ModelConfig, Phase, Stage, adam
 from unskew.models.factors import MatrixFactors
 
@@ -45,27 +45,22 @@ class CPR(
 ):
     @dataclass(frozen=True, kw_only=True)
     class Config(ModelConfig):
-        width: int = 128
+        width: AtLeast1 = 128
         """Width of the embeddings (d)."""
-        longest: int = 3
+        longest: Annotated[int, Range(least=2)] = 3
         """Pairs in the longest cycles (K); the shortest have two."""
-        sample_ratio: float = 3.0
+        sample_ratio: Positive = 3.0
         """So many times more cycles of k pairs than of k + 1 (r)."""
-        sample_rate: float = 1.0
+        sample_rate: Annotated[float, Range(least=1)] = 1.0
         """So many cycles per one that is trained on, the one that is ranked worst (rho); 1 keeps all."""
-        regulariser: float = 1e-3
+        regulariser: NotNegative = 1e-3
         """Times the mean squared norm of all embeddings (reg)."""
 
     config: Config
     recipe: ClassVar[dict[str, Any]] = {"batch_size": 4608, "rounds": 200, "patience": 10}  # 2048 cycles
 
-    def __init__(self, split: Split, config: Config) -> None:
-        super().__init__(split, config, config.width)
-        if config.longest < 2 or config.sample_ratio <= 0 or config.sample_rate < 1 or config.regulariser < 0:
-            raise BadInput(
-                f"{config}: expected cycles of at least 2, a ratio above 0, a rate of at least 1, a "
-                "regulariser of at least 0"
-            )
+    def __init__(self, known: Known, config: Config) -> None:
+        super().__init__(known, config, config.width)
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         config = self.config

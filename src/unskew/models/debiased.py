@@ -23,10 +23,11 @@ import torch
 from torch import Tensor
 
 from unskew.catalog import Catalog
+from unskew.config import AtLeast0, AtLeast1, Probability, Share
 from unskew.data.batch import Batch, SequenceBatch, batch_of_rows
 from unskew.data.held_out import Criterion
 from unskew.data.log import Log
-from unskew.data.split import Split
+from unskew.data.split import Known, Split
 from unskew.data.views import AUDIENCE, HISTORY, Ints
 from unskew.layers import Embeddings
 from unskew.models.base import FAMILIES, ModelConfig, Phase, Recommender, Stage, parameters_of
@@ -45,21 +46,21 @@ class Weighting(ModelConfig):
     weights: Literal["clipped", "ips", "snips"] = "clipped"
     """What is made of it: clipped inverse propensities, plain ones, or clipped ones with mean one in each
     batch."""
-    alpha: float = 0.5
+    alpha: Share = 0.5
     """Weight of the item view."""
-    clip: float = 0.05
+    clip: Probability = 0.05
     """Propensities are raised to at least this (M), except by `ips`."""
-    past_items: int = HISTORY
+    past_items: AtLeast1 = HISTORY
     """Past items of a user that the estimator reads, the newest."""
-    past_users: int = AUDIENCE
+    past_users: AtLeast0 = AUDIENCE
     """Past users of an item that the estimator reads, the newest."""
-    propensity_width: int = 64
+    propensity_width: AtLeast1 = 64
     """Width of the estimator."""
-    gru_layers: int = 1
+    gru_layers: AtLeast1 = 1
     """Layers of each of its GRUs."""
-    propensity_rounds: int = 5
+    propensity_rounds: AtLeast0 = 5
     """Rounds of stage 1 (n_p)."""
-    propensity_epochs: int = 1
+    propensity_epochs: AtLeast0 = 1
     """Epochs of the estimator in each round of stage 2 (n_b)."""
 
 
@@ -71,21 +72,24 @@ class Debiased(Recommender):
     choose_by: ClassVar[Criterion] = "balanced"
     config: Any
 
-    def __init__(self, split: Split, config: Any) -> None:
-        super().__init__(split, config)
-        self.backbone = self.Backbone(split, config.backbone)
-        self.split = split
+    def __init__(self, known: Known, config: Any) -> None:
+        super().__init__(known, config)
+        self.backbone = self.Backbone(known, config.backbone)
+        self._split: Split | None = None  # only while it is trained
         clip = LEAST if config.weights == "ips" else config.clip
         tables = Embeddings(0, 1), Embeddings(0, 1)
         if config.propensity in ("dual", "item", "user"):
-            tables = tuple(
-                Embeddings(known, config.propensity_width) for known in (split.item_ids, split.user_ids)
-            )  # type: ignore[assignment]
+            tables = tuple(Embeddings(known, config.propensity_width) for known in (known.items, known.users))  # type: ignore[assignment]
         self.propensity = estimator(
-            config.propensity, split, tables, config.gru_layers, config.alpha, clip, owner=True
+            config.propensity, known, tables, config.gru_layers, config.alpha, clip, owner=True
         )
         self._of_rows: Tensor | None = None
         self._mean: float | None = None
+
+    def measure(self, split: Split) -> None:
+        self._split = split
+        self.backbone.measure(split)
+        self.propensity.measure(split)
 
     # As a recommender it is its backbone
 
@@ -119,12 +123,12 @@ class Debiased(Recommender):
         return _Shorter(self, self.backbone.catalog(log, first, last))
 
     def statistics(self, batch: Batch) -> dict[str, float]:
-        estimated = self.propensity.statistics(newest(batch, self.config.past_items, self.config.past_users))
+        estimated = self.propensity.statistics(batch.truncate(self.config.past_items, self.config.past_users))
         return estimated | self.backbone.statistics(self._own(batch))
 
     def _own(self, batch: Batch) -> Batch:
         """No more of the past than the backbone reads."""
-        return newest(batch, self.backbone.history, self.backbone.audience)
+        return batch.truncate(self.backbone.history, self.backbone.audience)
 
     # How it learns
 
@@ -161,7 +165,7 @@ class Debiased(Recommender):
                 return phase.loss(self._own(batch) if isinstance(batch, Batch) else batch)
             if isinstance(batch, Batch):
                 weight = self.propensity.weights(
-                    newest(batch, self.config.past_items, self.config.past_users)
+                    batch.truncate(self.config.past_items, self.config.past_users)
                 )
                 return phase.loss(
                     self._own(batch)._replace(
@@ -187,40 +191,33 @@ class Debiased(Recommender):
     def _typical(self) -> float:
         """The mean weight of a fixed sample of training positives."""
         if self._mean is None:
-            log = self.split.log
-            rows = np.flatnonzero(self.split.mask("train") & (log.label == 1))
+            log = self._training.log
+            rows = np.flatnonzero(self._training.mask("train") & (log.label == 1))
             rows = np.sort(np.random.default_rng(23).permutation(rows)[:ROWS])
             self._mean = float(self._weights_of(rows).mean())
         return self._mean
 
+    @property
+    def _training(self) -> Split:
+        assert self._split is not None, "weights are made while it is trained"
+        return self._split
+
     def _weights_of(self, rows: Ints) -> Tensor:
         return self.propensity.weights(
-            batch_of_rows(self.split.log, rows, self.config.past_items, self.config.past_users)
+            batch_of_rows(self._training.log, rows, self.config.past_items, self.config.past_users)
         ).squeeze(1)
 
     @torch.no_grad()
     def _rows(self) -> Tensor:
         """The weight of every training positive, by its row in the log."""
         if self._of_rows is None:
-            log = self.split.log
-            rows = np.flatnonzero(self.split.mask("train") & (log.label == 1))
+            log = self._training.log
+            rows = np.flatnonzero(self._training.mask("train") & (log.label == 1))
             self._of_rows = torch.zeros(len(log.histories.ids))
             for first in range(0, len(rows), ROWS):
                 some = rows[first : first + ROWS]
                 self._of_rows[torch.from_numpy(some)] = self._weights_of(some)
         return self._of_rows
-
-
-def newest(batch: Batch, history: int, audience: int | None) -> Batch:
-    """The same batch with no more of the past than this."""
-    if batch.shared is not None:
-        return batch._replace(shared=(batch.histories.truncate(history), batch.audiences.truncate(audience)))
-    history_BL, audience_AM = batch.history_BL, batch.audience_AM
-    audience = audience_AM.shape[1] if audience is None else audience
-    return batch._replace(
-        history_BL=history_BL[:, max(history_BL.shape[1] - history, 0) :],
-        audience_AM=audience_AM[:, max(audience_AM.shape[1] - audience, 0) :],
-    )
 
 
 class _Shorter:
@@ -231,6 +228,10 @@ class _Shorter:
 
     def scores(self, context: Batch) -> Tensor:
         return self.catalog.scores(self.model._own(context))
+
+    def renewed(self, log: Log, first: int, last: int) -> "_Shorter":
+        renewed = getattr(self.catalog, "renewed", self.model.backbone.catalog)
+        return _Shorter(self.model, renewed(log, first, last))
 
 
 @cache

@@ -1,17 +1,18 @@
 """DEPS: Dually Enhanced Propensity Score Estimation in Sequential Recommendation (Xu et al., CIKM 2022)."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from unskew.catalog import AudienceCatalog, Catalog
+from unskew.config import AtLeast0, AtLeast1, Dropped, NotNegative, Probability, Share
 from unskew.data.batch import Batch, SequenceBatch
 from unskew.data.held_out import Criterion
 from unskew.data.log import Log
-from unskew.data.split import Split
+from unskew.data.split import Known, Split
 from unskew.data.views import AUDIENCE
 from unskew.layers import Encoder, Table, in_groups, is_real
 from unskew.losses import cross_entropy, weighted_mean
@@ -24,52 +25,65 @@ class DEPS(
 ):
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
-        audience: int = AUDIENCE
+        audience: AtLeast0 = 500
         """Past users of an item that the model reads, the newest. The authors' 30 hide how popular it is; 500
         may rank far better."""
-        width: int = 64
+        width: AtLeast1 = 64
         """Width of embeddings and states (d)."""
-        layers: int = 2
+        layers: AtLeast1 = 2
         """Layers of each transformer."""
-        heads: int = 2
+        heads: AtLeast1 = 2
         """Heads of each attention."""
-        inner: int = 256
+        inner: AtLeast1 = 256
         """Width of the feed-forward part of a transformer layer."""
-        hidden: int = 64
+        hidden: AtLeast1 = 64
         """Width of the hidden layer of the MLP."""
-        dropout: float = 0.5
+        dropout: Dropped = 0.2
         """Share of activations dropped in the transformers."""
-        hidden_ids: float = 0.1
+        hidden_ids: Share = 0.8
         """Share of the ids hidden from the recommender while training, so that ids which training never saw
         mean something."""
         reads: Literal["both", "history", "audience"] = "both"
         """Which sequences the recommender reads."""
         propensity: Estimator = "dual"
         """How P(o = 1) is estimated: both GRUs, one of them, not at all, by frequency, or as logged."""
-        alpha: float = 0.5
+        alpha: Share = 0.5
         """Weight of the item view."""
-        clip: float = 0.05
+        clip: Probability = 0.05
         """Propensities are raised to at least this (M)."""
-        gru_layers: int = 1
+        gru_layers: AtLeast1 = 1
         """Layers of each GRU."""
-        masked: float = 0.2
+        masked: Share = 0.2
         """Share of places masked in stage 1."""
-        mlm_weight: float = 0.5
+        mlm_weight: NotNegative = 0.5
         """Weight of the masked losses in stage 1 (lambda_p)."""
-        unsupervised_rounds: int = 5
+        unsupervised_rounds: AtLeast0 = 5
         """Rounds of stage 1 (n_p)."""
-        propensity_epochs: int = 1
+        propensity_epochs: AtLeast0 = 1
         """Epochs of the propensity losses in each round of stage 2 (n_b)."""
 
     config: Config
     Transformer: ClassVar[type[Encoder]] = Encoder
     choose_by: ClassVar[Criterion] = "balanced"
+    recipe: ClassVar[dict[str, Any]] = {"rounds": 5, "patience": 1, "negatives": 1, "learning_rate": 3e-4}
+    # The authors' runs (Beauty); they read 30 users of an item, and hide no ids.
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": {
+            "audience": AUDIENCE,
+            "dropout": 0.5,
+            "hidden_ids": 0.0,
+            "learning_rate": 1e-3,
+            "batch_size": 2048,
+            "rounds": 30,
+            "patience": 5,
+        }
+    }
 
-    def __init__(self, split: Split, config: Config) -> None:
-        super().__init__(split, config)
+    def __init__(self, known: Known, config: Config) -> None:
+        super().__init__(known, config)
         width = config.width
         self.items, self.users = (
-            Table(known, width, config.hidden_ids) for known in (split.item_ids, split.user_ids)
+            Table(known, width, config.hidden_ids) for known in (known.items, known.users)
         )  # theta_e
         shape = (width, config.layers, config.heads, config.inner, config.dropout)
         self.history_encoder = (
@@ -91,8 +105,11 @@ class DEPS(
         )
         self.last = nn.Linear(config.hidden, 1)
         self.propensity = estimator(  # theta_p
-            config.propensity, split, (self.items, self.users), config.gru_layers, config.alpha, config.clip
+            config.propensity, known, (self.items, self.users), config.gru_layers, config.alpha, config.clip
         )
+
+    def measure(self, split: Split) -> None:
+        self.propensity.measure(split)
 
     # The recommender
 

@@ -34,9 +34,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from unskew.config import AtLeast1, NotNegative, Probability
 from unskew.data.batch import Batch
 from unskew.data.negatives import ROUNDS, Draw, Positives, uniform_negatives
-from unskew.data.split import Split
+from unskew.data.split import Known, Split
 from unskew.data.views import Ints
 from unskew.errors import BadInput
 from unskew.losses import bpr, weighted_mean
@@ -56,53 +57,52 @@ class DICE(
 ):
     @dataclass(frozen=True, kw_only=True)
     class Config(ModelConfig):
-        width: int = 64
+        width: AtLeast1 = 64
         """Width of the embeddings of interest, and of those of conformity (d)."""
         popularity: Literal["counts", "quantiles"] = "counts"
         """In what the margin is: clicks, or the share of items with fewer clicks."""
-        margin: float = 40.0
+        margin: NotNegative = 40.0
         """So much more popular than the positive are popular negatives, at first (m)."""
-        pool: int = 40
+        pool: AtLeast1 = 40
         """Items that a pool must have for negatives to be drawn from it."""
-        interest_weight: float = 0.1
+        interest_weight: NotNegative = 0.1
         """Of the loss of interest, at first (w_int)."""
-        conformity_weight: float = 0.1
+        conformity_weight: NotNegative = 0.1
         """Of the loss of conformity, at first (w_con)."""
-        discrepancy_weight: float = 0.01
+        discrepancy_weight: NotNegative = 0.01
         """Of the discrepancy between interest and conformity (w_dis)."""
         discrepancy: Discrepancy = "dcor"
         """Minus the distance correlation, or the mean absolute or squared difference."""
-        decay: float = 0.9
+        decay: Probability = 0.9
         """Of the margin and of the first two weights, each epoch."""
 
     config: Config
     popularity_I: Tensor
     recipe: ClassVar[dict[str, Any]] = {"batch_size": 128, "weight_decay": 5e-8, "rounds": 100}
 
-    def __init__(self, split: Split, config: Config) -> None:
-        super().__init__(split, config, 2 * config.width)
-        if config.margin < 0 or config.pool < 1 or not 0 < config.decay <= 1:
-            raise BadInput(
-                f"margin {config.margin}, pool {config.pool}, decay {config.decay}: expected at least 0, at "
-                "least 1, from 0 to 1"
-            )
+    def __init__(self, known: Known, config: Config) -> None:
+        super().__init__(known, config, 2 * config.width)
         if config.popularity == "quantiles" and config.margin >= 1:
             raise BadInput(f"margin {config.margin}: in quantiles it is a share, below 1")
         for table in (self.users, self.items):
             nn.init.uniform_(table.weight, -(config.width**-0.5), config.width**-0.5)
+        self.register_buffer("popularity_I", torch.zeros(known.items.size, dtype=torch.float64))
+
+    def measure(self, split: Split) -> None:
         counts_I = split.item_counts[: split.known_items].astype(np.float64)
-        popularity_I = counts_I if config.popularity == "counts" else quantiles(counts_I)
-        self.drawing = PopularityMargins(popularity_I, config.margin, config.decay, config.pool)
-        self.register_buffer("popularity_I", torch.from_numpy(popularity_I), persistent=False)
+        popularity_I = counts_I if self.config.popularity == "counts" else quantiles(counts_I)
+        self.popularity_I.copy_(torch.from_numpy(popularity_I))
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
+        config = self.config
+        drawing = PopularityMargins(self.popularity_I.numpy(), config.margin, config.decay, config.pool)
         phase = Phase(
             "causes",
             "positives",
             self.causes_loss,
             self.parameters,
             negatives=4,
-            drawing=self.drawing,
+            drawing=drawing,
             optimizer=forgetful_adam,
         )
         return (Stage("train", (phase,), rounds, validated=True),)

@@ -23,9 +23,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unskew.catalog import Catalog
+from unskew.config import AtLeast1
 from unskew.data.batch import Batch
 from unskew.data.log import Log
-from unskew.data.split import Split
+from unskew.data.split import Known
 from unskew.layers import Embeddings, is_real
 from unskew.losses import weighted_mean
 from unskew.models.base import HistoryConfig, Phase, Recommender, Stage
@@ -39,21 +40,21 @@ MOMENTUM = 0.1  # of the running statistics
 class DIN(Recommender, name="din", paper="Zhou et al., Deep Interest Network, KDD 2018"):
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
-        width: int = 64
+        width: AtLeast1 = 64
         """Width of embeddings (d)."""
-        attention: int = 80
+        attention: AtLeast1 = 80
         """Width of the first hidden layer of the activation unit; the second is half as wide."""
-        hidden: int = 80
+        hidden: AtLeast1 = 80
         """Width of the first hidden layer of the tower; the second is half as wide."""
         normalised: Literal["no", "softmax"] = "no"
         """Whether the weights of a history's items sum to one."""
 
     config: Config
 
-    def __init__(self, split: Split, config: Config) -> None:
-        super().__init__(split, config)
+    def __init__(self, known: Known, config: Config) -> None:
+        super().__init__(known, config)
         width = config.width
-        self.items = Embeddings(split.item_ids, width)
+        self.items = Embeddings(known.items, width)
         self.unit = ActivationUnit(width, config.attention)
         self.tower = Tower(width, config.hidden)
 

@@ -5,9 +5,8 @@ import torch
 from torch import Tensor
 
 from unskew.data.batch import Batch
-from unskew.data.split import Known, Split
+from unskew.data.split import Ids, Known
 from unskew.data.views import Ints
-from unskew.errors import BadInput
 from unskew.layers import Embeddings
 from unskew.models.base import DotProduct, ModelConfig
 
@@ -15,9 +14,9 @@ from unskew.models.base import DotProduct, ModelConfig
 class MatrixFactors(DotProduct):
     """A vector per user and one per item, and nothing else: time and history are not read."""
 
-    def __init__(self, split: Split, config: ModelConfig, width: int) -> None:
-        super().__init__(split, config)
-        self.users, self.items = (xavier(known, width) for known in (split.user_ids, split.item_ids))
+    def __init__(self, known: Known, config: ModelConfig, width: int) -> None:
+        super().__init__(known, config)
+        self.users, self.items = (xavier(known, width) for known in (known.users, known.items))
 
     def context(self, batch: Batch) -> Tensor:
         return self.users(batch.user_B)
@@ -26,7 +25,7 @@ class MatrixFactors(DotProduct):
         return self.items(item)
 
 
-def xavier(known: Known, width: int) -> Embeddings:
+def xavier(known: Ids, width: int) -> Embeddings:
     """A table that starts with the variance of Glorot and Bengio for a matrix of its shape, as in the code of
     UIR, UBPR and CPR."""
     return Embeddings(known, width, (2 / (known.size + width)) ** 0.5)
@@ -38,9 +37,5 @@ def popularity_propensity(counts_I: Ints, exponent: float, clip: float) -> tuple
     One entry for every item, with or without positives: a vector of only those that occur would shift every
     index.
     """
-    if exponent < 0:
-        raise BadInput(f"exponent {exponent}: expected at least 0")
-    if not 0 < clip <= 1:
-        raise BadInput(f"clip {clip}: expected above 0 and at most 1")
     theta_I = torch.tensor((counts_I / counts_I.max()) ** exponent, dtype=torch.float32)
     return theta_I.clamp(min=clip), theta_I < clip

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from unskew.config import AtLeast1
 from unskew.data.batch import Batch, SequenceBatch
-from unskew.data.split import Split
+from unskew.data.split import Known
 from unskew.data.views import HISTORY, PAD
 from unskew.layers import Embeddings, is_real, right_padded
 from unskew.models.base import DotProduct, HistoryConfig, Phase, Stage
@@ -28,9 +29,9 @@ ROWS = 1024  # compared together
 class FPMC(DotProduct, name="fpmc", paper="Rendle et al., WWW 2010"):
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
-        history: int = 1
+        history: AtLeast1 = 1
         """Items of the basket before, the newest of the user."""
-        width: int = 64
+        width: AtLeast1 = 64
         """Width of each of the four tables (d)."""
 
     config: Config
@@ -39,14 +40,14 @@ class FPMC(DotProduct, name="fpmc", paper="Rendle et al., WWW 2010"):
         "patience": 10,
     }  # rounds are short, and it learns slowly
 
-    def __init__(self, split: Split, config: Config) -> None:
-        super().__init__(split, config)
-        users, items, width = split.known_users, split.known_items, config.width
-        self.users = Embeddings(split.user_ids, width, _xavier(users, width))  # U
+    def __init__(self, known: Known, config: Config) -> None:
+        super().__init__(known, config)
+        users, items, width = known.users.size, known.items.size, config.width
+        self.users = Embeddings(known.users, width, _xavier(users, width))  # U
         self.items = Embeddings(
-            split.item_ids, 2 * width, _xavier(items, width)
+            known.items, 2 * width, _xavier(items, width)
         )  # V and A side by side: they are read together
-        self.basket = Embeddings(split.item_ids, width, _xavier(items, width))  # Z
+        self.basket = Embeddings(known.items, width, _xavier(items, width))  # Z
 
     @property
     def window(self) -> int:

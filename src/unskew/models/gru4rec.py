@@ -28,8 +28,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from unskew.config import AtLeast1, Dropped, NotNegative
 from unskew.data.batch import Batch
-from unskew.data.split import Split
+from unskew.data.split import Known, Split
 from unskew.layers import Dropout, Embeddings
 from unskew.losses import cross_entropy
 from unskew.models.base import HistoryConfig, NextItem, Stage, adam
@@ -44,44 +45,44 @@ Terms = Callable[[Tensor, Tensor, Tensor], Tensor]
 class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018"):
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
-        width: int = 100
+        width: AtLeast1 = 100
         """Width of the item vectors."""
-        hidden: int = 100
+        hidden: AtLeast1 = 100
         """Width of the state; another one than that of the items is mapped back to it."""
-        layers: int = 1
+        layers: AtLeast1 = 1
         """GRUs upon each other."""
-        dropout: float = 0.0
+        dropout: Dropped = 0.0
         """Share of the item vectors' entries dropped."""
-        state_dropout: float = 0.0
+        state_dropout: Dropped = 0.0
         """Share of the states' entries dropped."""
         loss: Literal["bpr-max", "top1-max", "cross-entropy"] = "bpr-max"
         """BPR-max or TOP1-max with drawn negatives, or cross-entropy among all items."""
-        samples: int = 2048
+        samples: AtLeast1 = 2048
         """Negatives drawn per batch."""
-        exponent: float = 0.5
+        exponent: NotNegative = 0.5
         """They are drawn in proportion to counts to the power of this (alpha): 0 is uniform, 1 is
         popularity."""
-        elu: float = 0.5
+        elu: NotNegative = 0.5
         """Scores below zero are bent to no less than minus this, in BPR-max and TOP1-max; 0 leaves all scores
         as they are."""
-        regularisation: float = 1.0
+        regularisation: NotNegative = 1.0
         """Weight of the squared scores of negatives in BPR-max (lambda)."""
         optimizer: Literal["adagrad", "adam"] = "adagrad"
         """The authors' code needs Adagrad; RecBole has Adam."""
 
     config: Config
     cumulative: Tensor
-    recipe: ClassVar[dict[str, Any]] = {"learning_rate": 0.05, "sequences": 64}
+    recipe: ClassVar[dict[str, Any]] = {"learning_rate": 0.05, "sequences": 64, "rounds": 40, "patience": 4}
+    # The authors train for ten epochs, whatever the validation part says.
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"rounds": 10, "patience": 10}}
 
-    def __init__(self, split: Split, config: Config) -> None:
-        super().__init__(split, config, config.width)
-        self.bias = Embeddings(split.item_ids, 1, deviation=0.0)
+    def __init__(self, known: Known, config: Config) -> None:
+        super().__init__(known, config, config.width)
+        self.bias = Embeddings(known.items, 1, deviation=0.0)
         self.gru = nn.GRU(config.width, config.hidden, config.layers, batch_first=True)
         self.back = nn.Linear(config.hidden, config.width) if config.hidden != config.width else nn.Identity()
         self.dropout, self.state_dropout = Dropout(config.dropout), Dropout(config.state_dropout)
-        # Only training reads it, and a restored run has no counts.
-        frequency = np.maximum(split.item_counts[: split.known_items], 0) ** np.float64(config.exponent)
-        self.register_buffer("cumulative", torch.from_numpy(np.cumsum(frequency)), persistent=False)
+        self.register_buffer("cumulative", torch.zeros(known.items.size, dtype=torch.float64))
         for name, parameter in self.named_parameters():
             if parameter.dim() == 1:
                 nn.init.zeros_(parameter)
@@ -91,6 +92,10 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
                     6 / (rows / (3 if name.startswith("gru") else 1) + columns)
                 ) ** 0.5  # three gates are one matrix
                 nn.init.uniform_(parameter, -bound, bound)
+
+    def measure(self, split: Split) -> None:
+        frequency = split.item_counts[: split.known_items] ** np.float64(self.config.exponent)
+        self.cumulative.copy_(torch.from_numpy(np.cumsum(frequency)))
 
     def encode(self, user_B: Tensor, ids_BL: Tensor) -> Tensor:
         states, _ = self.gru(self.dropout(self.items(ids_BL)))

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unskew.data.split import Split
+from unskew.config import AtLeast1, Dropped, Share
+from unskew.data.split import Known
 from unskew.layers import CausalEncoder, Embeddings
 from unskew.models.base import HistoryConfig, NextItem
 
@@ -34,17 +35,17 @@ LOOKED_UP = 32  # vectors multiplied with a state in the time in which one is lo
 class GSASRec(NextItem, name="gsasrec", paper="Petrov and Macdonald, RecSys 2023"):
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
-        width: int = 128
+        width: AtLeast1 = 128
         """Width of embeddings and states (d)."""
-        layers: int = 2
+        layers: AtLeast1 = 2
         """Blocks."""
-        heads: int = 1
+        heads: AtLeast1 = 1
         """Heads of each attention."""
-        dropout: float = 0.5
+        dropout: Dropped = 0.5
         """Share of activations dropped."""
-        samples: int = 256
+        samples: AtLeast1 = 256
         """Negatives drawn per position (k)."""
-        calibration: float = 0.75
+        calibration: Share = 0.75
         """From 0, plain binary cross-entropy, to 1, calibrated (t)."""
         output: Literal["separate", "tied"] = "separate"
         """Whether candidates have a table of their own or that of the items read."""
@@ -52,12 +53,12 @@ class GSASRec(NextItem, name="gsasrec", paper="Petrov and Macdonald, RecSys 2023
     config: Config
     recipe: ClassVar[dict[str, Any]] = {"sequences": 128, "rounds": 200, "patience": 20}
 
-    def __init__(self, split: Split, config: Config) -> None:
-        super().__init__(split, config, config.width)
+    def __init__(self, known: Known, config: Config) -> None:
+        super().__init__(known, config, config.width)
         self.encoder = CausalEncoder(
             config.width, config.layers, config.heads, config.dropout, config.history + 1
         )
-        self.candidates = Embeddings(split.item_ids, config.width) if config.output == "separate" else None
+        self.candidates = Embeddings(known.items, config.width) if config.output == "separate" else None
 
     @property
     def output(self) -> Embeddings:

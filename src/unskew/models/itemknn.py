@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from unskew.catalog import Catalog
+from unskew.config import AtLeast1, NotNegative, Share
 from unskew.data.batch import Batch
 from unskew.data.log import Log
-from unskew.data.split import Split
+from unskew.data.split import Known, Split
 from unskew.data.views import PAD
 from unskew.models.base import HistoryConfig, Recommender, Stage
 
@@ -31,11 +32,11 @@ TIE = 1e-6  # of the most popular item's popularity; far below any similarity
 class ItemKNN(Recommender, name="itemknn", paper="Sarwar et al., WWW 2001; Deshpande and Karypis, TOIS 2004"):
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
-        neighbours: int = 100
+        neighbours: AtLeast1 = 100
         """Items that each candidate is compared with, the nearest."""
-        shrink: float = 0.0
+        shrink: NotNegative = 0.0
         """Raises the denominator, so that few common users count less."""
-        decay: float | None = None
+        decay: Share | None = None
         """Weight of a history item in relation to the next newer one; by default what validation prefers."""
 
     config: Config
@@ -44,18 +45,23 @@ class ItemKNN(Recommender, name="itemknn", paper="Sarwar et al., WWW 2001; Deshp
     popularity_I: Tensor
     decay: Tensor
 
-    def __init__(self, split: Split, config: Config) -> None:
-        super().__init__(split, config)
-        nearest, similarity = nearest_items(split, config.neighbours, config.shrink)
-        self.register_buffer("nearest_IK", nearest)
-        self.register_buffer("similarity_IK", similarity)
-        counts = split.item_counts[: split.known_items]
-        self.register_buffer(
-            "popularity_I", torch.tensor(TIE * counts / max(counts.max(), 1), dtype=torch.float32)
-        )
+    def __init__(self, known: Known, config: Config) -> None:
+        super().__init__(known, config)
+        items = known.items.size
+        kept = min(config.neighbours, items - 1)
+        self.register_buffer("nearest_IK", torch.zeros(items, kept, dtype=torch.int64))
+        self.register_buffer("similarity_IK", torch.zeros(items, kept))
+        self.register_buffer("popularity_I", torch.zeros(items))
         self.register_buffer(
             "decay", torch.tensor(1.0 if config.decay is None else config.decay, dtype=torch.float64)
         )
+
+    def measure(self, split: Split) -> None:
+        nearest, similarity = nearest_items(split, self.config.neighbours, self.config.shrink)
+        self.nearest_IK.copy_(nearest)
+        self.similarity_IK.copy_(similarity)
+        counts = split.item_counts[: split.known_items]
+        self.popularity_I.copy_(torch.from_numpy(TIE * counts / max(counts.max(), 1)))
 
     def options(self, split: Split) -> list[dict[str, Tensor]]:
         if self.config.decay is not None:
@@ -106,10 +112,9 @@ def nearest_items(split: Split, neighbours: int, shrink: float) -> tuple[Tensor,
     common user, zero."""
     items, users = split.known_items, split.known_users
     train = split.mask("train") & (split.log.label == 1)
-    if split.item_ids.rare is not None:
-        train[train] = ~split.item_ids.rare[
-            split.log.item[train]
-        ]  # a rare item is unknown: nobody's neighbour
+    rare = split.known.items.rare
+    if rare is not None:  # a rare item is unknown, and so it is nobody's neighbour
+        train[train] = ~rare[split.log.item[train]]
     pairs = np.unique(split.log.item[train].astype(np.int64) * users + split.log.user[train])
     item, user = torch.from_numpy(pairs // users), torch.from_numpy(pairs % users)
     has_IU = torch.sparse_coo_tensor(

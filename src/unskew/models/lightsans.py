@@ -22,8 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from unskew.config import AtLeast1, Dropped
 from unskew.data.batch import Batch
-from unskew.data.split import Split
+from unskew.data.split import Known
 from unskew.layers import Dropout, Embeddings, in_groups, is_real
 from unskew.losses import cross_entropy
 from unskew.models.base import DotProduct, HistoryConfig, Phase, Stage
@@ -36,17 +37,17 @@ Axis = Literal["interest", "query"]
 class LightSANs(DotProduct, name="lightsans", paper="Fan et al., LightSANs, SIGIR 2021"):
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
-        width: int = 64
+        width: AtLeast1 = 64
         """Width of embeddings and states (d)."""
-        layers: int = 2
+        layers: AtLeast1 = 2
         """Blocks."""
-        heads: int = 2
+        heads: AtLeast1 = 2
         """Heads of each attention."""
-        inner: int = 256
+        inner: AtLeast1 = 256
         """Width of the feed-forward part of a block."""
-        interests: int = 5
+        interests: AtLeast1 = 5
         """Interests that a history is pooled into (k), a tenth of its length."""
-        dropout: float = 0.5
+        dropout: Dropped = 0.5
         """Share of activations dropped."""
         softmax_axis: Axis = "interest"
         """Attention is normalised over what is looked at (interest), or over those who look (query), as
@@ -55,10 +56,10 @@ class LightSANs(DotProduct, name="lightsans", paper="Fan et al., LightSANs, SIGI
     config: Config
     recipe: ClassVar[dict[str, Any]] = {"learning_rate": 3e-3, "batch_size": 1024}
 
-    def __init__(self, split: Split, config: Config) -> None:
-        super().__init__(split, config)
+    def __init__(self, known: Known, config: Config) -> None:
+        super().__init__(known, config)
         width = config.width
-        self.items = Embeddings(split.item_ids, width, DEVIATION)
+        self.items = Embeddings(known.items, width, DEVIATION)
         self.positions = nn.Parameter(torch.empty(config.history, width))
         nn.init.normal_(self.positions, std=DEVIATION)
         self.start = nn.Parameter(torch.zeros(width))

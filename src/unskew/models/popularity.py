@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from unskew.catalog import Catalog
+from unskew.config import NotNegative
 from unskew.data.batch import Batch
 from unskew.data.clock import DAY
 from unskew.data.log import Log
-from unskew.data.split import Split
+from unskew.data.split import Known, Split
 from unskew.data.views import Ints
 from unskew.errors import BadInput
 from unskew.models.base import ModelConfig, Recommender, Stage
@@ -35,27 +36,24 @@ class Popularity(
         recency: Recency = "chosen"
         """Count everything so far, only a recent window, or with old positives fading; by default what
         validation prefers."""
-        span: float = 0.0
+        span: NotNegative = 0.0
         """Length of the window, or half-life, in ticks of the log's clock."""
 
     config: Config
-    window_ticks: (
-        Tensor  # in the state of the model; without a window and without a half-life everything counts alike
-    )
+    # Without a window and without a half-life, everything counts alike.
+    window_ticks: Tensor
     half_life_ticks: Tensor
 
-    def __init__(self, split: Split, config: Config) -> None:
-        super().__init__(split, config)
+    def __init__(self, known: Known, config: Config) -> None:
+        super().__init__(known, config)
         if (config.span > 0) != (config.recency in ("window", "fading")):
             raise BadInput(
                 f"recency {config.recency}, span {config.span}: a window and fading need a span above 0, "
                 "the others none"
             )
-        self.log = split.log
         for name, recency in (("window_ticks", "window"), ("half_life_ticks", "fading")):
-            self.register_buffer(
-                name, torch.tensor(config.span if config.recency == recency else 0.0, dtype=torch.float64)
-            )
+            span = config.span if config.recency == recency else 0.0
+            self.register_buffer(name, torch.tensor(span, dtype=torch.float64))
 
     @property
     def audience(self) -> None:
@@ -65,25 +63,22 @@ class Popularity(
     def options(self, split: Split) -> list[dict[str, Tensor]]:
         if self.config.recency != "chosen":
             return []
-        return [Popularity(split, option).state_dict() for option in recencies(split).values()]
+        return [Popularity(split.known, option).state_dict() for option in recencies(split).values()]
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         return ()
 
     def forward(self, batch: Batch) -> Tensor:
-        """Counts of the log that it was made with; a catalogue counts the log that it is given."""
-        item, time = (
-            batch.candidates_BC.numpy().ravel(),
-            np.repeat(batch.times_B.numpy(), batch.candidates_BC.shape[1]),
-        )
-        view, window, half_life = self.log.audiences, int(self.window_ticks), float(self.half_life_ticks)
-        start, end = view.before(item, time)
-        if not half_life:
-            counts = end - (view.before(item, time - window)[1] if window else start)
-            return torch.from_numpy(counts.astype(np.float32)).view(batch.candidates_BC.shape)
-        pair, place = view.flat(start, end)
-        faded = np.bincount(pair, np.exp2((view.times[place] - time[pair]) / half_life), minlength=len(item))
-        return torch.from_numpy(faded.astype(np.float32)).view(batch.candidates_BC.shape)
+        """The whole audience of each candidate, counted."""
+        audiences, half_life, window = batch.audiences, float(self.half_life_ticks), int(self.window_ticks)
+        times_WM = audiences.times_WL
+        assert times_WM is not None
+        age_BCM = batch.times_B[:, None, None] - times_WM[audiences.row_N[batch.audience_of_BC]]
+        length_BC = audiences.length_N[batch.audience_of_BC]
+        counted_BCM = torch.arange(times_WM.shape[1]) < length_BC[..., None]
+        if half_life:
+            return (torch.exp2(-age_BCM / half_life) * counted_BCM).sum(2).float()
+        return (counted_BCM & (age_BCM <= window) if window else counted_BCM).sum(2).float()
 
     def catalog(self, log: Log, first: int, last: int) -> Catalog:
         half_life = float(self.half_life_ticks)

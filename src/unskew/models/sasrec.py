@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from unskew.data.split import Split
+from unskew.config import AtLeast1, Dropped
+from unskew.data.split import Known
 from unskew.layers import CausalEncoder
 from unskew.models.base import HistoryConfig, NextItem
 
@@ -24,20 +25,21 @@ class SASRec(
 ):
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
-        width: int = 64
+        width: AtLeast1 = 64
         """Width of embeddings and states (d)."""
-        layers: int = 2
+        layers: AtLeast1 = 2
         """Blocks."""
-        heads: int = 1
+        heads: AtLeast1 = 1
         """Heads of each attention."""
-        dropout: float = 0.1
+        dropout: Dropped = 0.1
         """Share of activations dropped."""
 
     config: Config
-    recipe: ClassVar[dict[str, Any]] = {"sequences": 128, "rounds": 100, "patience": 10}
+    recipe: ClassVar[dict[str, Any]] = {"sequences": 128, "rounds": 40, "patience": 4}
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"rounds": 100, "patience": 10}}
 
-    def __init__(self, split: Split, config: Config) -> None:
-        super().__init__(split, config, config.width)
+    def __init__(self, known: Known, config: Config) -> None:
+        super().__init__(known, config, config.width)
         self.encoder = CausalEncoder(
             config.width, config.layers, config.heads, config.dropout, config.history + 1
         )

@@ -18,7 +18,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from unskew.data.split import Split
+from unskew.config import AtLeast1
+from unskew.data.split import Known
 from unskew.models.base import HistoryConfig, NextItem
 
 CHUNK = 1 << 18  # sigmoids held at once: they stay in the cache
@@ -27,7 +28,7 @@ CHUNK = 1 << 18  # sigmoids held at once: they stay in the cache
 class STAMP(NextItem, name="stamp", paper="Liu et al., KDD 2018"):
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
-        width: int = 100
+        width: AtLeast1 = 100
         """Width of embeddings and states (d)."""
         add_mean: bool = True
         """Add the mean of the history to the attended memory, as the authors' code does and their equation
@@ -36,8 +37,8 @@ class STAMP(NextItem, name="stamp", paper="Liu et al., KDD 2018"):
     config: Config
     recipe: ClassVar[dict[str, Any]] = {"learning_rate": 3e-3, "sequences": 64}
 
-    def __init__(self, split: Split, config: Config) -> None:
-        super().__init__(split, config, config.width, deviation=0.002)
+    def __init__(self, known: Known, config: Config) -> None:
+        super().__init__(known, config, config.width, deviation=0.002)
         width = config.width
         self.of_item = nn.Linear(width, width)  # W1, b_a
         self.of_last, self.of_mean = (

@@ -24,10 +24,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from unskew.config import AtLeast1, NotNegative, Probability
 from unskew.data.batch import Batch
 from unskew.data.negatives import uniform_items
-from unskew.data.split import Split
-from unskew.errors import BadInput
+from unskew.data.split import Known, Split
 from unskew.losses import bpr, weighted_mean
 from unskew.models.base import ModelConfig, Phase, Stage
 from unskew.models.factors import MatrixFactors, popularity_propensity
@@ -42,27 +42,26 @@ class UBPR(
 ):
     @dataclass(frozen=True, kw_only=True)
     class Config(ModelConfig):
-        width: int = 100
+        width: AtLeast1 = 100
         """Width of the embeddings (d)."""
-        exponent: float = 0.5
+        exponent: NotNegative = 0.5
         """Propensities are relative popularities to this power (eta)."""
-        clip: float = 0.01
+        clip: Probability = 0.01
         """Propensities are raised to at least this (M)."""
-        floor: float = 0.00234
+        floor: NotNegative = 0.00234
         """No term is below minus this (beta)."""
 
     config: Config
     theta_I: Tensor
     recipe: ClassVar[dict[str, Any]] = {"batch_size": 256, "weight_decay": 3.84e-5}
 
-    def __init__(self, split: Split, config: Config) -> None:
-        super().__init__(split, config, config.width)
-        if config.floor < 0:
-            raise BadInput(f"floor {config.floor}: expected at least 0")
-        theta_I, _ = popularity_propensity(
-            split.item_counts[: split.known_items], config.exponent, config.clip
-        )
-        self.register_buffer("theta_I", theta_I, persistent=False)
+    def __init__(self, known: Known, config: Config) -> None:
+        super().__init__(known, config, config.width)
+        self.register_buffer("theta_I", torch.ones(known.items.size))
+
+    def measure(self, split: Split) -> None:
+        counts_I = split.item_counts[: split.known_items]
+        self.theta_I.copy_(popularity_propensity(counts_I, self.config.exponent, self.config.clip)[0])
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         phase = Phase(

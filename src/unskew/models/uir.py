@@ -29,8 +29,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from unskew.config import AtLeast1, NotNegative, Probability
 from unskew.data.batch import Batch
-from unskew.data.split import Split
+from unskew.data.split import Known, Split
 from unskew.losses import weighted_mean
 from unskew.models.base import ModelConfig, Phase, Stage
 from unskew.models.factors import MatrixFactors, popularity_propensity
@@ -47,11 +48,11 @@ class UIR(
 ):
     @dataclass(frozen=True, kw_only=True)
     class Config(ModelConfig):
-        width: int = 200
+        width: AtLeast1 = 200
         """Width of the embeddings (d)."""
-        exponent: float = 0.5
+        exponent: NotNegative = 0.5
         """Propensities are relative popularities to this power (eta)."""
-        clip: float = 0.00914
+        clip: Probability = 0.00914
         """Propensities are raised to at least this (M)."""
         error: Error = "squared"
         """What a wrong prediction costs. Cross-entropy has no lower bound where a propensity is below one."""
@@ -61,6 +62,7 @@ class UIR(
     config: Config
     theta_I: Tensor
     clipped_I: Tensor
+    clicked_share: Tensor  # of all pairs of known users and known items
     recipe: ClassVar[dict[str, Any]] = {
         "batch_size": 2**11,
         "learning_rate": 5e-3,
@@ -69,18 +71,22 @@ class UIR(
         "patience": 10,
     }
 
-    def __init__(self, split: Split, config: Config) -> None:
-        super().__init__(split, config, config.width)
-        theta_I, clipped_I = popularity_propensity(
-            split.item_counts[: split.known_items], config.exponent, config.clip
-        )
-        self.register_buffer("theta_I", theta_I, persistent=False)
-        self.register_buffer("clipped_I", clipped_I, persistent=False)
+    def __init__(self, known: Known, config: Config) -> None:
+        super().__init__(known, config, config.width)
+        self.register_buffer("theta_I", torch.ones(known.items.size))
+        self.register_buffer("clipped_I", torch.zeros(known.items.size, dtype=torch.bool))
+        self.register_buffer("clicked_share", torch.zeros(1, dtype=torch.float64))
+
+    def measure(self, split: Split) -> None:
+        counts_I = split.item_counts[: split.known_items]
+        theta_I, clipped_I = popularity_propensity(counts_I, self.config.exponent, self.config.clip)
+        self.theta_I.copy_(theta_I)
+        self.clipped_I.copy_(clipped_I)
         clicks = split.mask("train") & (split.log.label == 1)
         pairs = np.unique(
             split.log.user[clicks].astype(np.int64) * split.known_items + split.log.item[clicks]
         )
-        self.clicked_share = len(pairs) / (split.known_users * split.known_items)
+        self.clicked_share.fill_(len(pairs) / (split.known_users * split.known_items))
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         phase = Phase("relevance", "positives", self.relevance_loss, self.parameters, negatives=1)
@@ -91,7 +97,7 @@ class UIR(
             self(batch), batch.labels_BC, self.theta_I[batch.candidates_BC], self.config.error
         )
         if self.config.mean == "all-pairs":
-            terms_BC = terms_BC * as_all_pairs(batch.labels_BC, self.clicked_share)
+            terms_BC = terms_BC * as_all_pairs(batch.labels_BC, float(self.clicked_share))
         return weighted_mean(terms_BC, batch.weight_BC)
 
     def statistics(self, batch: Batch) -> dict[str, float]:

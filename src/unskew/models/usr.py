@@ -32,8 +32,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from unskew.config import AtLeast0, AtLeast1, Dropped, Positive
 from unskew.data.batch import Batch, SequenceBatch
-from unskew.data.split import Split
+from unskew.data.split import Known
 from unskew.errors import BadInput
 from unskew.layers import Dropout, Embeddings, is_real, read_before, right_padded
 from unskew.losses import cross_entropy
@@ -52,36 +53,36 @@ class USR(
 ):
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
-        width: int = 64
+        width: AtLeast1 = 64
         """Width of embeddings and states (d)."""
-        layers: int = 1
+        layers: AtLeast1 = 1
         """Layers of the recommender's GRU."""
-        gru_layers: int = 2
+        gru_layers: AtLeast1 = 2
         """Layers of the GRU of the propensity."""
-        hidden: int = 64
+        hidden: AtLeast1 = 64
         """Width of the hidden layer between a state and its confounder."""
-        dropout: float = 0.2
+        dropout: Dropped = 0.2
         """Share dropped of the recommender's inputs, and of that hidden layer."""
         confounder: Confounder = "step"
         """Made of each state, also of the confounder before, or none at all: plain sequential inverse
         propensities."""
-        clip: float = 0.1
+        clip: Positive = 0.1
         """Propensities are raised to at least this (M)."""
         clip_unit: Literal["probability", "uniform"] = "probability"
         """What the clip counts: probability, or that of an item if all had the same."""
         weights: Literal["clipped", "snips"] = "clipped"
         """Clipped inverse propensities, or these with mean one in each batch."""
-        propensity_rounds: int = 5
+        propensity_rounds: AtLeast0 = 5
         """Rounds of the propensity alone, at first."""
-        propensity_epochs: int = 1
+        propensity_epochs: AtLeast0 = 1
         """Epochs of the propensity in each round after that."""
 
     config: Config
     recipe: ClassVar[dict[str, Any]] = {"sequences": 128}
 
-    def __init__(self, split: Split, config: Config) -> None:
-        super().__init__(split, config, config.width)
-        self.clip = config.clip if config.clip_unit == "probability" else config.clip / split.known_items
+    def __init__(self, known: Known, config: Config) -> None:
+        super().__init__(known, config, config.width)
+        self.clip = config.clip if config.clip_unit == "probability" else config.clip / known.items.size
         if not 0 < self.clip <= 1:
             raise BadInput(
                 f"clip {config.clip} (in units of {config.clip_unit}): expected above 0, and at most a "

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from unskew.data.batch import Batch, Prefixes, SequenceBatch
-from unskew.data.split import Split
+from unskew.data.split import Known, Split
 from unskew.errors import BadInput
 from unskew.layers import Embeddings, is_real, read_before, states_after
 from unskew.losses import FULL_SOFTMAX, SAMPLES, cross_entropy
@@ -38,6 +38,9 @@ class Propensity(nn.Module, ABC):
         if not 0 < clip <= 1:
             raise BadInput(f"clip {clip}: expected above 0 and at most 1")
         self.alpha, self.clip = alpha, clip
+
+    def measure(self, split: Split) -> None:
+        """Count on the training part what no gradient learns. Called once, before training."""
 
     @abstractmethod
     def item_view(self, batch: Batch) -> Tensor | None:
@@ -238,21 +241,31 @@ class Frequency(Propensity):
     item_share: Tensor
     user_share: Tensor
 
-    def __init__(self, split: Split, alpha: float, clip: float, views: Views = "both") -> None:
+    def __init__(self, known: Known, alpha: float, clip: float, views: Views = "both") -> None:
         super().__init__(alpha, clip)
         self.views = views
-        for name, counts in (("item_share", split.item_counts), ("user_share", split.user_counts)):
-            self.register_buffer(name, torch.tensor(counts / counts.max(), dtype=torch.float32))
+        for name, ids in (("item_share", known.items), ("user_share", known.users)):
+            self.register_buffer(name, torch.zeros(ids.size))
+
+    def measure(self, split: Split) -> None:
+        for share, counts in ((self.item_share, split.item_counts), (self.user_share, split.user_counts)):
+            share.copy_(torch.from_numpy(counts[: len(share)] / counts.max()))
 
     def item_view(self, batch: Batch) -> Tensor | None:
-        return None if self.views == "user" else self.item_share[batch.candidates_BC]
+        return None if self.views == "user" else _share_of(self.item_share, batch.candidates_BC)
 
     def user_view(self, batch: Batch) -> Tensor | None:
         return (
             None
             if self.views == "item"
-            else self.user_share[batch.user_B][:, None].expand(batch.candidates_BC.shape)
+            else _share_of(self.user_share, batch.user_B)[:, None].expand(batch.candidates_BC.shape)
         )
+
+
+def _share_of(shares: Tensor, ids: Tensor) -> Tensor:
+    """The shares of some ids; 0 for those that training never saw."""
+    known = (ids >= 0) & (ids < len(shares))
+    return shares[ids.masked_fill(~known, 0)] * known
 
 
 class Logged(Propensity):
@@ -272,7 +285,7 @@ class Logged(Propensity):
 
 def estimator(
     kind: Estimator,
-    split: Split,
+    known: Known,
     tables: tuple[Embeddings, Embeddings],
     layers: int,
     alpha: float,
@@ -286,5 +299,5 @@ def estimator(
     if kind == "logged":
         return Logged(alpha, clip)
     if kind.endswith("-pro"):
-        return Frequency(split, alpha, clip, "both" if kind == "item-user-pro" else views)
+        return Frequency(known, alpha, clip, "both" if kind == "item-user-pro" else views)
     return DualGRU(*tables, layers, alpha, clip, views, owner)

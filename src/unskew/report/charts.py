@@ -1,7 +1,8 @@
-"""Charts as data, drawn by matplotlib as SVG text that goes straight into a page.
+"""Charts as data, drawn by matplotlib as SVG text that goes straight into a page or into a file of its own.
 
-Ink is `currentColor`, so a chart follows the page into the dark; text stays text; ids carry the chart's name,
-so many charts live in one page; the same chart is the same bytes.
+Ink is `currentColor`, so a chart in a page is as dark or light as the page's text, and a file of its own
+brings the colours of both modes along. Text stays text. Ids carry the chart's name, so that many charts can
+live in one page. The same chart is the same bytes.
 """
 
 import io
@@ -9,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from unskew.errors import BadInput
@@ -17,10 +19,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Told apart by the colour-blind, and strong enough on white and on black.
+# The colour-blind can tell them apart, and they are strong enough on white and on black.
 COLOURS = ("#2f80c8", "#dd7a26", "#1f9e89", "#8a8f99")
-INK = "#010203"  # stands for currentColor while matplotlib draws
+INK, GROUND = "#010203", "#fdfeff"  # replaced after matplotlib has drawn; nothing else has these colours
 PANEL = (4.9, 3.0)  # inches; a chart of this size is readable at the width of a phone
+# What a picture of its own brings along; a page has the same colours.
+MODES = """<style>
+svg { color: #1f2430; } .ground { fill: #ffffff; }
+@media (prefers-color-scheme: dark) { svg { color: #e6e8ec; } .ground { fill: #1c1f25; } }
+</style>"""
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif"
 
 
@@ -40,7 +47,7 @@ class Lines:
     marked: bool = False
 
     def draw(self, axes: "Axes") -> None:
-        for (name, y), colour in zip(self.series.items(), COLOURS, strict=False):
+        for (name, y), colour in zip(self.series.items(), cycle(COLOURS), strict=False):
             axes.plot(
                 self.x,
                 y,
@@ -81,7 +88,8 @@ class Bars:
 
     def draw(self, axes: "Axes") -> None:
         width = 0.8 / max(len(self.series), 1)
-        for place, ((name, heights), colour) in enumerate(zip(self.series.items(), COLOURS, strict=False)):
+        coloured = zip(self.series.items(), cycle(COLOURS), strict=False)
+        for place, ((name, heights), colour) in enumerate(coloured):
             left = [at - 0.4 + place * width for at in range(len(self.labels))]
             axes.bar(
                 left,
@@ -142,17 +150,19 @@ Chart = Lines | Bars | Marked
 
 
 def svg(chart: Chart, name: str, alt: str) -> str:
-    """One chart for a page: no background, ink of the page. `name` must be unique in the page; `alt` says
-    what is seen."""
-    return _svg([chart], name, alt).replace(INK, "currentColor")
+    """One chart for a page, in the page's colours. `name` must be unique in the page; `alt` says what is
+    seen, for people who do not see it."""
+    return _svg([chart], name, alt, "none")
 
 
 def picture(charts: Sequence[Chart], name: str, alt: str) -> str:
-    """Panels side by side as one file that stands alone: white ground, dark ink."""
-    return _svg(charts, name, alt, ground="#ffffff").replace(INK, "#1f2430")
+    """Panels side by side as one file that stands alone: dark on white, or light on black in dark mode."""
+    drawn = _svg(charts, name, alt, GROUND)
+    drawn = re.sub(rf'style="fill: {GROUND}[^"]*"', 'class="ground"', drawn)
+    return drawn.replace("<defs>", f"{MODES}\n<defs>", 1)
 
 
-def _svg(charts: Sequence[Chart], name: str, alt: str, ground: str | None = None) -> str:
+def _svg(charts: Sequence[Chart], name: str, alt: str, ground: str) -> str:
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -164,11 +174,11 @@ def _svg(charts: Sequence[Chart], name: str, alt: str, ground: str | None = None
         "svg.fonttype": "none",
         "svg.hashsalt": name,
         "font.family": "DejaVu Sans",
-        "font.size": 9.5,
+        "font.size": 10,
         "axes.facecolor": "none",
         "axes.edgecolor": INK,
         "axes.labelcolor": INK,
-        "axes.titlesize": 10.5,
+        "axes.titlesize": 11,
         "axes.titleweight": "bold",
         "text.color": INK,
         "xtick.color": INK,
@@ -190,19 +200,19 @@ def _svg(charts: Sequence[Chart], name: str, alt: str, ground: str | None = None
         for at, chart in enumerate(charts):
             chart.draw(figure.add_subplot(1, len(charts), at + 1))
         figure.draw_without_rendering()  # the ticks settle only when drawn; the layout must know their width
-        return _clean(_written(figure, ground), name, alt)
+        return _clean(_written(figure, ground), name, alt).replace(INK, "currentColor")
 
 
-def _written(figure: "Figure", ground: str | None) -> str:
+def _written(figure: "Figure", ground: str) -> str:
     file = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(file, format="svg", facecolor=ground or "none", metadata=nothing)
+    figure.savefig(file, format="svg", facecolor=ground, metadata=nothing)
     return file.getvalue()
 
 
 def _clean(text: str, name: str, alt: str) -> str:
-    """Keep the drawing: no prolog, no comments, no rule for the whole page; only the ids that something
-    points to, named."""
+    """Keep only the drawing: no prolog, no comments, no style rules, which would hold for the whole page. Of
+    the ids, keep those that something points to, and put the chart's name before them."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<!--.*?-->\s*|<style.*?</style>\s*", "", text, flags=re.DOTALL)
     used = set(re.findall(r'(?:url\(|href=")#([^")]+)', text))
@@ -221,7 +231,7 @@ def _finish(axes: "Axes", x_label: str, y_label: str, title: str, legend: bool) 
     axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.7)
     axes.set_axisbelow(True)
     _, names = axes.get_legend_handles_labels()
-    columns = len(names) if sum(map(len, names)) < 46 else 2
+    columns = len(names) if sum(map(len, names)) < 36 else 2
     if title:
         # Room for a legend, with or without one: titles of panels align.
         axes.set_title(title, loc="left", pad=22 if len(names) <= columns else 36)

@@ -1,37 +1,101 @@
-"""The report of `unskew propensity health`: how good the estimated propensities are, on one page."""
+"""The health page of `unskew propensity health`: what the weights of a run do, and what to do about it."""
 
 import math
+from itertools import groupby
 
-from unskew.propensity.health import Balance, Health, View
+from unskew.propensity.health import Health
+from unskew.propensity.health_figures import View
+from unskew.propensity.health_words import LABELS
 from unskew.report.charts import Bars, Lines, svg
-from unskew.report.page import Markup, Section, beside, figure, page, points, table
+from unskew.report.page import Markup, Origin, Section, beside, cards, facts, figure, page, points
+from unskew.report.page import table as placed
+from unskew.report.table import Table
+
+TENTHS = "tenth of the items, most popular first"
 
 
-def health_page(health: Health, name: str) -> str:
-    """The whole report as one HTML file; `name` is the run's."""
+def health_page(health: Health, name: str, command: str = "", date: str = "") -> str:
+    """The whole report as one HTML file.
+
+    name: the name of the run.
+    command: the command line that made it, for the foot of the page.
+    date: when it was made; by default now.
+    """
+    origin = Origin(health.fingerprint, command, date)
     sections = [
-        Section("What to make of it", (points(health.sentences()),)),
-        Section("In figures", (table(("", "", "", ""), _figures(health), text=(0, 1), remarks=(3,)),)),
-        _weights(health),
+        Section("What was found", (points(health.sentences(), topics=True),)),
         _balance(health),
-        _deciles(health),
+        _weights(health),
+        *_calibration(health),
+        _by_popularity(health),
+        _figures(health),
     ]
-    if health.known:
-        sections.insert(2, _calibration(health))
-    return page(f"Propensities of {name}", sections, health.source)
+    title = f"Do the weights of {name} help?"
+    return page(title, health.verdict(), sections, origin, f"Propensities estimated for {health.source}")
 
 
-def _figures(health: Health) -> list[tuple[str, str, str, str]]:
-    """A group is named once."""
-    rows = health.rows()
-    named = ["" if at and rows[at - 1].group == row.group else row.group for at, row in enumerate(rows)]
-    return [(group, row.name, row.value, row.meaning) for group, row in zip(named, rows, strict=True)]
-
-
-def _calibration(health: Health) -> Section:
-    return Section(
-        "Calibration", (beside(*(_curve(view) for view in health.views if view.calibration is not None)),)
+def _balance(health: Health) -> Section:
+    shares = {
+        "events": [part.share for part in health.deciles],
+        "weighted": [part.weighted_share for part in health.deciles],
+        "even sample": [part.uniform_share for part in health.deciles],
+    }
+    chart = Bars([str(part.number) for part in health.deciles], shares, TENTHS, "of all events")
+    drawing = figure(
+        svg(chart, "balance", "Share of the events per tenth of the items"),
+        "Good weights bring the events near an even sample, in which every item is shown alike.",
     )
+    rows = [
+        (part.covariate, _distance(part.before), _distance(part.after), *_mean_distance(health, at))
+        for at, part in enumerate(health.balance)
+    ]
+    distances = Table(
+        ("", "without weights", "with weights", "within tenths, without", "with"),
+        rows,
+        caption="Distance of the events from an even sample, in standard deviations: 0 is balance, below "
+        "0.1 is good. Within tenths: the mean over tenths of the items by popularity.",
+    )
+    return Section("Balance: do the events look like an even sample?", (beside(drawing, placed(distances)),))
+
+
+def _weights(health: Health) -> Section:
+    bars = health.weights.histogram
+    chart = Bars(
+        [f"{bar.low:.3g}" for bar in bars],
+        {"events": [bar.share for bar in bars]},
+        "weight, from",
+        "of the events",
+    )
+    drawing = figure(
+        svg(chart, "weights", "Histogram of the weights"),
+        "How many events have which weight. The bars are equally wide on a log scale."
+        if len(bars) > 1
+        else "All events have the same weight.",
+    )
+    tail = Bars(
+        [str(part.number) for part in health.deciles],
+        {
+            "effective sample": [_drawn(part.weights.effective_share) for part in health.deciles],
+            **{f"clipped, {name}": shares for name, shares in _clipped(health).items()},
+        },
+        TENTHS,
+        "of the tenth's events",
+    )
+    by_tenth = figure(
+        svg(tail, "clipped", "Effective sample size and clipped shares per tenth"),
+        "Events below the clip all weigh the same. An effective sample of 100 % means equal weights.",
+    )
+    return Section("Weights: how much do they differ?", (beside(drawing, by_tenth),))
+
+
+def _calibration(health: Health) -> tuple[Section, ...]:
+    """Nothing where the truth is unknown, or where no view has two different estimates to draw a line by."""
+    drawn = [
+        _curve(view)
+        for view in health.views
+        if view.calibration is not None and len(view.calibration.curve) > 1
+    ]
+    return (Section("Calibration: are the propensities true?", (beside(*drawn),)),) if drawn else ()
 
 
 def _curve(view: View) -> Markup:
@@ -47,80 +111,33 @@ def _curve(view: View) -> Markup:
     }
     # Exponents on plain axes: estimates often span less than a decade, where a log axis has no numbers to
     # show.
-    chart = Lines(
-        estimated,
-        series,
-        "log10 of the estimated propensity",
-        "log10 of the propensity",
-        view.name,
-        marked=True,
-    )
+    label = LABELS[view.name]
+    chart = Lines(estimated, series, "log10 of the estimate", "log10 of the propensity", label, marked=True)
     drawing = svg(
-        chart,
-        f"calibration-{view.name.replace(' ', '').replace('/', '-')}",
-        f"True against estimated propensity, {view.name}",
+        chart, f"calibration-{label.replace(' ', '-')}", f"True against estimated propensity, {label}"
     )
-    rows = f"{sum(point.rows for point in found.curve):,} pairs in {len(found.curve)} bins"
     return figure(
         drawing,
-        f"{rows}. Were the estimates perfect, “true” would lie on “estimate”; were they proportional, on "
+        f"{sum(point.rows for point in found.curve):,} events in {len(found.curve)} bins. If the estimates "
+        "were perfect, “true” would lie on “estimate”; if they were right but for a constant factor, on "
         "“rescaled”.",
     )
 
 
-def _weights(health: Health) -> Section:
-    bars = health.weights.histogram
-    chart = Bars(
-        [f"{bar.low:.3g}" for bar in bars],
-        {"pairs": [bar.share for bar in bars]},
-        "weight, from",
-        "of the pairs",
+def _by_popularity(health: Health) -> Section:
+    made = [placed(Table(part.head, part.rows, caption=part.meaning)) for part in health.tables()]
+    return Section("By popularity: tenths of the items, most popular first", (beside(*made),))
+
+
+def _figures(health: Health) -> Section:
+    groups = groupby(health.rows(), key=lambda row: row.group)
+    return Section(
+        "All figures", (cards(*(facts(list(rows), group.capitalize()) for group, rows in groups)),)
     )
-    drawing = figure(svg(chart, "weights", "Histogram of the weights"), "Bins of equal width on a log scale.")
-    tail = Bars(
-        [str(part.number) for part in health.deciles],
-        {
-            "effective sample": [_drawn(part.weights.effective_share) for part in health.deciles],
-            **{f"clipped, {name}": shares for name, shares in _clipped(health).items()},
-        },
-        "tenth of the known items, most popular first",
-        "of the tenth's pairs",
-    )
-    by_tenth = figure(
-        svg(tail, "clipped", "Effective sample size and clipped shares per tenth"),
-        "Clipped pairs all weigh the same.",
-    )
-    return Section("Weights", (beside(drawing, by_tenth),))
 
 
-def _balance(health: Health) -> Section:
-    shares = {
-        "observed": [part.share for part in health.deciles],
-        "weighted": [part.weighted_share for part in health.deciles],
-        "uniform": [part.uniform_share for part in health.deciles],
-    }
-    labels = [str(part.number) for part in health.deciles]
-    chart = Bars(labels, shares, "tenth of the known items, most popular first", "of all pairs")
-    drawing = figure(
-        svg(chart, "balance", "Share of pairs per tenth of the items"),
-        "Good weights make the observed pairs look uniform.",
-    )
-    tenths = [[part.covariate, *_both(part), *_range(health, at)] for at, part in enumerate(health.balance)]
-    head = ("", "before", "after", "in tenths", "after")
-    figures = table(
-        head,
-        tenths,
-        caption="Distance from uniform pairs in standard deviations; 0 is balance, below 0.1 is good.",
-    )
-    return Section("Balance", (beside(drawing, figures),))
-
-
-def _both(part: Balance) -> tuple[str, str]:
-    return _distance(part.before), _distance(part.after)
-
-
-def _range(health: Health, at: int) -> tuple[str, str]:
-    """Mean distance over the tenths, whatever its sign."""
+def _mean_distance(health: Health, at: int) -> tuple[str, str]:
+    """The mean distance over the tenths, whatever its sign, without and with weights."""
     parts = [tenth.balance[at] for tenth in health.deciles if not math.isnan(tenth.balance[at].before)]
     if not parts:
         return "–", "–"
@@ -128,16 +145,6 @@ def _range(health: Health, at: int) -> tuple[str, str]:
         sum(abs(getattr(part, when)) for part in parts) / len(parts) for when in ("before", "after")
     )
     return f"{before:.2f}", f"{after:.2f}"
-
-
-def _deciles(health: Health) -> Section:
-    head, lines = health.decile_table()
-    caption = (
-        "Tenths of the known items by training positives, the most popular first. Shares are of all pairs, "
-        "of all weight, of"
-        " uniform pairs; rank: Spearman with the truth."
-    )
-    return Section("By popularity", (table(head, lines, caption=caption),))
 
 
 def _clipped(health: Health) -> dict[str, list[float]]:
@@ -149,7 +156,7 @@ def _clipped(health: Health) -> dict[str, list[float]]:
 
 
 def _drawn(share: float) -> float:
-    """A tenth without pairs has no bar."""
+    """A tenth without events has no bar."""
     return 0.0 if math.isnan(share) else share
 
 

@@ -1,29 +1,39 @@
-"""The report of `unskew inspect`: what a log is like and what is biased in it, on one page."""
+"""The bias page of `unskew inspect`: how biased a log is, what to do about it, and what else it is like."""
 
 import math
-from collections.abc import Iterable
 from pathlib import Path
 
 from unskew.describe.figures import Lengths
-from unskew.describe.log import Inspection, Row
+from unskew.describe.log import Inspection
+from unskew.describe.summary import Row
 from unskew.report.charts import Bars, Lines, Marked, svg
 from unskew.report.charts import picture as drawn
-from unskew.report.page import Markup, Section, beside, figure, page, paragraph, points, table
+from unskew.report.page import Markup, Origin, Section, beside, facts, figure, page, paragraph, points
+from unskew.report.page import table as placed
+from unskew.report.table import Table
+
+DRAWN_TESTS = ("ordinary", "balanced", "randomised")  # more bars per tenth could not be told apart
 
 
-def inspect_page(inspection: Inspection) -> str:
-    """The whole report as one HTML file."""
+def inspect_page(inspection: Inspection, command: str = "", date: str = "") -> str:
+    """The whole report as one HTML file.
+
+    command: the command line that made it, for the foot of the page.
+    date: when it was made; by default now.
+    """
+    origin = Origin(inspection.fingerprint, command, date)
     sections = (
-        Section("What is biased here?", (points(inspection.sentences()),)),
-        _size(inspection),
+        Section("The biases", (points(inspection.biases(), topics=True),)),
         _popularity(inspection),
         _drift(inspection),
-        _lengths(inspection),
-        _order(inspection),
         _tests(inspection),
+        _facts(inspection),
+        _order(inspection),
+        _lengths(inspection),
         _split(inspection),
     )
-    return page(f"Inspection of {_name(inspection.source)}", sections, inspection.source)
+    name = _name(inspection.source)
+    return page(f"How biased is {name}?", inspection.verdict(), sections, origin, inspection.source)
 
 
 def picture(inspection: Inspection) -> str:
@@ -36,27 +46,25 @@ def picture(inspection: Inspection) -> str:
     )
 
 
-def _size(inspection: Inspection) -> Section:
-    size, time = _rows(inspection, "size"), _rows(inspection, "time")
-    return Section("Size and time", (beside(_facts(size, "The paper's Table 1"), _facts(time, "Time")),))
+# Biases
 
 
 def _popularity(inspection: Inspection) -> Section:
     chart = svg(_curve(inspection), "popularity", "Positives per item by rank, both on log scales")
-    drawing = figure(chart, "Each item's positives, the most popular first.")
-    return Section("Popularity", (beside(drawing, _facts(_rows(inspection, "popularity"))),))
+    drawing = figure(chart, "The positives of each item, from the most to the least popular item.")
+    return Section("Popularity", (beside(drawing, facts(_rows(inspection, "popularity"))),))
 
 
 def _drift(inspection: Inspection) -> Section:
-    drift = inspection.drift
+    title, drift = "Drift of popularity", inspection.drift
     if len(drift.slices) == 1:
-        return Section("Drift", (paragraph("All positives have the same time: no drift to see."),))
+        return Section(title, (paragraph("All positives have the same time, so no drift can be seen."),))
     number = list(range(1, len(drift.slices) + 1))
-    x_label = f"slice of the positives, in time (1 to {number[-1]})"
+    x_label = f"time slice (1 to {number[-1]})"
     lines = {
         "slice before": [part.overlap_previous for part in drift.slices],
         "first slice": [part.overlap_first for part in drift.slices],
-        "slice before, by rank": [part.correlation for part in drift.slices],
+        "slice before, all items": [part.correlation for part in drift.slices],
     }
     lowest = min((y for series in lines.values() for y in series if not math.isnan(y)), default=0.0)
     similar = Lines(
@@ -74,134 +82,129 @@ def _drift(inspection: Inspection) -> Section:
         x_label,
         "positives on new items",
     )
-    first, last = drift.slices[0].start, drift.slices[-1].start
-    return Section(
-        "Drift of popularity",
-        (
-            paragraph(
-                f"The positives are cut into {len(drift.slices)} slices of about equal size, in time; the "
-                f"first begins at {first},"
-                f" the last at {last}."
-            ),
-            beside(
-                figure(
-                    svg(similar, "drift", "Similarity of popularity between slices of time"),
-                    f"Overlap (Jaccard) of the {drift.top} most popular items with those of the slice "
-                    "before and of the first one;"
-                    " Spearman correlation of the counts of all items with the slice before.",
-                ),
-                figure(
-                    svg(new, "new-items", "Share of positives on items that are new in each slice"),
-                    "Share of each slice's positives on items that the log shows for the first time in it.",
-                ),
-            ),
-        ),
+    intro = (
+        f"The positives are cut into {len(drift.slices)} time slices of about equal size. The first begins "
+        f"at {drift.slices[0].start}, the last at {drift.slices[-1].start}."
     )
-
-
-def _lengths(inspection: Inspection) -> Section:
-    def part(name: str, lengths: Lengths, what: str) -> Markup:
-        labels = [str(b.low) if b.low == b.high else f"{b.low}–{b.high}" for b in lengths.bins]
-        chart = Bars(
-            labels, {name: [b.share for b in lengths.bins]}, f"{what} strictly before", "of the positives"
-        )
-        rows = "; ".join(f"{row.name} = {row.value}" for row in _rows(inspection, name))
-        return figure(
-            svg(chart, f"{name}-lengths", f"Lengths of the {name} at each positive"),
-            f"{name.capitalize()}: {rows}.",
-        )
-
-    both = beside(
-        part("history", inspection.history, "items"), part("audience", inspection.audience, "users")
+    likeness = figure(
+        svg(similar, "drift", "Similarity of popularity between slices of time"),
+        f"How many of the {drift.top} most popular items are the same (overlap by Jaccard; 1: all of them), "
+        "and the rank correlation (Spearman) of the popularity of all items.",
     )
-    return Section(
-        "Histories and audiences",
-        (paragraph("What a model can read at each positive: events strictly before it."), both),
+    newcomers = figure(
+        svg(new, "new-items", "Share of positives on items that are new in each slice"),
+        "Positives on items that appear in this slice for the first time.",
     )
-
-
-def _order(inspection: Inspection) -> Section:
-    shuffle = inspection.shuffle
-    why = paragraph(
-        "If order means nothing, each user's items may change places without harm. Counted: pairs of equal "
-        "steps from one item"
-        " to the next, in the log and after shuffling. Trends count as order, too."
-    )
-    if not shuffle.observed and not shuffle.mean:
-        return Section("Does the order carry information?", (why, _facts(_rows(inspection, "order"))))
-    chart = Marked(
-        shuffle.shuffled, "shuffled", shuffle.observed, "this log", "repeated transitions", "shuffles"
-    )
-    drawing = figure(svg(chart, "shuffle", "Repeated transitions in the log and in its shuffles"))
-    return Section(
-        "Does the order carry information?", (why, beside(drawing, _facts(_rows(inspection, "order"))))
-    )
+    in_figures = facts(_rows(inspection, "drift"))
+    return Section(title, (beside(paragraph(intro), in_figures), beside(likeness, newcomers)))
 
 
 def _tests(inspection: Inspection) -> Section:
     drawing = figure(
         svg(_deciles(inspection), "tests", "Share of test positives per tenth of the items, per test"),
-        "Known items in tenths, the most popular in training first; “new”: share of all test positives on "
-        "items that training never saw.",
+        "The items that training knows, in tenths. Positives on items that are new since training are left "
+        "out of the chart; the table has their share.",
     )
     groups = [_rows(inspection, f"{tested.test} test") for tested in inspection.tests]
-    names = [tested.test for tested in inspection.tests]
-    rows = [[same[0].name, *(row.value for row in same)] for same in zip(*groups, strict=True)]
-    figures = table(
-        ["", *names], rows, caption="Each test is a weight per positive; shares and means are weighted."
-    )
+    head = ["test", *(row.name for row in groups[0])]
+    rows = [
+        [tested.test, *(row.value for row in group)]
+        for tested, group in zip(inspection.tests, groups, strict=True)
+    ]
+    caption = "Each test gives every positive a weight; shares and means are weighted."
+    explained = [f"{row.name[:1].upper() + row.name[1:]}: {row.meaning}." for row in groups[0] if row.meaning]
     return Section(
-        "What the tests ask for", (beside(drawing, figures), _facts(_rows(inspection, "repeats"), "Repeats"))
+        "What the tests ask for",
+        (beside(drawing, points(explained, topics=True)), placed(Table(head, rows, caption=caption))),
     )
+
+
+# Facts
+
+
+def _facts(inspection: Inspection) -> Section:
+    intro = paragraph(
+        "These are properties of the log and not biases. They say what a model can use, and what it cannot."
+    )
+    names = ("size", "time", "ties", "repeats")
+    return Section(
+        "Facts about this log",
+        (
+            intro,
+            points(inspection.facts(), topics=True),
+            beside(*(_named(inspection, name) for name in names)),
+        ),
+    )
+
+
+def _order(inspection: Inspection) -> Section:
+    shuffle = inspection.shuffle
+    title, found = "Fact: does the order of events matter?", facts(_rows(inspection, "order"))
+    why = paragraph(
+        "If the order meant nothing, each user's items could change places without harm. Counted are pairs "
+        "of equal steps from one item to the next, in the log and after shuffling. Trends are order, too."
+    )
+    if not shuffle.observed and not shuffle.mean:
+        return Section(title, (why, found))
+    chart = Marked(
+        shuffle.shuffled, "shuffled", shuffle.observed, "this log", "repeated transitions", "shuffles"
+    )
+    drawing = figure(svg(chart, "shuffle", "Repeated transitions in the log and in its shuffles"))
+    return Section(title, (why, beside(drawing, found)))
+
+
+def _lengths(inspection: Inspection) -> Section:
+    def part(name: str, lengths: Lengths, what: str) -> Markup:
+        labels = [str(b.low) if b.low == b.high else f"{b.low}–{b.high}" for b in lengths.bins]
+        chart = Bars(labels, {name: [b.share for b in lengths.bins]}, f"{what} before", "of the positives")
+        drawing = svg(chart, f"{name.replace(' ', '-')}-lengths", f"Length of the {name} at each positive")
+        return Markup(figure(drawing) + _named(inspection, name))
+
+    both = beside(
+        part("user history", inspection.history, "items"), part("item audience", inspection.audience, "users")
+    )
+    what = "What a model can read at each positive: the user's items and the item's users strictly before it."
+    return Section("Fact: how much past there is", (paragraph(what), both))
 
 
 def _split(inspection: Inspection) -> Section:
     names = {name: name for name in ("part", "rows", "positives", "users", "items")}
     names |= {
-        "unknown_user_rows": "of new users",
-        "unknown_item_rows": "on new items",
+        "unknown_user_rows": "rows of new users",
+        "unknown_item_rows": "rows on new items",
         "repeated_positives": "repeats",
+        "first_appearances": "first of an item",
     }
-    names |= {"first_appearances": "first of an item"}
     rows = [
         [f"{row[name]:,}" if isinstance(row[name], int) else str(row[name]) for name in names]
         for row in inspection.split
     ]
-    return Section(
-        "Split",
-        (
-            paragraph("One global time line: everything in a later part happened later."),
-            table(list(names.values()), rows, text=(0,)),
-        ),
-    )
+    what = "The log is cut at two moments: everything in a later part happened later, for all users."
+    return Section("Fact: the split", (paragraph(what), placed(Table(list(names.values()), rows))))
+
+
+# Charts and tables that are used twice
 
 
 def _curve(inspection: Inspection, title: str = "") -> Lines:
     rank, positives = zip(*inspection.popularity.curve, strict=True)
-    label = f"rank of the item (Gini {inspection.popularity.gini:.2f})"
+    label = f"rank of the item (Gini index {inspection.popularity.gini:.2f})"
     return Lines(rank, {"positives": positives}, label, "positives", title, logarithmic=True, filled=True)
 
 
 def _deciles(inspection: Inspection, title: str = "") -> Bars:
-    """Of the positives on known items, the share per tenth of them; the new items would dwarf the rest and
-    stand in the legend."""
+    """Of the test positives on known items, the share per tenth of these items."""
     shares = {}
     for tested in inspection.tests:
         known = sum(tested.deciles)
-        if known > 0:  # a test without positives on known items (nan or 0) has no shares to draw
-            shares[f"{tested.test} (+ {100 * tested.unknown_items:.0f} % new)"] = [
-                share / known for share in tested.deciles
-            ]
+        if tested.test in DRAWN_TESTS and known > 0:  # a test without positives has no shares to draw
+            shares[f"{tested.test} test"] = [share / known for share in tested.deciles]
     labels = [str(tenth) for tenth in range(1, len(inspection.tests[0].deciles) + 1)]
-    return Bars(
-        labels, shares, "tenth of the known items, most popular first", "test positives on known items", title
-    )
+    return Bars(labels, shares, "tenth of the items, most popular first", "of the test", title)
 
 
-def _facts(rows: Iterable[Row], caption: str = "") -> Markup:
-    return table(
-        ("", "", ""), [(row.name, row.value, row.meaning) for row in rows], remarks=(2,), caption=caption
-    )
+def _named(inspection: Inspection, group: str) -> Markup:
+    return facts(_rows(inspection, group), group.capitalize())
 
 
 def _rows(inspection: Inspection, group: str) -> list[Row]:

@@ -3,18 +3,25 @@
 Text becomes `Markup` only through the functions here, and they escape it.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from html import escape
+from importlib.metadata import version
 from typing import NewType
+
+from unskew.describe.summary import Row, Verdict
+from unskew.report.table import Table
 
 Markup = NewType("Markup", str)
 
 STYLE = """
 :root { color-scheme: light dark; --ground: #fbfaf8; --card: #ffffff; --ink: #1f2430;
-  --soft: #626a78; --line: #e4e2dc; }
+  --soft: #5b6371; --line: #e4e2dc; --mark: #2f80c8; --code: #f1efea; }
 @media (prefers-color-scheme: dark) {
-  :root { --ground: #14161a; --card: #1c1f25; --ink: #e6e8ec; --soft: #9aa2b0; --line: #30353e; }
+  :root { --ground: #14161a; --card: #1c1f25; --ink: #e6e8ec; --soft: #a3abb8; --line: #353b45;
+    --mark: #5ba3e0; --code: #2a2f38; }
 }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--ground); color: var(--ink);
@@ -24,35 +31,56 @@ main { max-width: 66rem; margin: 0 auto; padding: 2rem 1.1rem 3rem; }
 header { margin-bottom: 1.4rem; }
 h1 { font-size: 1.7rem; line-height: 1.25; margin: 0; overflow-wrap: anywhere; letter-spacing: -0.01em; }
 h2 { font-size: 1.15rem; line-height: 1.3; margin: 0 0 0.7rem; }
+h3 { font-size: 1rem; line-height: 1.3; margin: 0 0 0.4rem; }
 p { margin: 0 0 0.8rem; max-width: 46rem; }
-.soft, figcaption, caption, footer { color: var(--soft); font-size: 0.9rem; }
+code { background: var(--code); border-radius: 4px; padding: 0.1em 0.35em; overflow-wrap: anywhere;
+  font: 0.88em/1.4 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
+.soft, .note, figcaption, caption, footer { color: var(--soft); font-size: 0.9rem; }
 header p { margin: 0.3rem 0 0; overflow-wrap: anywhere; }
 section { background: var(--card); border: 1px solid var(--line); border-radius: 12px;
   padding: 1.2rem 1.3rem; margin: 0 0 1.1rem; }
 section > :last-child { margin-bottom: 0; }
+.verdict { border-left: 5px solid var(--mark); }
+.finding { font-size: 1.15rem; line-height: 1.45; font-weight: 600; max-width: 52rem; }
 ul { margin: 0 0 0.8rem; padding: 0; list-style: none; max-width: 52rem; }
 li { margin: 0 0 0.55rem; padding-left: 0.9rem; border-left: 3px solid var(--line); }
 li:last-child { margin-bottom: 0; }
-.beside { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr));
-  gap: 1.1rem 2rem; margin: 0 0 0.8rem; }
-.beside > * { min-width: 0; }
-.beside > * > :last-child { margin-bottom: 0; }
+.beside, .cards { display: grid; gap: 1.1rem 2rem; margin: 0 0 0.8rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); }
+.cards { grid-template-columns: repeat(auto-fill, minmax(min(100%, 17rem), 1fr)); }
+.beside > *, .cards > * { min-width: 0; }
+.beside > * > :last-child, .cards > * > :last-child { margin-bottom: 0; }
 figure { margin: 0 0 0.8rem; }
 figure svg { display: block; width: 100%; max-width: 34rem; height: auto; }
 figcaption { margin-top: 0.3rem; }
-.wide { overflow-x: auto; margin: 0 0 0.8rem; }
-table { border-collapse: collapse; font-size: 0.93rem; font-variant-numeric: tabular-nums; }
+table { border-collapse: collapse; margin: 0 0 0.8rem; font-size: 0.93rem; max-width: 100%;
+  font-variant-numeric: tabular-nums; }
 caption { text-align: left; padding-bottom: 0.4rem; }
 th, td { text-align: left; padding: 0.32rem 1.2rem 0.32rem 0; border-bottom: 1px solid var(--line);
   vertical-align: top; }
-th { font-weight: 600; color: var(--soft); }
+th:last-child, td:last-child { padding-right: 0; }
+th { font-weight: 600; color: var(--soft); vertical-align: bottom; }
 tr:last-child td { border-bottom: 0; }
-td.soft { min-width: 9rem; }
-.n { text-align: right; white-space: nowrap; }
-footer { margin-top: 1.6rem; }
-@media (max-width: 32rem) {
+.n { text-align: right; }
+td.n { white-space: nowrap; }
+.facts, .beside table { width: 100%; }
+.facts caption { color: var(--ink); font-weight: 600; font-size: 1rem; }
+.note { display: block; font-size: 0.84rem; line-height: 1.35; }
+footer { margin-top: 1.6rem; overflow-wrap: anywhere; }
+footer p { margin: 0 0 0.2rem; max-width: none; }
+@media (max-width: 40rem) {
   main { padding: 1.2rem 0.7rem 2rem; } section { padding: 1rem 0.9rem; } h1 { font-size: 1.35rem; }
-  th, td { padding-right: 0.6rem; } td.soft { min-width: 5.5rem; } table { font-size: 0.88rem; }
+  th, td { padding-right: 0.6rem; } table { font-size: 0.88rem; } .finding { font-size: 1.05rem; }
+  .stacked, .stacked tbody, .stacked caption { display: block; }
+  .stacked thead { display: none; }
+  .stacked tr { display: grid; grid-template-columns: 1fr 1fr; gap: 0 1.2rem; padding: 0.5rem 0;
+    border-bottom: 1px solid var(--line); }
+  .stacked tr:last-child { border-bottom: 0; }
+  .stacked td { display: flex; justify-content: space-between; align-items: baseline; gap: 0.5rem;
+    padding: 0.08rem 0; border: 0; }
+  .stacked td:first-child { grid-column: 1 / -1; font-weight: 600; }
+  .stacked td.n::before { content: attr(data-name); color: var(--soft); white-space: normal;
+    text-align: left; line-height: 1.25; }
 }
 @media print { section { break-inside: avoid; } }
 """
@@ -60,12 +88,30 @@ footer { margin-top: 1.6rem; }
 
 @dataclass(frozen=True)
 class Section:
+    """A card of the page: a title and what stands below it."""
+
     title: str
     body: tuple[Markup, ...]
 
 
-def page(title: str, sections: Sequence[Section], subtitle: str = "") -> str:
-    """The whole file."""
+@dataclass(frozen=True)
+class Origin:
+    """What the foot of a page says about where the page came from.
+
+    data: the hash of the log, `Log.fingerprint()`.
+    command: the command line that made the page; empty where it was made from Python.
+    date: when; by default now.
+    """
+
+    data: str
+    command: str = ""
+    date: str = ""
+
+
+def page(
+    title: str, verdict: Verdict, sections: Sequence[Section], origin: Origin, subtitle: str = ""
+) -> str:
+    """The whole file. The verdict stands above everything else."""
     below = f'<p class="soft">{escape(subtitle)}</p>' if subtitle else ""
     parts = "\n".join(
         f"<section>\n<h2>{escape(part.title)}</h2>\n{''.join(part.body)}\n</section>" for part in sections
@@ -82,8 +128,13 @@ def page(title: str, sections: Sequence[Section], subtitle: str = "") -> str:
 <body>
 <main>
 <header><h1>{escape(title)}</h1>{below}</header>
+<section class="verdict">
+<p class="finding">{_inline(verdict.finding)}</p>
+<h3>What to do</h3>
+{points(verdict.advice)}
+</section>
 {parts}
-<footer>Made by unskew.</footer>
+{_foot(origin)}
 </main>
 </body>
 </html>
@@ -91,55 +142,67 @@ def page(title: str, sections: Sequence[Section], subtitle: str = "") -> str:
 
 
 def paragraph(text: str) -> Markup:
-    return Markup(f"<p>{escape(text)}</p>")
+    """A paragraph of plain text; what stands between backticks is code."""
+    return Markup(f"<p>{_inline(text)}</p>")
 
 
-def points(texts: Sequence[str]) -> Markup:
-    """A list of sentences. What stands before a colon is the topic, in bold."""
+def points(texts: Sequence[str], topics: bool = False) -> Markup:
+    """A list of sentences. With `topics`, what stands before the first colon is the topic, in bold."""
 
     def point(text: str) -> str:
         topic, colon, rest = text.partition(": ")
-        return (
-            f"<li><strong>{escape(topic)}.</strong> {escape(rest[:1].upper() + rest[1:])}</li>"
-            if colon
-            else f"<li>{escape(text)}</li>"
-        )
+        if not topics or not colon:
+            return f"<li>{_inline(text)}</li>"
+        return f"<li><strong>{escape(topic)}.</strong> {_inline(rest[:1].upper() + rest[1:])}</li>"
 
-    # A line must not break between a number and its sign.
-    return Markup(f"<ul>{''.join(point(text) for text in texts)}</ul>".replace(" %", "&nbsp;%"))
+    return Markup(f"<ul>{''.join(point(text) for text in texts)}</ul>")
 
 
-def table(
-    head: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    text: Sequence[int] = (0,),
-    remarks: Sequence[int] = (),
-    caption: str = "",
-) -> Markup:
-    """A table of formatted cells. A column is a number and stands on the right, unless it is in `text` or,
-    paler, in `remarks`."""
+def table(made: Table) -> Markup:
+    """A table, which escapes its own cells."""
+    return Markup(made.html())
 
-    def cell(at: int, content: str, tag: str) -> str:
-        look = "" if at in text else ' class="soft"' if at in remarks else ' class="n"'
-        return f"<{tag}{look}>{escape(content)}</{tag}>"
 
-    def line(cells: Sequence[str], tag: str) -> str:
-        return f"<tr>{''.join(cell(at, content, tag) for at, content in enumerate(cells))}</tr>"
+def facts(rows: Iterable[Row], caption: str = "") -> Markup:
+    """Names and values in two columns; what a value means stands small below its name, so that nothing is
+    pressed into a narrow third column."""
+
+    def line(row: Row) -> str:
+        note = f'<span class="note">{escape(row.meaning)}</span>' if row.meaning else ""
+        return f'<tr><td>{escape(row.name)}{note}</td><td class="n">{escape(row.value)}</td></tr>'
 
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
-    top = f"<thead>{line(head, 'th')}</thead>" if any(head) else ""
-    return Markup(
-        f'<div class="wide"><table>{title}{top}'
-        f"<tbody>{''.join(line(row, 'td') for row in rows)}</tbody></table></div>"
-    )
+    return Markup(f'<table class="facts">{title}<tbody>{"".join(map(line, rows))}</tbody></table>')
 
 
 def figure(svg: str, caption: str = "") -> Markup:
     """A chart of `charts`, which escapes its own text."""
-    below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    below = f"<figcaption>{_inline(caption)}</figcaption>" if caption else ""
     return Markup(f"<figure>{svg}{below}</figure>")
 
 
 def beside(*parts: Markup) -> Markup:
-    """Side by side where there is room, else one below the other."""
-    return Markup(f'<div class="beside">{"".join(f"<div>{part}</div>" for part in parts)}</div>')
+    """Two side by side where there is room, else one below the other."""
+    return _grid("beside", parts)
+
+
+def cards(*parts: Markup) -> Markup:
+    """Narrow parts, as many side by side as there is room for."""
+    return _grid("cards", parts)
+
+
+def _grid(kind: str, parts: Sequence[Markup]) -> Markup:
+    return Markup(f'<div class="{kind}">{"".join(f"<div>{part}</div>" for part in parts)}</div>')
+
+
+def _foot(origin: Origin) -> str:
+    date = origin.date or datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    made = f"Made by unskew {version('unskew')} on {date}"
+    command = f" with <code>{escape(origin.command)}</code>" if origin.command else ""
+    return f"<footer><p>{escape(made)}{command}.</p><p>Hash of the data: {escape(origin.data)}</p></footer>"
+
+
+def _inline(text: str) -> str:
+    """Escaped text with its code marked. A line must not break between a number and its per cent sign."""
+    marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+    return marked.replace(" %", "&nbsp;%")

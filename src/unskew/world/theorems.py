@@ -1,24 +1,25 @@
-"""Theorems 1 and 2 where the truth is known: the same visits of a simulated world, exposed again and again.
+"""Theorems 1 and 2, checked where the truth is known: the exposure of the same visits of a simulated world is
+drawn again and again.
 
     L_ideal    = sum of delta over all pairs
     L_weighted = sum of w delta over the shown pairs,   w = alpha / max(P, M) + (1 - alpha) / max(P, M)
                                                         (Theorem 1)
     L_naive    = mean of delta over the shown pairs, times the number of all pairs
     L_snips    = weighted mean of delta over the shown pairs, times the number of all pairs
-    L_robust   = sum of d over all pairs + sum of w (delta - d) over the shown pairs, d guessed from the shown
-               pairs of the same item
+    L_robust   = sum of d over all pairs + sum of w (delta - d) over the shown pairs,
+                 with d a guess of delta from the shown pairs of the same item
 
-Only o is random: visits, r, the prediction and so delta are fixed, P = P(o = 1) is the true one. Then, per
-pair,
+Here delta is the loss of a pair, P = P(o = 1) its true propensity and M the clip. Only o is random: visits,
+r, the prediction and therefore delta are fixed. Then for each pair
 
     bias     = (P / max(P, M) - 1) delta             0 as long as M is below every P; it only grows with M
     variance = P (1 - P) / max(P, M)^2 delta^2       at most (1/M - 1) delta^2 for M <= 1/2
                                                      (Theorem 2)
 
-The paper states the bound for every M in (0, 1). Its proof takes the variance of a clipped pair to be (1 /
-max(P, M) - 1) delta^2, which is the one of a pair that was not clipped. Where 1 - M < P < M the true one is
-larger than the bound: with P = 1/2, M = 0.9, 0.31 delta^2 instead of 0.11. No M that anybody uses is above
-1/2.
+The paper states this bound for every M in (0, 1). But its proof uses (1 / max(P, M) - 1) delta^2 for the
+variance of a clipped pair, which is that of a pair that was not clipped. If 1 - M < P < M, the true variance
+is larger than the bound: with P = 1/2 and M = 0.9, it is 0.31 delta^2 instead of 0.11 delta^2. In practice M
+is never above 1/2.
 """
 
 from dataclasses import dataclass
@@ -37,13 +38,13 @@ from unskew.world.simulate import World
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-BLOCK = 256  # contexts ranked together
-UNCLIPPED = 1e-9  # a clip below every probability of a world
+BLOCK = 256  # contexts that are ranked at once
+UNCLIPPED = 1e-9  # a clip that is below every probability of a world
 
 
 class TruePropensity(Propensity):
-    """What the world knows. Both views are of one event, o = 1: the item meets the user, the user meets the
-    item."""
+    """The true propensities of a world. Both views have the same one, because they describe the same event
+    o = 1: the item is shown to the user."""
 
     def __init__(
         self, world: World, alpha: float = 0.5, clip: float = UNCLIPPED, views: Views = "both"
@@ -52,9 +53,11 @@ class TruePropensity(Propensity):
         self.world, self.views = world, views
 
     def item_view(self, batch: Batch) -> Tensor | None:
+        """P(o = 1) of each pair; None if only the user's view is used."""
         return None if self.views == "user" else self._exposure(batch)
 
     def user_view(self, batch: Batch) -> Tensor | None:
+        """P(o = 1) of each pair; None if only the item's view is used."""
         return None if self.views == "item" else self._exposure(batch)
 
     def _exposure(self, batch: Batch) -> Tensor:
@@ -64,12 +67,12 @@ class TruePropensity(Propensity):
 
 @dataclass(frozen=True, eq=False)
 class Redrawn:
-    """Axes: V visits, I items, N draws."""
+    """Some visits whose exposure was drawn again and again. The axes are V visits, I items and N draws."""
 
-    pairs: Batch  # the visits with every item as a candidate, labelled with r
+    pairs: Batch  # the visits with every item as a candidate, and r as the label
     chance_VI: Floats  # P(o = 1)
-    delta_VI: Floats
-    shown_NVI: Mask
+    delta_VI: Floats  # the loss
+    shown_NVI: Mask  # o
 
     @property
     def ideal(self) -> float:
@@ -93,8 +96,8 @@ class Redrawn:
         )
 
     def doubly_robust(self, weight_VI: Tensor | Floats, smoothed: float = 5.0) -> Floats:
-        """L_robust of each draw. What was guessed of an item is the mean over its shown pairs, and so many of
-        all items."""
+        """L_robust of each draw. The guess for an item is the mean over its shown pairs, to which `smoothed`
+        pairs with the mean of all items are added."""
         weight, found = np.asarray(weight_VI, np.float64), []
         for shown in self.shown_NVI:
             own_I, mean = (self.delta_VI * shown).sum(0), float(self.delta_VI[shown].mean())
@@ -103,22 +106,22 @@ class Redrawn:
         return np.array(found)
 
     def bias(self, clip: float) -> Floats:
-        """Of each pair, exactly."""
+        """The exact bias of each pair."""
         return (self.chance_VI / np.maximum(self.chance_VI, clip) - 1) * self.delta_VI
 
     def variance(self, clip: float) -> Floats:
-        """Of each pair, exactly."""
+        """The exact variance of each pair."""
         weight_VI = 1 / np.maximum(self.chance_VI, clip)
         return self.chance_VI * (1 - self.chance_VI) * (weight_VI * self.delta_VI) ** 2
 
     def bound(self, clip: float) -> Floats:
-        """Theorem 2's, of each pair."""
+        """The bound of Theorem 2 on the variance of each pair."""
         return (1 / clip - 1) * self.delta_VI**2
 
 
 def redrawn(world: World, visits: int, draws: int, seed: int) -> Redrawn:
-    """Some of the log's own visits under the biased policy, and fresh draws of what they were shown; r is
-    drawn once."""
+    """Choose so many of the visits in the log that the biased policy served, and draw again what they were
+    shown. r is drawn once."""
     log = world.log
     asked = np.unique(np.stack([log.user, log.time])[:, np.asarray(log.exposed) == 0], axis=1)
     user, time = asked[
@@ -138,7 +141,7 @@ def redrawn(world: World, visits: int, draws: int, seed: int) -> Redrawn:
 
 
 def predicted(world: World, user: Ints, item_VI: Ints) -> Floats:
-    """What one would predict from the log alone: click rates of the user and of the item, smoothed, added as
+    """A simple prediction from the log alone: the smoothed click rates of the user and of the item, added as
     logits."""
     log = world.log
     mean = float(log.label.mean())
@@ -153,7 +156,7 @@ def predicted(world: World, user: Ints, item_VI: Ints) -> Floats:
 
 
 def ids(world: World, user: NDArray[np.integer], item: NDArray[np.integer]) -> tuple[Ints, Ints]:
-    """A log numbers users and items as they appear; the world asks for their ids."""
+    """The ids of some codes: a log numbers users and items as they appear, but a world wants their ids."""
     log = world.log
     return log.users.ids.to_numpy()[user], log.items.ids.to_numpy()[item]
 
@@ -163,13 +166,13 @@ def ids(world: World, user: NDArray[np.integer], item: NDArray[np.integer]) -> t
 
 @torch.no_grad()
 def true_ndcg(world: World, scorer: Scorer, user: Ints, time: Ints, cut: int = 10) -> Floats:
-    """How well a model ranks all items by what each user would truly like, one value per context: NDCG with
-    P(r = 1) as the gain.
+    """How well a model ranks all items by what each user truly likes: for each context, the NDCG with P(r =
+    1) as the gain.
 
-        NDCG@K = sum over the first K of P(r = 1) / log2(place + 1), divided by the same sum for the best
-        possible order
+        NDCG@K = (sum over the first K of P(r = 1) / log2(rank + 1)) / (the same sum for the best order)
 
-    Times must not decrease. No exposure enters, so this is what every test of a biased log tries to see.
+    The times must not decrease. Exposure plays no part in it, so this is what every test of a biased log
+    tries to measure.
     """
     log, discount = world.log, 1 / np.log2(np.arange(2, cut + 2))
     catalog = scorer.catalog(log, int(time[0]), int(time[-1]) + 1)

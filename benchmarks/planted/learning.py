@@ -1,0 +1,154 @@
+"""Faults of what is learned: propensities, weights, losses, training, runs."""
+
+from planted.mutant import of
+
+MUTANTS = [
+    *of(
+        "propensity.py",
+        "test_propensity_views.py test_propensity_weights.py test_propensity_loss.py",
+        (
+            "the item view is not clipped",
+            "return None if item is None else item.clamp(min=self.clip), None",
+            "return item, None",
+        ),
+        (
+            "alpha weighs the wrong view",
+            "self.alpha / item + (1 - self.alpha) / user",
+            "(1 - self.alpha) / item + self.alpha / user",
+        ),
+        ("weights have a gradient", "@torch.no_grad()\n    def weights(", "def weights("),
+        ("the loss trains embeddings of others", "if self.trains else table(ids_BL).detach()\n", "\n"),
+        (
+            "ties are a past",
+            "wanted.nonzero()[:, 0], past_BL[wanted]",
+            "wanted.nonzero()[:, 0], (is_real(ids_BL).cumsum(1) - 1)[wanted]",
+        ),
+        ("the mean is over sequences", "count + int(is_real(ids).sum())", "count + len(ids)"),
+        (
+            "an empty view has no gradient",
+            "sum((0 * parameter.sum() for parameter in self.parameters()), torch.zeros(()))",
+            "torch.zeros(())",
+        ),
+        (
+            "the bound on the normaliser decides everything",
+            "undecided[of_BC[bound_BC >= least]] = True",
+            "pass",
+        ),
+        ("frequencies are shares", "counts / counts.max()", "counts / counts.sum()"),
+        (
+            "a sampled normaliser is not scaled up",
+            " + torch.log(torch.tensor(table.known / len(spread)))",
+            "",
+        ),
+    ),
+    *of(
+        "models/debiased.py",
+        "models/test_debiased.py",
+        (
+            "an event has its neighbour's weight",
+            "self._rows()[batch.event_BL]",
+            "self._rows().roll(1)[batch.event_BL]",
+        ),
+        (
+            "weights of rows are never refreshed",
+            "self._of_rows = self._mean = None  # this",
+            "self._mean = None  # this",
+        ),
+        (
+            "the mean of ips is never refreshed",
+            "self._of_rows = self._mean = None  # this",
+            "self._of_rows = None  # this",
+        ),
+        (
+            "the snips mean counts padding",
+            "weight / weight[counted].mean() if bool(counted.any()) else weight",
+            "weight / weight.mean()",
+        ),
+        ("clipped weights are not times M", "return weight * self.propensity.clip if", "return weight if"),
+        ("ips has no mean of one", "else weight / self._typical()", "else weight"),
+        (
+            "the estimator reads all of a batch",
+            "self.propensity.weights(newest(batch, self.config.past_items, self.config.past_users))",
+            "self.propensity.weights(batch)",
+        ),
+        (
+            "the estimator of rows reads as much as its backbone",
+            "batch_of_rows(self.split.log, rows, self.config.past_items, self.config.past_users)",
+            "batch_of_rows(self.split.log, rows, self.backbone.history, self.config.past_users)",
+        ),
+    ),
+    *of(
+        "losses.py",
+        "test_losses.py test_propensity_loss.py",
+        (
+            "the gradient forgets the weights",
+            "slope = logits.mul_(scale / normaliser)",
+            "slope = logits.mul_(1 / normaliser)",
+        ),
+        (
+            "the target's gradient forgets them",
+            "slope.scatter_add_(1, target, -scale)",
+            "slope.scatter_add_(1, target, -torch.ones_like(scale))",
+        ),
+        ("offsets are not added", "logits.add_(offsets)", "pass"),
+        ("draws are not corrected for how many they are", "others_NS - log_q", "others_NS"),
+        (
+            "a drawn target counts twice",
+            "others_NS.masked_fill(drawn_S == targets_N[:, None], -torch.inf)",
+            "others_NS",
+        ),
+        (
+            "a pair is compared the wrong way round",
+            "functional.softplus(negative - positive)",
+            "functional.softplus(positive - negative)",
+        ),
+        ("a mean forgets the weights", "terms if weight is None else terms * weight)", "terms)"),
+    ),
+    *of(
+        "train.py",
+        "test_run.py test_choose_by.py test_trainer.py",
+        ("validation drops activations", "rank(self.model.eval(), self.split", "rank(self.model, self.split"),
+        (
+            "the fastest criterion stops training",
+            "max(at.best_round.values(), default=-1)",
+            "min(at.best_round.values(), default=-1)",
+        ),
+        (
+            "a round that is no better is kept",
+            "if metrics[METRIC] > at.best.get",
+            "if metrics[METRIC] >= at.best.get",
+        ),
+        (
+            "one criterion's weights are restored for all",
+            '_below(f"best/{criterion}", tensors) for',
+            '_below("best/ordinary", tensors) for',
+        ),
+        ("moments are not restored", "moments.setdefault(int(place), {})[kind] = value", "pass"),
+        (
+            "gradients are not shortened",
+            "nn.utils.clip_grad_norm_(parameters, self.settings.gradient_norm)",
+            "pass",
+        ),
+        (
+            "the last weights recommend",
+            "        if self.choose_by in self.best:\n            self.model.load",
+            "        if False:\n            self.model.load",
+        ),
+        ("all batches of all seeds are the same", "seed = settings.seed * 1000 + place", "seed = place"),
+        (
+            "all models are chosen by clicks",
+            'wanted = model.choose_by if choose_by == "auto"',
+            'wanted = "ordinary" if choose_by == "auto"',
+        ),
+        ("every step drops the same", "reseed(self.settings.seed, at.step)", "reseed(self.settings.seed)"),
+    ),
+    *of(
+        "run.py",
+        "test_run.py",
+        (
+            "other settings of training are resumed",
+            'but=("data", "hash")), None)',
+            'but=("data", "hash", "training")), None)',
+        ),
+    ),
+]

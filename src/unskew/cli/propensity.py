@@ -1,0 +1,90 @@
+"""The verbs of propensities: look at their health, or export them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from tyro.conf import OmitSubcommandPrefixes, Positional
+
+from unskew.cli.shared import (
+    Data,
+    RunArg,
+    Verb,
+    command_line,
+    flat,
+    inspection_table,
+    pairs,
+    split_of_run,
+    table,
+    verdict_table,
+    write_page,
+)
+from unskew.propensity.health import health, logged_truth, weighted_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class PropensityHealth(Verb):
+    """Say what the propensity weights of a run do and what to do about it, and show their figures: weights,
+    clipping, balance and, where the true propensities are known, calibration."""
+
+    folder: Positional[RunArg]
+    data: Annotated[Path | None, tyro.conf.arg(metavar="DATA")] = None
+    """Where the prepared data is, if it has moved."""
+    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Also write the health page, one self-contained HTML file with plots (needs the extra `report`)."""
+    sample: int | None = None
+    """Look at a random sample of so many training events instead of all of them; faster on a big log."""
+    seed: int = 0
+    """Seed of that sample, and of the even sample that the events are compared with."""
+
+    def run(self) -> None:
+        from unskew.api import load
+
+        trained = load(self.folder)
+        clip = trained.propensity.clip
+        cut = split_of_run(self.folder, self.data)
+        rows = weighted_rows(cut, self.sample, self.seed)
+        estimates = trained.propensities(cut.log, rows)
+        found = health(cut, estimates, clip, logged_truth(cut.log), self.seed, rows)
+        if self.html is not None:
+            from unskew.report.health_page import health_page
+
+            write_page(self.html, health_page(found, self.folder.name, command_line()))
+        by_popularity = [table(f"\n{part.title}", part.head, part.rows) for part in found.tables()]
+        self.show(found.as_dict(), verdict_table(found), inspection_table(found), *by_popularity)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PropensityExport(Verb):
+    """Write both propensities, the weight and the part (train, valid, test) of every row, with your ids, for
+    any other library."""
+
+    folder: Positional[RunArg]
+    data: Positional[Data]
+    out: Annotated[
+        Path, tyro.conf.arg(metavar="FILE", help="The Parquet file to write; it must not be there yet.")
+    ]
+
+    def run(self) -> None:
+        from unskew.api import load
+
+        trained = load(self.folder)
+        clip = trained.propensity.clip
+        parts = trained.save_propensities(split_of_run(self.folder, self.data).log, self.out)
+        document = {"file": str(self.out), "run": str(self.folder), "model": trained.name, "clip": clip}
+        document |= {"rows": sum(parts.values()), "parts": parts}
+        self.show(document, pairs(f"{self.folder} -> {self.out}", flat(document)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Propensity:
+    """Look at a run's propensities (health), or take their weights elsewhere (export)."""
+
+    verb: OmitSubcommandPrefixes[
+        Annotated[PropensityHealth, tyro.conf.subcommand("health")]
+        | Annotated[PropensityExport, tyro.conf.subcommand("export")]
+    ]
+
+    def run(self) -> None:
+        self.verb.run()

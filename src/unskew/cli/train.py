@@ -1,0 +1,210 @@
+"""The verb `train`: a new run, one that goes on, or one on everything with what another run chose."""
+
+from dataclasses import asdict, dataclass, field, fields, make_dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+from rich.table import Table
+from tyro.conf import OmitArgPrefixes, Positional, Suppress
+
+from unskew.cli.shared import Verb, messages, pairs, split_of, table
+from unskew.config import names_of, rebuilt
+from unskew.data.log import Log
+from unskew.data.split import Splitting, split
+from unskew.errors import BadInput
+
+if TYPE_CHECKING:
+    from unskew.api import Model
+
+DEFAULT = "deps"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Verb):
+    """Train a model on a prepared log.
+
+    Ctrl-C saves before it stops, and `unskew train --resume RUN` goes on and ends with the same weights, bit
+    for bit. A stopped run can be evaluated and recommended from as it is.
+    """
+
+    data: Positional[
+        Annotated[
+            Path | None,
+            tyro.conf.arg(
+                metavar="DATA", help="A folder that `unskew prepare` made. A resumed run knows it."
+            ),
+        ]
+    ] = None
+    out: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
+    """The folder of the new run."""
+    model: str = DEFAULT
+    """Which model is trained; `unskew models` lists them. Its own settings are flags, too."""
+    preset: str | None = None
+    """A named set of settings to start from: `paper` has the values of the model's paper where the defaults
+    differ. Flags go before it."""
+    resume: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
+    """Go on with this run. It needs no other flag; with a larger --rounds (and --patience) rounds are
+    added."""
+    refit: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
+    """Train on all of DATA, without validation and test, with the settings of this run and with what its
+    validation part chose: the number of rounds, and settings that no gradient learns."""
+    threads: int | None = None
+    """How many threads torch uses; by default its own choice. The same number gives the same weights."""
+    tensorboard: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """Also write the records for TensorBoard, into a folder of this run alone (extra `tensorboard`)."""
+    splitting: OmitArgPrefixes[Splitting] = field(default_factory=Splitting)
+    training: Suppress[Any] = None  # of the chosen model, as its config: see `train_of`
+    config: Suppress[Any] = None
+
+    def run(self) -> None:
+        import torch
+
+        if self.threads is not None:
+            if self.threads < 1:
+                raise BadInput(f"threads {self.threads}: expected at least 1")
+            torch.set_num_threads(self.threads)
+        if self.resume is not None and self.refit is not None:
+            raise BadInput("--resume and --refit do not go together")
+        folder = self.resume or self.out
+        if folder is None:
+            raise BadInput(
+                "expected --out RUN, the folder of the new run (or --resume RUN to go on with one)"
+            )
+        if self.data is None and self.resume is None:
+            raise BadInput("expected DATA, a folder that `unskew prepare` made")
+        trained = self._refit(folder) if self.refit is not None else self._train(folder)
+        self._told(trained, folder)
+
+    def _train(self, folder: Path) -> "Model":
+        from unskew.api import Model
+        from unskew.api import split_of as split_of_config
+        from unskew.run import read_config
+
+        if self.resume is not None:
+            cut = split_of_config(read_config(folder), self.data)
+            if asdict(cut.settings) != asdict(self.splitting):
+                cut = split(cut.log, **asdict(self.splitting))
+        else:
+            assert self.data is not None
+            cut = split_of(self.data, self.splitting)
+        if not cut.rows("valid").size:
+            messages.print(
+                "this split has no validation part, so nothing is chosen: training runs through all "
+                f"{self.training.rounds} rounds, and the last weights are kept (--refit RUN takes over what "
+                "another run chose)",
+                soft_wrap=True,
+            )
+        made = Model(self.model, self.config, self.training)
+        chosen = read_config(folder)["chosen"] if self.resume is not None else None
+        return made.fit(cut, folder, self.resume is not None, self._on_record(), chosen=chosen)
+
+    def _refit(self, folder: Path) -> "Model":
+        from unskew.api import load
+
+        assert self.refit is not None
+        assert self.data is not None
+        return load(self.refit).refit(Log.open(self.data), folder, self._on_record())
+
+    def _on_record(self) -> Any:
+        from unskew.tracking import tensorboard
+
+        return None if self.tensorboard is None else tensorboard(self.tensorboard, self.resume is not None)
+
+    def _told(self, trained: "Model", folder: Path) -> None:
+        """Show what was learned, round by round, and say what a user should know about it."""
+        from unskew.run import read_card
+
+        said, title = read_card(folder), f"{trained.name} -> {folder}"
+        if not trained.records and trained.name.startswith("debiased-"):
+            its = trained.name.removeprefix("debiased-")
+            why = "is not trained by gradients, so there is no loss to weight"
+            messages.print(f"{its} {why}: this run is {its} as it is", soft_wrap=True)
+        self.show({"run": str(folder), **said, "records": trained.records}, _shown(trained, said, title))
+
+
+def _shown(trained: "Model", said: dict[str, Any], title: str) -> Table:
+    from unskew.train import METRIC
+
+    rounds = [record for record in trained.records if "valid" in record]
+    if not rounds:
+        clock = trained.known_log.clock
+        chosen = {
+            f"{by}: {name.removesuffix('_ticks').replace('_', ' ')}": (
+                clock.in_words(value) if name.endswith("_ticks") else f"{value:g}"
+            )
+            for by, state in said["chosen"].items()
+            for name, value in state.items()
+        }
+        return pairs(title, chosen or {"rounds": len(trained.records)})
+    versions, losses = list(rounds[0]["valid"]), list(rounds[0]["losses"])
+    head = ("round", *losses, *(f"{version} {METRIC}" for version in versions))
+    rows = []
+    for record in rounds:
+        scores = [
+            f"{record['valid'][version][METRIC]:.4f}"
+            + ("*" if said["best"][version]["round"] == record["round"] else "")
+            for version in versions
+        ]
+        rows.append((str(record["round"]), *(f"{record['losses'][name]:.4f}" for name in losses), *scores))
+    return table(f"{title} (* the best round by each version of the validation part)", head, rows)
+
+
+def flag_of(arguments: list[str], flag: str) -> str | None:
+    """What the command line says for a flag, before it is parsed."""
+    said = [value for name, value in pairwise(arguments) if name == flag]
+    said += [argument.split("=", 1)[1] for argument in arguments if argument.startswith(f"{flag}=")]
+    return said[-1] if said else None
+
+
+def model_of(arguments: list[str]) -> str:
+    """The model that a command line names; a run that is resumed or refitted names its own."""
+    run = flag_of(arguments, "--resume") or flag_of(arguments, "--refit")
+    if run is not None and not run.startswith("-"):
+        from unskew.run import read_config
+
+        return str(read_config(Path(run))["model"])
+    return flag_of(arguments, "--model") or DEFAULT
+
+
+def train_of(arguments: list[str]) -> type[Train]:
+    """The verb with the flags of the model that was named. The flags of a resumed run have its settings as
+    their defaults, so that what is given and differs can be named."""
+    from unskew.models.base import Training, model_named
+
+    name, run = model_of(arguments), flag_of(arguments, "--resume")
+    kind = model_named(name)
+    names = names_of(kind.Config)
+    everything = [*names, *names_of(Training), *names_of(Splitting), *(f.name for f in fields(Train))]
+    for setting in names:
+        if everything.count(setting) > 1:
+            raise BadInput(
+                f"{name}: {setting!r} is a setting of two of its parts, and a flag can mean only one; train "
+                "it from Python"
+            )
+    defaults: dict[str, Any] = {"config": kind.Config(), "training": Training(**kind.recipe), "model": name}
+    if run is not None and not run.startswith("-"):
+        from unskew.run import read_config
+
+        stored = read_config(Path(run))
+        defaults |= {"config": rebuilt(kind.Config, stored["config"]), "model": stored["model"]}
+        defaults |= {"training": Training(**stored["training"])}
+        cut = {**stored["split"], "shares": tuple(stored["split"]["shares"])}
+        defaults |= {"splitting": Splitting(**cut)}
+    elif flag_of(arguments, "--preset") is not None:
+        from unskew.create import create_model
+
+        made = create_model(name, preset=flag_of(arguments, "--preset"))
+        defaults |= {"config": made.config, "training": made.training}
+    flags: Any = OmitArgPrefixes
+    types = {"config": flags[kind.Config], "training": flags[Training], "model": str}
+    types |= {"splitting": flags[Splitting]}
+    parts = [(part, types[part], field(default_factory=partial(_same, of))) for part, of in defaults.items()]
+    documented = {"__doc__": Train.__doc__}
+    return make_dataclass("Train", parts, bases=(Train,), frozen=True, kw_only=True, namespace=documented)
+
+
+def _same(value: Any) -> Any:
+    return value

@@ -1,0 +1,79 @@
+"""What a stored run remembers of its log, so that it can recommend without the data: the caller's ids, each
+user's items, each item's newest users, and what the network was built for."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+from unskew.data.clock import Clock
+from unskew.data.log import Log, Vocabulary
+from unskew.data.split import Ids, Known, Split
+from unskew.data.views import Sequences
+
+Write = Callable[[str, Callable[[Path], Any]], None]  # (name of the file, what writes it to a path)
+
+
+def save_memory(write: Write, split: Split, audience: int | None) -> None:
+    """Write ids and newest events. `audience` is how many users of an item the model reads; None is all."""
+    log = split.log
+    arrays: dict[str, NDArray[Any]] = {"now": np.array([log.now])}
+    newest = audience if audience is None else max(audience, 1)  # an item exists by its audience, read or not
+    for name, view, most in (("history", log.histories, None), ("audience", log.audiences, newest)):
+        start, end = view.before(np.arange(len(view)), log.now, most)
+        _, places = view.flat(start, end)
+        arrays |= {f"{name}_ids": view.ids[places], f"{name}_times": view.times[places]}
+        arrays |= {f"{name}_offsets": np.concatenate([[0], np.cumsum(end - start)])}
+    for name, ids in (("users", split.known.users), ("items", split.known.items)):
+        if ids.rare is not None:
+            arrays[f"rare_{name}"] = ids.rare.astype(np.uint8)
+    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    write("memory.safetensors", lambda path: save_file(whole, path))
+    for name, vocabulary in (("users", log.users), ("items", log.items)):
+        write(f"{name}.parquet", partial(pq.write_table, vocabulary.table()))
+
+
+def load_memory(folder: Path, known: dict[str, Any]) -> tuple[Log, Known]:
+    """The log of the newest events, and what the network was built for (`described` wrote that)."""
+    memory = load_file(folder / "memory.safetensors")
+    users, items = (pq.read_table(folder / f"{name}.parquet") for name in ("users", "items"))
+    log = _remembered(memory, users, items)
+    sides = {}
+    for name in ("users", "items"):
+        rare = memory.get(f"rare_{name}")
+        sides[name] = Ids(**known[name], rare=None if rare is None else rare.astype(bool))
+    return log, Known(**sides, clock=Clock(known["ticks"]))
+
+
+def described(known: Known) -> dict[str, Any]:
+    """What the network was built for, as plain numbers; who is rare is among the arrays."""
+    sides = {"users": known.users, "items": known.items}
+    sizes = {name: {"size": ids.size, "categories": dict(ids.categories)} for name, ids in sides.items()}
+    return sizes | {"ticks": known.clock.ticks}
+
+
+def _remembered(memory: dict[str, NDArray[Any]], users: pa.Table, items: pa.Table) -> Log:
+    if len(memory["history_offsets"]) != len(users) + 1 or len(memory["audience_offsets"]) != len(items) + 1:
+        raise ValueError("memory and vocabularies are not of the same run")
+    histories, audiences = (
+        Sequences(*(memory[f"{name}_{part}"] for part in ("ids", "times", "offsets")))
+        for name in ("history", "audience")
+    )
+    user = np.repeat(np.arange(len(histories), dtype=np.int32), np.diff(histories.offsets))
+    return Log(
+        user=user,
+        item=histories.ids,
+        time=histories.times,
+        label=np.ones(len(user), np.int8),
+        users=Vocabulary.of_table(users),
+        items=Vocabulary.of_table(items),
+        histories=histories,
+        audiences=audiences,
+        end=int(memory["now"][0]),
+    )

@@ -1,0 +1,67 @@
+"""Propensities and weights of every row of a log, as a table for any other library."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+
+from unskew.data.batch import Batch, batch_of_rows
+from unskew.data.log import Log
+from unskew.data.split import Part
+from unskew.data.views import Ints
+from unskew.progress import progress
+from unskew.propensity.estimators import Propensity
+
+PARTS: tuple[Part, ...] = ("train", "valid", "test")
+ESTIMATES = ("item_view", "user_view", "weight")
+BLOCK = 1024  # rows whose propensities are computed together
+ROW_GROUP = 64 * BLOCK  # rows that are written together
+
+
+def propensity_tables(
+    estimator: Propensity,
+    log: Log,
+    borders: tuple[int, int],
+    past: tuple[int, int | None],
+    rows: Ints | None = None,
+) -> Iterator[pa.Table]:
+    """Of each row of a log, in blocks: both views, the weight, and the part of the split that it is in.
+
+    borders: the times at which the training part and the validation part end.
+    past: how many past items and past users the estimator reads.
+    rows: which rows of the log; by default all of them.
+    """
+    wanted = np.arange(len(log)) if rows is None else rows
+    with progress("propensities", len(wanted)) as job:
+        for first in range(0, len(wanted), ROW_GROUP):
+            rows = wanted[first : first + ROW_GROUP]
+            columns: dict[str, Any] = {
+                "user": log.users.of(log.user[rows]),
+                "item": log.items.of(log.item[rows]),
+                "time": pa.array(log.time[rows]),
+                "label": pa.array(log.label[rows]),
+            }
+            blocks = [rows[at : at + BLOCK] for at in range(0, len(rows), BLOCK)]
+            found = np.concatenate([_estimates(estimator, batch_of_rows(log, some, *past)) for some in blocks])
+            for place, name in enumerate(ESTIMATES):
+                columns[name] = pa.array(found[:, place], from_pandas=True)
+            columns["part"] = pa.array(np.array(PARTS)[part_of(borders, log.time[rows])])
+            yield pa.table(columns)
+            job.advance(len(rows))
+
+
+def part_of(borders: tuple[int, int], time: Ints) -> Ints:
+    """Which part each time is in: 0 for training, 1 for validation, 2 for the test."""
+    return np.searchsorted(borders, time, "right")
+
+
+@torch.no_grad()
+def _estimates(estimator: Propensity, batch: Batch) -> NDArray[np.float64]:
+    """Both views and the weight of each row, (rows, 3); nan where there is no such view."""
+    weight = estimator.weights(batch)
+    views = (estimator.item_view(batch), estimator.user_view(batch))
+    columns = [torch.full_like(weight, torch.nan) if view is None else view for view in views] + [weight]
+    return torch.cat(columns, dim=1).double().numpy()

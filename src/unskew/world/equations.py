@@ -1,0 +1,205 @@
+"""The equations of the simulated world: who likes what, and what is shown to whom.
+
+At every visit of user u at time t and for every item i there is a click c, an exposure o and a preference r,
+with c = r x o as in the paper:
+
+    c_uit = r_uit * o_uit
+    o_uit ~ Bernoulli(P(o_uit = 1))
+    r_uit ~ Bernoulli(P(r_uit = 1))
+
+All of these draws are independent of each other, given what happened strictly before t. Tastes turn at a
+constant pace, so they are known at any time:
+
+    v(t) = cos(angle) a + sin(angle) b,   angle = drift * (t - START) / (steps * STEP)
+
+    a, b    two orthogonal random vectors per user and per item, of length width^(1/4), so that <v_u, v_i> has
+            variance 1
+
+Preference never depends on exposure:
+
+    P(r_uit = 1) = sigmoid(offset + scale * <v_u(t), v_i(t)> + g_i),   g_i ~ N(0, appeal^2)
+
+    g_i     what everybody likes about the item, so a part of its popularity is deserved
+
+Exposure depends on the past only, along the three arrows of the paper's causal graph:
+
+    P(o_uit = 1) = sigmoid(k_t + bias * (popularity * log((1 + n_i) / (1 + n))
+                                         + history * <h_u, v_i(t)> + audience * <a_i, v_u(t)>))
+
+    n_i     the number of clicks on the item strictly before t; n is its mean over the items
+    h_u     the decayed mean of the vectors of the items that u clicked strictly before t, each as it was at
+            the time of its click; 0 if there are none
+    a_i     the decayed mean of the vectors of the users who clicked i strictly before t, in the same way
+    k_t     set at each step so that a visit shows `shown` items in expectation; the expectation is over all
+            users, or over SAMPLE random ones
+
+Both sigmoids stop at +-LIMIT, so that every pair can be shown, as inverse propensities need it. In a decayed
+mean, all older clicks are multiplied by `memory` whenever a step brings new ones. Between two steps, k_t is
+that of the later one; after the last step, it stays that of one step later, while tastes go on turning. A
+share `randomised` of the visits is served by another policy, P(o = 1) = shown / items. Clicks in such visits
+count like any others.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unskew.data.views import Ints
+from unskew.errors import BadInput
+
+START = 1_700_000_000  # the time of the first step, in seconds since 1970
+STEP = 3600  # seconds from one step to the next
+LIMIT = 15.0  # the largest logit; beyond it, a sigmoid is 0 or 1 in float32
+SAMPLE = 256  # the number of users on whom the intercept is set; with fewer users, it is exact
+
+Floats = NDArray[np.float32]
+Chances = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """How large a simulated world is, what its users like, and how its exposure is biased."""
+
+    users: int = 1000
+    """The number of users."""
+    items: int = 500
+    """The number of items."""
+    steps: int = 100
+    """The number of steps, an hour apart, at which users visit. What happens in a step is known from the next
+    one on."""
+    visits: float = 0.1
+    """The share of the users who visit in a step, each of them once."""
+    shown: float = 10.0
+    """The expected number of items that are shown in a visit."""
+    width: int = 8
+    """The number of dimensions of a taste vector."""
+    bias: float = 1.0
+    """The strength of the exposure bias: with 0, every item is shown with the same probability."""
+    popularity: float = 1.0
+    """The weight of the item's popularity in the exposure bias."""
+    history: float = 0.7
+    """The weight of the user's history in the exposure bias."""
+    audience: float = 0.7
+    """The weight of the item's audience in the exposure bias."""
+    memory: float = 0.9
+    """The factor by which old clicks of a history or an audience are multiplied when new ones come; with 1,
+    nothing is forgotten."""
+    drift: float = 1.0
+    """The angle, in radians, by which every taste turns from the first step to the last."""
+    scale: float = 1.5
+    """How much preference depends on taste."""
+    offset: float = -2.0
+    """The preference for an average item, regardless of taste, as a logit."""
+    appeal: float = 0.5
+    """The standard deviation of what everybody likes about an item."""
+    randomised: float = 0.1
+    """The share of the visits that are served uniformly at random; their rows have `exposed` 1."""
+    seed: int = 0
+    """The seed of all random numbers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tastes:
+    """The tastes of all users, or of all items: vectors that turn as time goes by."""
+
+    start: Floats
+    turn: Floats
+    pace: float  # radians per second
+
+    def at(self, entity: Ints | slice, time: Ints | int) -> Floats:
+        """The vectors of some users (items) at a time, or each at its own time."""
+        angle = np.asarray(self.pace * (np.asarray(time) - START))[..., None]
+        return np.asarray(np.cos(angle) * self.start[entity] + np.sin(angle) * self.turn[entity], np.float32)
+
+
+def check_settings(settings: Simulation) -> None:
+    """Refuse settings that make no world."""
+    least = {"users": 2, "items": 2, "steps": 1, "width": 2, "bias": 0, "drift": 0, "appeal": 0, "seed": 0}
+    for name, bound in least.items():
+        if not bound <= getattr(settings, name) < np.inf:
+            raise BadInput(f"{name} {getattr(settings, name)}: expected at least {bound}")
+    for name in ("popularity", "history", "audience", "scale", "offset"):
+        if not np.isfinite(getattr(settings, name)):
+            raise BadInput(f"{name} {getattr(settings, name)}: expected a finite number")
+    if not 1e-6 <= settings.shown / settings.items < 1:
+        raise BadInput(
+            f"shown {settings.shown}: expected at least items / 10^6 and fewer than items, {settings.items}"
+        )
+    if not 0 < settings.visits <= 1:
+        raise BadInput(f"visits {settings.visits}: expected a share above 0 and at most 1")
+    for name in ("memory", "randomised"):
+        if not 0 <= getattr(settings, name) <= 1:
+            raise BadInput(f"{name} {getattr(settings, name)}: expected from 0 to 1")
+
+
+def random_tastes(settings: Simulation, size: int, random: np.random.Generator) -> Tastes:
+    """Draw a and b for so many users or items."""
+    start, turn = (random.normal(size=(size, settings.width)) for _ in range(2))
+    start /= np.linalg.norm(start, axis=1, keepdims=True)
+    turn -= (turn * start).sum(1, keepdims=True) * start
+    turn /= np.linalg.norm(turn, axis=1, keepdims=True)
+    length = settings.width**0.25
+    pace = settings.drift / (settings.steps * STEP)
+    return Tastes((length * start).astype(np.float32), (length * turn).astype(np.float32), pace)
+
+
+def popularity_pull(settings: Simulation, clicks: Ints, mean: float | Chances) -> Floats:
+    """bias * popularity * log((1 + n_i) / (1 + n)), with n_i the clicks of an item and n their mean."""
+    return np.asarray(settings.bias * settings.popularity * (np.log1p(clicks) - np.log1p(mean)), np.float32)
+
+
+def side_of_user(history: Floats, taste: Floats) -> Floats:
+    """The user's part of the product that `side_of_item` describes."""
+    return np.concatenate([history, taste], axis=1)
+
+
+def side_of_item(settings: Simulation, taste: Floats, audience: Floats) -> Floats:
+    """The item's part: its product with the user's is bias * (history * <h_u, v_i> + audience * <a_i,
+    v_u>)."""
+    weights = np.float32(settings.bias * settings.history), np.float32(settings.bias * settings.audience)
+    return np.concatenate([weights[0] * taste, weights[1] * audience], axis=1)
+
+
+def liking(settings: Simulation, alike: Floats, appeal: Floats) -> Floats:
+    """P(r = 1), with alike = <v_u, v_i> and appeal = g_i."""
+    return sigmoid(np.float32(settings.offset) + np.float32(settings.scale) * alike + appeal)
+
+
+def sigmoid(logit: Floats) -> Floats:
+    """The sigmoid of a logit that is cut off at +-LIMIT."""
+    chance = np.clip(logit, -LIMIT, LIMIT)
+    np.negative(chance, out=chance)
+    np.exp(chance, out=chance)
+    chance += 1
+    return np.reciprocal(chance, out=chance)
+
+
+def draw(chance: Floats, random: np.random.Generator) -> Mask:
+    """One draw of true or false for each probability. A uniform float32 has steps of 2^-24, which is too
+    coarse for rare pairs; the whole numbers used here have steps of 2^-32."""
+    return random.integers(0, 1 << 32, chance.shape, np.uint32) < (chance * np.float32(1 << 32)).astype(
+        np.uint32
+    )
+
+
+def intercept_for(pull: Floats, shown: float, guess: float) -> float:
+    """The k for which sum_i sigmoid(k + pull_i), averaged over the rows, is `shown`.
+
+    Newton's method on the logarithm, which is nearly a straight line if exposure is rare. A step that would
+    leave the known bounds of k is replaced by their middle. `guess` is where the search begins.
+    """
+    share = shown / pull.shape[1]
+    even = float(np.log(share / (1 - share)))
+    low, high = even - float(pull.max()), even - float(pull.min())
+    for _ in range(60):
+        guess = guess if low <= guess <= high else (low + high) / 2
+        chance = sigmoid(pull + np.float32(guess))
+        mean = float(chance.mean(dtype=np.float64))
+        if abs(mean / share - 1) < 1e-6:
+            break
+        low, high = (guess, high) if mean < share else (low, guess)
+        slope = 1 - float(np.vdot(chance, chance)) / chance.size / mean
+        guess -= float(np.log(mean / share)) / max(slope, 1e-3)
+    return float(np.float32(guess))

