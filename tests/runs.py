@@ -14,7 +14,16 @@ from unskew.run import Asked
 from unskew.train import OnRecord, Trainer
 
 TINY = DEPS.Config(
-    width=8, layers=1, heads=2, inner=16, hidden=8, dropout=0.2, unsupervised_rounds=1, history=6, audience=4
+    width=8,
+    layers=1,
+    heads=2,
+    inner=16,
+    hidden=8,
+    dropout=0.2,
+    hidden_ids=0.1,
+    unsupervised_rounds=1,
+    history=6,
+    audience=4,
 )
 SHORT = Training(rounds=3, batch_size=128, sequences=16, valid_rows=50, patience=9, seed=3)
 CRITERIA = ("ordinary", "balanced")

@@ -14,7 +14,7 @@ from unskew.create import create_model
 from unskew.data.held_out import held_out
 from unskew.evaluate import evaluation, rank
 from unskew.models.base import MODELS, model_named
-from unskew.ranker import for_users
+from unskew.ranker import Ranker, Wanted
 from unskew.run import RunFolder
 from unskew.train import Trainer
 
@@ -50,7 +50,7 @@ def test_patience_waits_for_the_slowest_criterion_and_the_best_weights_by_each_s
     model, trainer = train(small_split, "deps", TINY, replace(SHORT, **WAITS))
     found = [record["valid"]["ordinary"]["ndcg@10"] for record in trainer.records if "valid" in record]
     assert found == ORDINARY[:5]
-    assert trainer.progress.best_round == {"ordinary": 1, "balanced": 2}
+    assert trainer.progress.best_round == {"ordinary": 2, "balanced": 3}
     assert trainer.progress.best == {"ordinary": 0.5, "balanced": 0.4}
     assert same(trainer.best["ordinary"], planted[1])
     assert same(trainer.best["balanced"], planted[2])
@@ -104,7 +104,7 @@ def test_a_test_is_evaluated_with_its_own_weights_and_lists_with_the_chosen_ones
     chosen = "ordinary" if choose_by == "auto" else choose_by
     by = {"ordinary": planted[1], "balanced": planted[2]}
     # Networks that have one set of weights only.
-    alone = {criterion: type(made.network)(small_split, made.config) for criterion in by}
+    alone = {criterion: type(made.network)(small_split.known, made.config) for criterion in by}
     for criterion, network in alone.items():
         network.load_state_dict(by[criterion])
 
@@ -113,8 +113,9 @@ def test_a_test_is_evaluated_with_its_own_weights_and_lists_with_the_chosen_ones
         ranked = rank(alone[criterion].eval(), small_split, tested.rows)
         return evaluation(small_split, ranked, "full", tested).metrics()
 
+    wanted = Wanted(include_seen=small_split.repeats)
     lists = {
-        criterion: for_users(network, small_split.log, ["u1", "u2"], seen=small_split.repeats).table
+        criterion: Ranker(network, small_split.log).for_users(["u1", "u2"], wanted).table
         for criterion, network in alone.items()
     }
     assert not lists["ordinary"].equals(lists["balanced"])

@@ -13,11 +13,11 @@ import pytest
 
 import unskew
 from tests.conftest import random_table
-from unskew import api as model_module
 from unskew.api import Model
 from unskew.cli import main
 from unskew.create import create_model
 from unskew.data.batch import batch_of_rows
+from unskew.propensity import export as model_module
 
 TINY: dict[str, dict[str, Any]] = {
     "deps": {

@@ -154,7 +154,7 @@ def masked(huge: unskew.Split) -> Tensor:
 
 def causal(huge: unskew.Split) -> Tensor:
     return CausalDEPS(
-        huge, CausalDEPS.Config(width=4, heads=1, inner=4, history=LENGTH, audience=LENGTH)
+        huge.known, CausalDEPS.Config(width=4, heads=1, inner=4, history=LENGTH, audience=LENGTH)
     ).masked_loss(many())
 
 
@@ -164,11 +164,13 @@ def exposure(huge: unskew.Split) -> Tensor:
 
 
 def cloze(huge: unskew.Split) -> Tensor:
-    return BERT4Rec(huge, BERT4Rec.Config(width=4, inner=4, history=LENGTH, masked=0.9)).cloze_loss(many())
+    return BERT4Rec(huge.known, BERT4Rec.Config(width=4, inner=4, history=LENGTH, masked=0.9)).cloze_loss(
+        many()
+    )
 
 
 def next_item(huge: unskew.Split) -> Tensor:
-    return SASRec(huge, SASRec.Config(width=4, history=LENGTH)).next_item_loss(many())
+    return SASRec(huge.known, SASRec.Config(width=4, history=LENGTH)).next_item_loss(many())
 
 
 @pytest.mark.parametrize("loss", [masked, causal, exposure, cloze, next_item], ids=lambda loss: loss.__name__)

@@ -30,8 +30,9 @@ def test_the_loss_of_a_sequence_is_the_sum_over_its_prefixes(log: unskew.Log, sp
     expected = 0.0
     blank = batch(log, [user], [0], [[0]])
     for place, code in zip(past, sequence.tolist(), strict=True):
+        history = torch.tensor(sequence[None, :place])
         prefix = blank._replace(
-            history_BL=torch.tensor(sequence[None, :place]), candidates_BC=torch.tensor([[code]])
+            history_BL=history, history_times_BL=0 * history, candidates_BC=torch.tensor([[code]])
         )
         expected -= float(made.item_view(prefix).log().detach())
     found = made.items.loss(torch.tensor(sequence[None]), torch.tensor([past]), items).item()
@@ -41,7 +42,8 @@ def test_the_loss_of_a_sequence_is_the_sum_over_its_prefixes(log: unskew.Log, sp
     audience, past = np.array([4, 1, 1, 7, 2]), [0, 0, 2, 3, 3]
     expected = 0.0
     for place, code in zip(past, audience.tolist(), strict=True):
-        prefix = blank._replace(audience_AM=torch.tensor(audience[None, :place]), user_B=torch.tensor([code]))
+        before = torch.tensor(audience[None, :place])
+        prefix = blank._replace(audience_AM=before, audience_times_AM=0 * before, user_B=torch.tensor([code]))
         expected -= float(made.user_view(prefix).log().detach())
     found = made.users.loss(torch.tensor(audience[None]), torch.tensor([past]), users).item()
     assert found == pytest.approx(expected, rel=1e-5)

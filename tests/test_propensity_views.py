@@ -71,10 +71,8 @@ def test_an_empty_sequence_has_the_start_state(log: unskew.Log, split: unskew.Sp
 
 
 def padded_more(rows: Batch, by: int) -> Batch:
-    history, audience = (
-        functional.pad(ids, (by, 0), value=PAD) for ids in (rows.history_BL, rows.audience_AM)
-    )
-    return rows._replace(history_BL=history, audience_AM=audience)
+    names = ("history_BL", "history_times_BL", "audience_AM", "audience_times_AM")
+    return rows._replace(**{name: functional.pad(getattr(rows, name), (by, 0), value=PAD) for name in names})
 
 
 def test_padding_is_invisible(log: unskew.Log, split: unskew.Split) -> None:

@@ -1,6 +1,7 @@
 """Weights are Theorem 1's, from learned propensities, from frequencies and from the log."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,28 +84,34 @@ def test_impossible_settings(alpha: float, clip: float) -> None:
 # Frequencies, and what the log says
 
 
+def frequency(split: unskew.Split, *settings: Any) -> Frequency:
+    made = Frequency(split.known, *settings)
+    made.measure(split)
+    return made
+
+
 def test_frequency_by_hand() -> None:
     log = unskew.read(
         {"user": [*"aaabbc"], "item": [*"pqrppr"], "time": [1, 2, 3, 4, 5, 6], "label": [1, 1, 1, 1, 1, 0]}
     )
     split = unskew.split(log, shares=(1, 0, 0))  # p 3, q 1, r 1; a 3, b 2, c 0
     rows = batch(log, [0, 1, 2], [9, 9, 9], [[0, 1], [1, 2], [2, 0]])
-    both = Frequency(split, 0.4, 0.25)
+    both = frequency(split, 0.4, 0.25)
     item = torch.tensor([[1, 1 / 3], [1 / 3, 1 / 3], [1 / 3, 1]])
-    user = torch.tensor([[1, 1], [2 / 3, 2 / 3], [0, 0]])
+    user = torch.tensor([[1.0, 1], [2 / 3, 2 / 3], [0, 0]])
     torch.testing.assert_close(both.item_view(rows), item)
     torch.testing.assert_close(both.user_view(rows), user)
     torch.testing.assert_close(both.weights(rows), 0.4 / item + 0.6 / user.clamp(min=0.25))
-    torch.testing.assert_close(Frequency(split, 0.4, 0.5, "item").weights(rows), 1 / item.clamp(min=0.5))
-    torch.testing.assert_close(Frequency(split, 0.4, 0.25, "user").weights(rows), 1 / user.clamp(min=0.25))
+    torch.testing.assert_close(frequency(split, 0.4, 0.5, "item").weights(rows), 1 / item.clamp(min=0.5))
+    torch.testing.assert_close(frequency(split, 0.4, 0.25, "user").weights(rows), 1 / user.clamp(min=0.25))
     assert not list(both.parameters())
     assert set(both.state_dict()) == {"item_share", "user_share"}
 
 
 def test_frequency_counts_training_positives_only(log: unskew.Log, split: unskew.Split) -> None:
     rows = np.flatnonzero((log.label == 1) & (log.time < split.train_end))
-    counts = np.bincount(log.item[rows], minlength=len(log.items))
-    np.testing.assert_allclose(Frequency(split, 0.5, 0.05).item_share, counts / counts.max())
+    counts = np.bincount(log.item[rows], minlength=split.known_items)
+    np.testing.assert_allclose(frequency(split, 0.5, 0.05).item_share, counts / counts.max())
 
 
 def test_logged_by_hand(logged: unskew.Log) -> None:

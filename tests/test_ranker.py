@@ -16,7 +16,7 @@ from unskew.api import Model, load
 from unskew.create import DEPS, create_model
 from unskew.data.batch import batch
 from unskew.data.views import PAD
-from unskew.ranker import Recommendations, for_histories, for_users
+from unskew.ranker import Ranker, Recommendations, Wanted
 
 
 def titled(table: pa.Table) -> pa.Table:
@@ -174,7 +174,8 @@ def test_a_bare_history_reads_what_the_user_has(model: Model, model_split: unske
     with torch.no_grad():
         kept = network.users.weight[rows].clone()
         network.users.weight[rows] = network.users.unknown
-        found = for_users(network, log, users, 6), for_histories(network, log, histories, 6)
+        made = Ranker(network, log)
+        found = made.for_users(users, Wanted(6)), made.for_histories(histories, Wanted(6))
         network.users.weight[rows] = kept
     blank, scores = [lists(one) for one in found], [one.table["score"].to_numpy() for one in found]
     assert list(blank[0].values()) == list(blank[1].values())

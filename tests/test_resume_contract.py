@@ -12,7 +12,7 @@ from tests.conftest import random_table
 from tests.contract import tiny
 from tests.runs import CRITERIA, Killed, card, records, train
 from unskew.models.base import MODELS, Training, model_named
-from unskew.run import RunFolder
+from unskew.run import CHECKPOINT, RunFolder
 from unskew.train import Trainer
 
 FEW = Training(rounds=2, batch_size=40, sequences=5, valid_rows=30, patience=9, seed=2)
@@ -72,7 +72,8 @@ def killed_everywhere(
 
 def left_behind(folder: Path) -> dict[str, Any]:
     """All that a run says of itself, but for how fast it was."""
-    weights = {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
+    kept = [path for path in folder.glob("*.safetensors") if path.name != CHECKPOINT]
+    weights = {path.name: path.read_bytes() for path in kept}
     return weights | {"records": records(folder), "card": card(folder)}
 
 

@@ -260,7 +260,7 @@ def test_wrong_use(log: unskew.Log) -> None:
         unskew.split(log).mask("tset")  # type: ignore[arg-type]
     with pytest.raises(unskew.BadInput, match="repeats 'never': expected one of auto, keep, hide"):
         unskew.split(log, repeats="never")  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="share"):
+    with pytest.raises(unskew.BadInput, match="split has no setting 'share'; did you mean 'shares'"):
         unskew.split(log, share=(1, 1, 1))  # type: ignore[call-arg]
     late = unskew.read({"user": [1, 2, 3], "item": [1, 2, 3], "time": [1, 2, 3], "label": [0, 0, 1]})
     with pytest.raises(unskew.BadInput, match="the training part has no positive"):

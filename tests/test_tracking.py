@@ -121,7 +121,7 @@ def test_a_resumed_run_loses_and_doubles_nothing(
         if moment == "while it is told":
 
             def half(record: dict[str, Any]) -> None:
-                if record["round"] == 0 and record["stage"] == "unbiased":
+                if record["round"] == 1 and record["stage"] == "unbiased":
                     told({"step": record["step"], "losses": record["losses"]})
                     raise Killed
                 told(record)
@@ -178,12 +178,12 @@ def test_the_command_line(capsys, tmp_path: Path, monkeypatch) -> None:
         tmp_path / "board",
         [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()],
     )
-    assert main([*command, "--resume"]) == 0
+    again = ["train", "--resume", str(tmp_path / "run"), "--tensorboard", str(tmp_path / "board")]
+    assert main(again) == 0
     capsys.readouterr()
     before = sorted(path.name for path in (tmp_path / "board").iterdir())
     for more, said in (
         (["--out", str(tmp_path / "new")], "holds the events of another run"),
-        (["--out", str(tmp_path / "new"), "--resume"], "holds the events of another run"),
         (["--tensorboard", str(tmp_path / "run" / "card.json")], "expected a folder"),
         (["--tensorboard", str(tmp_path / "other")], "a run is there already"),
     ):

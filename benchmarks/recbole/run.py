@@ -41,7 +41,7 @@ from unskew.errors import BadInput, UnskewError
 from unskew.evaluate import evaluation, rank
 from unskew.models.base import MODELS as REGISTERED
 from unskew.models.base import Phase, Stage, Training
-from unskew.run import train
+from unskew.run import Asked, train
 from unskew.train import Trainer
 
 ROOT = Path(__file__).parents[2]
@@ -181,7 +181,7 @@ def ours(split: Split, model: str, seed: int) -> dict[str, Any]:
     name, settings = OURS[model]
     started = time.process_time()
     made = training(model, seed, BATCH, epochs_of(model), valid_rows_of(model))
-    network, trainer = train(split, name, REGISTERED[name].Config(**settings), made)
+    network, trainer = train(split, Asked(name, REGISTERED[name].Config(**settings), made))
     trained = time.process_time()
     measured = ranked(split, network.eval())
     rounds = [record["valid"]["ordinary"]["ndcg@10"] for record in trainer.records if "valid" in record]
@@ -194,7 +194,7 @@ def ours(split: Split, model: str, seed: int) -> dict[str, Any]:
         "rows": len(training_rows(split)),
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "epochs_run": len(rounds),
-        "best_epoch": trainer.progress.best_round["ordinary"] + 1,
+        "best_epoch": trainer.progress.best_round["ordinary"],
         "capped": len(rounds) == made.rounds,
         "cpu_s": round(trained - started),
         "test_cpu_s": round(time.process_time() - trained),
@@ -206,9 +206,8 @@ def throughput_of_ours(split: Split, model: str) -> dict[str, Any]:
     """Rows per CPU-second of the second epoch on."""
     name, settings = OURS[model]
     with clock() as spent:
-        network, trainer = train(
-            split, name, REGISTERED[name].Config(**settings), training(model, 0, TIMED_BATCH, 3, 10)
-        )
+        config, timed = REGISTERED[name].Config(**settings), training(model, 0, TIMED_BATCH, 3, 10)
+        network, trainer = train(split, Asked(name, config, timed))
     size = len(training_rows(split))
     if (
         model == "BERT4Rec"

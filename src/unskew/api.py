@@ -17,11 +17,11 @@ from torch import Tensor
 
 import unskew.models as _registered  # noqa: F401 (fills the registry)
 from unskew.config import rebuilt
-from unskew.data.held_out import Protocol, held_out
+from unskew.data.held_out import Protocol, held_out, nothing_to_rank
 from unskew.data.log import Log
 from unskew.data.split import Part, Split, split
 from unskew.data.views import Ints
-from unskew.errors import BadInput, NothingToRank
+from unskew.errors import BadInput
 from unskew.evaluate import CUTOFFS, Evaluation, evaluation, rank
 from unskew.models.base import ModelConfig, Recommender, Training, model_named
 from unskew.progress import shown
@@ -144,9 +144,7 @@ class Model:
         test = test or ("authors" if protocol == "authors" else "ordinary")
         tested = held_out(split, "test", test, sample, seed, until)
         if not len(tested.rows):
-            alone = "nothing was shown together with a positive and not clicked"
-            why = alone if test == "shown" else "it has no positives"
-            raise NothingToRank(f"nothing to rank in the {test} test: {why}")
+            raise nothing_to_rank(split, "test", test)
         network, by = self._chosen_for(test, choose_by)
         try:
             with _progress(show_progress):

@@ -42,7 +42,7 @@ def run(out: Path) -> Demo:
     cut = split(log)
     inspection = inspect(cut)
     page = out / "bias.html"
-    page.write_text(inspect_page(inspection), encoding="utf-8")
+    page.write_text(inspect_page(inspection, "unskew demo"), encoding="utf-8")
     (out / "bias.svg").write_text(picture(inspection), encoding="utf-8")
     findings = require_no_leak(cut)
     models = {

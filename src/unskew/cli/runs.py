@@ -67,14 +67,18 @@ class Recommend(Verb):
         users_, histories = ([self.user], None) if self.user is not None else (None, [self.history])
         found = trained.recommend(users_, histories, **asked)
         listed = found.table.to_pylist()
-        titled = "title" in found.table.column_names
-        head = ("rank", "item", "score", *(["title"] if titled else []))
+        more = [name for name in ("title",) if name in found.table.column_names]
         shown = [
-            (str(row["rank"]), str(row["item_id"]), f"{row['score']:.4f}", *([_text(row["title"])] * titled))
+            (
+                str(row["rank"]),
+                str(row["item_id"]),
+                f"{row['score']:.4f}",
+                *(_text(row[name]) for name in more),
+            )
             for row in listed
         ]
         counts = {"unknown_users": found.unknown_users, "skipped_items": found.skipped_items}
-        self.show({"recommendations": listed, **counts}, table("", head, shown))
+        self.show({"recommendations": listed, **counts}, table("", ("rank", "item", "score", *more), shown))
         for user in found.users_unknown:
             messages.print(
                 f"user {user!r} is not in the log of this run, so this is what an empty history gets",

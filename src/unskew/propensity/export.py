@@ -45,12 +45,15 @@ def propensity_tables(
                 "label": pa.array(log.label[rows]),
             }
             blocks = [rows[at : at + BLOCK] for at in range(0, len(rows), BLOCK)]
-            found = np.concatenate([_estimates(estimator, batch_of_rows(log, some, *past)) for some in blocks])
+            parts = []
+            for some in blocks:
+                parts.append(_estimates(estimator, batch_of_rows(log, some, *past)))
+                job.advance(len(some))
+            found = np.concatenate(parts)
             for place, name in enumerate(ESTIMATES):
                 columns[name] = pa.array(found[:, place], from_pandas=True)
             columns["part"] = pa.array(np.array(PARTS)[part_of(borders, log.time[rows])])
             yield pa.table(columns)
-            job.advance(len(rows))
 
 
 def part_of(borders: tuple[int, int], time: Ints) -> Ints:
