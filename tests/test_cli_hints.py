@@ -54,7 +54,7 @@ def test_every_field_is_a_flag(capsys, verb: str, settings: type) -> None:
             "sasrec has no setting --audience; it is one of deps",
         ),
         (["inspect", "nowhere", "--strength", "1"], "--strength is gone"),
-        (["recommend", "nowhere"], "expected --user ID, or --history ITEM"),
+        (["recommend", "nowhere"], "expected one of --user ID, --history ITEM"),
         (["serve"], "no verb 'serve'"),
         ([], "prepare"),
     ],

@@ -1,12 +1,9 @@
 """The models as people use them: `DEPS(width=64, clip=0.05).fit(split)`, then evaluate, recommend, save."""
 
-import dataclasses
-import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ import pyarrow as pa
 from torch import Tensor
 
 import unskew.models as _registered  # noqa: F401 (fills the registry)
+from unskew.card import card_of, chosen_settings, settings_key, weights_of
 from unskew.config import rebuilt
 from unskew.data.held_out import Protocol, held_out, nothing_to_rank
 from unskew.data.log import Log
@@ -28,8 +26,7 @@ from unskew.progress import shown
 from unskew.propensity.estimators import Propensity, Unit
 from unskew.propensity.export import PARTS, part_of, propensity_tables
 from unskew.ranker import Ranker, Recommendations, Wanted
-from unskew.run import Asked, RunFolder, card_of, read_config, read_records, train, weights_of
-from unskew.run import chosen as chosen_settings
+from unskew.run import Asked, RunFolder, read_config, read_records, train
 from unskew.run import load as load_run
 from unskew.storage import check_free, save_frames
 from unskew.train import OnRecord, Trainer
@@ -76,7 +73,7 @@ class Model:
         chosen: settings that another run's validation part chose, by their names in the model's state.
         """
         self._asked = Asked(self.name, self.config, self.training, split.log.folder or "", chosen)
-        with _progress(show_progress):
+        with shown(show_progress):
             path = None if folder is None else Path(folder)
             self.network, trainer = train(split, self._asked, path, resume, on_record)
         self.records, self._log, self._ranker = trainer.records, split.log, None
@@ -97,10 +94,10 @@ class Model:
         number of rounds, and settings that no gradient learns. Usually the log is the same one, or a newer
         one.
         """
-        network = self._trained()
-        rounds, chosen = self._chosen_rounds(), chosen_settings(network, self._weights[self._choose_by])
+        rounds, chosen = self._chosen_rounds(), self.chosen
         everything = split(log, shares=(100, 0, 0), repeats="keep" if self._repeats else "hide")
-        training = replace(self.training, rounds=max(rounds, 1), choose_by=self._choose_by)  # type: ignore[arg-type]
+        by: Any = self._choose_by
+        training = replace(self.training, rounds=max(rounds, 1), choose_by=by)
         made = Model(self.name, self.config, training)
         return made.fit(everything, folder, False, on_record, show_progress, chosen)
 
@@ -147,14 +144,18 @@ class Model:
             raise nothing_to_rank(split, "test", test)
         network, by = self._chosen_for(test, choose_by)
         try:
-            with _progress(show_progress):
+            with shown(show_progress):
                 ranked = rank(network, split, tested.rows, seed, max(cutoffs))
         finally:
             network.load_state_dict(self._weights[self._choose_by])
         found = evaluation(split, ranked, protocol, tested, cutoffs)
         self._data = self._data or split.log.fingerprint()
         found.about.update(weights_chosen_by=by, seed=seed, sample=sample, model=self.name)
-        found.about.update(training_seed=self.training.seed, data=self._data, settings=settings_key(self))
+        found.about.update(
+            training_seed=self.training.seed,
+            data=self._data,
+            settings=settings_key(self.name, self.config, self.training),
+        )
         return found
 
     def _chosen_for(self, test: str, choose_by: str | None) -> tuple[Recommender, str]:
@@ -215,7 +216,7 @@ class Model:
         lines if its name ends with .csv or .jsonl. Returns the number of users. For the other parameters see
         `recommend`."""
         ranker, wanted = self._ranking(log), self._wanted(k, include_seen, candidates, exclude)
-        with _progress(show_progress):
+        with shown(show_progress):
             save_frames((found.table for found in ranker.for_everybody(wanted)), Path(file))
         return len(ranker.log.users)
 
@@ -324,15 +325,23 @@ class Model:
         return self.network
 
     @property
+    def split(self) -> Split:
+        """What it was trained on by `fit`."""
+        if self._trainer is None:
+            raise BadInput(f"this {self.name} was not trained here, so its split is not known")
+        return self._trainer.split
+
+    @property
+    def chosen(self) -> dict[str, float]:
+        """The settings that a validation part chose and no gradient learned, by their names in the state."""
+        return chosen_settings(self._trained(), self._weights[self._choose_by])
+
+    @property
     def known_log(self) -> Log:
         """What it recommends from: the log that it was trained on, or what a stored run remembers of it."""
         if self._log is None:
             raise BadInput(f"{self.name} is not trained: call fit first")
         return self._log
-
-
-def _progress(show: bool) -> AbstractContextManager[None]:
-    return shown() if show else nullcontext()
 
 
 def load(folder: str | os.PathLike[str]) -> Model:
@@ -376,19 +385,13 @@ def split_of(config: dict[str, Any], data: str | os.PathLike[str] | None = None)
     now, if it has moved."""
     if data is None and not config["data"]:
         raise BadInput(
-            "this run was trained from Python and does not know where its data is; say it (--data)"
+            "this run was trained from Python and does not know where its data is; say it with --data"
         )
     if data is None and not Path(config["data"]).exists():
         raise BadInput(
-            f"{config['data']}: the data of this run is gone or has moved; say where it is (--data)"
+            f"{config['data']}: the data of this run is gone or has moved; say with --data where it is now"
         )
     log = Log.open(data or config["data"])
     if log.fingerprint() != config["hash"]:
         raise BadInput(f"{data or config['data']}: not the data that this run was trained on")
     return split(log, **{**config["split"], "shares": tuple(config["split"]["shares"])})
-
-
-def settings_key(model: Model) -> str:
-    """Two models with the same key differ in nothing but the seed."""
-    training = {name: value for name, value in dataclasses.asdict(model.training).items() if name != "seed"}
-    return json.dumps([model.name, dataclasses.asdict(model.config), training], sort_keys=True, default=str)

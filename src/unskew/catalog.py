@@ -1,4 +1,8 @@
-"""Scores of the whole catalogue at many moments, with nothing encoded twice."""
+"""Scores of the whole catalogue at many moments, with nothing encoded twice.
+
+A catalogue is made for a period of time. What does not depend on the context (vectors of items, audiences) is
+computed when it is made, and `scores` only combines it with each context.
+"""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -12,40 +16,44 @@ from unskew.data.batch import Batch, with_candidates
 from unskew.data.log import Log
 from unskew.data.views import PAD, Ints
 
-CONTEXTS = 64  # scored together; between two of them only a few audiences change
-PAIRS = 1 << 16  # pairs whose hidden layer is held at once: it stays in the cache
-ENCODED = 1024  # audiences encoded together
+CONTEXTS = 64  # contexts that are scored together: from the first to the last, only a few audiences change
+PAIRS = 1 << 16  # pairs whose hidden layers are held at once: few enough to stay in the cache
+ENCODED = 1024  # audiences that are encoded together
 
 
 class Catalog(Protocol):
-    """Scores of all items.
+    """Scores of all items for any context of a period.
 
-    A catalogue that is dear to make may have a method `renewed(log, first, last)`: the catalogue of a log
-    that goes on from this one, made from this one.
+    A catalogue that is expensive to make may have a method `renewed(log, first, last)`. It returns the
+    catalogue of a log that continues this one's, and reuses what has not changed.
     """
 
     def scores(self, context: Batch) -> Tensor:
-        """Logits of every item in each context, (B, items). Times do not decrease."""
+        """The logits of every item in each context, (B, items). Times of contexts must not decrease."""
 
 
 class Scorer(Protocol):
-    """Whatever can score a catalogue: a model, or a count."""
+    """Anything that can score a catalogue: a model, or a count."""
 
     @property
     def history(self) -> int:
         """How many past items of a user it reads."""
 
     def catalog(self, log: Log, first: int, last: int) -> Catalog:
-        """Scores of all items at times from first up to last."""
+        """The scores of all items at times from `first` up to `last`."""
 
 
 class PlainCatalog:
-    """Any model, by its `forward`: every item is a candidate of every context."""
+    """The catalogue of any model: its `forward`, with every item as a candidate of every context.
+
+    audience: how many past users of an item the model reads; None is all of them.
+    """
 
     def __init__(self, forward: Callable[[Batch], Tensor], log: Log, audience: int | None) -> None:
         self.forward, self.log, self.audience = forward, log, audience
 
     def scores(self, context: Batch) -> Tensor:
+        """One call of `forward` for each context."""
         everything = np.arange(len(self.log.items))
         rows = (context.part(slice(at, at + 1)) for at in range(len(context.user_B)))
         return torch.cat(
@@ -56,43 +64,59 @@ class PlainCatalog:
 class Dotted(Protocol):
     """A model whose scores are dot products."""
 
-    def context(self, batch: Batch) -> Tensor: ...
+    def context(self, batch: Batch) -> Tensor:
+        """A vector for each context, (B, D)."""
 
-    def vectors(self, item: Tensor) -> Tensor: ...
+    def vectors(self, item: Tensor) -> Tensor:
+        """A vector for each item, (..., D)."""
 
 
 class DotCatalog:
-    """A vector per item, made once, and a matrix product."""
+    """The catalogue of a model whose scores are dot products: the items' vectors are made once, and scoring
+    is one matrix product."""
 
     def __init__(self, model: Dotted, items: int) -> None:
         self.model, self.vectors = model, model.vectors(torch.arange(items)).T.contiguous()
 
     def scores(self, context: Batch) -> Tensor:
+        """The product of the contexts' vectors and all items' vectors."""
         return self.model.context(context) @ self.vectors
 
     def renewed(self, log: Log, first: int, last: int) -> "DotCatalog":
-        """Events change no vector; new items need one."""
+        """The catalogue of a log that continues this one's: no vector changes, and only new items need
+        one."""
         return self if len(log.items) == self.vectors.shape[1] else DotCatalog(self.model, len(log.items))
 
 
 class TwoSided(Protocol):
-    """A model whose first layer is a sum of a part per context and a part per candidate."""
+    """A model whose first layer is a sum: a part of the context plus a part of the candidate.
 
-    def context_side(self, batch: Batch) -> Tensor: ...
+    The part of a candidate is in turn the sum of a part of the item and a part of its audience.
+    """
 
-    def item_side(self, item_N: Tensor) -> Tensor: ...
+    def context_side(self, batch: Batch) -> Tensor:
+        """The part of each context, (B, H)."""
 
-    def audience_side(self, audience_AM: Tensor) -> Tensor: ...
+    def item_side(self, item_N: Tensor) -> Tensor:
+        """The part of each item, (N, H)."""
 
-    def join(self, context: Tensor, candidate: Tensor) -> Tensor: ...
+    def audience_side(self, audience_AM: Tensor) -> Tensor:
+        """The part of each audience, (A, H), of rows of users that are padded on the left."""
+
+    def join(self, context: Tensor, candidate: Tensor) -> Tensor:
+        """The logits of pairs, from the parts of contexts and candidates, (..., H); the two are broadcast."""
 
 
 class AudienceCatalog:
-    """A two-sided model: one encoding per item, and one per event that changes an audience. At most N + I for
-    a whole test.
+    """The catalogue of a two-sided model that reads audiences.
 
-    `before` is a catalogue of the same model at an earlier moment: audiences that are still the same are not
-    encoded again.
+    Each item is encoded once, and each audience once for every moment at which it changes within the period.
+    So a whole test of N events and I items takes at most N + I encodings of audiences.
+
+    first, last: the period; `last` itself is no part of it.
+    audience: how many past users of an item the model reads.
+    before: a catalogue of the same model at an earlier moment. Audiences that have not changed since are
+        taken from it.
     """
 
     def __init__(
@@ -107,20 +131,21 @@ class AudienceCatalog:
         self.model, self.log, self.audience = model, log, audience
         view, items = log.audiences, np.arange(len(log.items))
         _, start_of_period = view.before(items, first)
-        # Of events at one time, an audience with only some of them is never asked for.
+        # Of several events of an item at one time only the last counts: no context sees only some of them.
         inside = (view.times >= first) & (view.times < last)
         item = np.repeat(items, np.diff(view.offsets))
         final = np.append((item[1:] != item[:-1]) | (view.times[1:] != view.times[:-1]), True)[: len(item)]
         changed = np.flatnonzero(inside & final)
         order = np.argsort(view.times[changed], kind="stable")
         self.changes = np.sort(view.times[changed]), item[changed][order]
-        # `end + item` is one number for the audience of an item that ends there: both grow along the table.
+        # Ends and items both grow along the table, so `end + item` identifies the audience of an item up to
+        # that end.
         ends, owners = np.concatenate([start_of_period, changed + 1]), np.concatenate([items, item[changed]])
         order = np.argsort(ends + owners)
         self.keys, ends, owners = (ends + owners)[order], ends[order], owners[order]
         starts = np.maximum(view.offsets[owners], ends - audience)
-        # Where no audience changes within the period there is one per item, in the order of the items. Only
-        # then they are remembered, because a test has many times as many.
+        # If no audience changes within the period, there is exactly one per item, in the order of the items.
+        # Only then their members are kept for `renewed`: the period of a test has many times as many.
         self.members = None if len(changed) else view.padded(starts, ends)
         same = np.zeros(len(ends), bool) if before is None else self._unchanged(before)
         by_length = np.argsort(ends - starts, kind="stable")
@@ -128,9 +153,8 @@ class AudienceCatalog:
         self.audiences = torch.empty(len(ends), 0)
         for at in range(0, len(by_length), ENCODED):
             some = by_length[at : at + ENCODED]
-            side = model.audience_side(
-                torch.from_numpy(view.padded(starts[some], ends[some]).astype(np.int64))
-            )
+            members_AM = view.padded(starts[some], ends[some]).astype(np.int64)
+            side = model.audience_side(torch.from_numpy(members_AM))
             if not self.audiences.shape[1]:
                 self.audiences = side.new_empty(len(ends), side.shape[1])
             self.audiences[torch.from_numpy(some)] = side
@@ -142,11 +166,11 @@ class AudienceCatalog:
         self.items = model.item_side(torch.from_numpy(items))
 
     def renewed(self, log: Log, first: int, last: int) -> "AudienceCatalog":
-        """The catalogue of a log that goes on from this one: only audiences that changed are encoded."""
+        """The catalogue of a log that continues this one's. Only audiences that have changed are encoded."""
         return AudienceCatalog(self.model, log, first, last, self.audience, before=self)
 
     def _unchanged(self, before: "AudienceCatalog") -> NDArray[np.bool_]:
-        """Which items have the same newest audience as before."""
+        """Which items have the same audience now as in the catalogue `before`."""
         same = np.zeros(len(self.keys), bool)
         if self.members is not None and before.members is not None:
             shared = min(len(self.members), len(before.members))
@@ -156,16 +180,13 @@ class AudienceCatalog:
         return same
 
     def scores(self, context: Batch) -> Tensor:
-        return torch.cat(
-            [
-                self._block(context.part(slice(at, at + CONTEXTS)))
-                for at in range(0, len(context.user_B), CONTEXTS)
-            ]
-        )
+        """The logits of all items, a block of contexts at a time."""
+        firsts = range(0, len(context.user_B), CONTEXTS)
+        return torch.cat([self._block(context.part(slice(at, at + CONTEXTS))) for at in firsts])
 
     def _block(self, contexts: Batch) -> Tensor:
-        """All contexts against the audiences as of the first of them; then the pairs that changed since, one
-        by one."""
+        """Score all contexts with the audiences at the time of the first one, then score again the pairs
+        whose audience has changed since."""
         everything, time = np.arange(len(self.log.items)), contexts.times_B.numpy()
         context = self.model.context_side(contexts)
         candidate = self._candidate(everything, np.full(len(everything), time[0]))
@@ -182,11 +203,12 @@ class AudienceCatalog:
         return scores
 
     def _candidate(self, item: Ints, time: Ints) -> Tensor:
+        """The parts of some items and of their audiences at some times, added up."""
         _, end = self.log.audiences.before(item, time)
         version = np.searchsorted(self.keys, end + item)
         return self.items[torch.from_numpy(item)] + self.audiences[torch.from_numpy(version)]
 
 
 def _widened(rows: NDArray[np.int32], width: int) -> NDArray[np.int32]:
-    """The same rows, padded further on the left."""
+    """The same rows with more padding on the left."""
     return np.pad(rows, ((0, 0), (width - rows.shape[1], 0)), constant_values=PAD)

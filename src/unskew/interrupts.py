@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM that wait for a good moment, so that nothing is saved half done."""
+"""Interrupts (Ctrl-C and SIGTERM) that wait for a good moment, so that nothing is saved half done."""
 
 import signal
 import threading
@@ -10,15 +10,19 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:
-    """While `deferred` is entered, an interrupt raises KeyboardInterrupt at once outside of a `step`, and at
-    the end of the step inside of one. A second interrupt raises it wherever it is."""
+    """Turns interrupts into KeyboardInterrupt, but not in the middle of a step.
+
+    While `deferred` is entered, an interrupt raises KeyboardInterrupt at once if no `step` is under way, and
+    otherwise at the end of the step. A second interrupt raises it wherever the program is.
+    """
 
     def __init__(self) -> None:
         self.in_step = self._asked = False
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Only the main thread of a process gets signals; elsewhere this does nothing."""
+        """Handle interrupts within this block. Python handles signals in the main thread only; elsewhere this
+        does nothing."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -33,7 +37,8 @@ class Interrupts:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """What must be done whole. If it fails, `in_step` stays true: it is half done."""
+        """A block that must be done as a whole. If it fails, `in_step` stays true: the step is only half
+        done."""
         self.in_step = True
         yield
         self.in_step = False

@@ -1,4 +1,8 @@
-"""Blocks that two models or more are made of. Suffix letters are axes: B rows, L places, D width, H heads."""
+"""Building blocks that two models or more share.
+
+Capital suffixes of a tensor's name are its axes: B rows of a batch, L positions of a sequence, D width, H
+attention heads, N items of a list, W rows that several sequences share.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,13 +16,17 @@ from unskew.data.batch import Prefixes, as_prefixes
 from unskew.data.split import Ids
 from unskew.data.views import PAD
 
-# One stream per process, like torch's own. Bytes from numpy cost a quarter of torch's dropout on a CPU.
+# One random stream per process, like torch's own. On a CPU, dropout with random bytes from numpy takes a
+# quarter of the time of torch's own dropout.
 _random = np.random.Generator(np.random.SFC64(0))
 
 
 def reseed(*what: int) -> None:
-    """Make everything drawn from now on a function of these numbers: a restored run needs no generator's
-    state."""
+    """Seed torch and the dropout of this module with some numbers, such as the run's seed and the step.
+
+    Everything drawn afterwards depends on these numbers alone, so a restored run needs no saved state of a
+    random generator.
+    """
     global _random  # noqa: PLW0603
     _random = np.random.Generator(np.random.SFC64(list(what)))
     torch.manual_seed(hash(what) & 0x7FFF_FFFF_FFFF_FFFF)
@@ -39,22 +47,28 @@ class _Drop(torch.autograd.Function):
 
 
 class Dropout(nn.Module):
-    """Dropout in steps of 1/256."""
+    """Dropout whose rate is rounded to a multiple of 1/256, so that a random byte decides about an entry."""
 
     def __init__(self, share: float) -> None:
         super().__init__()
         self.dropped = round(256 * share)
 
     def forward(self, x: Tensor) -> Tensor:
+        """While training, zero a share of the entries and scale up the others; otherwise return `x`
+        itself."""
         return _Drop.apply(x, self.dropped) if self.training and self.dropped else x
 
 
 class Embeddings(nn.Module):
-    """An embedding per known id. PAD is the zero vector. All unknown ids share one vector, `unknown_vector`.
+    """An embedding table with one vector for each known id.
 
-    Where some ids that training saw are too rare to have a vector of their own, they are unknown, too, and so
-    the shared vector is learned from them. Where none is, training meets no unknown id, and the shared vector
-    is the average of all others.
+    PAD is the zero vector. All unknown ids share one vector, `unknown_vector`. Where some ids of the training
+    part are too rare to have a vector of their own, they count as unknown, and the shared vector is learned
+    from them. Where there are no such ids, training never meets an unknown id, and the shared vector is the
+    mean of all others.
+
+    known: how many ids there are, or which of them are rare (`Ids`).
+    deviation: the standard deviation of the initial values; by default 1 / sqrt(width).
     """
 
     row_of: Tensor | None
@@ -73,7 +87,7 @@ class Embeddings(nn.Module):
             self.unknown = nn.Parameter(torch.zeros(width))
 
     def unknown_vector(self) -> Tensor:
-        """What an unknown id reads."""
+        """The vector that all unknown ids share, (D,)."""
         return self.weight.mean(0) if self.unknown is None else self.unknown
 
     def is_unknown(self, ids: Tensor) -> Tensor:
@@ -84,15 +98,14 @@ class Embeddings(nn.Module):
         return beyond | (self.row_of[ids.clamp(0, self.known - 1)] == len(self.weight)) & (ids != PAD)
 
     def table(self) -> Tensor:
-        """A vector per id below `known`, (known, D): what every id is compared with."""
+        """The vectors of all ids below `known`, (known, D), for a softmax over all ids."""
         if self.row_of is None:
             return self.weight
-        return functional.embedding(
-            self.row_of, torch.cat([self.weight, self.unknown_vector()[None]])
-        )  # indexing is far slower
+        vectors = torch.cat([self.weight, self.unknown_vector()[None]])
+        return functional.embedding(self.row_of, vectors)  # indexing is far slower
 
     def forward(self, ids: Tensor, masked: Tensor | None = None) -> Tensor:
-        """Embeddings; those of `masked` positions are the unknown vector."""
+        """The embeddings of ids of any shape, (..., D); `masked` ids get the unknown vector."""
         unknown = self.is_unknown(ids)
         if masked is not None:
             unknown = unknown | masked
@@ -100,22 +113,23 @@ class Embeddings(nn.Module):
         rows = ids.masked_fill(unknown | padding, 0)
         if self.row_of is not None:
             rows = self.row_of[rows].clamp(max=max(len(self.weight) - 1, 0))
-        # Where all are rare, nobody has a vector of its own.
-        embedded = (
-            functional.embedding(rows, self.weight)
-            if len(self.weight)
-            else self.weight.new_zeros(*ids.shape, self.weight.shape[1])
-        )
+        if len(self.weight):
+            embedded = functional.embedding(rows, self.weight)
+        else:  # all ids are rare, and none has a vector of its own
+            embedded = self.weight.new_zeros(*ids.shape, self.weight.shape[1])
         if bool(unknown.any()):
             embedded = torch.where(unknown.unsqueeze(-1), self.unknown_vector(), embedded)
         return embedded.masked_fill(padding.unsqueeze(-1), 0) if bool(padding.any()) else embedded
 
 
 class Table(Embeddings):
-    """Embeddings with a learned one for everybody unknown.
+    """Embeddings whose unknown vector is always learned.
 
-    Half of a log held out in time is full of ids that training never saw. What "unknown" means is learned by
-    hiding a share of the known ones (`hiding`); it is also what a masked place reads.
+    When a log is split in time, the later part is full of ids that training never saw. What "unknown" means
+    is learned by hiding a share of the known ids while training (`hiding`). Masked positions get the same
+    vector, too.
+
+    hidden: the share of the ids that `hiding` hides.
     """
 
     unknown: nn.Parameter
@@ -126,18 +140,18 @@ class Table(Embeddings):
         self.unknown = nn.Parameter(torch.zeros(width))
 
     def hiding(self, ids: Tensor) -> Tensor:
-        """The same, with a share of the ids hidden while training."""
+        """The embeddings of some ids; while training, a random share of the ids is hidden."""
         if not self.training or not self.hidden:
             return self(ids)
         return self(ids, (torch.rand(ids.shape) < self.hidden) & (ids != PAD))
 
 
-TOKENS = 2048  # read together: what they need stays in the cache
+TOKENS = 2048  # ids that are read together: few enough for their states to stay in the cache
 
 
 def groups(ids_BL: Tensor) -> Iterator[tuple[Tensor, int]]:
-    """Rows of similar length that are read together, and the longest of them: padding is what costs most. The
-    longest come first."""
+    """Group rows of similar length, longest first, because most time is lost on padding. Yields the rows of
+    each group and the length of the longest one."""
     lengths, order = is_real(ids_BL).sum(1).sort(descending=True)
     at = 0
     while at < len(order):
@@ -148,7 +162,10 @@ def groups(ids_BL: Tensor) -> Iterator[tuple[Tensor, int]]:
 
 
 def in_groups(ids_BL: Tensor, encode: Callable[[Tensor], Tensor]) -> Tensor:
-    """What `encode` makes of sequences that are padded on the left, (B, D), read in groups."""
+    """Apply `encode` to sequences that are padded on the left, group by group, (B, D).
+
+    encode: makes one vector per sequence, (rows, D), of sequences (rows, positions).
+    """
     found, order = [], []
     for group, longest in groups(ids_BL):
         found.append(encode(ids_BL[group, ids_BL.shape[1] - longest :]))
@@ -157,9 +174,9 @@ def in_groups(ids_BL: Tensor, encode: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def states_after(prefixes: Prefixes, encode: Callable[[Tensor], Tensor]) -> Tensor:
-    """What a causal network has after each prefix, (N, D), with every row read once, in groups.
+    """The state of a causal network after each prefix, (N, D). Every row is read only once, in groups.
 
-    `encode` makes (rows, places + 1, D) of (rows, places): what it has after 0, 1, ... of them.
+    encode: makes (rows, positions + 1, D) of ids (rows, positions): the states after the first 0, 1, ... ids.
     """
     found, used = [], 0
     first_W = torch.empty(len(prefixes.ids_WL), dtype=torch.int64)
@@ -171,23 +188,26 @@ def states_after(prefixes: Prefixes, encode: Callable[[Tensor], Tensor]) -> Tens
 
 
 def is_real(ids: Tensor) -> Tensor:
-    """Which entries are somebody, known or not."""
+    """Which entries are ids, known or not, and not padding."""
     return ids != PAD
 
 
 def right_padded(ids_BL: Tensor) -> Tensor:
-    """The same sequences with their padding on the right."""
+    """The same sequences, which are padded on the left, with their padding moved to the right."""
     return as_prefixes(ids_BL).ids_WL
 
 
 def read_before(ids_BL: Tensor, past_N: Tensor) -> Tensor:
-    """The beginnings of sequences, padded on the right, as far as any of these pasts reaches: no further is
-    read."""
+    """The part of some sequences that comes before the targets, padded on the right.
+
+    ids_BL: sequences that are padded on the left.
+    past_N: how many ids of its sequence come before each target. Nothing beyond the largest of these is read.
+    """
     return right_padded(ids_BL)[:, : int(past_N.max()) if len(past_N) else 0]
 
 
 class Block(nn.Module):
-    """A transformer layer, normalised before each part."""
+    """A transformer layer that normalises the input of each of its two parts (pre-norm)."""
 
     def __init__(self, width: int, heads: int, inner: int, dropout: float) -> None:
         super().__init__()
@@ -198,6 +218,11 @@ class Block(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x_BLD: Tensor, visible: Tensor | None = None, causal: bool = False) -> Tensor:
+        """States (B, L, D) after attention and the feed-forward part.
+
+        visible: which keys each query may read, broadcast to (B, H, L, L); by default all.
+        causal: whether a position reads only itself and those before.
+        """
         B, L, D = x_BLD.shape
         parts = self.query_key_value(self.before_attention(x_BLD)).view(B, L, 3, self.heads, D // self.heads)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
@@ -208,8 +233,10 @@ class Block(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A bidirectional transformer over left-padded sequences. Places are counted from the newest, which is
-    place 0."""
+    """A bidirectional transformer over sequences that are padded on the left.
+
+    Positions are counted back from the newest id, which is position 0.
+    """
 
     def __init__(self, width: int, layers: int, heads: int, inner: int, dropout: float, length: int) -> None:
         super().__init__()
@@ -219,19 +246,19 @@ class Encoder(nn.Module):
         self.norm, self.dropout = nn.LayerNorm(width), Dropout(dropout)
 
     def forward(self, x_BLD: Tensor, real_BL: Tensor) -> Tensor:
-        """A state per place."""
+        """A state for each position, (B, L, D), of embedded sequences."""
         x_BLD = self.dropout(x_BLD + self.positions[: x_BLD.shape[1]].flip(0))
         visible = None
         if not bool(real_BL.all()):
-            # A row of nobody looks at its padding: attention over nothing is not a number. Its states are
-            # never read.
+            # An empty row attends to its padding, because attention over nothing is not a number. Nothing
+            # reads the states of such a row.
             visible = (real_BL | ~real_BL.any(1, keepdim=True))[:, None, None, :]
         for block in self.blocks:
             x_BLD = block(x_BLD, visible)
         return self.norm(x_BLD)
 
     def mean(self, x_BLD: Tensor, real_BL: Tensor) -> Tensor:
-        """The mean of the states of real places; zero for an empty sequence."""
+        """The mean of the states of all real positions, (B, D); zero for an empty sequence."""
         if not x_BLD.shape[1]:
             return x_BLD.new_zeros(x_BLD.shape[0], x_BLD.shape[2])
         weight_BL = real_BL / real_BL.sum(1, keepdim=True).clamp(min=1)
@@ -239,22 +266,20 @@ class Encoder(nn.Module):
 
 
 class CausalBlock(nn.Module):
-    """A block of SASRec as its authors wrote it: only the query is normalised, and the residual starts from
-    it."""
+    """A block of SASRec as in its authors' code: only the query is normalised, and the residual connection
+    starts from the normalised query."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.heads = heads
         self.before_attention, self.before_inner = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.query, self.key_value, self.attended = (
-            nn.Linear(width, width),
-            nn.Linear(width, 2 * width),
-            nn.Linear(width, width),
-        )
+        self.query, self.key_value = nn.Linear(width, width), nn.Linear(width, 2 * width)
+        self.attended = nn.Linear(width, width)
         self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
         self.dropout = Dropout(dropout)
 
     def forward(self, x_BLD: Tensor) -> Tensor:
+        """States (B, L, D); each position has read itself and those before."""
         B, L, D = x_BLD.shape
         normal = self.before_attention(x_BLD)
         query = self.query(normal).view(B, L, self.heads, -1).transpose(1, 2)
@@ -266,10 +291,10 @@ class CausalBlock(nn.Module):
 
 
 class CausalEncoder(nn.Module):
-    """A transformer over sequences padded on the right. Each state has seen what is before it, so padding
-    needs no mask.
+    """A causal transformer over sequences that are padded on the right.
 
-    Places are counted from the oldest, so that a prefix is read as it would be if it were all there is.
+    A state has read only its own position and those before, so padding needs no mask. Positions are counted
+    from the oldest id, so a prefix is read as if it were the whole sequence.
     """
 
     def __init__(self, width: int, layers: int, heads: int, dropout: float, length: int) -> None:
@@ -280,6 +305,7 @@ class CausalEncoder(nn.Module):
         self.norm, self.dropout = nn.LayerNorm(width), Dropout(dropout)
 
     def forward(self, x_BLD: Tensor) -> Tensor:
+        """A state for each position, (B, L, D), of embedded sequences."""
         x_BLD = self.dropout(x_BLD * x_BLD.shape[2] ** 0.5 + self.positions[: x_BLD.shape[1]])
         for block in self.blocks:
             x_BLD = block(x_BLD)

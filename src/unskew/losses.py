@@ -1,5 +1,7 @@
-"""Losses as pure functions. Each is a mean (or a sum) of terms times weights; without weights, every weight
-is one."""
+"""Losses as pure functions.
+
+Each is a mean or a sum of terms times weights; without weights, every weight is one.
+"""
 
 from typing import Any
 
@@ -7,17 +9,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-FULL_SOFTMAX = 100_000  # ids up to which every one of them is scored
-SAMPLES = 2048  # ids scored beyond that, shared by the whole batch
-CHUNK = 1 << 19  # logits held at once: they stay in the cache
+FULL_SOFTMAX = 100_000  # the largest number of ids for which all of them are scored
+SAMPLES = 2048  # how many are scored where there are more; the whole batch shares them
+CHUNK = 1 << 19  # logits held at once: few enough to stay in the cache
 
 
 def weighted_mean(terms: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The mean of term times weight; the divisor is the number of terms, not the sum of the weights."""
     return torch.mean(terms if weight is None else terms * weight)
 
 
 def bpr(positive: Tensor, negative: Tensor) -> Tensor:
-    """-log sigmoid(positive - negative), a term each."""
+    """The terms -log sigmoid(positive - negative) of Bayesian personalised ranking; the two are broadcast."""
     return functional.softplus(negative - positive)
 
 
@@ -28,8 +31,14 @@ def cross_entropy(
     weight_N: Tensor | None = None,
     offsets_V: Tensor | None = None,
 ) -> Tensor:
-    """-log softmax of each target among all ids, times its weight, summed. Beyond FULL_SOFTMAX ids it is
-    estimated from SAMPLES."""
+    """The sum over targets of their weight times -log softmax among all ids.
+
+    With more than FULL_SOFTMAX ids, the softmax is estimated from SAMPLES of them.
+
+    states_ND: one state per target. Its dot product with an id's vector is the logit of that id.
+    vectors_VD: the vectors of all ids.
+    offsets_V: a number per id that is added to its logit.
+    """
     if weight_N is None:
         weight_N = torch.ones(len(states_ND))
     if len(vectors_VD) <= FULL_SOFTMAX:
@@ -41,8 +50,11 @@ def cross_entropy(
 
 
 class _FullSoftmax(torch.autograd.Function):
-    """Logits exist only in chunks that stay in the cache, and each chunk makes its gradient at once: nothing
-    is computed twice, and the memory is that of the states, not of N times V logits."""
+    """Cross-entropy that never holds all N x V logits.
+
+    Logits exist only in chunks that stay in the cache. The gradient of a chunk is computed along with it, so
+    nothing is computed twice.
+    """
 
     @staticmethod
     def forward(
@@ -54,9 +66,8 @@ class _FullSoftmax(torch.autograd.Function):
         of_offsets = torch.zeros_like(offsets) if offsets is not None and wants_offsets else None
         total = states.new_zeros(())
         rows = min(len(states), max(32, CHUNK // max(len(vectors), 1)))
-        buffer = states.new_empty(
-            rows, len(vectors)
-        )  # one for all chunks: fresh memory costs more than the product
+        # All chunks share one buffer: fresh memory costs more time than the matrix product.
+        buffer = states.new_empty(rows, len(vectors))
         for first in range(0, len(states), max(rows, 1)):
             part = slice(first, first + rows)
             state, target, scale = states[part], targets[part, None], weight[part, None]
@@ -88,11 +99,13 @@ class _FullSoftmax(torch.autograd.Function):
 def sampled_softmax(
     states_ND: Tensor, targets_N: Tensor, vectors_VD: Tensor, samples: int, weight_N: Tensor | None = None
 ) -> Tensor:
-    """Cross-entropy with the normaliser estimated from uniformly drawn ids, corrected for how often they are
-    drawn (log Q).
+    """Cross-entropy whose normaliser is estimated from uniformly drawn ids, summed over the targets.
 
-    The sum over all other ids is estimated by V / S times the sum over S draws with replacement from all V; a
-    draw that is the target itself does not count. As S grows it becomes the full softmax.
+    The sum over all other ids is estimated by V / S times the sum over S draws with replacement from all V
+    ids (the correction called log Q). A draw that happens to be the target does not count. As S grows, the
+    result approaches the full softmax.
+
+    samples: the number of draws (S), which all targets share.
     """
     size = len(vectors_VD)
     drawn_S = torch.randint(size, (samples,))

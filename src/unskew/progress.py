@@ -32,9 +32,9 @@ def shown_on(console: Console) -> Iterator[None]:
 
 
 @contextmanager
-def shown() -> Iterator[None]:
-    """The same on standard error, unless a console has been chosen already."""
-    with nullcontext() if _console.get() is not None else shown_on(Console(stderr=True)):
+def shown(show: bool = True) -> Iterator[None]:
+    """Show progress on standard error, if that is wanted and no console has been chosen already."""
+    with shown_on(Console(stderr=True)) if show and _console.get() is None else nullcontext():
         yield
 
 

@@ -13,7 +13,6 @@ checkpoint.safetensors  where training is. Without it a finished run works, but 
 import fcntl
 import json
 import os
-import platform
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -21,12 +20,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
+from unskew.card import State, card_of, weights_of
 from unskew.config import check, rebuilt
 from unskew.data.log import Log
 from unskew.data.split import Split
@@ -40,8 +39,6 @@ LOCK = ".lock"
 CHECKPOINT = "checkpoint.safetensors"
 CHECKPOINT_EVERY = 20.0  # seconds; what a kill can cost
 EXTENDABLE = ("rounds", "patience")  # settings of training that a run may go on with
-
-State = dict[str, torch.Tensor]
 
 
 class RunFolder(Store):
@@ -271,49 +268,6 @@ def _recall(trainer: Trainer, folder: Path) -> None:
     trainer.progress.best_round = {name: best["round"] for name, best in said["best"].items()}
     trainer.records = read_records(folder)
     trainer.tell(trainer.records)
-
-
-def weights_of(trainer: Trainer) -> dict[str, State]:
-    """The weights that each version of the validation part chose; where nothing was chosen, the newest."""
-    return trainer.best or {trainer.choose_by: trainer.model.state_dict()}
-
-
-def card_of(split: Split, trainer: Trainer, asked: dict[str, Any]) -> dict[str, Any]:
-    """What a run says of itself."""
-    at, log = trainer.progress, split.log
-    weights = weights_of(trainer)
-    ranked = f"{METRIC}, full ranking of {len(trainer.valid.rows)} validation positives"
-    known = {"known_users": split.known_users, "known_items": split.known_items}
-    cut = {"train_end": split.train_end, "valid_end": split.valid_end, **known}
-    source = log.metadata.get("source")
-    return {
-        "model": asked["model"],
-        "data": {"folder": asked["data"], "hash": asked["hash"], "rows": len(log), "source": source},
-        "split": asked["split"] | cut | {"min_count": split.min_count, "repeats": split.repeats},
-        "training": asked["training"],
-        "choose_by": trainer.choose_by,
-        "weights": list(weights),
-        "chosen_by": f"{ranked}, by each version of the part",
-        "chosen": {name: chosen(trainer.model, state) for name, state in weights.items()},
-        "best": {name: {"round": at.best_round[name], METRIC: value} for name, value in at.best.items()},
-        "seed": trainer.settings.seed,
-        "threads": torch.get_num_threads(),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-        },
-    }
-
-
-def chosen(model: Recommender, state: State) -> dict[str, float]:
-    """What was chosen on the validation part and by no gradient: the numbers of the state that are no
-    parameters."""
-    learned = {name for name, _ in model.named_parameters()}
-    left = {name: value for name, value in state.items() if name not in learned}
-    return {
-        name: float(value) for name, value in left.items() if not value.ndim and value.is_floating_point()
-    }
 
 
 def read_card(folder: Path) -> dict[str, Any]:

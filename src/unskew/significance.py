@@ -32,7 +32,7 @@ class Comparison:
     high: float
     seeds: tuple[int, int]  # how many seeds each of the two models has
     p_bootstrap: float | None  # over seeds and users; None if one of the models has a single seed
-    # The paired t-test of the paper, over units and of means over seeds. It ignores the chance of the seeds.
+    # The paired t-test of the paper, over units, of means over seeds. It ignores chance due to the seeds.
     p_t: float | None
 
     @property
@@ -58,9 +58,8 @@ def compare(
     _check_comparable([*ones, *others], metric)
     first, second = (np.stack([found.values[metric] for found in group]) for group in (ones, others))
     weights = ones[0].weights
-    drawn = _means(first, weights, ones[0].user, draws, seed, 1) - _means(
-        second, weights, ones[0].user, draws, seed, 2
-    )
+    means_of_first = _means(first, weights, ones[0].user, draws, seed, 1)
+    drawn = means_of_first - _means(second, weights, ones[0].user, draws, seed, 2)
     low, high = np.quantile(drawn, [0.025, 0.975])
     difference = first.mean(0) - second.mean(0)
     seeds = len(first), len(second)
@@ -100,27 +99,26 @@ def _check_comparable(group: list[Evaluation], metric: str) -> None:
             )
         if first.about.get("data") != each.about.get("data"):
             raise BadInput("the evaluations are not of the same data")
-        if (
-            not np.array_equal(first.user, each.user)
-            or not _same_rows(first, each)
-            or not np.array_equal(first.weights, each.weights)
-        ):
+        same_users = np.array_equal(first.user, each.user)
+        same_weights = np.array_equal(first.weights, each.weights)
+        if not same_users or not same_weights or not _same_rows(first, each):
             raise BadInput("the evaluations are not of the same rows")
 
 
 def _same_rows(one: Evaluation, other: Evaluation) -> bool:
-    return (
-        one.rows is other.rows
-        if one.rows is None or other.rows is None
-        else np.array_equal(one.rows, other.rows)
-    )
+    if one.rows is None or other.rows is None:
+        return one.rows is other.rows
+    return np.array_equal(one.rows, other.rows)
 
 
 def _means(
     values_SU: Floats, weights_U: Floats, user_U: NDArray[np.int64], draws: int, seed: int, stream: int
 ) -> Floats:
-    """The weighted mean of each draw of users and seeds. The users depend on `seed` only, so two models are
-    compared on the same ones; the seeds also depend on `stream`, which is another for each model."""
+    """The weighted mean of each draw of users and seeds.
+
+    The drawn users depend on `seed` only, so two models are compared on the same users. The drawn seeds also
+    depend on `stream`, which differs between the models.
+    """
     users, of = np.unique(user_U, return_inverse=True)
     size = np.bincount(of, weights_U)
     sums_SU = np.stack([np.bincount(of, values * weights_U) for values in values_SU])
@@ -154,8 +152,11 @@ def paired_t(difference: Floats) -> float:
 
 
 def holm(p_values: dict[str, float]) -> dict[str, float]:
-    """Holm's correction for several tests: the k-th smallest of m p-values is multiplied by m - k + 1, and
-    none may be smaller than the one before."""
+    """Holm's correction for several tests.
+
+    The k-th smallest of m p-values is multiplied by m - k + 1, and none may be smaller than the one before
+    it.
+    """
     adjusted, highest = {}, 0.0
     for place, (name, p) in enumerate(sorted(p_values.items(), key=lambda pair: pair[1])):
         highest = max(highest, min(1.0, (len(p_values) - place) * p))

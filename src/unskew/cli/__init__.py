@@ -50,7 +50,8 @@ def main(arguments: list[str] | None = None) -> int:
         verb = tyro.extras.subcommand_cli_from_dict(
             VERBS | ({"train": train_of(arguments)} if arguments[:1] == ["train"] else {}),
             prog="unskew",
-            description="Unbiased next-item recommendation from biased interaction logs.",
+            description=f"unskew {version('unskew')}: unbiased next-item recommendation from biased "
+            "interaction logs.",
             args=arguments,
             config=(tyro.conf.FlagCreatePairsOff,),
         )
@@ -59,16 +60,22 @@ def main(arguments: list[str] | None = None) -> int:
     except UnskewError as error:
         messages.print(f"unskew: {error}", style="bold red" if messages.is_terminal else None, soft_wrap=True)
         return error.exit_code
-    except (
-        KeyboardInterrupt,
-        duckdb.InterruptException,
-    ):  # the second is how DuckDB passes the first on, where it met it
-        messages.print("unskew: stopped")
-        return 130
+    except (KeyboardInterrupt, duckdb.InterruptException):
+        return _said_stopped()
+    except RuntimeError as error:
+        # DuckDB passes an interrupt on as its own exception, or as this one.
+        if "Query interrupted" not in str(error):
+            raise
+        return _said_stopped()
     except BrokenPipeError:  # the reader of our output has gone, as in `unskew ... | head`
         sys.stderr.close()
         return 0
     return 0
+
+
+def _said_stopped() -> int:
+    messages.print("unskew: stopped")
+    return 130
 
 
 def _stopped(number: int, frame: object) -> None:

@@ -13,13 +13,14 @@ from tyro.conf import OmitArgPrefixes, Positional, Suppress
 from unskew.cli.shared import Verb, messages, pairs, split_of, table
 from unskew.config import names_of, rebuilt
 from unskew.data.log import Log
-from unskew.data.split import Splitting, split
+from unskew.data.split import Split, Splitting, split
 from unskew.errors import BadInput
 
 if TYPE_CHECKING:
     from unskew.api import Model
 
 DEFAULT = "deps"
+WEIGHED = 5000  # training events whose weights are looked at after training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +56,9 @@ class Train(Verb):
     """How many threads torch uses; by default its own choice. The same number gives the same weights."""
     tensorboard: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
     """Also write the records for TensorBoard, into a folder of this run alone (extra `tensorboard`)."""
-    splitting: OmitArgPrefixes[Splitting] = field(default_factory=Splitting)
-    training: Suppress[Any] = None  # of the chosen model, as its config: see `train_of`
+    # Flags of the model that is named, and of its training: see `train_of`. A refitted run has them already.
+    splitting: Suppress[Any] = None
+    training: Suppress[Any] = None
     config: Suppress[Any] = None
 
     def run(self) -> None:
@@ -69,16 +71,23 @@ class Train(Verb):
         if self.resume is not None and self.refit is not None:
             raise BadInput("--resume and --refit do not go together")
         folder = self.resume or self.out
+        if self.data is None and self.resume is None:
+            raise BadInput("expected DATA, a folder that `unskew prepare` made")
         if folder is None:
             raise BadInput(
                 "expected --out RUN, the folder of the new run (or --resume RUN to go on with one)"
             )
-        if self.data is None and self.resume is None:
-            raise BadInput("expected DATA, a folder that `unskew prepare` made")
-        trained = self._refit(folder) if self.refit is not None else self._train(folder)
-        self._told(trained, folder)
+        if self.preset is not None and (self.resume is not None or self.refit is not None):
+            raise BadInput("--preset is for new runs; this one has its settings already")
+        try:
+            trained, cut = self._refit(folder) if self.refit is not None else self._train(folder)
+        except KeyboardInterrupt:
+            if (folder / "config.json").is_file():
+                messages.print(f"what was learned is saved; go on with `unskew train --resume {folder}`")
+            raise
+        self._told(trained, cut, folder)
 
-    def _train(self, folder: Path) -> "Model":
+    def _train(self, folder: Path) -> "tuple[Model, Split]":
         from unskew.api import Model
         from unskew.api import split_of as split_of_config
         from unskew.run import read_config
@@ -99,24 +108,36 @@ class Train(Verb):
             )
         made = Model(self.model, self.config, self.training)
         chosen = read_config(folder)["chosen"] if self.resume is not None else None
-        return made.fit(cut, folder, self.resume is not None, self._on_record(), chosen=chosen)
+        return made.fit(cut, folder, self.resume is not None, self._on_record(), chosen=chosen), cut
 
-    def _refit(self, folder: Path) -> "Model":
+    def _refit(self, folder: Path) -> "tuple[Model, Split]":
         from unskew.api import load
 
         assert self.refit is not None
         assert self.data is not None
-        return load(self.refit).refit(Log.open(self.data), folder, self._on_record())
+        before = load(self.refit)
+        made = before.refit(Log.open(self.data), folder, self._on_record())
+        chosen = [f"{made.training.rounds} rounds"] if made.records else []
+        chosen += [f"{_named(name)} {_shown_value(made, name, value)}" for name, value in made.chosen.items()]
+        messages.print(
+            f"trained on everything, with {', '.join(chosen) or 'nothing to choose'}, as the validation "
+            "part of "
+            f"{self.refit} chose; no part is left to evaluate this run on",
+            soft_wrap=True,
+        )
+        return made, made.split
 
     def _on_record(self) -> Any:
         from unskew.tracking import tensorboard
 
         return None if self.tensorboard is None else tensorboard(self.tensorboard, self.resume is not None)
 
-    def _told(self, trained: "Model", folder: Path) -> None:
+    def _told(self, trained: "Model", cut: Split, folder: Path) -> None:
         """Show what was learned, round by round, and say what a user should know about it."""
         from unskew.run import read_card
 
+        if warning := _weights_warning(trained, cut):
+            messages.print(warning, soft_wrap=True)
         said, title = read_card(folder), f"{trained.name} -> {folder}"
         if not trained.records and trained.name.startswith("debiased-"):
             its = trained.name.removeprefix("debiased-")
@@ -130,11 +151,8 @@ def _shown(trained: "Model", said: dict[str, Any], title: str) -> Table:
 
     rounds = [record for record in trained.records if "valid" in record]
     if not rounds:
-        clock = trained.known_log.clock
         chosen = {
-            f"{by}: {name.removesuffix('_ticks').replace('_', ' ')}": (
-                clock.in_words(value) if name.endswith("_ticks") else f"{value:g}"
-            )
+            f"{by}: {_named(name)}": _shown_value(trained, name, value)
             for by, state in said["chosen"].items()
             for name, value in state.items()
         }
@@ -150,6 +168,27 @@ def _shown(trained: "Model", said: dict[str, Any], title: str) -> Table:
         ]
         rows.append((str(record["round"]), *(f"{record['losses'][name]:.4f}" for name in losses), *scores))
     return table(f"{title} (* the best round by each version of the validation part)", head, rows)
+
+
+def _named(name: str) -> str:
+    return name.removesuffix("_ticks").replace("_", " ")
+
+
+def _shown_value(trained: "Model", name: str, value: float) -> str:
+    """A number that validation chose; a span of time in days, where the log's times are dates."""
+    return trained.known_log.clock.in_words(value) if name.endswith("_ticks") else f"{value:g}"
+
+
+def _weights_warning(trained: "Model", cut: Split) -> str:
+    """One sentence where the propensity weights of a model do nothing, or where a few of them do all."""
+    from unskew.propensity.health import weighted_rows, weights_verdict
+
+    try:
+        clip = trained.propensity.clip
+    except BadInput:  # it has none
+        return ""
+    rows = weighted_rows(cut, WEIGHED, seed=0)
+    return weights_verdict(trained.propensities(cut.log, rows)["weight"], clip)
 
 
 def flag_of(arguments: list[str], flag: str) -> str | None:
@@ -174,6 +213,8 @@ def train_of(arguments: list[str]) -> type[Train]:
     their defaults, so that what is given and differs can be named."""
     from unskew.models.base import Training, model_named
 
+    if flag_of(arguments, "--refit") is not None:
+        return Train
     name, run = model_of(arguments), flag_of(arguments, "--resume")
     kind = model_named(name)
     names = names_of(kind.Config)
@@ -184,7 +225,8 @@ def train_of(arguments: list[str]) -> type[Train]:
                 f"{name}: {setting!r} is a setting of two of its parts, and a flag can mean only one; train "
                 "it from Python"
             )
-    defaults: dict[str, Any] = {"config": kind.Config(), "training": Training(**kind.recipe), "model": name}
+    defaults: dict[str, Any] = {"config": kind.Config(), "training": Training(**kind.recipe)}
+    defaults |= {"splitting": Splitting(), "model": name}
     if run is not None and not run.startswith("-"):
         from unskew.run import read_config
 

@@ -7,6 +7,7 @@ users.parquet, items.parquet  the caller's ids, with titles and features
 
 import json
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -130,13 +131,14 @@ def new_folder(target: Path) -> Iterator[Path]:
     """A temporary folder that replaces `target` if all goes well and is removed otherwise. Until then,
     `target` stays as it is."""
     _check_replaceable(target)
+    # Its name is known before it is there, so it is removed whenever an interrupt comes.
+    scratch = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-        scratch.chmod(0o755)
-    except OSError as error:
-        raise BadInput(f"{target}: cannot write there ({error.strerror})") from None
-    try:
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            scratch.mkdir(mode=0o755)
+        except OSError as error:
+            raise BadInput(f"{target}: cannot write there ({error.strerror})") from None
         yield scratch
         _check_replaceable(target)
         _swap(scratch, target)

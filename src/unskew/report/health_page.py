@@ -119,8 +119,8 @@ def _curve(view: View) -> Markup:
     return figure(
         drawing,
         f"{sum(point.rows for point in found.curve):,} events in {len(found.curve)} bins. If the estimates "
-        "were perfect, “true” would lie on “estimate”; if they were right but for a constant factor, on "
-        "“rescaled”.",
+        "were perfect, “true” would lie on “estimate”; if they were right but for a constant factor, "
+        "on “rescaled”.",
     )
 
 
