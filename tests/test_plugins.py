@@ -45,6 +45,8 @@ torch.set_num_threads(1)
 import unskew
 import toy
 
+from unskew.testing import check_model
+check_model(toy.Toy, toy.Toy.Config(width=4, history=6))
 data, folder = sys.argv[1:]
 split = unskew.split(unskew.Log.open(data))
 from unskew.create import create_model
@@ -152,7 +154,10 @@ def test_an_installed_package_brings_its_models_to_the_command_line(
         "nobody, nowhere",
         {"history": 50, "width": 8, "forgets": 0.5},
     )
-    assert [(code, err) for code, _, err in done] == [(0, "")] * 6
+    assert [code for code, _, _ in done] == [0] * 6
+    said = [err for _, _, err in done]
+    assert said.pop(1).startswith("The weights do nothing: 100.0 % of the events are clipped")
+    assert said == [""] * 5
     configs = [
         json.loads((tmp_path / model / "config.json").read_text())["config"]
         for model in ("toy", "debiased-toy")

@@ -126,7 +126,7 @@ class Table(Embeddings):
     """Embeddings whose unknown vector is always learned.
 
     When a log is split in time, the later part is full of ids that training never saw. What "unknown" means
-    is learned by hiding a share of the known ids while training (`hiding`). Masked positions get the same
+    is learned by hiding a share of the known ids while training (`hiding`). Masked positions get the unknown
     vector, too.
 
     hidden: the share of the ids that `hiding` hides.

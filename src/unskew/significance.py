@@ -101,7 +101,7 @@ def _check_comparable(group: list[Evaluation], metric: str) -> None:
             raise BadInput("the evaluations are not of the same data")
         same_users = np.array_equal(first.user, each.user)
         same_weights = np.array_equal(first.weights, each.weights)
-        if not same_users or not same_weights or not _same_rows(first, each):
+        if not same_users or not _same_rows(first, each) or not same_weights:
             raise BadInput("the evaluations are not of the same rows")
 
 
@@ -154,8 +154,7 @@ def paired_t(difference: Floats) -> float:
 def holm(p_values: dict[str, float]) -> dict[str, float]:
     """Holm's correction for several tests.
 
-    The k-th smallest of m p-values is multiplied by m - k + 1, and none may be smaller than the one before
-    it.
+    The k-th smallest of m p-values is multiplied by m - k + 1, and none may be smaller than the one before.
     """
     adjusted, highest = {}, 0.0
     for place, (name, p) in enumerate(sorted(p_values.items(), key=lambda pair: pair[1])):

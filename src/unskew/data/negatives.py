@@ -1,4 +1,4 @@
-"""Negatives: the items that a training context is compared with, drawn from what existed at its time."""
+"""Negatives: the items that a training context is compared with, drawn from those that existed then."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -11,54 +11,50 @@ from unskew.data.split import Split
 from unskew.data.views import Ints
 from unskew.errors import BadInput
 
-ROUNDS = 16  # of redrawing negatives that turn out to be positives, before the user's complement is listed
+# How often negatives that turn out to be positives are redrawn. After that, all items that the user does not
+# have are listed, and one of them is drawn.
+ROUNDS = 16
 
 
 class Positives:
-    """The training positives of all users, to ask what somebody has."""
+    """The training positives of all users, for looking up which items a user has."""
 
     def __init__(self, split: Split) -> None:
         log = split.log
         train = split.mask("train")[: log.positives]
-        self.items, self.known_items, self.users, self.view = (
-            len(log.items),
-            split.known_items,
-            log.users,
-            log.histories,
-        )
-        self.pairs = np.unique(
-            log.user[: log.positives][train].astype(np.int64) * self.items + log.item[: log.positives][train]
-        )
+        self.items, self.known_items = len(log.items), split.known_items
+        self.users, self.view = log.users, log.histories
+        user, item = log.user[: log.positives][train], log.item[: log.positives][train]
+        self.pairs = np.unique(user.astype(np.int64) * self.items + item)
 
     def has(self, user: Ints, item: Ints) -> NDArray[np.bool_]:
-        """Whether each user has each item, at whatever time; the two are broadcast."""
+        """Whether each user has each item, at any time. Users and items are broadcast."""
         return _among(self.pairs, user * self.items + item)
 
     def has_now(self, user_B: Ints, time_B: Ints, item_BC: Ints) -> NDArray[np.bool_]:
-        """Whether each user has each item at the very moment of the context."""
+        """Whether each user has each item at the very moment of the context, (B, C)."""
         _, moment_B = self.view.before(user_B, time_B)
-        place_B = np.minimum(moment_B, max(len(self._now) - 1, 0))
-        is_now_B = (moment_B < self.view.offsets[np.minimum(user_B, len(self.view) - 1) + 1]) & (
-            self.view.times[place_B] == time_B
-        )
+        position_B = np.minimum(moment_B, max(len(self._now) - 1, 0))
+        last_B = self.view.offsets[np.minimum(user_B, len(self.view) - 1) + 1]
+        is_now_B = (moment_B < last_B) & (self.view.times[position_B] == time_B)
         return np.asarray(is_now_B[:, None]) & _among(self._now, moment_B[:, None] * self.items + item_BC)
 
     @cached_property
     def _now(self) -> Ints:
-        """A number per moment of a user and item. Positives are sorted by user, time and item, so these
-        increase."""
+        """One number for each item at each moment of a user. Positives are sorted by user, time and item, so
+        these numbers increase."""
         return self.view.moments * self.items + self.view.ids
 
     def missing(self, user: int, item: int, existing: int, now: int | None) -> Ints:
-        """What a user with nearly everything does not have, this item aside: of what exists, or else of all
-        known items.
+        """The items that a user does not have, without the logged `item`. This is for users who have nearly
+        all.
 
-        With `now`, only what the user takes at that very moment is had.
+        existing: the items below this code are searched first, and all known items only if none of these is
+            left.
+        now: if given, only the items that the user has at this very moment count as had.
         """
-        own = (
-            self.pairs[slice(*np.searchsorted(self.pairs, [user * self.items, (user + 1) * self.items]))]
-            - user * self.items
-        )
+        first, last = np.searchsorted(self.pairs, [user * self.items, (user + 1) * self.items])
+        own = self.pairs[first:last] - user * self.items
         if now is not None:
             own = own[self.has_now(np.array([user]), np.array([now]), own[None])[0]]
         has = np.append(own, item)
@@ -74,46 +70,45 @@ class Positives:
 
 
 def _among(increasing: Ints, wanted: Ints) -> NDArray[np.bool_]:
+    """Which wanted numbers are among these, which increase."""
     if not len(increasing):
         return np.zeros(wanted.shape, bool)
-    place = np.minimum(np.searchsorted(increasing, wanted), len(increasing) - 1)
-    return np.asarray(increasing[place] == wanted)
+    position = np.minimum(np.searchsorted(increasing, wanted), len(increasing) - 1)
+    return np.asarray(increasing[position] == wanted)
 
 
 class Draw(NamedTuple):
-    """What is known when the other candidates of B training contexts are drawn."""
+    """What is known when negatives are drawn for B training contexts."""
 
     random: np.random.Generator
     user_B: Ints
-    item_B: Ints  # the logged ones
+    item_B: Ints  # the logged items
     time_B: Ints
-    existing_B: Ints  # known items that existed before: those with a code below
-    wanted: int  # per context
+    existing_B: Ints  # how many known items existed before: those with a smaller code
+    wanted: int  # how many negatives each context gets
     epoch: int
     positives: Positives
-    repeats: bool = False  # whether a user's past items are candidates
+    repeats: bool = False  # whether items that a user has had before are candidates
 
 
 Drawing = Callable[[Draw], Ints]
 
 
 def uniform_negatives(draw: Draw) -> Ints:
-    """Uniform over the known items that existed before, without what the user has.
+    """Draw uniformly from the known items that existed before, except those that the user has, (B, wanted).
 
-    Where past items are hidden, what the user has is all of the user's training positives. Where repeats are
-    part of the task,
-    it is only what the user takes at this very moment: past items are drawn, too, or being in the history
-    would mean positive.
+    If repeats are hidden, the user has all items of his or her training positives. If repeats are part of the
+    task, the user has only the items of this very moment. Past items are then drawn, too, because otherwise
+    every candidate that is in the history would be a positive.
     """
     user, item, existing = draw.user_B[:, None], draw.item_B[:, None], draw.existing_B[:, None]
     shape = (len(user), draw.wanted)
 
     def clashing(drawn: Ints) -> NDArray[np.bool_]:
-        own = (
-            draw.positives.has_now(draw.user_B, draw.time_B, drawn)
-            if draw.repeats
-            else draw.positives.has(user, drawn)
-        )
+        if draw.repeats:
+            own = draw.positives.has_now(draw.user_B, draw.time_B, drawn)
+        else:
+            own = draw.positives.has(user, drawn)
         return np.asarray(own | (drawn == item))
 
     drawn = (draw.random.random(shape) * existing).astype(np.int64)
@@ -122,21 +117,21 @@ def uniform_negatives(draw: Draw) -> Ints:
         if not clash.any():
             return drawn
         drawn = np.where(clash, (draw.random.random(shape) * existing).astype(np.int64), drawn)
-    for context, place in np.argwhere(clashing(drawn)):
+    for context, column in np.argwhere(clashing(drawn)):
         who, what, most, when = (
             int(of[context]) for of in (draw.user_B, draw.item_B, draw.existing_B, draw.time_B)
         )
         missing = draw.positives.missing(who, what, most, when if draw.repeats else None)
-        drawn[context, place] = draw.random.choice(missing)
+        drawn[context, column] = draw.random.choice(missing)
     return drawn
 
 
 def uniform_items(draw: Draw) -> Ints:
-    """Uniform over the known items that existed before, the user's own positives included, without the logged
-    one."""
+    """Draw uniformly from the known items that existed before, except the logged one, (B, wanted). The user's
+    own positives are drawn, too."""
     item = draw.item_B[:, None]
-    # Where the logged one is all there was, over all known items.
+    # If no other item than the logged one existed, all known items are candidates.
     choice = np.where(draw.existing_B > 1, draw.existing_B, draw.positives.known_items)[:, None]
-    # One fewer to choose from, and those from the logged one on are one further.
+    # Draw from one item fewer, and move those from the logged one on up by one.
     drawn = (draw.random.random((len(item), draw.wanted)) * (choice - 1)).astype(np.int64)
     return np.asarray(drawn + (drawn >= item))

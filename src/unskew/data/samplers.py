@@ -1,4 +1,4 @@
-"""Samplers: seeded, resumable walks over the training part that hand out batches."""
+"""Samplers: seeded walks over the training part that hand out batches and can be stopped and resumed."""
 
 import math
 from collections.abc import Iterator
@@ -16,56 +16,59 @@ from unskew.data.split import Split
 from unskew.data.views import AUDIENCE, HISTORY, PAD, Ints, Sequences
 from unskew.errors import BadInput
 
-# Rows (or sequences) of so many batches are sorted by length together: enough to trim well, few enough to
-# keep batches random.
+# How many batches' worth of rows (or sequences) are sorted by length together: enough for little padding, few
+# enough for batches to stay random.
 POOL_OF_ROWS, POOL_OF_SEQUENCES = 64, 32
 
 
 class BatchSource(Protocol):
-    """Whatever hands out the batches of a training phase, epoch by epoch, and can be stopped and restored."""
+    """Anything that hands out the batches of a training phase, epoch by epoch, and can be restored."""
 
-    step: int  # batches of the current epoch that were handed out
+    step: int  # how many batches of the current epoch were handed out
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """The number of batches in an epoch."""
 
     def epoch(self) -> Iterator[Any]:
         """The rest of the current epoch."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is needed to go on exactly here, as plain numbers and words."""
+        """All that is needed to continue exactly here, as plain numbers and words."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a saved one stopped."""
+        """Continue where the saved source stopped."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How rows become batches."""
+    """How rows of the log become batches."""
 
     batch_size: int = 512
-    """Contexts in a batch."""
+    """The number of contexts in a batch."""
     negatives: int | None = None
-    """Sampled negatives per context. By default one where the log has fewer negatives of its own than
-    positives, else none."""
+    """How many negatives are sampled for each context. By default one where the log has fewer negatives of
+    its own than positives, and otherwise none."""
     history: int = HISTORY
-    """Past items of a user, the newest."""
+    """The number of past items of a user that a batch holds: the newest ones."""
     audience: int | None = AUDIENCE
-    """Past users of an item, the newest; all of them if None."""
+    """The number of past users of an item that a batch holds: the newest ones, or all of them if None."""
     positives_only: bool = False
-    """Leave out the rows that were shown and not clicked."""
+    """Whether to leave out rows that were shown and not clicked."""
     shared: bool = False
-    """Keep the rows of a user together, and let sequences share what they have in common: for what reads each
-    of them once."""
+    """Whether the rows of a user stay together, with histories and audiences as prefixes of rows that many
+    contexts share. This is for networks that read each row once."""
     seed: int = 0
-    """Of the order of the rows and of the negatives."""
+    """The seed of the order of the rows and of the negatives."""
 
 
 class Sampler:
     """An endless, seeded walk over the training rows that may be targets: `for batch in sampler.epoch()`.
 
-    Everything drawn is a function of (seed, epoch, step), so its whole state is two numbers, and a restored
-    sampler goes on exactly where the saved one stopped.
+    Everything drawn is a function of (seed, epoch, step), so the whole state is two numbers, and a restored
+    sampler continues exactly where the saved one stopped.
+
+    settings: how rows become batches.
+    drawing: how negatives are drawn.
     """
 
     def __init__(
@@ -85,22 +88,23 @@ class Sampler:
                 "repeats one"
             )
         positives = int(self.log.label[self.rows].sum())
-        self.negatives = (
-            settings.negatives if settings.negatives is not None else int(2 * positives > len(self.rows))
-        )
+        mostly_positives = 2 * positives > len(self.rows)
+        self.negatives = int(mostly_positives) if settings.negatives is None else settings.negatives
         self.epoch_number, self.step = 0, 0
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """The number of batches in an epoch."""
         return math.ceil(len(self.rows) / self.settings.batch_size)
 
     def state_dict(self) -> dict[str, Any]:
+        """The epoch, the step, and the settings that a restored sampler must share."""
         return {"epoch": self.epoch_number, "step": self.step, **self._identity()}
 
     def _identity(self) -> dict[str, Any]:
         return {**asdict(self.settings), "rows": len(self.rows)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where the saved sampler stopped; refuse if its settings or its rows differ."""
         for name, mine in self._identity().items():
             if state.get(name) != mine:
                 raise BadInput(f"the saved sampler had {name} {state.get(name)}, this one has {mine}")
@@ -111,8 +115,8 @@ class Sampler:
         plan = self._plan()
         while self.step < len(plan):
             made = self._batch(plan[self.step])
-            # Counted before the batch is handed out: a state saved while it is being trained on says that it
-            # was.
+            # The step is counted before the batch is handed out, so a state that is saved during its training
+            # step says that the batch is done.
             self.step += 1
             yield made
         self.epoch_number, self.step = self.epoch_number + 1, 0
@@ -121,66 +125,57 @@ class Sampler:
         return np.random.default_rng([self.settings.seed, self.epoch_number, *what])
 
     def _plan(self) -> list[Ints]:
-        """The rows of each batch: shuffled, then sorted by length within pools, and the batches shuffled
-        again; or user by user."""
+        """The rows of each batch. Rows are shuffled, sorted by length within pools, and the batches are
+        shuffled again; or, if shared, rows go user by user."""
         random, size = self._random(), self.settings.batch_size
         if self.settings.shared:
-            shuffled = np.argsort(
-                random.permutation(len(self.log.users))[self.log.user[self.rows]], kind="stable"
-            )
+            order_of_user = random.permutation(len(self.log.users))
+            shuffled = np.argsort(order_of_user[self.log.user[self.rows]], kind="stable")
         else:
             shuffled = random.permutation(len(self.rows))
             pool = np.arange(len(shuffled)) // (size * POOL_OF_ROWS)
             shuffled = shuffled[np.lexsort((self._lengths[shuffled], pool))]
-        # Neighbours in a batch must not be alike: some models compare each row with the next one.
+        # Neighbours in a batch must not have similar lengths: some models compare each row with the next one.
         batches = [
             self.rows[random.permutation(shuffled[at : at + size])] for at in range(0, len(shuffled), size)
         ]
-        return [batches[place] for place in random.permutation(len(batches))]
+        return [batches[number] for number in random.permutation(len(batches))]
 
     @cached_property
     def _lengths(self) -> NDArray[np.int64]:
-        start, end = self.log.histories.before(
-            self.log.user[self.rows], self.log.time[self.rows], self.settings.history
-        )
+        user, time = self.log.user[self.rows], self.log.time[self.rows]
+        start, end = self.log.histories.before(user, time, self.settings.history)
         return end - start
 
     def _batch(self, rows: Ints) -> Batch:
-        user, item, time = (
-            self.log.user[rows].astype(np.int64),
-            self.log.item[rows].astype(np.int64),
-            self.log.time[rows],
-        )
+        user, item = self.log.user[rows].astype(np.int64), self.log.item[rows].astype(np.int64)
+        time = self.log.time[rows]
         candidates, labels = item[:, None], self.log.label[rows][:, None].astype(np.float32)
         if self.negatives:
             existing = np.minimum(self.log.audiences.existing(time), self.split.known_items)
-            # At the very first moment nothing existed, so all known items are alike.
+            # At the very first moment no item existed; then all known items are candidates.
             existing = np.where(existing > 0, existing, self.split.known_items)
-            random, repeats = self._random(self.step + 1), self.split.repeats
-            drawn = self.drawing(
-                Draw(
-                    random,
-                    user,
-                    item,
-                    time,
-                    existing,
-                    self.negatives,
-                    self.epoch_number,
-                    self._positives,
-                    repeats,
-                )
+            draw = Draw(
+                random=self._random(self.step + 1),
+                user_B=user,
+                item_B=item,
+                time_B=time,
+                existing_B=existing,
+                wanted=self.negatives,
+                epoch=self.epoch_number,
+                positives=self._positives,
+                repeats=self.split.repeats,
             )
+            drawn = self.drawing(draw)
             clean = self.drawing is uniform_negatives
             has = np.zeros(drawn.shape) if clean else self._positives.has(user[:, None], drawn)
-            candidates, labels = (
-                np.concatenate([candidates, drawn], axis=1),
-                np.concatenate([labels, has], axis=1),
-            )
+            candidates = np.concatenate([candidates, drawn], axis=1)
+            labels = np.concatenate([labels, has], axis=1)
         make = batch_shared if self.settings.shared else batch
         made = make(self.log, user, time, candidates, labels, self.settings.history, self.settings.audience)
-        return (made if self.negatives else with_logged(made, self.log, rows))._replace(
-            epoch=self.epoch_number
-        )
+        if not self.negatives:
+            made = with_logged(made, self.log, rows)
+        return made._replace(epoch=self.epoch_number)
 
     @cached_property
     def _positives(self) -> Positives:
@@ -188,11 +183,14 @@ class Sampler:
 
 
 class SequenceSampler:
-    """An endless, seeded walk over all training sequences, cut into windows. Its state is two numbers, as the
-    Sampler's.
+    """An endless, seeded walk over all training sequences, cut into windows. Its state is two numbers, as
+    that of `Sampler`.
 
-    With `overlap`, a window begins with the last events of the one before, so that every event but a user's
-    first has a past in the window that it is a target of. Without `audience` only histories are walked.
+    batch_size: how many sequences are in a batch, of the view that has more of them.
+    history: the length of a window of a history.
+    audience: the length of a window of an audience; with 0 or None, only histories are walked.
+    overlap: how many of the last events of one window the next one begins with. Then every event but a user's
+        first has a past in the window in which it is a target.
     """
 
     def __init__(
@@ -206,40 +204,43 @@ class SequenceSampler:
     ) -> None:
         self.batch_size, self.seed = batch_size, seed
         self.log, self.views = split.log, (split.log.histories, split.log.audiences)
-        # Positives come first in a log and are sorted as its histories are, so a place in these is a row of
-        # the log.
-        self.wanted = (
-            np.ones(split.log.positives, bool)
-            if split.repeats
-            else ~split.log.repeated[: split.log.positives]
-        )
+        # Positives come first in a log and in the order of its histories, so a position in the table of
+        # histories is a row of the log.
+        if split.repeats:
+            self.wanted = np.ones(split.log.positives, bool)
+        else:
+            self.wanted = ~split.log.repeated[: split.log.positives]
         self.windows = [windows(split.log.histories, split.known_users, history, split.train_end, overlap)]
         if audience:
             self.windows.append(windows(split.log.audiences, split.known_items, audience, split.train_end))
         self.epoch_number, self.step = 0, 0
 
     def __len__(self) -> int:
+        """The number of batches in an epoch."""
         return max(-(-len(found.start) // self.batch_size) for found in self.windows)
 
     def state_dict(self) -> dict[str, int]:
+        """The epoch and the step."""
         return {"epoch": self.epoch_number, "step": self.step}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
+        """Continue where the saved sampler stopped."""
         self.epoch_number, self.step = state["epoch"], state["step"]
 
     def epoch(self) -> Iterator[SequenceBatch]:
-        plans = [self._plan(place) for place in range(len(self.windows))]
+        """The rest of the current epoch; all of it, unless a state was restored in the middle."""
+        plans = [self._plan(number) for number in range(len(self.windows))]
         while self.step < len(self):
             made = self._batch([plan[self.step] for plan in plans])
             self.step += 1
             yield made
         self.epoch_number, self.step = self.epoch_number + 1, 0
 
-    def _plan(self, place: int) -> list[Ints]:
-        """The windows of each batch. Both views have the same number of batches, so the smaller one has
-        smaller batches."""
-        random = np.random.default_rng([self.seed, self.epoch_number, 100 + place])
-        start, end = self.windows[place].start, self.windows[place].end
+    def _plan(self, number: int) -> list[Ints]:
+        """The windows of each batch, of one view (0 is histories, 1 is audiences). Both views have the same
+        number of batches, so the smaller view has smaller batches."""
+        random = np.random.default_rng([self.seed, self.epoch_number, 100 + number])
+        start, end = self.windows[number].start, self.windows[number].end
         shuffled = random.permutation(len(start))
         pool = np.arange(len(shuffled)) * len(self) // (POOL_OF_SEQUENCES * max(len(shuffled), 1))
         shuffled = shuffled[np.lexsort(((end - start)[shuffled], pool))]
@@ -269,8 +270,8 @@ class SequenceSampler:
             epoch=self.epoch_number,
         )
 
-    def _read(self, place: int, chosen: Ints) -> "_Read":
-        view, found = self.views[place], self.windows[place]
+    def _read(self, number: int, chosen: Ints) -> "_Read":
+        view, found = self.views[number], self.windows[number]
         owner, start, end, first = (column[chosen] for column in found)
         ids = view.padded(start, end).astype(np.int64)
         event = end[:, None] - ids.shape[1] + np.arange(ids.shape[1])
@@ -283,39 +284,42 @@ class SequenceSampler:
 
 
 class _Read(NamedTuple):
-    """Windows as tables: whose they are, ids, times, events, how many events are before each, and the first
-    event of each window that is to be predicted."""
+    """Windows as tables, one row per window, padded on the left."""
 
-    owner: Ints
+    owner: Ints  # the user or the item whose sequence a window is cut from
     ids: Ints
     time: Ints
-    event: Ints
-    past: Ints
-    first: Ints
+    event: Ints  # the position of each event in the table of the view
+    past: Ints  # how many events of the window are strictly before each
+    first: Ints  # the first event of each window that is to be predicted
 
     @classmethod
     def nothing(cls) -> "_Read":
+        """No windows at all."""
         none, empty = np.zeros(0, np.int64), np.zeros((0, 0), np.int64)
         return cls(none, empty, empty, empty, empty, none)
 
 
 class Windows(NamedTuple):
-    """Pieces of sequences: whose each is, where it starts and ends, and where the events begin that it is
-    there to predict."""
+    """Pieces of sequences: `ids[start:end]` of a view, each with its owner."""
 
-    owner: Ints
+    owner: Ints  # the user or the item whose sequence it is
     start: Ints
     end: Ints
-    first: Ints
+    first: Ints  # the first event to be predicted; events before it are only read
 
 
 def windows(view: Sequences, known: int, length: int, train_end: int, overlap: int = 0) -> Windows:
-    """Each known entity's events before the end of training, cut into pieces of about `length`, the newest
-    piece full.
+    """Cut each known entity's events before the end of training into windows of about `length` events. The
+    newest window is full, and the oldest may be shorter.
 
-    With `overlap`, each piece also has at least so many events before it, and no cut parts events of one
-    moment, so that a piece holds the past of each of its events; a moment of more than `length` events is a
-    piece of its own, however long. Without it no piece is longer than `length`.
+    Without `overlap` no window is longer than `length`. With `overlap`, each window also begins with at least
+    so many events before those it predicts, and no cut separates events of one moment. So a window holds the
+    past of each event that it predicts. A moment with more than `length` events is a window of its own,
+    however long.
+
+    view: the sequences that are cut.
+    known: how many entities are known; their codes are below this.
     """
     oldest, end = view.before(np.arange(known), train_end)
     owner = np.flatnonzero(end > oldest)
@@ -323,13 +327,13 @@ def windows(view: Sequences, known: int, length: int, train_end: int, overlap: i
     while len(owner):
         first = np.maximum(oldest, end - length)
         moment = view.moments[first]
-        # A cut within a moment moves to its end, and if nothing is left then, to its beginning.
+        # A cut within a moment moves to the end of the moment or, if nothing would be left, to its beginning.
         _, after = view.before(owner, view.times[first] + 1)
         cut = np.where(moment == first, first, after)
         single = cut >= end
         cut = np.where(single, moment if overlap else first, cut)
         start = np.maximum(oldest, cut - np.where(single & (overlap > 0), max(length, overlap), overlap))
-        # What is left of the sequence may be no longer than the overlap: then it belongs to this piece.
+        # If what is left of the sequence is no longer than the overlap, it belongs to this window.
         last = cut - oldest <= overlap
         found.append((owner, np.where(last, oldest, start), end, np.where(last, oldest, cut)))
         owner, oldest, end = owner[~last], oldest[~last], cut[~last]

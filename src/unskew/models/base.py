@@ -1,5 +1,8 @@
-"""What every model is: scores for B contexts times C candidates, and the stages in which it learns.
-Registered by being there."""
+"""What every model has: scores for B contexts times C candidates, and the stages in which it learns.
+
+A model is registered by the definition of its class. `Recommender` is the base of all models; `DotProduct`
+and `NextItem` are bases for the two most common kinds.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -25,48 +28,55 @@ from unskew.losses import cross_entropy
 M = TypeVar("M", bound="Recommender")
 
 MODELS: dict[str, type["Recommender"]] = {}
-FAMILIES: dict[
-    str, Callable[[type["Recommender"]], type["Recommender"]]
-] = {}  # makes `family-model` of a model
+# For the name of a family, what makes the model `family-NAME` of the model NAME.
+FAMILIES: dict[str, Callable[[type["Recommender"]], type["Recommender"]]] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """The settings of a model."""
+    """The settings of a model. Each model has a subclass of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryConfig(ModelConfig):
-    """What every model has that reads the user's past."""
+    """The settings of a model that reads the user's past."""
 
     history: AtLeast1 = HISTORY
-    """Past items of a user that the model reads, the newest."""
+    """The number of past items of a user that the model reads: the newest ones."""
 
 
 def adam(
     parameters: Iterable[nn.Parameter], learning_rate: float, weight_decay: float
 ) -> torch.optim.Optimizer:
+    """The Adam optimizer, which phases use if they name no other."""
     return torch.optim.Adam(parameters, lr=learning_rate, weight_decay=weight_decay, fused=True)
 
 
+# What `Phase.batches` may be.
 Kind = Literal["pairs", "positives", "prefixes", "histories", "sequences"]
 Batches = Kind | Callable[[Split, int], BatchSource]
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One kind of training epoch: which batches, which loss, and which parameters it changes.
+    """One kind of training epoch: which batches it reads, which loss it has, which parameters it changes.
 
-    batches: what the loss is given. A function of a split and a seed makes batches of any other kind.
-        `pairs`      rows of the log, clicked or not, with sampled negatives where the log has few (Batch)
+    name: the name of the phase in the records of a run.
+    batches: what the loss is given: one of these kinds, or whatever a function of a split and a seed makes.
+        `pairs`      rows of the log, clicked or not, with sampled negatives if the log has few (Batch)
         `positives`  only the clicked rows, each with as many negatives as the phase asks for (Batch)
-        `prefixes`   as pairs, user by user; every history and audience is a prefix of a row that is read once
-                     (Batch with `shared`)
+        `prefixes`   as `pairs`, but user by user: every history and every audience is a prefix of a row that
+                     the model reads once (Batch with `shared`)
         `histories`  whole histories of users, cut into windows; each event is a target once (SequenceBatch)
-        `sequences`  whole histories of users and audiences of items (SequenceBatch)
-    negatives: how many are drawn per context where the training settings do not say; 0 is final.
-    weighted: whether its terms are observed pairs, which a propensity may weight.
-    past: the most past items and past users that its batches hold; by default what the model reads.
+        `sequences`  whole histories of users and whole audiences of items (SequenceBatch)
+    loss: the loss of such a batch.
+    parameters: the parameters that are trained.
+    epochs: how many epochs a round has.
+    negatives: how many negatives each context gets, unless the training settings say otherwise; 0 is final.
+    drawing: how negatives are drawn.
+    optimizer: makes the optimizer from parameters, learning rate and weight decay.
+    weighted: whether its terms are observed pairs, which may be weighted by a propensity.
+    past: how many past items and past users its batches hold at most; by default as many as the model reads.
     """
 
     name: str
@@ -83,12 +93,18 @@ class Phase:
 
 @dataclass(frozen=True)
 class Stage:
-    """Rounds of phases. An algorithm is data, not step counters: the one training loop walks through it."""
+    """A number of rounds, each of which goes through the same phases.
+
+    Stages describe a training algorithm as data, and one training loop walks through them.
+
+    validated: whether the validation part is ranked after each round, to stop early and to keep the best
+        weights.
+    """
 
     name: str
     phases: tuple[Phase, ...]
     rounds: int
-    validated: bool = False  # after each round: early stopping, and the best weights are kept
+    validated: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,30 +130,31 @@ class Training:
     gradient_norm: Positive = 5.0
     """Gradients are clipped to this norm."""
     valid_rows: AtLeast0 = 2000
-    """How many positives of the validation part are ranked after each round; a fixed, seeded sample."""
+    """How many positives of the validation part are ranked after each round: a fixed, seeded sample."""
     choose_by: Literal["auto", "ordinary", "balanced", "shown"] = "auto"
     """Which version of the validation part chooses the weights that recommend. The best weights by each
     version are kept, and every test is evaluated with the weights that its own version chose. `auto` is
     `balanced` for models that debias and `ordinary` for the others."""
     seed: AtLeast0 = 0
-    """The seed of everything random: first weights, batches, negatives, dropout."""
+    """The seed of everything random: initial weights, order of batches, negatives and dropout."""
 
 
 class Recommender(nn.Module, ABC):
-    """A model: built for what is `known` of users and items, measured on a split, trained in stages.
+    """The base class of all models.
 
-    A subclass with a name is registered by being defined:
-    `class Mine(Recommender, name="mine", paper="..."): ...`
+    A model is built from what is `known` of users and items, counts what it needs on a split (`measure`), and
+    is trained in stages. A subclass that has a name is registered by being defined: `class Mine(Recommender,
+    name="mine", paper="..."): ...`. Its settings are its nested class `Config`.
     """
 
     name: ClassVar[str]
     paper: ClassVar[str]
     Config: ClassVar[type[ModelConfig]]
-    # The version of the validation part that chooses its weights, unless the training settings name one.
+    # Which version of the validation part chooses the model's weights, unless the training settings name one.
     choose_by: ClassVar[Criterion] = "ordinary"
-    # Defaults of the training settings, where they are not the usual ones.
+    # The model's own defaults of training settings.
     recipe: ClassVar[dict[str, Any]] = {}
-    # Named sets of settings; `paper` is what differs from the defaults in the model's paper.
+    # Named sets of settings. `paper` holds the values of the model's paper that differ from the defaults.
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
 
     def __init_subclass__(cls, *, name: str = "", paper: str = "", **keywords: Any) -> None:
@@ -157,59 +174,68 @@ class Recommender(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: Batch) -> Tensor:
-        """Logits (B, C). Labels are never read."""
+        """The logits of each candidate in each context, (B, C). It must not read the labels of the batch."""
 
     @abstractmethod
     def stages(self, rounds: int) -> tuple[Stage, ...]:
-        """How it learns, in at most so many validated rounds."""
+        """The stages in which the model learns.
+
+        rounds: the largest number of rounds of the validated stage.
+        """
 
     @property
     def history(self) -> int:
-        """Past items of a user that it reads."""
+        """How many past items of a user the model reads."""
         return int(getattr(self.config, "history", 0))
 
     @property
     def audience(self) -> int | None:
-        """Past users of an item that it reads; None is all of them."""
+        """How many past users of an item the model reads; None is all of them."""
         return int(getattr(self.config, "audience", 0))
 
     @property
     def window(self) -> int:
-        """Events of a user that are trained on together, where whole histories are."""
+        """How many events of a user are trained on together, in phases that read whole histories."""
         return self.history
 
     def measure(self, split: Split) -> None:
-        """Count on the training part what the model needs and no gradient learns, into its buffers. Called
-        once, before training; a stored run has the numbers among its weights."""
+        """Count on the training part what the model needs and no gradient learns, into its buffers.
+
+        This is called once, before training. A saved run holds the results among its weights.
+        """
 
     def options(self, split: Split) -> list[dict[str, Tensor]]:
-        """Entries of the state that no gradient can choose: validation tries each of these once, before
-        training."""
+        """Choices that no gradient can make, each as entries of the model's state.
+
+        Before training, each one is tried once on the validation part, and the best is kept.
+        """
         return []
 
     def catalog(self, log: Log, first: int, last: int) -> Catalog:
-        """Scores of all items at times from first to last. A faster one must give the same as `forward`."""
+        """The scores of all items at times from `first` up to `last`. A model may override this with
+        something faster that gives the same scores as `forward`."""
         return PlainCatalog(self.forward, log, self.audience)
 
     def statistics(self, batch: Batch) -> dict[str, float]:
-        """What a record of a round says about the model beside its losses, on a fixed sample of training
-        pairs."""
+        """Numbers about the model for the record of a round, beside its losses. The batch is a fixed sample
+        of training pairs."""
         return {}
 
     def reached(self) -> set[str]:
-        """Names of the parameters that some stage trains."""
+        """The names of the parameters that some stage trains."""
         trained = {id(p) for stage in self.stages(1) for phase in stage.phases for p in phase.parameters()}
         return {name for name, parameter in self.named_parameters() if id(parameter) in trained}
 
 
 def build(kind: type[M], split: Split, config: ModelConfig) -> M:
-    """A new network of this kind, made for a split and ready to be trained on it."""
+    """A new model of this kind, built for a split and ready to be trained on it."""
     network = kind(split.known, config)
     network.measure(split)
     return network
 
 
 def model_named(name: str) -> type[Recommender]:
+    """The model of this name, or the member of a family that it names, such as `debiased-sasrec`."""
     family, _, rest = name.partition("-")
     if name not in MODELS and family in FAMILIES and rest in MODELS:
         return FAMILIES[family](MODELS[rest])
@@ -223,7 +249,7 @@ def model_named(name: str) -> type[Recommender]:
 
 
 def parameters_of(*modules: nn.Module | nn.Parameter | None) -> list[nn.Parameter]:
-    """The parameters of some modules; what is not there has none."""
+    """The parameters of some modules, in this order; None has no parameters."""
     found: list[nn.Parameter] = []
     for module in modules:
         if isinstance(module, nn.Parameter):
@@ -234,16 +260,18 @@ def parameters_of(*modules: nn.Module | nn.Parameter | None) -> list[nn.Paramete
 
 
 class DotProduct(Recommender):
-    """Scores are dot products of a vector per context and a vector per item, so a catalogue costs one matrix
-    product."""
+    """A model whose scores are dot products of a vector per context and a vector per item.
+
+    The scores of the whole catalogue then cost only one matrix product.
+    """
 
     @abstractmethod
     def context(self, batch: Batch) -> Tensor:
-        """A vector per context, (B, D)."""
+        """A vector for each context, (B, D)."""
 
     @abstractmethod
     def vectors(self, item: Tensor) -> Tensor:
-        """A vector per item, (..., D)."""
+        """A vector for each item, (..., D)."""
 
     def forward(self, batch: Batch) -> Tensor:
         return torch.einsum("bd,bcd->bc", self.context(batch), self.vectors(batch.candidates_BC))
@@ -253,11 +281,14 @@ class DotProduct(Recommender):
 
 
 class NextItem(DotProduct):
-    """A network that reads a history once, oldest first, and has a state after each item of it: every prefix
-    at the cost of one.
+    """A network that reads a history once, oldest item first, and has a state after each item.
 
-    `encode` must be causal. Before the first item the state is a learned `start`, so that an empty history
-    has an answer, too; no paper of these models says what a new user gets.
+    `encode` must be causal, so that one pass gives the states of all prefixes. Before the first item the
+    state is a learned vector, `start`. It answers for an empty history; the papers of these models do not say
+    what a new user gets.
+
+    width: the width of the item embeddings and of the states.
+    deviation: the standard deviation of the initial item embeddings; by default 1 / sqrt(width).
     """
 
     def __init__(
@@ -269,14 +300,14 @@ class NextItem(DotProduct):
 
     @abstractmethod
     def encode(self, user_B: Tensor, ids_BL: Tensor) -> Tensor:
-        """A state after each item, (B, L, D), of histories that are padded on the right."""
+        """The state after each item, (B, L, D), of histories that are padded on the right."""
 
     def beginning(self, user_B: Tensor) -> Tensor:
         """The state before the first item, (B, D)."""
         return self.start.expand(len(user_B), -1)
 
     def states(self, user_B: Tensor, ids_BL: Tensor) -> Tensor:
-        """States after 0, 1, ..., L items, (B, L + 1, D), of histories that are padded on the right."""
+        """The states after 0, 1, ..., L items, (B, L + 1, D), of histories that are padded on the right."""
         beginning = self.beginning(user_B)[:, None]
         return torch.cat([beginning, self.encode(user_B, ids_BL)], dim=1) if ids_BL.shape[1] else beginning
 
@@ -288,21 +319,17 @@ class NextItem(DotProduct):
         return self.items(item)
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
-        return (
-            Stage(
-                "train",
-                (Phase("next item", "histories", self.next_item_loss, self.parameters),),
-                rounds,
-                validated=True,
-            ),
-        )
+        phase = Phase("next item", "histories", self.next_item_loss, self.parameters)
+        return (Stage("train", (phase,), rounds, validated=True),)
 
     def next_item_loss(self, batch: SequenceBatch) -> Tensor:
-        """The loss of each event given those strictly before it: one pass yields every prefix."""
+        """The mean loss of each event given those strictly before it. One pass gives the states of all
+        prefixes."""
         row_N, past_N, target_N, weight_N = batch.targets()
         states_BLD = self.states(batch.user_B, read_before(batch.items_BL, past_N))
         return self.loss_of(states_BLD[row_N, past_N], target_N, weight_N)
 
     def loss_of(self, states_ND: Tensor, targets_N: Tensor, weight_N: Tensor | None) -> Tensor:
-        """The weighted mean over targets; by default, of cross-entropy among all items."""
+        """The weighted mean loss of targets, given the states before them: cross-entropy among all items,
+        unless overridden."""
         return cross_entropy(states_ND, self.items.table(), targets_N, weight_N) / max(len(targets_N), 1)

@@ -1,15 +1,26 @@
 """BST: Behavior Sequence Transformer for E-commerce Recommendation in Alibaba (Chen et al., DLP-KDD 2019).
 
-The candidate is put behind the history, one transformer block reads both, and a tower reads all of its
-outputs. So the candidate changes what every past item becomes, and each (history, candidate) is a pass of its
-own; what it cannot change is shared.
+The candidate is appended to the history, one transformer block reads both, and an MLP reads all of the
+block's outputs:
 
-Variant    the paper's: the candidate inside the block, all outputs flattened, those of padding zeroed.
-           (DeepCTR keeps it outside, Torch-RecHub reads only its place, and DEPS' BST means over outputs.)
-Places     concatenated to items, as summaries of the paper say. They are numbers counted from the candidate,
-           0, to the past: the paper has the time between the two, which a batch does not know.
-Smaller    rows of 32, 4 heads for 8, a tower of 256-128-64 for 1024-512-256; no categories, no features of
-           the user; attention weights are not dropped; Adam for Adagrad.
+    z_1, ..., z_L, z_c = Block([e_1; p_L], ..., [e_L; p_1], [e_c; p_0]),    score(c) = MLP([z_1; ...; z_L; z_c])
+
+    e_1 ... e_L  the embeddings of the history, oldest first; e_c that of the candidate
+    p_k          the embedding of position k, counted back from the candidate
+    [a; b]       concatenation
+
+So the candidate changes the output at every past item, and each pair of history and candidate needs a pass of
+its own. What the candidate cannot change is computed once and shared.
+
+What was decided where the paper is silent or its reimplementations differ:
+
+Variant    As in the paper, the candidate is inside the block, and all outputs are flattened, with those of
+           padding set to zero. (DeepCTR keeps the candidate outside, Torch-RecHub reads only its position,
+           and the BST of the DEPS paper takes the mean of the outputs.)
+Positions  They are concatenated to items, as summaries of the paper say. Positions are counted back from the
+           candidate, which is 0; the paper has the time between the two instead.
+Smaller    Width 32, 4 heads instead of 8, an MLP of 256-128-64 instead of 1024-512-256. There are no
+           categories and no features of the user. Attention weights are not dropped. Adam replaces Adagrad.
 """
 
 from dataclasses import dataclass
@@ -28,27 +39,31 @@ from unskew.layers import Dropout, Embeddings, is_real
 from unskew.losses import weighted_mean
 from unskew.models.base import HistoryConfig, Phase, Recommender, Stage
 
-TOGETHER = 1 << 13  # places of a catalogue whose states are held at once: they stay in the cache
+TOGETHER = 1 << 13  # positions whose states a catalogue holds at once: few enough to stay in the cache
 
 
 class BST(Recommender, name="bst", paper="Chen et al., Behavior Sequence Transformer, DLP-KDD 2019"):
+    """A transformer block over a history and one candidate behind it."""
+
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
+        """The settings of BST."""
+
         history: AtLeast1 = 20
-        """Past items of a user that the model reads, the newest."""
+        """The number of past items of a user that the model reads: the newest ones."""
         width: AtLeast1 = 32
-        """Width of the block: an item and its place beside each other."""
+        """The width of the transformer block: that of an item and its position beside each other."""
         place_width: AtLeast1 = 8
-        """How much of it the place has."""
+        """The part of this width that belongs to the position."""
         heads: AtLeast1 = 4
-        """Heads of the attention."""
+        """The number of attention heads."""
         inner: AtLeast1 = 64
-        """Width of the feed-forward part of the block."""
+        """The width of the feed-forward layer of the block."""
         hidden: AtLeast1 = 256
-        """Width of the tower's first hidden layer; each of the two others is half as wide as the one
+        """The width of the first hidden layer of the MLP; each of the other two is half as wide as the one
         before."""
         dropout: Dropped = 0.2
-        """Share of activations dropped in the block."""
+        """The share of activations that dropout sets to zero in the block."""
 
     config: Config
     recipe: ClassVar[dict[str, Any]] = {"batch_size": 256}
@@ -70,23 +85,23 @@ class BST(Recommender, name="bst", paper="Chen et al., Behavior Sequence Transfo
             leaky, nn.Linear(first, second), leaky, nn.Linear(second, third), leaky, nn.Linear(third, 1)
         )
 
-    # What belongs to a history, what belongs to a candidate, and what only the two have
+    # What depends on the history alone, on the candidate alone, and on both
 
     def past(self, history_BL: Tensor) -> "Past":
+        """The part of the attention that depends on the histories alone."""
         B, L = history_BL.shape
-        places_BLP = self.positions[1 : L + 1].flip(0).expand(B, -1, -1)
-        return self.attention.past(
-            torch.cat([self.items(history_BL), places_BLP], dim=2), is_real(history_BL)
-        )
+        positions_BLP = self.positions[1 : L + 1].flip(0).expand(B, -1, -1)
+        x_BLD = torch.cat([self.items(history_BL), positions_BLP], dim=2)
+        return self.attention.past(x_BLD, is_real(history_BL))
 
     def candidate(self, item_BC: Tensor) -> "Candidate":
-        return self.attention.candidate(
-            torch.cat([self.items(item_BC), self.positions[0].expand(*item_BC.shape, -1)], dim=2)
-        )
+        """The part of the attention that depends on the candidates alone."""
+        position_BCP = self.positions[0].expand(*item_BC.shape, -1)
+        return self.attention.candidate(torch.cat([self.items(item_BC), position_BCP], dim=2))
 
     def states(self, past: "Past", candidate: "Candidate") -> tuple[Tensor, Tensor]:
-        """The block's outputs at the past items, (B, C, L, D), zero for nobody; and at the candidate, (B, C,
-        D)."""
+        """The block's outputs at the past items, (B, C, L, D), zero for padding, and at the candidates, (B,
+        C, D)."""
         by_past_BCLD, by_candidate_BCD = self.attention(past, candidate)
         at_past_BCLD = self._block(past.x_BLD[:, None], by_past_BCLD)
         if not bool(past.real_BL.all()):
@@ -94,21 +109,20 @@ class BST(Recommender, name="bst", paper="Chen et al., Behavior Sequence Transfo
         return at_past_BCLD, self._block(candidate.x_BCD, by_candidate_BCD)
 
     def _block(self, x: Tensor, read: Tensor) -> Tensor:
+        """The output of the block, given its input x and what attention has read."""
         x = self.after_attention(self.dropout(read).add_(x))
         inner = functional.leaky_relu(self.widen(x), inplace=True)
         return self.after_inner(self.dropout(self.narrow(inner)).add_(x))
 
     def join(self, past: "Past", candidate: "Candidate") -> Tensor:
+        """The logits of all candidates of each history, (B, C)."""
         at_past_BCLD, at_candidate_BCD = self.states(past, candidate)
         flat, width = at_past_BCLD.flatten(2), self.config.width
-        # Who is not in the longest history is zero in all of them, and need not be multiplied.
-        of_past, of_candidate = (
-            self.first.weight[:, -width - flat.shape[2] : -width],
-            self.first.weight[:, -width:],
-        )
-        hidden_BCF = functional.linear(at_candidate_BCD, of_candidate, self.first.bias).add_(
-            functional.linear(flat, of_past)
-        )
+        # Positions beyond the longest history of the batch are zero, so their weights are left out.
+        of_past = self.first.weight[:, -width - flat.shape[2] : -width]
+        of_candidate = self.first.weight[:, -width:]
+        hidden_BCF = functional.linear(at_candidate_BCD, of_candidate, self.first.bias)
+        hidden_BCF.add_(functional.linear(flat, of_past))
         return self.rest(hidden_BCF).squeeze(2)
 
     def forward(self, batch: Batch) -> Tensor:
@@ -120,31 +134,29 @@ class BST(Recommender, name="bst", paper="Chen et al., Behavior Sequence Transfo
     # How it learns
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
-        return (
-            Stage(
-                "train", (Phase("clicks", "pairs", self.click_loss, self.parameters),), rounds, validated=True
-            ),
-        )
+        phase = Phase("clicks", "pairs", self.click_loss, self.parameters)
+        return (Stage("train", (phase,), rounds, validated=True),)
 
     def click_loss(self, batch: Batch) -> Tensor:
+        """The binary cross-entropy of clicks, as a weighted mean over pairs."""
         terms_BC = functional.binary_cross_entropy_with_logits(self(batch), batch.labels_BC, reduction="none")
         return weighted_mean(terms_BC, batch.weight_BC)
 
 
 class Past(NamedTuple):
-    """A history before any candidate is there. H heads of width E."""
+    """What attention makes of a history without a candidate. There are H heads of width E."""
 
     x_BLD: Tensor
     real_BL: Tensor
     query_BHLE: Tensor
     key_BHLE: Tensor
     value_BHLE: Tensor
-    read_BHLE: Tensor  # what each past item finds in the history ...
-    normaliser_BHL: Tensor  # ... and the logarithm of the sum that its attention was divided by
+    read_BHLE: Tensor  # what each past item reads from the history
+    normaliser_BHL: Tensor  # the logarithm of the softmax normaliser of that attention
 
 
 class Candidate(NamedTuple):
-    """A candidate before any history is there. With B = 1 the same for all contexts."""
+    """What attention makes of a candidate without a history. With B = 1 it serves all contexts."""
 
     x_BCD: Tensor
     query_BHCE: Tensor
@@ -153,10 +165,10 @@ class Candidate(NamedTuple):
 
 
 class CandidateAttention(nn.Module):
-    """Self-attention of a history with one candidate behind it, for many candidates.
+    """Self-attention over a history with one candidate behind it, for many candidates at once.
 
-    One more key changes an attention that is known without it by little: it takes a share, and leaves the
-    rest as it was.
+    The attention among past items is computed without the candidate. The candidate then adds one more key to
+    it, which takes a share and scales the rest down.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -165,49 +177,43 @@ class CandidateAttention(nn.Module):
         self.query_key_value, self.attended = nn.Linear(width, 3 * width), nn.Linear(width, width)
 
     def past(self, x_BLD: Tensor, real_BL: Tensor) -> Past:
+        """What depends on the history alone."""
         query, key, value = self._heads(x_BLD)
         scores_BHLL = query @ key.transpose(2, 3) * self.scale
-        # A row of nobody looks at its padding: attention over nothing is not a number. Its states are never
-        # read.
+        # An empty row attends to its padding, because attention over nothing is not a number. Nothing reads
+        # the states of such a row.
         unseen_BL = ~real_BL & real_BL.any(1, keepdim=True)
         scores_BHLL = scores_BHLL.masked_fill(unseen_BL[:, None, None], -torch.inf)
-        return Past(
-            x_BLD, real_BL, query, key, value, scores_BHLL.softmax(3) @ value, scores_BHLL.logsumexp(3)
-        )
+        read_BHLE, normaliser_BHL = scores_BHLL.softmax(3) @ value, scores_BHLL.logsumexp(3)
+        return Past(x_BLD, real_BL, query, key, value, read_BHLE, normaliser_BHL)
 
     def candidate(self, x_BCD: Tensor) -> Candidate:
+        """What depends on the candidate alone."""
         return Candidate(x_BCD, *self._heads(x_BCD))
 
     def _heads(self, x_BLD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        query, key, value = (
-            self.query_key_value(x_BLD)
-            .view(*x_BLD.shape[:2], 3, self.heads, x_BLD.shape[2] // self.heads)
-            .permute(2, 0, 3, 1, 4)
-        )
+        B, L, D = x_BLD.shape
+        parts = self.query_key_value(x_BLD).view(B, L, 3, self.heads, D // self.heads)
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
         return query, key, value
 
     def forward(self, past: Past, candidate: Candidate) -> tuple[Tensor, Tensor]:
-        """What each past item finds, (B, C, L, D), and what the candidate finds, (B, C, D)."""
-        by_past_BCLHE, by_candidate_BCHE = (
-            self.read_by_past(past, candidate),
-            self.read_by_candidate(past, candidate),
-        )
+        """What each past item reads, (B, C, L, D), and what the candidate reads, (B, C, D)."""
+        by_past_BCLHE = self.read_by_past(past, candidate)
+        by_candidate_BCHE = self.read_by_candidate(past, candidate)
         return self.attended(by_past_BCLHE.flatten(3)), self.attended(by_candidate_BCHE.flatten(2))
 
     def read_by_past(self, past: Past, candidate: Candidate) -> Tensor:
-        """(B, C, L, H, E)"""
+        """What each past item reads from the history and the candidate, by head, (B, C, L, H, E)."""
         scores_BHLC = past.query_BHLE @ candidate.key_BHCE.transpose(2, 3) * self.scale
-        share_BCLH = (
-            torch.sigmoid(scores_BHLC - past.normaliser_BHL[..., None]).permute(0, 3, 2, 1).contiguous()
-        )
-        known_B1LHE, new_BC1HE = (
-            past.read_BHLE.transpose(1, 2)[:, None],
-            candidate.value_BHCE.transpose(1, 2)[:, :, None],
-        )
+        share_BHLC = torch.sigmoid(scores_BHLC - past.normaliser_BHL[..., None])
+        share_BCLH = share_BHLC.permute(0, 3, 2, 1).contiguous()
+        known_B1LHE = past.read_BHLE.transpose(1, 2)[:, None]
+        new_BC1HE = candidate.value_BHCE.transpose(1, 2)[:, :, None]
         return torch.lerp(known_B1LHE, new_BC1HE, share_BCLH[..., None])
 
     def read_by_candidate(self, past: Past, candidate: Candidate) -> Tensor:
-        """(B, C, H, E)"""
+        """What the candidate reads from the history and itself, by head, (B, C, H, E)."""
         scores_BHCL = candidate.query_BHCE @ past.key_BHLE.transpose(2, 3) * self.scale
         scores_BHCL = scores_BHCL.masked_fill(~past.real_BL[:, None, None], -torch.inf)
         itself_BHC1 = (candidate.query_BHCE * candidate.key_BHCE).sum(3, keepdim=True) * self.scale
@@ -216,25 +222,23 @@ class CandidateAttention(nn.Module):
 
 
 class SharingCatalog:
-    """All candidates once, each history once, and of the two together only what they have together."""
+    """A catalogue in which each candidate and each history is encoded once, and only what depends on both is
+    computed for every pair."""
 
     def __init__(self, model: BST, items: int) -> None:
         self.model, self.candidates = model, model.candidate(torch.arange(items)[None])
 
     def scores(self, context: Batch) -> Tensor:
-        return torch.cat(
-            [self._row(context.part(slice(at, at + 1)).history_BL) for at in range(len(context.user_B))]
-        )
+        return torch.cat([self._row(history_L[None]) for history_L in context.history_BL])
 
     def _row(self, history_1L: Tensor) -> Tensor:
+        """The logits of all items after one history, (1, items)."""
         past = self.model.past(history_1L[:, history_1L.shape[1] - int(is_real(history_1L).sum()) :])
         x, *parts = self.candidates
         size = max(1, TOGETHER // (1 + past.real_BL.shape[1]))
-        some = (slice(at, at + size) for at in range(0, x.shape[1], size))
-        return torch.cat(
-            [
-                self.model.join(past, Candidate(x[:, here], *(whole[:, :, here] for whole in parts)))
-                for here in some
-            ],
-            dim=1,
-        )
+        found = []
+        for at in range(0, x.shape[1], size):
+            some = slice(at, at + size)
+            candidates = Candidate(x[:, some], *(part[:, :, some] for part in parts))
+            found.append(self.model.join(past, candidates))
+        return torch.cat(found, dim=1)

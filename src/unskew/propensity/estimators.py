@@ -1,13 +1,19 @@
-"""How likely was a pair to be observed? Estimates P(o = 1) from the item view, the user view, frequencies or
-the log itself.
+"""Estimators of P(o = 1): how likely was a pair of user and item to be observed?
 
-    w = alpha / max(P(i, h_u), M) + (1 - alpha) / max(P(u, h_i), M)            (Theorem 1, eq. clip_prob_item,
-                                                                               clip_prob_user)
+They estimate it from the item view, from the user view, from frequencies, or take it from the log. A pair's
+weight is the inverse of its propensities (Theorem 1, with the clipping of eq. clip_prob_item,
+clip_prob_user):
 
-Symbols: h_u the history of the user, h_i the audience of the item, M the clip, alpha the weight of the item
-view. With the true propensities and M = 0 the weighted loss is unbiased, from either view and from any
-mixture of them. Raising M lowers the variance, at most (1/M - 1) delta^2 per pair (Theorem 2, for M <= 1/2),
-and adds bias. The weights carry no gradient.
+    w = alpha / max(P(i, h_u), M) + (1 - alpha) / max(P(u, h_i), M)
+
+    h_u    the history of the user; P(i, h_u) is the item view
+    h_i    the audience of the item; P(u, h_i) is the user view
+    M      the clip, the lower bound of propensities
+    alpha  the weight of the item view
+
+Bias: with the true propensities and M = 0 the weighted loss is unbiased, for either view and for any mixture
+    of them. Raising M adds bias. Variance: raising M lowers it, to at most (1/M - 1) delta^2 per pair
+    (Theorem 2, for M <= 1/2). The weights carry no gradient.
 """
 
 from abc import ABC, abstractmethod
@@ -22,14 +28,18 @@ from unskew.errors import BadInput
 from unskew.layers import Embeddings, is_real, read_before, states_after
 from unskew.losses import FULL_SOFTMAX, SAMPLES, cross_entropy
 
-BOUND = 512  # ids whose sum bounds the normaliser from below
+BOUND = 512  # how many ids are summed to bound the softmax normaliser from below
 
 Views = Literal["both", "item", "user"]
 Estimator = Literal["dual", "item", "user", "none", "item-pro", "user-pro", "item-user-pro", "logged"]
 
 
 class Propensity(nn.Module, ABC):
-    """P(o = 1) of each pair of a batch, and what it makes of them."""
+    """An estimator of P(o = 1) for each pair of a batch, and the weights that follow from it.
+
+    alpha: the weight of the item view, from 0 to 1.
+    clip: the lower bound of propensities (M), above 0.
+    """
 
     def __init__(self, alpha: float = 0.5, clip: float = 0.05) -> None:
         super().__init__()
@@ -40,26 +50,27 @@ class Propensity(nn.Module, ABC):
         self.alpha, self.clip = alpha, clip
 
     def measure(self, split: Split) -> None:
-        """Count on the training part what no gradient learns. Called once, before training."""
+        """Count on the training part what no gradient learns. This is called once, before training."""
 
     @abstractmethod
     def item_view(self, batch: Batch) -> Tensor | None:
-        """P(i, h_u) of each pair, (B, C); None where there is no such view."""
+        """P(i, h_u) of each pair, (B, C); None if the estimator has no item view."""
 
     @abstractmethod
     def user_view(self, batch: Batch) -> Tensor | None:
-        """P(u, h_i) of each pair, (B, C)."""
+        """P(u, h_i) of each pair, (B, C); None if the estimator has no user view."""
 
     def clipped(self, batch: Batch) -> tuple[Tensor | None, Tensor | None]:
-        """Both views, raised to at least the clip.   eq. clip_prob_item, clip_prob_user"""
-        item, user = self.item_view(batch), self.user_view(batch)
-        return None if item is None else item.clamp(min=self.clip), None if user is None else user.clamp(
-            min=self.clip
-        )
+        """The item view and the user view, raised to at least the clip (eq. clip_prob_item,
+        clip_prob_user)."""
+        views = self.item_view(batch), self.user_view(batch)
+        item, user = (None if view is None else view.clamp(min=self.clip) for view in views)
+        return item, user
 
     @torch.no_grad()
     def weights(self, batch: Batch) -> Tensor:
-        """Theorem 1 with clipped propensities. One view alone counts fully."""
+        """The weight of each pair (Theorem 1 with clipped propensities), (B, C). A single view has the full
+        weight."""
         item, user = self.clipped(batch)
         if item is None and user is None:
             return torch.ones(batch.candidates_BC.shape)
@@ -71,20 +82,19 @@ class Propensity(nn.Module, ABC):
 
     @torch.no_grad()
     def statistics(self, batch: Batch) -> dict[str, float]:
-        """Typical propensities, how many are clipped, and the spread of the weights."""
+        """For the record of a round: typical propensities, the share that is clipped, and the spread of the
+        weights."""
         weight = self.weights(batch)
         found = {"weight": float(weight.mean()), "weight_deviation": float(weight.std())}
         for name, view in (("item_view", self.item_view(batch)), ("user_view", self.user_view(batch))):
             if view is not None:
-                found |= {
-                    name: float(view.median()),
-                    f"{name}_clipped": float((view < self.clip).float().mean()),
-                }
+                found[name] = float(view.median())
+                found[f"{name}_clipped"] = float((view < self.clip).float().mean())
         return {name: round(value, 6) for name, value in found.items()}
 
 
 class Unit(Propensity):
-    """Everything was observed: no weights."""
+    """No weighting: every pair counts as observed with certainty."""
 
     def __init__(self) -> None:
         super().__init__(clip=1.0)
@@ -97,11 +107,12 @@ class Unit(Propensity):
 
 
 class SequenceGRU(nn.Module):
-    """Who comes next? A GRU over embeddings, a softmax over all ids. It trains the embeddings only if they
-    are its own.
+    """Predicts the next id of a sequence: a GRU over embeddings, and a softmax over all ids.
 
-    A learned start stands before every sequence, so the first element and an empty sequence have a
-    prediction, too.
+    A learned vector stands before every sequence, so there is a prediction of the first id and for an empty
+    sequence, too.
+
+    trains: whether the loss also trains the embeddings, which it should only if they belong to the estimator.
     """
 
     def __init__(self, width: int, layers: int, trains: bool = False) -> None:
@@ -113,29 +124,37 @@ class SequenceGRU(nn.Module):
         nn.init.normal_(self.start, std=width**-0.5)
 
     def outputs(self, ids_BL: Tensor, table: Embeddings) -> Tensor:
-        """y after 0, 1, ..., L elements of sequences that are padded on the right: (B, L + 1, D)."""
+        """The outputs y after 0, 1, ..., L ids of sequences that are padded on the right, (B, L + 1, D)."""
         embedded = table(ids_BL) if self.trains else table(ids_BL).detach()
         started = torch.cat([self.start.expand(len(ids_BL), 1, -1), embedded], dim=1)
         return self.out(self.gru(started)[0])
 
     def states_after(self, prefixes: Prefixes, table: Embeddings) -> Tensor:
-        """y after the whole of each sequence: (N, D)."""
+        """The output y after the whole of each sequence, (N, D)."""
         return states_after(prefixes, lambda ids_BL: self.outputs(ids_BL, table))
 
     def loss(self, ids_BL: Tensor, past_BL: Tensor, table: Embeddings) -> Tensor:
-        """-log P of each element given those strictly before it, summed over the batch; padded on the left.
-        (L^AR)
+        """The sum over a batch of -log P of each known id given those strictly before it (L^AR).
 
-        `past_BL` says how many elements of its row are before each.
+        ids_BL: sequences that are padded on the left.
+        past_BL: how many ids of its row are strictly before each.
         """
         wanted = is_real(ids_BL) & (ids_BL < table.known)
         row_N, past_N = wanted.nonzero()[:, 0], past_BL[wanted]
         states = self.outputs(read_before(ids_BL, past_N), table)[row_N, past_N]
-        return cross_entropy(states, table.table() if self.trains else table.table().detach(), ids_BL[wanted])
+        vectors = table.table() if self.trains else table.table().detach()
+        return cross_entropy(states, vectors, ids_BL[wanted])
 
 
 class DualGRU(Propensity):
-    """The paper's estimator: two GRUs, over the history and over the audience (eq. prob_item, prob_user)."""
+    """The paper's estimator: one GRU reads the history, another the audience (eq. prob_item, prob_user).
+
+    items, users: the embeddings that the GRUs read.
+    layers: how many layers each GRU has.
+    views: which of the two views are estimated.
+    owner: whether the estimator owns the embeddings and trains them. Otherwise they belong to a recommender
+        and are only read.
+    """
 
     def __init__(
         self,
@@ -147,15 +166,11 @@ class DualGRU(Propensity):
         views: Views = "both",
         owner: bool = False,
     ) -> None:
-        """The tables belong to a recommender and are only read, unless it is said that the estimator owns
-        them."""
         super().__init__(alpha, clip)
         self._tables = (items, users)
         if owner:
-            self.own_items, self.own_users = (
-                (items if views != "user" else None),
-                (users if views != "item" else None),
-            )
+            self.own_items = items if views != "user" else None
+            self.own_users = users if views != "item" else None
         width = items.weight.shape[1]
         self.items = SequenceGRU(width, layers, owner) if views != "user" else None
         self.users = SequenceGRU(width, layers, owner) if views != "item" else None
@@ -189,8 +204,9 @@ class DualGRU(Propensity):
         return probability(logits_BC, state_AD, batch.audience_of_BC, table, least)  # eq. prob_user
 
     def loss(self, batch: SequenceBatch) -> Tensor:
-        """L^AR of both views over whole sequences, mean per element: one pass yields every prefix."""
-        # A batch may have no sequence of the only view, and yet needs a gradient.
+        """L^AR of both views over whole sequences, as a mean per id. One pass over a sequence gives every
+        prefix."""
+        # If a batch has no sequences of the estimated views, the gradient is zero, but it must exist.
         total, count = sum((0 * parameter.sum() for parameter in self.parameters()), torch.zeros(())), 0
         histories, audiences = (batch.items_BL, batch.past_BL), (batch.users_BM, batch.users_past_BM)
         for view, table, (ids, past) in (
@@ -205,11 +221,17 @@ class DualGRU(Propensity):
 def probability(
     logits_BC: Tensor, state_ND: Tensor, of_BC: Tensor, table: Embeddings, least: float
 ) -> Tensor:
-    """Softmax probabilities of some ids, exact wherever they reach `least`; below that, only known to be
-    below.
+    """Softmax probabilities of some ids: exact if they reach `least`, otherwise anything below it.
 
-    A sum over some ids is less than that over all, so it gives an upper bound. Nearly always the bound is
-    below the clip already, and the sum over all ids, the dearest part of a training step, need not be known.
+    The softmax normaliser is a sum over all ids, the most expensive part of a training step. A sum over only
+    a few ids is smaller, so it gives an upper bound of the probability. Nearly always this bound is below the
+    clip already, and then the full sum is not needed.
+
+    logits_BC: the logits of the ids.
+    state_ND: the states that the logits were computed from.
+    of_BC: which of these states belongs to each logit.
+    table: the embeddings of all ids.
+    least: the clip; 0 for exact probabilities everywhere.
     """
     if least <= 0 or table.known <= BOUND:
         return (logits_BC - _normaliser(state_ND, table)[of_BC]).exp()
@@ -224,19 +246,21 @@ def probability(
 
 
 def _normaliser(state_ND: Tensor, table: Embeddings) -> Tensor:
+    """The logarithm of the softmax normaliser over all ids, (N,)."""
     weight = table.table().detach()
     if table.known <= FULL_SOFTMAX:
         return torch.logsumexp(state_ND @ weight.T, dim=1)
-    # Estimated from a fixed spread of ids: a weight must not depend on a draw.
+    # Estimated from evenly spaced ids, not from drawn ones: a weight must not depend on chance.
     spread = torch.arange(0, table.known, -(-table.known // (8 * SAMPLES)))
-    return torch.logsumexp(state_ND @ weight[spread].T, dim=1) + torch.log(
-        torch.tensor(table.known / len(spread))
-    )
+    of_spread = torch.logsumexp(state_ND @ weight[spread].T, dim=1)
+    return of_spread + torch.log(torch.tensor(table.known / len(spread)))
 
 
 class Frequency(Propensity):
-    """Popularity as propensity: m / max m over training positives (Item-Pro, User-Pro, Item-User-Pro of Table
-    Ablation)."""
+    """Popularity as propensity: m / max m, where m is the number of an id's training positives.
+
+    These are Item-Pro, User-Pro and Item-User-Pro of Table Ablation, depending on `views`.
+    """
 
     item_share: Tensor
     user_share: Tensor
@@ -255,11 +279,9 @@ class Frequency(Propensity):
         return None if self.views == "user" else _share_of(self.item_share, batch.candidates_BC)
 
     def user_view(self, batch: Batch) -> Tensor | None:
-        return (
-            None
-            if self.views == "item"
-            else _share_of(self.user_share, batch.user_B)[:, None].expand(batch.candidates_BC.shape)
-        )
+        if self.views == "item":
+            return None
+        return _share_of(self.user_share, batch.user_B)[:, None].expand(batch.candidates_BC.shape)
 
 
 def _share_of(shares: Tensor, ids: Tensor) -> Tensor:
@@ -269,7 +291,7 @@ def _share_of(shares: Tensor, ids: Tensor) -> Tensor:
 
 
 class Logged(Propensity):
-    """The probabilities that the log itself recorded."""
+    """The propensities that the log itself recorded."""
 
     def item_view(self, batch: Batch) -> Tensor:
         if batch.logged_BC is None:
@@ -292,7 +314,16 @@ def estimator(
     clip: float,
     owner: bool = False,
 ) -> Propensity:
-    """The estimator of this name: both GRUs, one of them, none, frequencies, or what was logged."""
+    """The estimator of this name.
+
+    kind: `dual` has both GRUs, `item` and `user` one of them, `none` weights nothing, the three `-pro` go by
+        frequencies, `logged` reads the log.
+    tables: the embeddings of items and of users that the GRUs read.
+    layers: how many layers each GRU has.
+    alpha: the weight of the item view.
+    clip: the lower bound of propensities (M).
+    owner: whether the estimator owns the tables and trains them.
+    """
     views: Views = "item" if kind.startswith("item") else "user" if kind.startswith("user") else "both"
     if kind == "none":
         return Unit()
