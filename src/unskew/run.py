@@ -61,6 +61,8 @@ class RunFolder(Store):
                     "another folder"
                 )
             _check_same(folder, json.loads((folder / "config.json").read_text(encoding="utf-8")), config)
+            if not made.finished(config["training"]) and made.has_card and not (folder / CHECKPOINT).is_file():
+                raise BadInput(f"{folder}: has no checkpoint, so no rounds can be added to this run")
             made.lock()
             made._write_json("config.json", config)
             return made
@@ -97,7 +99,12 @@ class RunFolder(Store):
 
     def finished(self, training: dict[str, Any]) -> bool:
         """Whether it was trained to the end with these settings of training."""
-        return (self.folder / "card.json").is_file() and read_card(self.folder)["training"] == training
+        return self.has_card and read_card(self.folder)["training"] == training
+
+    @property
+    def has_card(self) -> bool:
+        """Whether it was ever trained to the end."""
+        return (self.folder / "card.json").is_file()
 
     # What a trainer asks for
 
@@ -106,8 +113,6 @@ class RunFolder(Store):
         path = self.folder / CHECKPOINT
         if path.is_file():
             trainer.load(*_read_checkpoint(path))
-        elif (self.folder / "card.json").is_file():
-            raise BadInput(f"{self.folder}: has no checkpoint, so no rounds can be added to this run")
         self._records(trainer)
 
     def maybe_checkpoint(self, trainer: Trainer) -> None:

@@ -3,8 +3,8 @@
 The candidate is appended to the history, one transformer block reads both, and an MLP reads all of the
 block's outputs:
 
-    z_1, ..., z_L, z_c = Block([e_1; p_L], ..., [e_L; p_1], [e_c; p_0]),    score(c) = MLP([z_1; ...; z_L; z_c])
-
+    z_1, ..., z_L, z_c = Block([e_1; p_L], ..., [e_L; p_1], [e_c; p_0])
+    score(c) = MLP([z_1; ...; z_L; z_c])
     e_1 ... e_L  the embeddings of the history, oldest first; e_c that of the candidate
     p_k          the embedding of position k, counted back from the candidate
     [a; b]       concatenation

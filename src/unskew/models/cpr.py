@@ -1,22 +1,27 @@
 """CPR: Cross Pairwise Ranking for Unbiased Item Recommendation (Wan et al., WWW 2022).
 
-No propensities: if P(o = 1 | r = 1) = p_u p_i P(r = 1)^alpha, a comparison of k observed pairs with the same
-users and items crossed is free of p_u and p_i.
+It needs no propensities. If P(o = 1 | r = 1) = p_u p_i P(r = 1)^alpha, then p_u and p_i cancel when k
+observed pairs are compared with the same users and items crossed:
 
-    l = softplus(-g),    g = (1 / k) [sum_j s(u_j, i_j) - sum_j s(u_j, i_{j+1})],    j = 1..k, and k + 1 is 1
+    l = softplus(-g),    g = (1 / k) [sum_j s(u_j, i_j) - sum_j s(u_j, i_{j+1})]
 
-Symbols: (u_j, i_j) an observed pair, s its score <e_u, e_i>; (u_j, i_{j+1}) must not be observed. An offset
-per user or per item leaves g unchanged, so this model has none, and what it learns is no popularity. Unbiased
-under the assumption above only.
+    j               1, ..., k, and after k comes 1 again
+    (u_j, i_j)      an observed pair
+    (u_j, i_{j+1})  a crossed pair, which must not be observed
+    s               the score <e_u, e_i>
 
-Decisions. The batch is the pool: consecutive rows of it form cycles of 2, ..., K pairs, in the ratio r of the
-authors (r times as many of k as of k + 1), and the one other candidate of a row is the next item of its
-cycle. A cycle with a crossed pair that training has seen is left out, as is one that repeats a user or an
-item, which then has such a pair. Of the rest, the 1 / rho with the smallest g are trained on (the dynamic
-step), all k together. The authors draw with replacement and top up what they reject; here an epoch has each
-pair once, and a round has so many epochs that it has as many steps as an epoch of theirs. Their regulariser
-is reg times the mean squared norm of all U + I embeddings, which is a weight decay of 2 reg / (U + I). A
-weight from outside is averaged over the pairs of a cycle.
+A bias per user or per item leaves g unchanged, so the model has none, and what it learns is not popularity.
+The loss is unbiased only under the assumption above.
+
+What was decided where the paper is silent or its code differs: Consecutive rows of a batch form cycles of 2,
+..., K pairs, in the authors' ratio r (r times as many cycles of k pairs as of k + 1), and the only other
+candidate of a row is the next item of its cycle. A cycle with a crossed pair that training has seen is left
+out; so is a cycle that repeats a user or an item, because it has such a pair. Of the rest, the 1 / rho with
+the smallest g are trained on (the dynamic step), cycles of all lengths together. The authors draw pairs with
+replacement and replace what they reject. Here an epoch has each pair once, and a round has so many epochs
+that it has as many steps as one of their epochs. Their regulariser is reg times the mean squared norm of all
+U + I embeddings, which equals a weight decay of 2 reg / (U + I). Weights from outside are averaged over the
+pairs of a cycle.
 """
 
 from collections.abc import Iterable
@@ -43,21 +48,27 @@ class CPR(
     name="cpr",
     paper="Wan et al., Cross Pairwise Ranking for Unbiased Item Recommendation, WWW 2022",
 ):
+    """Matrix factorisation that is trained on cycles of observed pairs, crossed."""
+
     @dataclass(frozen=True, kw_only=True)
     class Config(ModelConfig):
+        """The settings of CPR."""
+
         width: AtLeast1 = 128
-        """Width of the embeddings (d)."""
+        """The width of the embeddings (d)."""
         longest: Annotated[int, Range(least=2)] = 3
-        """Pairs in the longest cycles (K); the shortest have two."""
+        """The number of pairs in the longest cycles (K); the shortest have two."""
         sample_ratio: Positive = 3.0
-        """So many times more cycles of k pairs than of k + 1 (r)."""
+        """How many cycles of k pairs there are for each cycle of k + 1 pairs (r)."""
         sample_rate: Annotated[float, Range(least=1)] = 1.0
-        """So many cycles per one that is trained on, the one that is ranked worst (rho); 1 keeps all."""
+        """How many cycles there are for each one that is trained on, the one that is ranked worst (rho). With
+        1, all are trained on."""
         regulariser: NotNegative = 1e-3
-        """Times the mean squared norm of all embeddings (reg)."""
+        """The weight of the mean squared norm of all embeddings in the loss (reg)."""
 
     config: Config
-    recipe: ClassVar[dict[str, Any]] = {"batch_size": 4608, "rounds": 200, "patience": 10}  # 2048 cycles
+    # A batch of 4608 pairs has 2048 cycles.
+    recipe: ClassVar[dict[str, Any]] = {"batch_size": 4608, "rounds": 200, "patience": 10}
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config, config.width)
@@ -80,20 +91,20 @@ class CPR(
     def optimizer(
         self, parameters: Iterable[nn.Parameter], learning_rate: float, weight_decay: float
     ) -> torch.optim.Optimizer:
-        embeddings = len(self.users.weight) + len(self.items.weight)
-        return adam(
-            parameters, learning_rate, weight_decay + 2 * self.config.regulariser / max(embeddings, 1)
-        )
+        """Adam, with the regulariser as part of the weight decay."""
+        embeddings = max(len(self.users.weight) + len(self.items.weight), 1)
+        return adam(parameters, learning_rate, weight_decay + 2 * self.config.regulariser / embeddings)
 
     def next_of_cycle(self, draw: Draw) -> Ints:
-        """The next item of each row's cycle. Beside all cycles a row is its own: its item is observed, so it
-        will not count."""
+        """The next item of each row's cycle, (B, 1). A row that is in no cycle gets its own item; that is
+        observed, so the row will not count."""
         following = np.arange(len(draw.item_B))
         for rows, length in cycles(len(following), self.config.longest, self.config.sample_ratio):
             following[rows] = np.roll(following[rows].reshape(-1, length), -1, axis=1).ravel()
         return draw.item_B[following][:, None]
 
     def cross_loss(self, batch: Batch) -> Tensor:
+        """The mean loss l of the cycles that are trained on."""
         scores_BC = self(batch)
         gaps_B, crossed_B = scores_BC[:, 0] - scores_BC[:, 1], batch.labels_BC[:, 1]
         weight_B = torch.ones(len(gaps_B)) if batch.weight_BC is None else batch.weight_BC[:, 0]
@@ -108,36 +119,34 @@ class CPR(
 
 
 def shares(longest: int, ratio: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Of cycles of 2, ..., `longest` pairs."""
+    """The shares of cycles of 2, ..., `longest` pairs among all cycles."""
     parts = float(ratio) ** np.arange(longest - 2, -1, -1)
     return np.asarray(parts / parts.sum())
 
 
 def mean_length(longest: int, ratio: float) -> float:
+    """The mean number of pairs in a cycle."""
     return float(shares(longest, ratio) @ np.arange(2, longest + 1))
 
 
 def sizes(pairs: int, longest: int, ratio: float) -> list[int]:
-    """How many cycles of 2, ..., `longest` a pool of so many pairs holds."""
+    """How many cycles of 2, ..., `longest` pairs are made of a batch of this many pairs."""
     total = int(pairs / mean_length(longest, ratio) + 1e-9)
-    # Rounded up from the shortest on: whatever rounding does, it takes no more pairs than there are.
+    # Counts are rounded in favour of short cycles, so that the cycles never need more pairs than there are.
     ends = np.ceil(total * np.cumsum(shares(longest, ratio)) - 1e-9).astype(int)
     return [int(size) for size in np.diff(ends, prepend=0)]
 
 
 def cycles(pairs: int, longest: int, ratio: float) -> list[tuple[slice, int]]:
-    """The rows of a pool that are cycles of each length, one cycle after the other."""
+    """For each length, the rows of a batch that are cycles of that length, one cycle after the other."""
     lengths = range(2, longest + 1)
-    ends = np.cumsum(
-        [0] + [size * length for size, length in zip(sizes(pairs, longest, ratio), lengths, strict=True)]
-    )
-    return [
-        (slice(int(start), int(end)), length)
-        for (start, end), length in zip(pairwise(ends), lengths, strict=True)
-    ]
+    counts = sizes(pairs, longest, ratio)
+    ends = np.cumsum([0, *(count * length for count, length in zip(counts, lengths, strict=True))])
+    rows = [slice(int(start), int(end)) for start, end in pairwise(ends)]
+    return list(zip(rows, lengths, strict=True))
 
 
 def hardest(g_T: Tensor, rate: float) -> Tensor:
-    """The places of one in `rate` cycles, those ranked worst. The choice has no gradient, and no weight."""
+    """The indices of one in `rate` cycles: those that are ranked worst. Weights do not matter for this."""
     kept = max(round(len(g_T) / rate), min(len(g_T), 1))
     return g_T.topk(kept, largest=False).indices

@@ -1,28 +1,32 @@
-"""DICE: Disentangling User Interest and Conformity for Recommendation with Causal Embedding (Zheng et al.,
-WWW 2021).
+"""DICE: Disentangling User Interest and Conformity for Recommendation with Causal Embedding
+(Zheng et al., WWW 2021).
 
-Each user and each item has a vector of interest and one of conformity; the score is <u_int, i_int> + <u_con,
-i_con>, in ranking, too. A
-click on an item less popular than what was passed over is due to interest:
+Each user and each item has a vector of interest and a vector of conformity. The score is the sum of both dot
+products, also in ranking: <u_int, i_int> + <u_con, i_con>. A click on an item that is less popular than the
+one passed over must be due to interest:
 
-    L = L_click + w_int L_int + w_con L_con - w_dis D
-    L_click = mean softplus(-(d_int + d_con))      L_int = mean mask softplus(-d_int)
-    L_con = mean mask softplus(d_con) + mean (1 - mask) softplus(-d_con)
+    L       = L_click + w_int L_int + w_con L_con - w_dis D
+    L_click = mean softplus(-(d_int + d_con))
+    L_int   = mean mask softplus(-d_int)
+    L_con   = mean mask softplus(d_con) + mean (1 - mask) softplus(-d_con)
 
-Symbols: d_int, d_con the positive's score minus the negative's, in each part; mask 1 where the negative n_j
-is more popular than the positive n_i; w_int, w_con, m times 0.9 after each epoch; D the discrepancy of the
-two parts of the batch's users and items: their mean distance (`l1`, `l2`), or minus their distance
-correlation (`dcor`). No estimator of a mean over all pairs: no statement on bias.
+    d_int, d_con  the score of the positive minus that of the negative, in each part
+    mask          1 if the negative's popularity n_j is larger than the positive's n_i, otherwise 0
+    w_int, w_con  weights that shrink by the factor 0.9 after each epoch, as does the margin m
+    D             the discrepancy between the two parts of the batch's users and items: their mean distance
+                  (`l1`, `l2`), or minus their distance correlation (`dcor`)
 
-Negatives (PNSM): n_j > n_i + m, or n_j < n_i / 2, by a fair coin; if a pool has fewer than `pool` items, all
-from the other.
+Negatives are drawn by popularity (PNSM): n_j > n_i + m or n_j < n_i / 2, by a fair coin. If one of these
+pools has fewer than `pool` items, all are drawn from the other. The loss does not estimate a mean over all
+pairs, so there is no statement on its bias.
 
-Decisions, where the authors' code and their paper differ: the code. Its fixed half below instead of a second
-margin; swapped arguments in L_con instead of a negated loss, which has no bound; means over all pairs, masked
-or not. No plateau schedule, and no slice of the log that is debiased already, which the code also trains on.
-A pool without enough items falls back to the other, then to any item that the user has not. As everywhere
-here, no negative is drawn that did not exist yet. D is times the mean of the weights from outside, so that a
-common factor of them changes the step and not the balance.
+What was decided: Where the authors' code and their paper differ, the code counts. So the lower pool ends at
+half the popularity instead of a second margin; L_con has swapped arguments instead of a negated loss, which
+would have no bound; and means are over all pairs, masked or not. There is no schedule that waits for a
+plateau. The code also trains on a slice of the log that is debiased already; this does not. If neither pool
+has enough items, any item that the user does not have is drawn. As everywhere here, no negative is drawn that
+did not exist yet. D is multiplied by the mean of the weights from outside, so that a common factor of these
+changes the step size but not the balance of the terms.
 """
 
 from collections.abc import Iterable
@@ -44,8 +48,8 @@ from unskew.losses import bpr, weighted_mean
 from unskew.models.base import ModelConfig, Phase, Stage
 from unskew.models.factors import MatrixFactors
 
-COMPARED = 1000  # ids whose distances are correlated; beyond, a random sample of them
-SMALLEST = 1e-12  # of what a root is taken of
+COMPARED = 1000  # how many ids the distance correlation compares at most; if there are more, a random sample
+SMALLEST = 1e-12  # the least number that a root is taken of: at zero its gradient is infinite
 
 Discrepancy = Literal["dcor", "l1", "l2"]
 
@@ -55,26 +59,31 @@ class DICE(
     name="dice",
     paper="Zheng et al., Disentangling User Interest and Conformity with Causal Embedding, WWW 2021",
 ):
+    """Matrix factorisation with separate embeddings of interest and of conformity."""
+
     @dataclass(frozen=True, kw_only=True)
     class Config(ModelConfig):
+        """The settings of DICE."""
+
         width: AtLeast1 = 64
-        """Width of the embeddings of interest, and of those of conformity (d)."""
+        """The width of the interest embeddings, and also of the conformity embeddings (d)."""
         popularity: Literal["counts", "quantiles"] = "counts"
-        """In what the margin is: clicks, or the share of items with fewer clicks."""
+        """The unit of popularity, and so of the margin: clicks, or the share of items with fewer clicks."""
         margin: NotNegative = 40.0
-        """So much more popular than the positive are popular negatives, at first (m)."""
+        """By how much a popular negative must be more popular than the positive, in the first epoch (m)."""
         pool: AtLeast1 = 40
-        """Items that a pool must have for negatives to be drawn from it."""
+        """The number of items that a pool must have for negatives to be drawn from it."""
         interest_weight: NotNegative = 0.1
-        """Of the loss of interest, at first (w_int)."""
+        """The weight of the interest loss in the first epoch (w_int)."""
         conformity_weight: NotNegative = 0.1
-        """Of the loss of conformity, at first (w_con)."""
+        """The weight of the conformity loss in the first epoch (w_con)."""
         discrepancy_weight: NotNegative = 0.01
-        """Of the discrepancy between interest and conformity (w_dis)."""
+        """The weight of the discrepancy between interest and conformity (w_dis)."""
         discrepancy: Discrepancy = "dcor"
-        """Minus the distance correlation, or the mean absolute or squared difference."""
+        """How the discrepancy is measured: as minus the distance correlation, or as the mean absolute (`l1`)
+        or squared (`l2`) difference."""
         decay: Probability = 0.9
-        """Of the margin and of the first two weights, each epoch."""
+        """The factor by which the margin and the first two weights shrink each epoch."""
 
     config: Config
     popularity_I: Tensor
@@ -108,26 +117,25 @@ class DICE(
         return (Stage("train", (phase,), rounds, validated=True),)
 
     def causes_loss(self, batch: Batch) -> Tensor:
+        """L, the loss of a batch."""
         config = self.config
         items_BCD, users_B1D = self.vectors(batch.candidates_BC), self.context(batch)[:, None]
         of_interest_BC, of_conformity_BC = (part.sum(-1) for part in halves(items_BCD * users_B1D))
-        # Of the popular pool n_j > n_i + m, of the other n_j < n_i / 2: which one a negative came from is
-        # whether n_j > n_i. One that came from neither is judged by the same.
+        # A negative of the popular pool has n_j > n_i + m, one of the other pool n_j < n_i / 2. So n_j > n_i
+        # tells which pool it came from. Negatives from neither pool are judged in the same way.
         popularity_BC = self.popularity_I[batch.candidates_BC]
         mask = (popularity_BC[:, 1:] > popularity_BC[:, :1]).float()
         weight = None if batch.weight_BC is None else batch.weight_BC[:, :1]
         found = causes(differences(of_interest_BC), differences(of_conformity_BC), mask, weight)
         fading = config.decay**batch.epoch
-        loss = found.click + fading * (
-            config.interest_weight * found.interest + config.conformity_weight * found.conformity
-        )
-        apart = self.apart(self.items.table(), batch.candidates_BC) + self.apart(
-            self.users.table(), batch.user_B
-        )
+        parts = config.interest_weight * found.interest + config.conformity_weight * found.conformity
+        loss = found.click + fading * parts
+        of_items = self.apart(self.items.table(), batch.candidates_BC)
+        apart = of_items + self.apart(self.users.table(), batch.user_B)
         return loss - config.discrepancy_weight * apart * (1.0 if weight is None else weight.mean())
 
     def apart(self, table_ND: Tensor, ids: Tensor) -> Tensor:
-        """The discrepancy of interest and conformity of these ids, each counted once."""
+        """The discrepancy D between interest and conformity of these ids, each counted once."""
         once = torch.unique(ids)
         if len(once) > COMPARED:
             once = once[torch.randperm(len(once))[:COMPARED]]
@@ -137,32 +145,39 @@ class DICE(
 def forgetful_adam(
     parameters: Iterable[nn.Parameter], learning_rate: float, weight_decay: float
 ) -> torch.optim.Optimizer:
-    """The authors' Adam: the curriculum moves the target, so it remembers less of the past than usual."""
+    """The authors' Adam. It forgets the past faster than usual, because the curriculum changes the objective
+    from epoch to epoch."""
     return torch.optim.Adam(
         parameters, lr=learning_rate, betas=(0.5, 0.99), weight_decay=weight_decay, amsgrad=True, fused=True
     )
 
 
 class Causes(NamedTuple):
+    """The three losses of clicks, of interest and of conformity."""
+
     click: Tensor
     interest: Tensor
     conformity: Tensor
 
 
 def halves(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Interest and conformity: one table has both, so that the score is one dot product."""
+    """The halves of vectors: interest and conformity. They share one table, so a score is one dot product."""
     interest, conformity = x.chunk(2, dim=-1)
     return interest, conformity
 
 
 def differences(scores_BC: Tensor) -> Tensor:
-    """The positive's score minus each negative's."""
+    """The score of the positive, which is the first candidate, minus that of each negative."""
     return scores_BC[:, :1] - scores_BC[:, 1:]
 
 
 def causes(interest: Tensor, conformity: Tensor, mask: Tensor, weight: Tensor | None = None) -> Causes:
-    """L_click, L_int and L_con of differences of scores. The means are over all pairs, also those that a mask
-    leaves out."""
+    """L_click, L_int and L_con, from differences of scores. The means are over all pairs, also masked ones.
+
+    interest, conformity: d_int and d_con.
+    mask: 1 where the negative is more popular than the positive.
+    weight: a weight per pair from outside.
+    """
     nothing = torch.zeros(())
     of_conformity = mask * bpr(nothing, conformity) + (1 - mask) * bpr(conformity, nothing)
     terms = bpr(interest + conformity, nothing), mask * bpr(interest, nothing), of_conformity
@@ -170,7 +185,7 @@ def causes(interest: Tensor, conformity: Tensor, mask: Tensor, weight: Tensor | 
 
 
 def discrepancy(x_ND: Tensor, y_ND: Tensor, kind: Discrepancy) -> Tensor:
-    """How far apart two sets of vectors are, the same ids in both."""
+    """How far apart two sets of vectors are; row by row, they belong to the same ids."""
     if kind == "l1":
         return (x_ND - y_ND).abs().mean()
     if kind == "l2":
@@ -179,8 +194,10 @@ def discrepancy(x_ND: Tensor, y_ND: Tensor, kind: Discrepancy) -> Tensor:
 
 
 def distance_correlation(x_ND: Tensor, y_ND: Tensor) -> Tensor:
-    """Szekely and others: 0 only of what is independent, 1 of what is alike up to scale. N squared
-    distances."""
+    """The distance correlation of Szekely et al., between 0 and 1. It compares all N x N distances.
+
+    It is 0 only if the two are independent, and 1 if they are equal up to scale.
+    """
     a_NN, b_NN = (doubly_centred(torch.cdist(each, each)) for each in (x_ND, y_ND))
     together, of_x, of_y = (
         (left * right).mean().clamp(min=SMALLEST)
@@ -190,48 +207,53 @@ def distance_correlation(x_ND: Tensor, y_ND: Tensor) -> Tensor:
 
 
 def doubly_centred(a_NN: Tensor) -> Tensor:
+    """A matrix minus the means of its rows and columns, plus its overall mean."""
     return a_NN - a_NN.mean(0, keepdim=True) - a_NN.mean(1, keepdim=True) + a_NN.mean()
 
 
 def quantiles(counts_I: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of each item, the share of items with fewer clicks."""
+    """For each item, the share of items with fewer clicks."""
     return np.searchsorted(np.sort(counts_I), counts_I) / len(counts_I)
 
 
 class PopularityMargins:
-    """Negatives that are clearly more popular than the positive, or clearly less, and that the user has not
-    (PNSM)."""
+    """Draws negatives that are clearly more popular than the positive, or clearly less (PNSM), and that the
+    user does not have.
+
+    popularity_I: the popularity of each item.
+    margin: by how much popular negatives must be more popular, in the first epoch.
+    decay: the factor by which the margin shrinks each epoch.
+    pool: how many items a pool must have to be drawn from.
+    """
 
     def __init__(self, popularity_I: NDArray[np.float64], margin: float, decay: float, pool: int) -> None:
         self.popularity_I, self.margin, self.decay, self.pool = popularity_I, margin, decay, pool
         self.by_popularity = np.argsort(popularity_I, kind="stable")
         self.ordered = popularity_I[self.by_popularity]
-        self.place_I = np.argsort(self.by_popularity)
+        self.place_I = np.argsort(self.by_popularity)  # the position of each item in that order
 
     def pools(self, popularity_B: NDArray[np.float64], epoch: int) -> tuple[Ints, Ints]:
-        """Where, in the order of popularity, the unpopular ones end and the popular ones begin."""
+        """Where, in the order of popularity, the unpopular pool ends and where the popular pool begins."""
         margin = self.margin * self.decay**epoch
-        return np.searchsorted(self.ordered, popularity_B / 2, "left"), np.searchsorted(
-            self.ordered, popularity_B + margin, "right"
-        )
+        unpopular_end = np.searchsorted(self.ordered, popularity_B / 2, "left")
+        popular_begin = np.searchsorted(self.ordered, popularity_B + margin, "right")
+        return unpopular_end, popular_begin
 
     def __call__(self, draw: Draw) -> Ints:
-        user, existing, shape = (
-            draw.user_B[:, None],
-            draw.existing_B[:, None],
-            (len(draw.user_B), draw.wanted),
-        )
+        """The negatives of each context, (B, wanted); all of a row are different where possible."""
+        user, existing = draw.user_B[:, None], draw.existing_B[:, None]
+        shape = (len(draw.user_B), draw.wanted)
         unpopular_end, popular_begin = self.pools(self.popularity_I[draw.item_B], draw.epoch)
-        window, place = self._own(draw.user_B, draw.positives)
+        context, position = self._own(draw.user_B, draw.positives)
         own_unpopular, own_popular = (
-            np.bincount(window[inside], minlength=len(user))
-            for inside in (place < unpopular_end[window], place >= popular_begin[window])
+            np.bincount(context[inside], minlength=len(user))
+            for inside in (position < unpopular_end[context], position >= popular_begin[context])
         )
         few_unpopular = (unpopular_end - own_unpopular < self.pool)[:, None]
         few_popular = (len(self.ordered) - popular_begin - own_popular < self.pool)[:, None]
         popular = ~few_popular & (few_unpopular | (draw.random.random(shape) < 0.5))
         drawn = np.full(shape, -1)
-        for from_popular in (popular, ~popular):  # what one pool does not have, the other may
+        for from_popular in (popular, ~popular):  # if one pool has too few, try the other
             begin = np.where(from_popular, popular_begin[:, None], 0)
             size = np.where(from_popular, len(self.ordered), unpopular_end[:, None]) - begin
             for _ in range(ROUNDS):
@@ -241,16 +263,16 @@ class PopularityMargins:
                 at = begin + (draw.random.random(shape) * size).astype(np.int64)
                 item = self.by_popularity[np.minimum(at, len(self.ordered) - 1)]
                 fits = wanted & (item < existing) & ~draw.positives.has(user, item)
-                for c in range(draw.wanted):  # one after the other: all of a row are different
+                for c in range(draw.wanted):  # one column after the other, so that a row has no item twice
                     new = fits[:, c] & ~(drawn == item[:, c : c + 1]).any(1)
                     drawn[new, c] = item[new, c]
         return np.where(drawn < 0, uniform_negatives(draw), drawn) if (drawn < 0).any() else drawn
 
     def _own(self, user_B: Ints, positives: Positives) -> tuple[Ints, Ints]:
-        """What the users have, one after the other: whose it is, and its place in the order of popularity."""
+        """The items that the users have, one user after the other: the context of each, and its position in
+        the order of popularity."""
         first, last = (np.searchsorted(positives.pairs, (user_B + more) * positives.items) for more in (0, 1))
-        window = np.repeat(np.arange(len(user_B)), last - first)
-        at = np.arange(len(window)) + np.repeat(
-            first - np.cumsum(last - first) + (last - first), last - first
-        )
-        return window, self.place_I[positives.pairs[at] % positives.items]
+        count = last - first
+        context = np.repeat(np.arange(len(user_B)), count)
+        at = np.arange(len(context)) + np.repeat(first - np.cumsum(count) + count, count)
+        return context, self.place_I[positives.pairs[at] % positives.items]

@@ -1,5 +1,5 @@
-"""Matrix factorisation, and popularity as a propensity: what the unbiased models without a history share. Not
-a model by itself."""
+"""What the unbiased models without a history share: matrix factorisation, and popularity as a propensity.
+This file is not a model by itself."""
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from unskew.models.base import DotProduct, ModelConfig
 
 
 class MatrixFactors(DotProduct):
-    """A vector per user and one per item, and nothing else: time and history are not read."""
+    """A vector per user and a vector per item; neither time nor history is read."""
 
     def __init__(self, known: Known, config: ModelConfig, width: int) -> None:
         super().__init__(known, config)
@@ -26,16 +26,19 @@ class MatrixFactors(DotProduct):
 
 
 def xavier(known: Ids, width: int) -> Embeddings:
-    """A table that starts with the variance of Glorot and Bengio for a matrix of its shape, as in the code of
-    UIR, UBPR and CPR."""
+    """Embeddings whose initial variance is that of Glorot and Bengio for a matrix of this shape, as in the
+    authors' code of UIR, UBPR and CPR."""
     return Embeddings(known, width, (2 / (known.size + width)) ** 0.5)
 
 
 def popularity_propensity(counts_I: Ints, exponent: float, clip: float) -> tuple[Tensor, Tensor]:
-    """theta_i = max((n_i / max_j n_j)^eta, M) of every item, and which ones the clip has raised.
+    """The propensity theta_i = max((n_i / max_j n_j)^eta, M) of every item, and which ones were raised to M.
 
-    One entry for every item, with or without positives: a vector of only those that occur would shift every
-    index.
+    There is an entry for every item, with or without positives, so that codes of items are indices.
+
+    counts_I: the number of training positives of each item (n_i).
+    exponent: the power of the relative popularity (eta).
+    clip: the lower bound of propensities (M).
     """
     theta_I = torch.tensor((counts_I / counts_I.max()) ** exponent, dtype=torch.float32)
     return theta_I.clamp(min=clip), theta_I < clip

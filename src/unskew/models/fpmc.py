@@ -1,12 +1,19 @@
 """FPMC: Factorizing Personalized Markov Chains (Rendle et al., WWW 2010), trained with S-BPR.
 
-    score(u, c) = U_u . V_c + mean over l in the basket of A_c . Z_l
+    score(u, c) = <U_u, V_c> + mean over l in the basket of <A_c, Z_l>
 
-The basket is the last `history` items; by default the last one, as where events have no baskets. The term of
-user and last item is dropped, since it is the same for all candidates. A negative is drawn from all items but
-the target, a basket of one: what the user had before may be one, which matters where people come back to
-things. A stranger has the transition term only, an empty history the user term only. Simplified: Adam in the
-place of SGD, and one draw per event and epoch in the place of draws from all events.
+    U_u, V_c  the embeddings of user u and candidate c for the user's taste
+    A_c, Z_l  the embeddings of candidate c and of item l for the transition from l to c
+    basket    the last `history` items of the user; by default only the last one, because events here have no
+              baskets
+
+S-BPR compares each event with another item, drawn at random: -log sigmoid of the difference of their scores.
+
+What was decided where the paper is silent: The term of user and last item is dropped, because it is the same
+for all candidates. A negative is drawn from all items but the target, so it may be an item that the user had
+before; that matters where people come back to things. An unknown user has only the transition term, and an
+empty history only the user term. Simpler than in the paper: Adam replaces SGD, and every event is drawn once
+per epoch instead of at random.
 """
 
 from dataclasses import dataclass
@@ -23,30 +30,31 @@ from unskew.data.views import HISTORY, PAD
 from unskew.layers import Embeddings, is_real, right_padded
 from unskew.models.base import DotProduct, HistoryConfig, Phase, Stage
 
-ROWS = 1024  # compared together
+ROWS = 1024  # events that are compared together: few enough for their vectors to stay in the cache
 
 
 class FPMC(DotProduct, name="fpmc", paper="Rendle et al., WWW 2010"):
+    """Matrix factorisation plus a factorised Markov chain of the last items."""
+
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
+        """The settings of FPMC."""
+
         history: AtLeast1 = 1
-        """Items of the basket before, the newest of the user."""
+        """The number of last items of a user that count as the basket before."""
         width: AtLeast1 = 64
-        """Width of each of the four tables (d)."""
+        """The width of each of the four embedding tables (d)."""
 
     config: Config
-    recipe: ClassVar[dict[str, Any]] = {
-        "rounds": 100,
-        "patience": 10,
-    }  # rounds are short, and it learns slowly
+    # Rounds are short, and the model learns slowly.
+    recipe: ClassVar[dict[str, Any]] = {"rounds": 100, "patience": 10}
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config)
         users, items, width = known.users.size, known.items.size, config.width
         self.users = Embeddings(known.users, width, _xavier(users, width))  # U
-        self.items = Embeddings(
-            known.items, 2 * width, _xavier(items, width)
-        )  # V and A side by side: they are read together
+        # V and A side by side, because they are read together
+        self.items = Embeddings(known.items, 2 * width, _xavier(items, width))
         self.basket = Embeddings(known.items, width, _xavier(items, width))  # Z
 
     @property
@@ -57,33 +65,25 @@ class FPMC(DotProduct, name="fpmc", paper="Rendle et al., WWW 2010"):
         basket_BK = batch.history_BL[:, max(batch.history_BL.shape[1] - self.history, 0) :]
         known_B = batch.user_B
         if self.users.unknown is None:
-            known_B = known_B.masked_fill(known_B >= self.users.known, PAD)  # not the average of all: zero
-        return torch.cat(
-            [self.users(known_B), torch.einsum("bkd,bk->bd", self.basket(basket_BK), shares(basket_BK))],
-            dim=1,
-        )
+            # An unknown user gets the zero vector instead of the mean of all users.
+            known_B = known_B.masked_fill(known_B >= self.users.known, PAD)
+        basket_BD = torch.einsum("bkd,bk->bd", self.basket(basket_BK), shares(basket_BK))
+        return torch.cat([self.users(known_B), basket_BD], dim=1)
 
     def vectors(self, item: Tensor) -> Tensor:
         return self.items(item)
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
-        return (
-            Stage(
-                "train",
-                (Phase("S-BPR", "histories", self.sbpr_loss, self.parameters),),
-                rounds,
-                validated=True,
-            ),
-        )
+        phase = Phase("S-BPR", "histories", self.sbpr_loss, self.parameters)
+        return (Stage("train", (phase,), rounds, validated=True),)
 
     def sbpr_loss(self, batch: SequenceBatch) -> Tensor:
-        """Each event against another item, drawn anew, given the basket before: the newest items strictly
-        before."""
+        """The mean S-BPR loss of each event against another item. The basket is the newest items strictly
+        before the event."""
         row_N, past_N, target_N, weight_N = batch.targets()
-        place_NK = past_N[:, None] - torch.arange(self.history, 0, -1)
-        before_NK = right_padded(batch.items_BL)[row_N[:, None], place_NK.clamp(min=0)].masked_fill(
-            place_NK < 0, PAD
-        )
+        position_NK = past_N[:, None] - torch.arange(self.history, 0, -1)
+        before_NK = right_padded(batch.items_BL)[row_N[:, None], position_NK.clamp(min=0)]
+        before_NK = before_NK.masked_fill(position_NK < 0, PAD)
         weight_N = torch.ones(len(target_N)) if weight_N is None else weight_N
         ids = batch.user_B[row_N], before_NK, target_N, another(target_N, self.items.known)
         tables = self.users.table(), self.basket.table(), self.items.table()
@@ -92,21 +92,21 @@ class FPMC(DotProduct, name="fpmc", paper="Rendle et al., WWW 2010"):
 
 
 def shares(basket_NK: Tensor) -> Tensor:
-    """What each item of a basket counts in its mean."""
+    """The weight of each item of a basket in the mean of the basket; zero for padding."""
     real_NK = is_real(basket_NK)
     return real_NK / real_NK.sum(1, keepdim=True).clamp(min=1)
 
 
 def another(item: Tensor, items: int) -> Tensor:
-    """Of each item, one of the others, all equally likely."""
+    """For each item, one of the others, all equally likely."""
     return (item + torch.randint(1, max(items, 2), item.shape)) % items
 
 
 class _SBPR(torch.autograd.Function):
-    """-log sigmoid of how much better each target scores than the other item, times its weight, summed.
+    """The weighted sum of -log sigmoid of how much higher each target scores than the other item.
 
-    There is next to nothing to compute, so moving vectors is all that it costs: they are looked up, compared
-    and turned into their gradient while they are in the cache.
+    There is little to compute, and most of the time goes into moving vectors. So they are looked up, compared
+    and turned into their gradients in chunks that stay in the cache.
     """
 
     @staticmethod
@@ -126,13 +126,8 @@ class _SBPR(torch.autograd.Function):
         share, basket = shares(basket)[:, :, None], basket.clamp(min=0)
         for first in range(0, len(target), ROWS):
             part = slice(first, first + ROWS)
-            whom, what, better, worse, mine = (
-                user[part],
-                basket[part].flatten(),
-                target[part],
-                other[part],
-                share[part],
-            )
+            whom, what, mine = user[part], basket[part].flatten(), share[part]
+            better, worse = target[part], other[part]
             here = torch.empty(len(whom), 2 * width)
             torch.index_select(U, 0, whom, out=here[:, :width])
             torch.sum(Z.index_select(0, what).view(*mine.shape[:2], width).mul_(mine), 1, out=here[:, width:])
@@ -152,4 +147,5 @@ class _SBPR(torch.autograd.Function):
 
 
 def _xavier(rows: int, width: int) -> float:
+    """The standard deviation of Glorot and Bengio for a matrix of this shape."""
     return float((2 / max(rows + width, 1)) ** 0.5)

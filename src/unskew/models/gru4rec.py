@@ -1,22 +1,30 @@
 """GRU4Rec with BPR-max and additional negatives (Hidasi and Karatzoglou, CIKM 2018), often called GRU4Rec+.
 
-A GRU over item vectors; a score is its state times the vector of the candidate plus a bias. One table serves
-as input and output (the authors' "constrained embedding"). Each target r_i is compared with negatives r_j,
-where s is the softmax of the negatives alone:
+A GRU reads the embeddings of the history's items, and one table serves as input and output (the authors'
+"constrained embedding"):
+
+    r_c = <h, e_c> + b_c,    h = GRU(e_1, ..., e_L)
 
     BPR-max   -log sum_j s_j sigmoid(r_i - r_j) + lambda sum_j s_j r_j^2
     TOP1-max  sum_j s_j [sigmoid(r_j - r_i) + sigmoid(r_j^2)]
 
-Negatives are drawn in proportion to count^alpha, with replacement, and are shared by the whole batch; that is
-what the authors' parallel sessions are for, so there are none here. Whole windows are read at once, in random
-order, with full back-propagation through them; the authors detach the state after every item. Targets of the
-batch are no further negatives (63 beside 2,048 at the authors' batch size), and a draw that is the target
-does not count, which they do not check. Their dropout acts on the state that is carried on, ours on what is
-read of it.
+    e, b      the embeddings and the biases of items; h is the state after the history
+    r_i, r_j  the scores of the target and of a negative
+    s_j       the softmax among the negatives alone
+    lambda    the weight of the regularisation
 
-`loss="cross-entropy"` is the softmax among all items. What DEPS calls GRU4Rec+ is RecBole's version of Tan et
-al. (DLRS 2016): GRU4Rec with loss="cross-entropy", optimizer="adam", width=64, hidden=128, dropout=0.3,
-without biases, at a learning rate of 0.001.
+Negatives are drawn in proportion to count^alpha, with replacement, and the whole batch shares them. This is
+what the authors' parallel sessions are for, so there are none here.
+
+Where this differs from the authors' code: Whole windows are read at once, in random order, with full
+back-propagation through them; the authors detach the state after every item. The other targets of a batch are
+not used as negatives (these are 63 beside 2,048 drawn ones at the authors' batch size). A draw that is the
+target itself does not count, which they do not check. Their dropout acts on the state that is carried on to
+the next item, ours on what is read from it.
+
+`loss="cross-entropy"` is the softmax among all items. What the DEPS paper calls GRU4Rec+ is RecBole's version
+of Tan et al. (DLRS 2016): GRU4Rec with loss="cross-entropy", optimizer="adam", width=64, hidden=128,
+dropout=0.3, without biases, at a learning rate of 0.001.
 """
 
 from collections.abc import Callable
@@ -35,40 +43,45 @@ from unskew.layers import Dropout, Embeddings
 from unskew.losses import cross_entropy
 from unskew.models.base import HistoryConfig, NextItem, Stage, adam
 
-CHUNK = 1 << 17  # scores of negatives held at once: they stay in the cache
+CHUNK = 1 << 17  # scores of negatives held at once: few enough to stay in the cache
+LOG_OF_NOTHING = -1e9  # its exponential is zero, and unlike minus infinity it gives no gradient that is nan
 
-LOG_OF_NOTHING = -1e9  # its exponential is zero, and unlike minus infinity it has a gradient
-
+# A loss per target, from its score (N,), the scores of negatives (N, K), and how often each was drawn (N, K).
 Terms = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018"):
+    """A GRU over the history, trained against many drawn negatives."""
+
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
+        """The settings of GRU4Rec."""
+
         width: AtLeast1 = 100
-        """Width of the item vectors."""
+        """The width of the item embeddings."""
         hidden: AtLeast1 = 100
-        """Width of the state; another one than that of the items is mapped back to it."""
+        """The width of the GRU's hidden state. If it differs from that of the embeddings, a linear layer maps
+        the state to their width."""
         layers: AtLeast1 = 1
-        """GRUs upon each other."""
+        """The number of GRU layers."""
         dropout: Dropped = 0.0
-        """Share of the item vectors' entries dropped."""
+        """The share of the item embeddings' entries that dropout sets to zero."""
         state_dropout: Dropped = 0.0
-        """Share of the states' entries dropped."""
+        """The share of the hidden states' entries that dropout sets to zero."""
         loss: Literal["bpr-max", "top1-max", "cross-entropy"] = "bpr-max"
-        """BPR-max or TOP1-max with drawn negatives, or cross-entropy among all items."""
+        """The loss: BPR-max or TOP1-max against drawn negatives, or cross-entropy among all items."""
         samples: AtLeast1 = 2048
-        """Negatives drawn per batch."""
+        """The number of negatives drawn for a batch."""
         exponent: NotNegative = 0.5
-        """They are drawn in proportion to counts to the power of this (alpha): 0 is uniform, 1 is
-        popularity."""
+        """Negatives are drawn in proportion to their counts to the power of this (alpha): 0 is uniform, 1 is
+        by popularity."""
         elu: NotNegative = 0.5
-        """Scores below zero are bent to no less than minus this, in BPR-max and TOP1-max; 0 leaves all scores
-        as they are."""
+        """BPR-max and TOP1-max bend scores below zero (ELU), so that none is below minus this; 0 leaves
+        scores as they are."""
         regularisation: NotNegative = 1.0
-        """Weight of the squared scores of negatives in BPR-max (lambda)."""
+        """The weight of the negatives' squared scores in BPR-max (lambda)."""
         optimizer: Literal["adagrad", "adam"] = "adagrad"
-        """The authors' code needs Adagrad; RecBole has Adam."""
+        """The optimizer: Adagrad as in the authors' code, or Adam as in RecBole."""
 
     config: Config
     cumulative: Tensor
@@ -88,9 +101,8 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
                 nn.init.zeros_(parameter)
             elif name != "bias.weight":
                 rows, columns = parameter.shape
-                bound = (
-                    6 / (rows / (3 if name.startswith("gru") else 1) + columns)
-                ) ** 0.5  # three gates are one matrix
+                matrices = 3 if name.startswith("gru") else 1  # those of the three gates are one parameter
+                bound = (6 / (rows / matrices + columns)) ** 0.5
                 nn.init.uniform_(parameter, -bound, bound)
 
     def measure(self, split: Split) -> None:
@@ -101,7 +113,7 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
         states, _ = self.gru(self.dropout(self.items(ids_BL)))
         return self.back(self.state_dropout(states))
 
-    # A bias is one more entry of an item's vector, where that of every context is one.
+    # The bias of an item is one more entry of its vector; the vector of a context has a one there.
 
     def context(self, batch: Batch) -> Tensor:
         return functional.pad(super().context(batch), (0, 1), value=1.0)
@@ -117,10 +129,8 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
     def loss_of(self, states_ND: Tensor, targets_N: Tensor, weight_N: Tensor | None) -> Tensor:
         count = max(len(targets_N), 1)
         if self.config.loss == "cross-entropy":
-            return (
-                cross_entropy(states_ND, self.items.table(), targets_N, weight_N, self.bias.table()[:, 0])
-                / count
-            )
+            bias_V = self.bias.table()[:, 0]
+            return cross_entropy(states_ND, self.items.table(), targets_N, weight_N, bias_V) / count
         if weight_N is None:
             weight_N = torch.ones(len(targets_N))
         states_ND = functional.pad(states_ND, (0, 1), value=1.0)
@@ -130,55 +140,58 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
         return _AgainstNegatives.apply(self.terms, *pairs) / count
 
     def draw(self, size: int) -> Tensor:
-        """Item ids in proportion to count^alpha, with replacement."""
-        return torch.searchsorted(
-            self.cumulative, torch.rand(size, dtype=torch.float64) * self.cumulative[-1], right=True
-        )
+        """Draw item ids in proportion to count^alpha, with replacement, (size,)."""
+        drawn = torch.rand(size, dtype=torch.float64) * self.cumulative[-1]
+        return torch.searchsorted(self.cumulative, drawn, right=True)
 
     def terms(self, positive_N: Tensor, scores_NK: Tensor, times_NK: Tensor) -> Tensor:
+        """The loss of each target; see `bpr_max` for the arguments."""
         negative_NK = self.bent(scores_NK)
         if self.config.loss == "top1-max":
             return top1_max(positive_N, negative_NK, times_NK)
         return bpr_max(positive_N, negative_NK, times_NK, self.config.regularisation)
 
     def bent(self, scores: Tensor) -> Tensor:
-        """It grows with the score, so ranking needs none of it."""
+        """Scores as the losses see them. Bending does not change their order, so ranking does without it."""
         return functional.elu(scores, self.config.elu) if self.config.elu else scores
 
 
-# Each negative stands for as many draws as `times` says; zero is none.
-
-
 def bpr_max(positive_N: Tensor, negative_NK: Tensor, times_NK: Tensor, regularisation: float) -> Tensor:
-    """-log sum_j s_j sigmoid(r_i - r_j), in logarithms throughout: neither a target far ahead nor one far
-    behind is lost."""
+    """The loss BPR-max of each target, (N,), computed in logarithms so that very large and very small
+    differences keep their precision.
+
+    positive_N: the score of each target.
+    negative_NK: the scores of the negatives.
+    times_NK: how often each negative was drawn; 0 leaves it out.
+    regularisation: the weight of the negatives' squared scores (lambda).
+    """
     log_share_NK = log_softmax_of_draws(negative_NK, times_NK)
-    log_better_N = torch.logsumexp(
-        log_share_NK + functional.logsigmoid(positive_N[:, None] - negative_NK), dim=1
-    )
-    drawn_N = (times_NK > 0).any(1)  # who has no negative at all has nothing to be compared with
-    return torch.where(drawn_N, -log_better_N, 0.0) + regularisation * (
-        log_share_NK.exp() * negative_NK.square()
-    ).sum(1)
+    log_better_NK = functional.logsigmoid(positive_N[:, None] - negative_NK)
+    log_better_N = torch.logsumexp(log_share_NK + log_better_NK, dim=1)
+    squares_N = (log_share_NK.exp() * negative_NK.square()).sum(1)
+    has_negatives_N = (times_NK > 0).any(1)  # a target without any has nothing to be compared with
+    return torch.where(has_negatives_N, -log_better_N, 0.0) + regularisation * squares_N
 
 
 def top1_max(positive_N: Tensor, negative_NK: Tensor, times_NK: Tensor) -> Tensor:
+    """The loss TOP1-max of each target, (N,); see `bpr_max` for the arguments."""
     share_NK = log_softmax_of_draws(negative_NK, times_NK).exp()
-    return (
-        share_NK * (torch.sigmoid(negative_NK - positive_N[:, None]) + torch.sigmoid(negative_NK.square()))
-    ).sum(1)
+    worse_NK = torch.sigmoid(negative_NK - positive_N[:, None])
+    return (share_NK * (worse_NK + torch.sigmoid(negative_NK.square()))).sum(1)
 
 
 def log_softmax_of_draws(score_NK: Tensor, times_NK: Tensor) -> Tensor:
-    """Logarithms of the softmax among the draws alone. What was not drawn, the target above all, takes no
-    part in it."""
+    """The logarithms of the softmax among the draws alone, (N, K). Items that were not drawn, and the target,
+    take no part in it."""
     log_weight_NK = (score_NK + times_NK.clamp(min=1).log()).masked_fill(times_NK == 0, LOG_OF_NOTHING)
     return log_weight_NK - torch.logsumexp(log_weight_NK, dim=1, keepdim=True).clamp(min=LOG_OF_NOTHING / 2)
 
 
 class _AgainstNegatives(torch.autograd.Function):
-    """The weighted sum of terms. Scores of negatives exist only in chunks, and each chunk makes its gradient
-    at once."""
+    """The weighted sum of the terms of all targets.
+
+    Scores of negatives exist only in chunks, and the gradient of a chunk is computed along with it.
+    """
 
     @staticmethod
     def forward(
@@ -192,11 +205,8 @@ class _AgainstNegatives(torch.autograd.Function):
         times_K: Tensor,
         weight_N: Tensor,
     ) -> Tensor:
-        of_positive, of_states, of_vectors = (
-            torch.empty_like(positive_N),
-            torch.empty_like(states_ND),
-            torch.zeros_like(vectors_KD),
-        )
+        of_positive, of_states = torch.empty_like(positive_N), torch.empty_like(states_ND)
+        of_vectors = torch.zeros_like(vectors_KD)
         total = positive_N.new_zeros(())
         rows = max(32, CHUNK // max(len(drawn_K), 1))
         for first in range(0, len(targets_N), rows):
@@ -219,5 +229,6 @@ class _AgainstNegatives(torch.autograd.Function):
 
 
 def adagrad(parameters: Any, learning_rate: float, weight_decay: float) -> torch.optim.Optimizer:
-    # The authors' 1e-6 is inside of the root.
+    """The Adagrad optimizer of the authors' code."""
+    # The authors add 1e-6 inside the root, which is 1e-3 outside.
     return torch.optim.Adagrad(parameters, lr=learning_rate, weight_decay=weight_decay, eps=1e-3, fused=True)

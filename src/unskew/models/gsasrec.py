@@ -1,19 +1,23 @@
 """gSASRec: SASRec with k negatives per position and generalised binary cross-entropy (Petrov and Macdonald,
 RecSys 2023).
 
-    loss = -[beta log sigmoid(s+) + sum over negatives of log(1 - sigmoid(s-))] / (k + 1),   beta = 1 - t (1 -
-                                                                                             a),   a = k / (I
-                                                                                             - 1)
+    loss = -[beta log sigmoid(s+) + sum over negatives of log(1 - sigmoid(s-))] / (k + 1)
+    beta = 1 - t (1 - a),    a = k / (I - 1)
 
-t = 0 is plain binary cross-entropy, which is overconfident where only a share a of the negatives is seen; t =
-1 is calibrated. beta belongs to the positive alone. As in the authors' code, negatives are uniform, with
-replacement, fresh per position, and may be the target itself; candidates have a table of their own; width,
-blocks and dropout are those of its example for MovieLens. There are
-never more negatives than other items: a is at most 1. The softplus form needs no transform of the logits in
-double precision.
+    s+, s-  the scores of the target and of a negative
+    k       the number of negatives per position
+    I       the number of items; a is the share of the negatives that is sampled
+    t       the calibration, from 0 to 1
 
-Blocks, initial values and histories of 50 items are those of `sasrec`. The authors read 200 items, and their
-candidates begin with vectors of length sqrt(d), which made it learn more slowly in our trials.
+With t = 0 the loss is plain binary cross-entropy, which is overconfident if only a share of the negatives is
+sampled; with t = 1 it is calibrated. beta is a factor of the positive term alone.
+
+What was decided: As in the authors' code, negatives are drawn uniformly and with replacement, anew for each
+position, and may be the target itself; candidates have a table of their own; width, blocks and dropout are
+those of the code's example for MovieLens. There are never more negatives than other items, so that a is at
+most 1. The softplus form of the loss needs no transformation of the logits in double precision. Blocks,
+initial values and histories of 50 items are those of `sasrec`. The authors read 200 items, and their
+candidates start with vectors of length sqrt(d), which made learning slower in our trials.
 """
 
 from dataclasses import dataclass
@@ -28,27 +32,32 @@ from unskew.data.split import Known
 from unskew.layers import CausalEncoder, Embeddings
 from unskew.models.base import HistoryConfig, NextItem
 
-CHUNK = 1 << 19  # numbers held at once: they stay in the cache
-LOOKED_UP = 32  # vectors multiplied with a state in the time in which one is looked up
+CHUNK = 1 << 19  # numbers held at once: few enough to stay in the cache
+LOOKED_UP = 32  # how many vectors can be multiplied with a state in the time that looking up one takes
 
 
 class GSASRec(NextItem, name="gsasrec", paper="Petrov and Macdonald, RecSys 2023"):
+    """SASRec with many sampled negatives and a calibrated loss."""
+
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
+        """The settings of gSASRec."""
+
         width: AtLeast1 = 128
-        """Width of embeddings and states (d)."""
+        """The width of embeddings and hidden states (d)."""
         layers: AtLeast1 = 2
-        """Blocks."""
+        """The number of transformer blocks."""
         heads: AtLeast1 = 1
-        """Heads of each attention."""
+        """The number of attention heads of each block."""
         dropout: Dropped = 0.5
-        """Share of activations dropped."""
+        """The share of activations that dropout sets to zero."""
         samples: AtLeast1 = 256
-        """Negatives drawn per position (k)."""
+        """The number of negatives drawn for each position (k)."""
         calibration: Share = 0.75
-        """From 0, plain binary cross-entropy, to 1, calibrated (t)."""
+        """How far the loss is calibrated (t): 0 is plain binary cross-entropy, 1 is fully calibrated."""
         output: Literal["separate", "tied"] = "separate"
-        """Whether candidates have a table of their own or that of the items read."""
+        """Whether candidates have an embedding table of their own (`separate`) or share the table of the
+        items that are read (`tied`)."""
 
     config: Config
     recipe: ClassVar[dict[str, Any]] = {"sequences": 128, "rounds": 200, "patience": 20}
@@ -62,7 +71,8 @@ class GSASRec(NextItem, name="gsasrec", paper="Petrov and Macdonald, RecSys 2023
 
     @property
     def output(self) -> Embeddings:
-        """The table of the candidates. A tied one is not registered twice: a file holds each tensor once."""
+        """The embedding table of the candidates. A tied table is not registered twice, because a file of
+        weights holds each tensor once."""
         return self.items if self.candidates is None else self.candidates
 
     def encode(self, user_B: Tensor, ids_BL: Tensor) -> Tensor:
@@ -73,7 +83,7 @@ class GSASRec(NextItem, name="gsasrec", paper="Petrov and Macdonald, RecSys 2023
 
     def loss_of(self, states_ND: Tensor, targets_N: Tensor, weight_N: Tensor | None) -> Tensor:
         items = self.output.known
-        k = min(self.config.samples, max(items - 1, 1))  # a sampling rate is at most one
+        k = min(self.config.samples, max(items - 1, 1))  # so that a is at most one
         weight_N = torch.ones(len(targets_N)) if weight_N is None else weight_N
         ids_NC = torch.cat([targets_N[:, None], torch.randint(items, (len(targets_N), k))], dim=1)
         power = beta(k, items, self.config.calibration)
@@ -82,30 +92,33 @@ class GSASRec(NextItem, name="gsasrec", paper="Petrov and Macdonald, RecSys 2023
 
 
 def beta(negatives: int, items: int, calibration: float) -> float:
-    """The power of the positive's probability. The catalogue is counted without padding."""
+    """The factor beta of the positive term. `items` counts the catalogue without padding."""
     return 1 - calibration * (1 - negatives / max(items - 1, 1))
 
 
 def generalised_bce(scores_NC: Tensor, power: float) -> Tensor:
-    """A term per row: the positive comes first, all others are negatives."""
+    """The loss of each row, (N,): the first score is that of the target, all others are those of negatives.
+
+    power: the factor beta of the positive term.
+    """
     negatives_N = functional.softplus(scores_NC[:, 1:]).sum(1)
     return (power * functional.softplus(-scores_NC[:, 0]) + negatives_N) / scores_NC.shape[1]
 
 
 class _GeneralisedBCE(torch.autograd.Function):
-    """The weighted sum of terms. Each chunk of positions makes its gradient at once. Looking up k vectors per
-    position costs more than multiplying with all of a small catalogue, so then the scores are looked up
-    instead."""
+    """The weighted sum of the losses of all positions.
+
+    Positions are handled in chunks, and the gradient of a chunk is computed along with it. In a small
+    catalogue, looking up k vectors per position takes longer than multiplying with all items; then all scores
+    are computed and the wanted ones are looked up.
+    """
 
     @staticmethod
     def forward(
         context: Any, states_ND: Tensor, vectors_VD: Tensor, ids_NC: Tensor, weight_N: Tensor, power: float
     ) -> Tensor:
-        of_states, of_vectors, total = (
-            torch.empty_like(states_ND),
-            torch.zeros_like(vectors_VD),
-            states_ND.new_zeros(()),
-        )
+        of_states, of_vectors = torch.empty_like(states_ND), torch.zeros_like(vectors_VD)
+        total = states_ND.new_zeros(())
         (size, width), drawn = vectors_VD.shape, ids_NC.shape[1]
         whole = size <= LOOKED_UP * drawn
         rows = max(1, CHUNK // (size if whole else drawn * width))
@@ -128,11 +141,8 @@ class _GeneralisedBCE(torch.autograd.Function):
                 of_vectors.addmm_(all_slopes.T, state)
             else:
                 of_states[part] = torch.bmm(slope[:, None], vectors)[:, 0]
-                of_vectors.index_add_(
-                    0,
-                    ids.flatten(),
-                    torch.mul(slope[:, :, None], state[:, None], out=vectors).view(-1, width),
-                )
+                slopes = torch.mul(slope[:, :, None], state[:, None], out=vectors).view(-1, width)
+                of_vectors.index_add_(0, ids.flatten(), slopes)
         context.slopes = of_states, of_vectors
         return total
 
