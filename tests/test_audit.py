@@ -11,8 +11,10 @@ import unskew
 from tests.conftest import columns, random_table
 from unskew.data import audit as module
 from unskew.data.audit import audit, require_no_leak
+from unskew.data.batch import SequenceBatch
 from unskew.data.held_out import held_out
 from unskew.data.negatives import Positives
+from unskew.data.samplers import SequenceSampler
 from unskew.data.split import Split
 from unskew.data.telling import Finding
 from unskew.data.views import Sequences
@@ -289,6 +291,29 @@ def test_ties_read_as_past_in_whole_sequences_and_pasts_that_are_cut(
         r"strictly",
     ):
         require_no_leak(split)
+
+
+@pytest.mark.parametrize("later", [1, -1])
+def test_times_that_are_not_those_of_the_events(
+    split: Split, monkeypatch: pytest.MonkeyPatch, later: int
+) -> None:
+    """The ids are right, and the times beside them are not."""
+    right = Sequences.padded_times
+    monkeypatch.setattr(Sequences, "padded_times", lambda self, *a, **k: right(self, *a, **k) + later)
+    assert failed(split) >= PAIRS
+
+
+def test_times_of_whole_sequences_that_are_not_those_of_the_events(
+    split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = SequenceSampler._batch
+
+    def wrong(self: SequenceSampler, chosen: list) -> SequenceBatch:
+        found = made(self, chosen)
+        return found._replace(time_BL=found.time_BL - 1)
+
+    monkeypatch.setattr(SequenceSampler, "_batch", wrong)
+    assert failed(split) == WHOLE
 
 
 def test_ties_read_as_past_in_pairs_alone(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The examples of models of one's own: each is one file, keeps the contract, and does what it is there for."""
+"""The examples of own models: each is one file, keeps the contract, and does what it is there for."""
 
 import subprocess
 import sys

@@ -138,7 +138,7 @@ def test_the_weights_of_another_run_are_bad_input(run: Path, tmp_path: Path) -> 
     for name in ("weights-balanced.safetensors", "memory.safetensors"):
         shutil.copy(run / name, tmp_path / "kept")
         shutil.copy(tmp_path / "other" / name, run / name)
-        with pytest.raises(unskew.BadInput, match="its parts do not fit|are not of the same run"):
+        with pytest.raises(unskew.BadInput, match=r"its parts do not fit|are not of the same run"):
             load(run)
         shutil.copy(tmp_path / "kept", run / name)
     assert isinstance(load(run).network, Recommender)  # whole again

@@ -61,7 +61,8 @@ class RunFolder(Store):
                     "another folder"
                 )
             _check_same(folder, json.loads((folder / "config.json").read_text(encoding="utf-8")), config)
-            if not made.finished(config["training"]) and made.has_card and not (folder / CHECKPOINT).is_file():
+            more = made.has_card and not made.finished(config["training"])
+            if more and not (folder / CHECKPOINT).is_file():
                 raise BadInput(f"{folder}: has no checkpoint, so no rounds can be added to this run")
             made.lock()
             made._write_json("config.json", config)

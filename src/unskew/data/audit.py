@@ -267,23 +267,26 @@ def _handed_out(split: Split, kind: str, history: int, audience: int) -> Finding
     return Finding(name, checked, None)
 
 
+Events = list[tuple[int, int]]  # ids and times
 _WRONG = "holds something that is not strictly before, or lacks something that is"
 
 
-def _past(ids: Any, mine: NDArray[np.bool_], split: Split, time: int) -> list[int]:
-    """The ids of all positives of one entity strictly before a time, oldest first."""
+def _past(ids: Any, mine: NDArray[np.bool_], split: Split, time: int) -> Events:
+    """The ids and times of all positives of one entity strictly before a time, oldest first."""
     log = split.log
     rows = np.flatnonzero(mine & (log.time < time) & (log.label == 1))
-    return [int(ids[row]) for row in rows[np.lexsort((ids[rows], log.time[rows]))]]
+    return [(int(ids[row]), int(log.time[row])) for row in rows[np.lexsort((ids[rows], log.time[rows]))]]
 
 
-def _prefix(prefixes: "Prefixes", place: int) -> list[int]:
-    """One of the sequences in a batch."""
+def _prefix(prefixes: "Prefixes", place: int) -> Events:
+    """One of the sequences in a batch, with its times."""
     row, length = int(prefixes.row_N[place]), int(prefixes.length_N[place])
-    return [int(code) for code in prefixes.ids_WL[row, :length]]
+    assert prefixes.times_WL is not None
+    ids, times = (rows[row, :length].tolist() for rows in (prefixes.ids_WL, prefixes.times_WL))
+    return list(zip(ids, times, strict=True))
 
 
-def _is_newest(found: list[int], past: list[int], most: int, shared: bool) -> bool:
+def _is_newest(found: Events, past: Events, most: int, shared: bool) -> bool:
     """Whether a sequence is the newest part of the past. It has `most` events, or at least half as many where
     sequences share the events that they have in common."""
     enough = min(len(past), most // 2 if shared else most)
@@ -300,7 +303,7 @@ def _sequences(split: Split, kind: str, history: int, audience: int) -> Finding:
     )
     checked = 0
     for _, made in zip(range(20), sampler.epoch(), strict=False):
-        for name, view, owner, event, past in _views_of(split, made):
+        for name, view, owner, event, past, told in _views_of(split, made):
             inside = event >= 0
             start = event.max(axis=1, initial=-1) - inside.sum(axis=1) + 1
             wrong = inside & (
@@ -314,7 +317,7 @@ def _sequences(split: Split, kind: str, history: int, audience: int) -> Finding:
                 & (following < event)
                 & (view.times[np.maximum(np.minimum(following, event), 0)] < time)
             )
-            wrong |= inside & (time >= split.train_end)
+            wrong |= inside & ((time >= split.train_end) | (time != told))
             if wrong.any():
                 row, place = np.argwhere(wrong)[0]
                 return Finding(
@@ -326,14 +329,15 @@ def _sequences(split: Split, kind: str, history: int, audience: int) -> Finding:
     return Finding(f"batches of {kind}", checked, None)
 
 
-def _views_of(split: Split, made: "SequenceBatch") -> Iterator[tuple[str, Sequences, Ints, Ints, Ints]]:
-    """Of each view: its name, the view itself, and what the batch says: owners, events, sizes of pasts."""
+def _views_of(split: Split, made: "SequenceBatch") -> Iterator[tuple[str, Sequences, Ints, Ints, Ints, Ints]]:
+    """Of each view: its name, the view itself, and what the batch says: owners, events, sizes of pasts, and
+    times."""
     log = split.log
-    yield "histories", log.histories, made.user_B.numpy(), made.event_BL.numpy(), made.past_BL.numpy()
-    yield (
-        "audiences",
-        log.audiences,
-        made.item_B.numpy(),
-        made.users_event_BM.numpy(),
-        made.users_past_BM.numpy(),
-    )
+    histories = made.user_B, made.event_BL, made.past_BL, made.time_BL
+    audiences = made.item_B, made.users_event_BM, made.users_past_BM, made.users_time_BM
+    for name, view, told in (
+        ("histories", log.histories, histories),
+        ("audiences", log.audiences, audiences),
+    ):
+        owner, event, past, time = (part.numpy() for part in told)
+        yield name, view, owner, event, past, time

@@ -44,7 +44,7 @@ from unskew.losses import cross_entropy
 from unskew.models.base import HistoryConfig, NextItem, Stage, adam
 
 CHUNK = 1 << 17  # scores of negatives held at once: few enough to stay in the cache
-LOG_OF_NOTHING = -1e9  # its exponential is zero, and unlike minus infinity it gives no gradient that is nan
+LOG_OF_NOTHING = -1e9  # its exponential is zero, and unlike with minus infinity, gradients are not nan
 
 # A loss per target, from its score (N,), the scores of negatives (N, K), and how often each was drawn (N, K).
 Terms = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -1,5 +1,5 @@
-"""gSASRec: SASRec with k negatives per position and generalised binary cross-entropy (Petrov and Macdonald,
-RecSys 2023).
+"""gSASRec: SASRec with k negatives per position and generalised binary cross-entropy
+(Petrov and Macdonald, RecSys 2023).
 
     loss = -[beta log sigmoid(s+) + sum over negatives of log(1 - sigmoid(s-))] / (k + 1)
     beta = 1 - t (1 - a),    a = k / (I - 1)

@@ -1,13 +1,15 @@
-"""ItemKNN with recency: an item is near to another if the same users have both (Sarwar et al., WWW 2001;
+"""ItemKNN with recency: items are near to each other if the same users have both (Sarwar et al., WWW 2001;
 Deshpande and Karypis, TOIS 2004).
 
-    sim(a, b) = |U_a & U_b| / (sqrt(|U_a| |U_b|) + shrink)          score(c) = sum over the history of
-                                                                    decay^(age of i) sim(c, i)
+    sim(a, b) = |U_a & U_b| / (sqrt(|U_a| |U_b|) + shrink)
+    score(c)  = sum over the items i of the history of decay^age(i) sim(c, i)
 
-U_a are the users who have item a in the training part; a user counts once. Age is the number of newer items
-in the history; an item that is in it twice counts twice. Each candidate keeps its nearest neighbours (pruned
-by candidate). Nothing is learned by gradients; the decay is chosen on the validation part unless it is given.
-Ties, and whoever has no history, go by popularity.
+    U_a     the users who have item a in the training part; each user counts once
+    age(i)  the number of newer items in the history; an item that is in the history twice counts twice
+
+What was decided: Each candidate keeps only its nearest neighbours. Nothing is learned by gradients; the decay
+is chosen on the validation part unless it is given. Ties are broken by popularity, which also ranks the items
+for an empty history.
 """
 
 from dataclasses import dataclass
@@ -24,20 +26,26 @@ from unskew.data.split import Known, Split
 from unskew.data.views import PAD
 from unskew.models.base import HistoryConfig, Recommender, Stage
 
-DECAYS = (0.5, 0.8, 0.95, 1.0)
+DECAYS = (0.5, 0.8, 0.95, 1.0)  # those that are tried on the validation part
 BLOCK = 512  # candidates whose neighbours are searched together
-TIE = 1e-6  # of the most popular item's popularity; far below any similarity
+TIE = 1e-6  # what popularity adds to the score of the most popular item: far less than any similarity
 
 
 class ItemKNN(Recommender, name="itemknn", paper="Sarwar et al., WWW 2001; Deshpande and Karypis, TOIS 2004"):
+    """Scores candidates by their similarity to the items of the history."""
+
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
+        """The settings of ItemKNN."""
+
         neighbours: AtLeast1 = 100
-        """Items that each candidate is compared with, the nearest."""
+        """The number of nearest items that each candidate is compared with."""
         shrink: NotNegative = 0.0
-        """Raises the denominator, so that few common users count less."""
+        """A number added to the denominator of a similarity, so that pairs of items with few common users
+        count less."""
         decay: Share | None = None
-        """Weight of a history item in relation to the next newer one; by default what validation prefers."""
+        """The weight of an item of the history relative to the next newer one. By default the one that
+        validation prefers."""
 
     config: Config
     nearest_IK: Tensor
@@ -52,9 +60,8 @@ class ItemKNN(Recommender, name="itemknn", paper="Sarwar et al., WWW 2001; Deshp
         self.register_buffer("nearest_IK", torch.zeros(items, kept, dtype=torch.int64))
         self.register_buffer("similarity_IK", torch.zeros(items, kept))
         self.register_buffer("popularity_I", torch.zeros(items))
-        self.register_buffer(
-            "decay", torch.tensor(1.0 if config.decay is None else config.decay, dtype=torch.float64)
-        )
+        decay = 1.0 if config.decay is None else config.decay
+        self.register_buffer("decay", torch.tensor(decay, dtype=torch.float64))
 
     def measure(self, split: Split) -> None:
         nearest, similarity = nearest_items(split, self.config.neighbours, self.config.shrink)
@@ -72,7 +79,7 @@ class ItemKNN(Recommender, name="itemknn", paper="Sarwar et al., WWW 2001; Deshp
         return ()
 
     def past(self, history_BL: Tensor) -> Tensor:
-        """How much of each known item is in each history, (B, I)."""
+        """The weight of each known item in each history, (B, I)."""
         age_L = torch.arange(history_BL.shape[1] - 1, -1, -1)
         weight_BL = (self.decay**age_L).float().expand(history_BL.shape)
         counted = (history_BL != PAD) & (history_BL < len(self.popularity_I))
@@ -91,16 +98,16 @@ class ItemKNN(Recommender, name="itemknn", paper="Sarwar et al., WWW 2001; Deshp
 
 
 class _Neighbourhood:
-    """One sparse product per block of contexts."""
+    """A catalogue that needs one sparse matrix product per block of contexts."""
 
     def __init__(self, model: ItemKNN, items: int) -> None:
         self.model, self.items = model, items
         size, neighbours = model.nearest_IK.shape
         candidate = torch.arange(size).repeat_interleave(neighbours)
-        places = torch.stack([candidate, model.nearest_IK.flatten()])
-        self.similarity_II = torch.sparse_coo_tensor(
-            places, model.similarity_IK.flatten(), (size, size), check_invariants=True
-        ).coalesce()
+        pairs = torch.stack([candidate, model.nearest_IK.flatten()])
+        similarity = model.similarity_IK.flatten()
+        sparse = torch.sparse_coo_tensor(pairs, similarity, (size, size), check_invariants=True)
+        self.similarity_II = sparse.coalesce()
 
     def scores(self, context: Batch) -> Tensor:
         known = (self.similarity_II @ self.model.past(context.history_BL).T).T + self.model.popularity_I
@@ -108,18 +115,17 @@ class _Neighbourhood:
 
 
 def nearest_items(split: Split, neighbours: int, shrink: float) -> tuple[Tensor, Tensor]:
-    """The nearest other items of each known item and how near they are, (I, K) each; of those without a
-    common user, zero."""
+    """The nearest other items of each known item, and their similarities, (I, K) each. The similarity is zero
+    if the two have no common user."""
     items, users = split.known_items, split.known_users
     train = split.mask("train") & (split.log.label == 1)
     rare = split.known.items.rare
-    if rare is not None:  # a rare item is unknown, and so it is nobody's neighbour
+    if rare is not None:  # a rare item counts as unknown, so it is no neighbour
         train[train] = ~rare[split.log.item[train]]
     pairs = np.unique(split.log.item[train].astype(np.int64) * users + split.log.user[train])
     item, user = torch.from_numpy(pairs // users), torch.from_numpy(pairs % users)
-    has_IU = torch.sparse_coo_tensor(
-        torch.stack([item, user]), torch.ones(len(item)), (items, users), check_invariants=True
-    ).coalesce()
+    pairs_2N, ones_N = torch.stack([item, user]), torch.ones(len(item))
+    has_IU = torch.sparse_coo_tensor(pairs_2N, ones_N, (items, users), check_invariants=True).coalesce()
     size_I = torch.bincount(item, minlength=items).float()
     kept = min(neighbours, items - 1)
     nearest, similarity = torch.zeros(items, kept, dtype=torch.int64), torch.zeros(items, kept)
@@ -128,7 +134,7 @@ def nearest_items(split: Split, neighbours: int, shrink: float) -> tuple[Tensor,
         mine = (item >= first) & (item <= block[-1])
         has_UB = torch.zeros(users, len(block)).index_put_((user[mine], item[mine] - first), torch.ones(()))
         near_IB = (has_IU @ has_UB) / (torch.sqrt(size_I[:, None] * size_I[block]) + shrink).clamp(min=1e-12)
-        near_IB[block, torch.arange(len(block))] = -1  # nobody is a neighbour of oneself
+        near_IB[block, torch.arange(len(block))] = -1  # an item is not its own neighbour
         best = near_IB.T.topk(kept, dim=1)
         nearest[block], similarity[block] = best.indices, best.values
     return nearest, similarity

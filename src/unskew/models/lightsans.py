@@ -1,18 +1,30 @@
 """LightSANs: Lighter and Better, Low-Rank Decomposed Self-Attention Networks for Next-Item Recommendation
 (Fan et al., SIGIR 2021).
 
-Each item of a history looks at a few interests, pooled from all items, instead of at all items; where items
-stand is a second attention that knows nothing of the items. Pooling mixes all places, so every prefix of a
-history is a pass of its own.
+Each item of a history attends to a few interests, which are pooled from all items, instead of to all items. A
+second attention depends on the positions alone:
 
-Axis       the formula normalises over what is looked at, and so do we; the authors' code and RecBole
-           normalise over those who look. `softmax_axis="query"` does that, too.
-Mask       everything: padding is not pooled, not looked at, and no query. (Their code masks nothing.)
-Positions  never added to items; counted from the newest, 0, where the answer is read; their logits are scaled
-           once, not twice.
-Beginning  a learned vector answers for an empty history; a state is added to it, which changes nothing, since
-           a state has a bias.
-Simpler    attention weights are not dropped.
+    K' = pool(K),  V' = pool(V),    pool(H) = softmax(H Theta)^T H
+    S  = softmax(Q K'^T / sqrt(d)) V' + softmax(P_Q P_K^T / sqrt(d)) V
+    score(c) = <state at the newest item, e_c>
+
+    Q, K, V   the queries, keys and values of the items
+    Theta     learned, (d, k): the k interests are weighted means over the items
+    P_Q, P_K  the queries and keys of the positions
+    e_c       the embedding of candidate c
+
+Pooling mixes all positions, so every prefix of a history needs a pass of its own.
+
+What was decided where the paper is silent or its code differs:
+
+Axis       The formula normalises attention over what is attended to, and so does this. The authors' code and
+           RecBole normalise over the queries; `softmax_axis="query"` does that, too.
+Mask       Padding is not pooled, not attended to, and no query. (Their code masks nothing.)
+Positions  They are never added to items. They are counted back from the newest item, 0, where the state is
+           read. Their logits are scaled once, not twice.
+Start      A learned vector answers for an empty history. States are added to it, which changes nothing,
+           because a state has a bias.
+Simpler    Attention weights are not dropped.
 """
 
 from dataclasses import dataclass
@@ -29,29 +41,34 @@ from unskew.layers import Dropout, Embeddings, in_groups, is_real
 from unskew.losses import cross_entropy
 from unskew.models.base import DotProduct, HistoryConfig, Phase, Stage
 
-DEVIATION = 0.02  # of what is drawn at the start
+DEVIATION = 0.02  # the standard deviation of the initial embeddings
 
 Axis = Literal["interest", "query"]
 
 
 class LightSANs(DotProduct, name="lightsans", paper="Fan et al., LightSANs, SIGIR 2021"):
+    """A transformer whose items attend to a few pooled interests."""
+
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
+        """The settings of LightSANs."""
+
         width: AtLeast1 = 64
-        """Width of embeddings and states (d)."""
+        """The width of embeddings and hidden states (d)."""
         layers: AtLeast1 = 2
-        """Blocks."""
+        """The number of transformer blocks."""
         heads: AtLeast1 = 2
-        """Heads of each attention."""
+        """The number of attention heads of each block."""
         inner: AtLeast1 = 256
-        """Width of the feed-forward part of a block."""
+        """The width of the feed-forward layer of a block."""
         interests: AtLeast1 = 5
-        """Interests that a history is pooled into (k), a tenth of its length."""
+        """The number of interests that a history is pooled into (k). By default it is a tenth of the
+        history's length."""
         dropout: Dropped = 0.5
-        """Share of activations dropped."""
+        """The share of activations that dropout sets to zero."""
         softmax_axis: Axis = "interest"
-        """Attention is normalised over what is looked at (interest), or over those who look (query), as
-        RecBole does."""
+        """Whether attention is normalised over what is attended to (`interest`) or over the queries
+        (`query`), as in RecBole."""
 
     config: Config
     recipe: ClassVar[dict[str, Any]] = {"learning_rate": 3e-3, "batch_size": 1024}
@@ -70,20 +87,18 @@ class LightSANs(DotProduct, name="lightsans", paper="Fan et al., LightSANs, SIGI
         return in_groups(batch.history_BL, self._newest)
 
     def _newest(self, ids_BL: Tensor) -> Tensor:
-        """The state at the newest item, (B, D)."""
+        """The state at the newest item, (B, D); the learned start for an empty history."""
         L, real_BL = ids_BL.shape[1], is_real(ids_BL)
         if not L:
             return self.start.expand(len(ids_BL), -1)
-        x_BLD, places_LD = self.dropout(self.norm(self.items(ids_BL))), self.positions[:L].flip(0)
+        x_BLD, positions_LD = self.dropout(self.norm(self.items(ids_BL))), self.positions[:L].flip(0)
         empty_B1 = ~real_BL.any(1, keepdim=True)
-        seen_BL = (
-            None if bool(real_BL.all()) else real_BL | empty_B1
-        )  # attention over nothing is not a number
+        # An empty row attends to its padding, because attention over nothing is not a number.
+        seen_BL = None if bool(real_BL.all()) else real_BL | empty_B1
         for block in self.blocks[:-1]:
-            x_BLD = block(x_BLD, places_LD, seen_BL, asking=L)
-        state_BD = self.blocks[-1](x_BLD, places_LD, seen_BL, asking=1).squeeze(
-            1
-        )  # nobody reads the other places
+            x_BLD = block(x_BLD, positions_LD, seen_BL, asking=L)
+        # Of the last block, only the state at the newest position is needed.
+        state_BD = self.blocks[-1](x_BLD, positions_LD, seen_BL, asking=1).squeeze(1)
         return self.start + torch.where(empty_B1, 0, state_BD)
 
     def vectors(self, item: Tensor) -> Tensor:
@@ -94,14 +109,16 @@ class LightSANs(DotProduct, name="lightsans", paper="Fan et al., LightSANs, SIGI
         return (Stage("train", (phase,), rounds, validated=True),)
 
     def next_item_loss(self, batch: Batch) -> Tensor:
+        """The mean cross-entropy of the clicked items among all items."""
         weight_B = None if batch.weight_BC is None else batch.weight_BC[:, 0]
-        return cross_entropy(
-            self.context(batch), self.items.table(), batch.candidates_BC[:, 0], weight_B
-        ) / len(batch.user_B)
+        target_B = batch.candidates_BC[:, 0]
+        total = cross_entropy(self.context(batch), self.items.table(), target_B, weight_B)
+        return total / len(batch.user_B)
 
 
 class Block(nn.Module):
-    """Low-rank attention to items, attention to places, and a feed-forward part; normalised after each."""
+    """A block of attention to interests, attention to positions, and a feed-forward part. It normalises after
+    the attentions and after the feed-forward part."""
 
     def __init__(self, config: LightSANs.Config) -> None:
         super().__init__()
@@ -117,26 +134,27 @@ class Block(nn.Module):
         self.of_places, self.after_attention, self.after_inner = (nn.LayerNorm(width) for _ in range(3))
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, x_BLD: Tensor, places_LD: Tensor, real_BL: Tensor | None, asking: int) -> Tensor:
-        """States at the newest places, as many as are asking."""
-        queries = (
-            asking if self.axis == "interest" else x_BLD.shape[1]
-        )  # who is normalised with others needs them all
-        read_BQD = (self._items(x_BLD, real_BL, queries) + self._places(x_BLD, places_LD, real_BL, queries))[
-            :, -asking:
-        ]
+    def forward(self, x_BLD: Tensor, positions_LD: Tensor, real_BL: Tensor | None, asking: int) -> Tensor:
+        """The new states of the newest positions, as many as are asking, (B, asking, D).
+
+        x_BLD: the states of all positions.
+        positions_LD: the embeddings of the positions.
+        real_BL: which positions are not padding; None is all of them.
+        """
+        # Normalising over queries needs all of them.
+        queries = asking if self.axis == "interest" else x_BLD.shape[1]
+        of_items_BQD = self._items(x_BLD, real_BL, queries)
+        read_BQD = (of_items_BQD + self._positions(x_BLD, positions_LD, real_BL, queries))[:, -asking:]
         x_BLD = self.after_attention(x_BLD[:, -asking:] + self.dropout(self.attended(read_BQD)))
         inner = functional.gelu(self.widen(x_BLD))
         return self.after_inner(x_BLD + self.dropout(self.narrow(inner)))
 
     def _items(self, x_BLD: Tensor, real_BL: Tensor | None, queries: int) -> Tensor:
-        """What each query finds in the interests, (B, Q, D)."""
-        (of_query, of_key, of_value), biases = (
-            self.query_key_value.weight.chunk(3),
-            self.query_key_value.bias.chunk(3),
-        )
-        # The weights of a pool sum to one, so items are pooled first and projected then: k rows, not L. A
-        # bias does not move them.
+        """What each query reads from the interests, (B, Q, D)."""
+        of_query, of_key, of_value = self.query_key_value.weight.chunk(3)
+        biases = self.query_key_value.bias.chunk(3)
+        # Items are pooled first and projected then, which takes k projections instead of L. The result is the
+        # same because the weights of a pool sum to one, and a bias does not change these weights.
         logits_BLK = x_BLD @ torch.cat([of_key.T @ self.theta_key, of_value.T @ self.theta_value], dim=1)
         for_keys_BKD, for_values_BKD = pooled(x_BLD, logits_BLK, real_BL).chunk(2, dim=1)
         query = self._by_head(functional.linear(x_BLD[:, -queries:], of_query, biases[0]))
@@ -146,24 +164,17 @@ class Block(nn.Module):
         looking = None if real_BL is None else real_BL[:, None, -queries:, None]
         return (attention(scores_BHQK, self.axis, looking) @ value).transpose(1, 2).flatten(2)
 
-    def _places(self, x_BLD: Tensor, places_LD: Tensor, real_BL: Tensor | None, queries: int) -> Tensor:
-        """What each query finds at the places around it, (B, Q, D). Without padding one map serves the whole
-        batch."""
-        query, key = (
-            self.place_query_key(self.of_places(places_LD))
-            .view(len(places_LD), 2, self.heads, -1)
-            .permute(1, 2, 0, 3)
-        )
+    def _positions(self, x_BLD: Tensor, positions_LD: Tensor, real_BL: Tensor | None, queries: int) -> Tensor:
+        """What each query reads by position, (B, Q, D). Without padding, all rows have the same attention."""
+        parts = self.place_query_key(self.of_places(positions_LD)).view(len(positions_LD), 2, self.heads, -1)
+        query, key = parts.permute(1, 2, 0, 3)
         scores_HQL = query[:, -queries:] @ key.transpose(1, 2) * query.shape[2] ** -0.5
-        value_BLHE = functional.linear(
-            x_BLD, self.query_key_value.weight.chunk(3)[2], self.query_key_value.bias.chunk(3)[2]
-        )
-        value_BLHE = value_BLHE.view(*x_BLD.shape[:2], self.heads, -1)
+        of_value, bias = self.query_key_value.weight.chunk(3)[2], self.query_key_value.bias.chunk(3)[2]
+        value_BLHE = functional.linear(x_BLD, of_value, bias).view(*x_BLD.shape[:2], self.heads, -1)
         if real_BL is None:
             return torch.einsum("hql,blhe->bqhe", attention(scores_HQL, self.axis), value_BLHE).flatten(2)
-        weight_BHQL = attention(
-            scores_HQL, self.axis, real_BL[:, None, -queries:, None], real_BL[:, None, None]
-        )
+        looking, looked_at = real_BL[:, None, -queries:, None], real_BL[:, None, None]
+        weight_BHQL = attention(scores_HQL, self.axis, looking, looked_at)
         return torch.einsum("bhql,blhe->bqhe", weight_BHQL, value_BLHE).flatten(2)
 
     def _by_head(self, x_BLD: Tensor) -> Tensor:
@@ -171,7 +182,11 @@ class Block(nn.Module):
 
 
 def pooled(x_BLD: Tensor, logits_BLK: Tensor, real_BL: Tensor | None) -> Tensor:
-    """Weighted means over places, (B, K, D)."""
+    """Weighted means over positions, (B, K, D).
+
+    logits_BLK: the logits of each position's weight in each of K means.
+    real_BL: which positions are not padding; None is all of them.
+    """
     if real_BL is not None:
         logits_BLK = logits_BLK.masked_fill(~real_BL[..., None], -torch.inf)
     return logits_BLK.softmax(1).transpose(1, 2) @ x_BLD
@@ -180,8 +195,11 @@ def pooled(x_BLD: Tensor, logits_BLK: Tensor, real_BL: Tensor | None) -> Tensor:
 def attention(
     scores: Tensor, axis: Axis, looking: Tensor | None = None, looked_at: Tensor | None = None
 ) -> Tensor:
-    """Weights of scores (..., queries, keys), normalised over keys (interest) or over queries (query), among
-    those that are there."""
+    """Attention weights from scores (..., queries, keys), among real positions only.
+
+    axis: `interest` normalises over keys, `query` over queries.
+    looking, looked_at: which queries and which keys are real; None is all of them.
+    """
     over, other = (looked_at, looking) if axis == "interest" else (looking, looked_at)
     if over is not None:
         scores = scores.masked_fill(~over, -torch.inf)

@@ -1,10 +1,13 @@
-"""Popularity: how many positives an item had so far, in total, recently, or with old ones fading. Every table
-needs it.
+"""Popularity: how many positives an item has had so far. No paper, but every comparison needs it.
 
-No network, nothing learned by gradients. It counts what lies strictly before the moment of the request, as an
-audience does. How
-recent is recent enough is chosen on the validation part: on an honest time line, what was popular last week
-is hard to beat.
+    score(c) = sum over the positives of c before the request of f(age)
+
+    age  the time from the positive to the request
+    f    1 (`total`); 1 up to the span and 0 beyond (`window`); or 2^(-age / span) (`fading`)
+
+There is no network, and nothing is learned by gradients. Only what lies strictly before the moment of the
+request is counted, as in an audience. Which f and which span is chosen on the validation part: with an honest
+split in time, what was popular last week is hard to beat.
 """
 
 from dataclasses import dataclass, replace
@@ -25,22 +28,26 @@ from unskew.errors import BadInput
 from unskew.models.base import ModelConfig, Recommender, Stage
 
 Recency = Literal["chosen", "total", "window", "fading"]
-DAYS = {"day": 1, "week": 7, "month": 30}
+DAYS = {"day": 1, "week": 7, "month": 30}  # the spans that are tried on the validation part
 
 
 class Popularity(
     Recommender, name="popularity", paper="no paper: counts of what happened before the request"
 ):
+    """Ranks items by how many positives they have had."""
+
     @dataclass(frozen=True, kw_only=True)
     class Config(ModelConfig):
+        """The settings of popularity."""
+
         recency: Recency = "chosen"
-        """Count everything so far, only a recent window, or with old positives fading; by default what
-        validation prefers."""
+        """What is counted: all positives so far (`total`), those of a recent window (`window`), or all with a
+        weight that fades with age (`fading`). `chosen` is what validation prefers."""
         span: NotNegative = 0.0
-        """Length of the window, or half-life, in ticks of the log's clock."""
+        """The length of the window, or the half-life of fading, in ticks of the log's clock."""
 
     config: Config
-    # Without a window and without a half-life, everything counts alike.
+    # If both are zero, all positives count alike.
     window_ticks: Tensor
     half_life_ticks: Tensor
 
@@ -57,7 +64,7 @@ class Popularity(
 
     @property
     def audience(self) -> None:
-        """All of it: how many there were is what counts."""
+        """All past users of an item are read, because they are counted."""
         return None
 
     def options(self, split: Split) -> list[dict[str, Tensor]]:
@@ -69,7 +76,7 @@ class Popularity(
         return ()
 
     def forward(self, batch: Batch) -> Tensor:
-        """The whole audience of each candidate, counted."""
+        """The weighted counts of each candidate's audience, (B, C)."""
         audiences, half_life, window = batch.audiences, float(self.half_life_ticks), int(self.window_ticks)
         times_WM = audiences.times_WL
         assert times_WM is not None
@@ -86,8 +93,11 @@ class Popularity(
 
 
 def recencies(split: Split) -> dict[str, Popularity.Config]:
-    """Windows of a day, a week and a month where times are dates; shares of the training period where they
-    are only an order."""
+    """The choices that validation tries, by name.
+
+    If times are dates, the spans are a day, a week and a month; if times are only an order, shares of the
+    training period.
+    """
     times = split.log.time
     ticks = split.log.clock.ticks
     day = DAY * ticks if ticks else max(1, int(split.train_end - times.min()) // 200)
@@ -99,6 +109,11 @@ def recencies(split: Split) -> dict[str, Popularity.Config]:
 
 
 class Counting:
+    """A catalogue of plain counts: of all positives, or of those within a window.
+
+    window: the length of the window in ticks; 0 counts all.
+    """
+
     def __init__(self, log: Log, window: int) -> None:
         self.view, self.window, self.items = log.audiences, window, np.arange(len(log.items))
 
@@ -115,23 +130,24 @@ class Counting:
 
 
 class Fading:
-    """Walks along the log once: all weights fade at every step, and each event adds one."""
+    """A catalogue of counts that fade with age.
+
+    It walks along the log once: all weights fade at every step, and each event adds one.
+    """
 
     def __init__(self, log: Log, half_life: float) -> None:
         order = np.argsort(log.histories.times, kind="stable")
         self.times, self.items = log.histories.times[order], log.histories.ids[order]
         self.rate = np.log(2) / half_life
-        self.weight, self.at, self.now = (
-            np.zeros(len(log.items)),
-            0,
-            int(self.times[0]) if len(self.times) else 0,
-        )
+        self.weight = np.zeros(len(log.items))
+        self.at, self.now = 0, int(self.times[0]) if len(self.times) else 0
 
     def scores(self, context: Batch) -> Tensor:
         times, of = np.unique(context.times_B.numpy(), return_inverse=True)
         return torch.from_numpy(np.stack([self._until(int(time)) for time in times])[of].astype(np.float32))
 
     def _until(self, time: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        """The weight of each item at a time, which must not be earlier than the time asked for before."""
         end = int(np.searchsorted(self.times, time))
         new = slice(self.at, end)
         self.weight *= np.exp(-self.rate * max(time - self.now, 0))

@@ -1,10 +1,16 @@
-"""SASRec: Self-Attentive Sequential Recommendation (Kang and McAuley, ICDM 2018), trained with full
-cross-entropy.
+"""SASRec: Self-Attentive Sequential Recommendation (Kang and McAuley, ICDM 2018), trained with cross-entropy
+over the whole catalogue.
+
+    h = CausalTransformer(sqrt(d) e_1 + p_1, ..., sqrt(d) e_L + p_L),    score(c) = <h_L, e_c>
+
+    e_l, p_l  the embeddings of the l-th item of the history, oldest first, and of that position
+    h_L       the state at the newest item, which has read all items before
+    e_c       the embedding of candidate c
 
 Klenitskiy and Vasilev (Turning Dross Into Gold Loss, RecSys 2023) showed that with cross-entropy over the
-whole catalogue, in the place of one negative per positive, it beats BERT4Rec. The blocks are those of the
-authors' code: only queries are normalised, and the residual starts from the normalised query. Places are
-counted from the oldest item read, so one pass yields every prefix.
+whole catalogue, instead of one negative per positive, SASRec beats BERT4Rec. The blocks are those of the
+authors' code: only queries are normalised, and the residual connection starts from the normalised query.
+Positions are counted from the oldest item that is read, so one pass gives the states of all prefixes.
 """
 
 from dataclasses import dataclass
@@ -23,16 +29,20 @@ class SASRec(
     name="sasrec",
     paper="Kang and McAuley, ICDM 2018; cross-entropy: Klenitskiy and Vasilev, RecSys 2023",
 ):
+    """A causal transformer that predicts the next item."""
+
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
+        """The settings of SASRec."""
+
         width: AtLeast1 = 64
-        """Width of embeddings and states (d)."""
+        """The width of embeddings and hidden states (d)."""
         layers: AtLeast1 = 2
-        """Blocks."""
+        """The number of transformer blocks."""
         heads: AtLeast1 = 1
-        """Heads of each attention."""
+        """The number of attention heads of each block."""
         dropout: Dropped = 0.1
-        """Share of activations dropped."""
+        """The share of activations that dropout sets to zero."""
 
     config: Config
     recipe: ClassVar[dict[str, Any]] = {"sequences": 128, "rounds": 40, "patience": 4}

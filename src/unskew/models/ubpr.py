@@ -1,21 +1,26 @@
 """UBPR: Unbiased Pairwise Learning from Biased Implicit Feedback (Saito, ICTIR 2020).
 
-A clicked item i is to be ranked above any other j that is not relevant. Relevance of both is estimated from
-clicks:
+A clicked item i should be ranked above any other item j that is not relevant. The relevance of both is
+estimated from clicks:
 
-    l(u, i, j) = max(-beta, (1 / theta_i) (1 - y_j / theta_j) softplus(-(s_i - s_j))),    theta_i = max((n_i /
-                                                                                          max_k n_k)^eta, M)
+    l(u, i, j) = max(-beta, (1 / theta_i) (1 - y_j / theta_j) softplus(-(s_i - s_j)))
+    theta_i    = max((n_i / max_k n_k)^eta, M)
 
-Symbols: s the score <e_u, e_i>, y_j whether the user clicked j too, n_i the clicks of item i in training, eta
-the `exponent`, M the
-`clip`, beta the `floor`. Unbiased with the true theta and beta = infinity. If j was clicked, the term is
-negative and of any size; the clamp makes it biased and keeps the variance in hand.
+    s_i    the score <e_u, e_i>
+    y_j    whether the user clicked j, too
+    n_i    the clicks of item i in training
+    theta  the propensity; eta is the `exponent`, M is the `clip`
+    beta   the `floor`
 
-Decisions. A clamped term has no gradient: with the small beta of the authors nearly every clicked j is inert,
-so the share of clamped ones is reported. Partners j are drawn from all items, the user's own included with
-label 1; the authors draw from the user's rows, and a sampler without positives would silently make this
-weighted BPR. Propensities count positives only (the authors' matrix for Coat also has unlabelled pairs, so
-that all of them are one), and have a floor M, which theirs have not.
+Bias: the loss is unbiased with the true theta and beta = infinity. Variance: if j was clicked, a term is
+    negative and may be arbitrarily large; the floor adds bias and bounds the variance.
+
+What was decided: A term at the floor has no gradient. With the authors' small beta this is nearly every term
+with a clicked j, so their share is reported. The other items j are drawn from all items, also from those that
+the user clicked, which have label 1. The authors draw from the user's rows; a sampler without positives would
+silently turn the model into a weighted BPR. Propensities count positives only (the authors' matrix for Coat
+also has unlabelled pairs, so that all propensities are one), and they have a lower bound M, which theirs do
+not have.
 """
 
 from dataclasses import dataclass
@@ -32,7 +37,7 @@ from unskew.losses import bpr, weighted_mean
 from unskew.models.base import ModelConfig, Phase, Stage
 from unskew.models.factors import MatrixFactors, popularity_propensity
 
-LARGEST = 1e6  # of one term
+LARGEST = 1e6  # the upper bound of a term
 
 
 class UBPR(
@@ -40,16 +45,20 @@ class UBPR(
     name="ubpr",
     paper="Saito, Unbiased Pairwise Learning from Biased Implicit Feedback, ICTIR 2020",
 ):
+    """Matrix factorisation, trained with unbiased pairwise ranking."""
+
     @dataclass(frozen=True, kw_only=True)
     class Config(ModelConfig):
+        """The settings of UBPR."""
+
         width: AtLeast1 = 100
-        """Width of the embeddings (d)."""
+        """The width of the embeddings (d)."""
         exponent: NotNegative = 0.5
-        """Propensities are relative popularities to this power (eta)."""
+        """The power of an item's relative popularity that is its propensity (eta)."""
         clip: Probability = 0.01
-        """Propensities are raised to at least this (M)."""
+        """The lower bound of propensities; smaller ones are raised to it (M)."""
         floor: NotNegative = 0.00234
-        """No term is below minus this (beta)."""
+        """How far below zero a term of the loss may be (beta)."""
 
     config: Config
     theta_I: Tensor
@@ -70,28 +79,23 @@ class UBPR(
         return (Stage("train", (phase,), rounds, validated=True),)
 
     def pairwise_loss(self, batch: Batch) -> Tensor:
-        """Each clicked item, the first candidate, against all others; weighted by the pair that was
-        observed."""
+        """The mean of l of each clicked item, the first candidate, against all other candidates. A weight
+        from outside is that of the clicked pair."""
         scores_BC, theta_BC = self(batch), self.theta_I[batch.candidates_BC]
         terms = pairwise_terms(
             scores_BC[:, :1], scores_BC[:, 1:], theta_BC[:, :1], theta_BC[:, 1:], batch.labels_BC[:, 1:]
         )
-        return weighted_mean(
-            clamped(terms, self.config.floor), None if batch.weight_BC is None else batch.weight_BC[:, :1]
-        )
+        weight = None if batch.weight_BC is None else batch.weight_BC[:, :1]
+        return weighted_mean(clamped(terms, self.config.floor), weight)
 
     def statistics(self, batch: Batch) -> dict[str, float]:
-        """Of the pairs of two clicked items of one user, how many are clamped and so teach nothing. No other
-        term can be."""
+        """The share of the pairs of two clicked items of one user whose term is at the floor and so teaches
+        nothing. No other term can be there."""
         clicked_B = batch.labels_BC[:, 0] == 1
         item_B = batch.candidates_BC[:, 0]
-        other = (
-            (batch.user_B[:, None] == batch.user_B)
-            & (item_B[:, None] != item_B)
-            & clicked_B[:, None]
-            & clicked_B
-        )
-        i, j = other.nonzero(as_tuple=True)
+        same_user = batch.user_B[:, None] == batch.user_B
+        both_clicked = clicked_B[:, None] & clicked_B
+        i, j = (same_user & both_clicked & (item_B[:, None] != item_B)).nonzero(as_tuple=True)
         if not len(i):
             return {}
         with torch.no_grad():
@@ -104,9 +108,10 @@ class UBPR(
 def pairwise_terms(
     score_i: Tensor, score_j: Tensor, theta_i: Tensor, theta_j: Tensor, clicked_j: Tensor
 ) -> Tensor:
-    """(1 / theta_i) (1 - y_j / theta_j) softplus(-(s_i - s_j)), before the clamp."""
+    """The terms (1 / theta_i) (1 - y_j / theta_j) softplus(-(s_i - s_j)), before the floor."""
     return (1 - clicked_j / theta_j) / theta_i * bpr(score_i, score_j)
 
 
 def clamped(terms: Tensor, floor: float) -> Tensor:
+    """The terms, none of them below minus `floor` (or above a very large number)."""
     return terms.clamp(-floor, LARGEST)

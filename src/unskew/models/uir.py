@@ -1,24 +1,28 @@
 """UIR, or Rel-MF: Unbiased Recommender Learning from Missing-Not-At-Random Implicit Feedback (Saito et al.,
 WSDM 2020).
 
-A click is relevance times exposure, P(y = 1) = theta_i P(r = 1). So a click counts 1 / theta_i times as
-relevant, and the surplus
-is taken off the irrelevant side:
+A click needs relevance and exposure: P(y = 1) = theta_i P(r = 1). So a click counts as 1 / theta_i times
+relevant, and the surplus is subtracted from the irrelevant side:
 
-    l(u, i) = (y / theta_i) d1(p) + (1 - y / theta_i) d0(p),    theta_i = max((n_i / max_j n_j)^eta, M)
+    l(u, i) = (y / theta_i) d1(p) + (1 - y / theta_i) d0(p)
+    theta_i = max((n_i / max_j n_j)^eta, M)
 
-Symbols: p = sigmoid(s) the predicted relevance, s the score <e_u, e_i>, y the click, n_i the clicks of item i
-in training, eta the
-`exponent`, M the `clip`; d1, d0 the loss if relevant and if not. With the true theta and M = 0 the mean over
-all pairs is unbiased for that of relevance; the variance grows with 1 / theta, the bias with M. A pair
-without a click costs d0 whatever theta is.
+    p       sigmoid(s), the predicted relevance; s is the score <e_u, e_i>
+    y       whether the pair was clicked
+    n_i     the clicks of item i in training
+    theta   the propensity; eta is the `exponent`, M is the `clip`
+    d1, d0  the loss if the pair is relevant, and if it is not
 
-Decisions. Squared error, (1 - p)^2 and p^2, as in the code for real data: the negative weight on d0 leaves
-cross-entropy unbounded below as p goes to 1, so that option is bounded by 1000 per pair. Batches are half
-clicks, half pairs without, as in that code; they do not estimate the mean over all pairs, which
-`mean="all-pairs"` puts right. No bias terms. A propensity from outside multiplies. Width, M and Adam are
-those for real data; batch and weight decay those of the simulation, for what was tuned on Yahoo (1e-4) lets
-the embeddings of users with few clicks vanish elsewhere.
+Bias: with the true theta and M = 0, the mean over all pairs is unbiased for the loss of relevance; the bias
+    grows with M. Variance: it grows with 1 / theta. A pair without a click costs d0 whatever theta is.
+
+What was decided: The error is squared, (1 - p)^2 and p^2, as in the authors' code for real data. The negative
+weight of d0 leaves cross-entropy without a lower bound as p approaches 1, so that option is bounded by 1000
+per pair. Half of a batch are clicks and half are pairs without a click, as in that code. The mean over such a
+batch does not estimate the mean over all pairs, which `mean="all-pairs"` corrects. There are no bias terms. A
+weight from outside is a further factor. Width, M and Adam are those for real data. Batch size and weight
+decay are those of the authors' simulation: the weight decay that was tuned on Yahoo (1e-4) lets the
+embeddings of users with few clicks vanish elsewhere.
 """
 
 from dataclasses import dataclass
@@ -36,7 +40,7 @@ from unskew.losses import weighted_mean
 from unskew.models.base import ModelConfig, Phase, Stage
 from unskew.models.factors import MatrixFactors, popularity_propensity
 
-LARGEST = 1000.0  # of one pair's cross-entropy, in either direction
+LARGEST = 1000.0  # the bound of a pair's cross-entropy, in both directions
 
 Error = Literal["squared", "cross-entropy"]
 
@@ -46,23 +50,29 @@ class UIR(
     name="uir",
     paper="Saito et al., Unbiased Recommender Learning from MNAR Implicit Feedback, WSDM 2020",
 ):
+    """Matrix factorisation of relevance, with clicks weighted by inverse propensities."""
+
     @dataclass(frozen=True, kw_only=True)
     class Config(ModelConfig):
+        """The settings of UIR."""
+
         width: AtLeast1 = 200
-        """Width of the embeddings (d)."""
+        """The width of the embeddings (d)."""
         exponent: NotNegative = 0.5
-        """Propensities are relative popularities to this power (eta)."""
+        """The power of an item's relative popularity that is its propensity (eta)."""
         clip: Probability = 0.00914
-        """Propensities are raised to at least this (M)."""
+        """The lower bound of propensities; smaller ones are raised to it (M)."""
         error: Error = "squared"
-        """What a wrong prediction costs. Cross-entropy has no lower bound where a propensity is below one."""
+        """How the error of a prediction is measured. Cross-entropy has no lower bound of its own where a
+        propensity is below one, so it is bounded by 1000 per pair."""
         mean: Literal["batch", "all-pairs"] = "batch"
-        """Of a batch, half of which are clicks; or weighted as if it were drawn from all pairs."""
+        """What the loss is a mean of: the pairs of a batch, half of which are clicks (`batch`), or all pairs,
+        by reweighting the batch (`all-pairs`)."""
 
     config: Config
     theta_I: Tensor
     clipped_I: Tensor
-    clicked_share: Tensor  # of all pairs of known users and known items
+    clicked_share: Tensor  # the share of clicked pairs among all pairs of known users and known items
     recipe: ClassVar[dict[str, Any]] = {
         "batch_size": 2**11,
         "learning_rate": 5e-3,
@@ -83,9 +93,8 @@ class UIR(
         self.theta_I.copy_(theta_I)
         self.clipped_I.copy_(clipped_I)
         clicks = split.mask("train") & (split.log.label == 1)
-        pairs = np.unique(
-            split.log.user[clicks].astype(np.int64) * split.known_items + split.log.item[clicks]
-        )
+        user, item = split.log.user[clicks].astype(np.int64), split.log.item[clicks]
+        pairs = np.unique(user * split.known_items + item)
         self.clicked_share.fill_(len(pairs) / (split.known_users * split.known_items))
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
@@ -93,37 +102,31 @@ class UIR(
         return (Stage("train", (phase,), rounds, validated=True),)
 
     def relevance_loss(self, batch: Batch) -> Tensor:
-        terms_BC = pair_loss(
-            self(batch), batch.labels_BC, self.theta_I[batch.candidates_BC], self.config.error
-        )
+        """The mean of l over a batch."""
+        theta_BC = self.theta_I[batch.candidates_BC]
+        terms_BC = pair_loss(self(batch), batch.labels_BC, theta_BC, self.config.error)
         if self.config.mean == "all-pairs":
             terms_BC = terms_BC * as_all_pairs(batch.labels_BC, float(self.clicked_share))
         return weighted_mean(terms_BC, batch.weight_BC)
 
     def statistics(self, batch: Batch) -> dict[str, float]:
-        """Which share of the clicks has a raised propensity; of other pairs it is not read."""
-        clicked_BC = batch.labels_BC == 1
-        clipped = (
-            float(self.clipped_I[batch.candidates_BC][clicked_BC].float().mean())
-            if bool(clicked_BC.any())
-            else 0.0
-        )
-        return {"clipped": round(clipped, 6)}
+        """The share of the clicks whose propensity is clipped. Of other pairs the propensity is not read."""
+        clipped_N = self.clipped_I[batch.candidates_BC][batch.labels_BC == 1]
+        return {"clipped": round(float(clipped_N.float().mean()), 6) if len(clipped_N) else 0.0}
 
 
 def pair_loss(scores: Tensor, labels: Tensor, theta: Tensor, error: Error) -> Tensor:
-    """(y / theta) d1(p) + (1 - y / theta) d0(p), a term each."""
+    """The loss (y / theta) d1(p) + (1 - y / theta) d0(p) of each pair."""
     relevant = labels / theta
     if error == "cross-entropy":
-        return (relevant * functional.softplus(-scores) + (1 - relevant) * functional.softplus(scores)).clamp(
-            -LARGEST, LARGEST
-        )
+        terms = relevant * functional.softplus(-scores) + (1 - relevant) * functional.softplus(scores)
+        return terms.clamp(-LARGEST, LARGEST)
     p = torch.sigmoid(scores)
     return relevant * (1 - p) ** 2 + (1 - relevant) * p**2
 
 
 def as_all_pairs(labels: Tensor, clicked_share: float) -> Tensor:
-    """What makes the mean over a batch that of all pairs, of which this share is clicked: real shares over
-    those of the batch."""
+    """Weights that turn the mean over a batch into an estimate of the mean over all pairs: the share of
+    clicked pairs (or others) among all pairs, divided by that in the batch."""
     clicked, here = labels == 1, float((labels == 1).float().mean())
     return torch.where(clicked, clicked_share / max(here, 1e-12), (1 - clicked_share) / max(1 - here, 1e-12))
