@@ -1,6 +1,8 @@
 """What the documents say is executed; what they link to exists; no tracked file is data."""
 
+import ast
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -19,8 +21,9 @@ def blocks(language: str, text: str = README) -> list[str]:
 @pytest.fixture
 def clicks(tmp_path: Path, monkeypatch) -> Path:
     """The click log that the examples speak of."""
-    rows = "".join(f"u{n * 7 % 31},i{(n * n + n // 31) % 97},{1_700_000_000 + 60 * n}\n" for n in range(2000))
-    (tmp_path / "clicks.csv").write_text("user_id,item_id,timestamp\n" + rows)
+    (tmp_path / "examples").mkdir()
+    shutil.copy(ROOT / "examples" / "clicks.csv", tmp_path / "examples")
+    shutil.copy(ROOT / "examples" / "clicks.csv", tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -67,3 +70,51 @@ def test_no_tracked_file_is_data_or_large() -> None:
         path for path in files if path.suffix in {".parquet", ".npy", ".gz", ".safetensors", ".pt", ".pkl"}
     ]
     assert not [path for path in files if path.stat().st_size > 500_000]
+
+
+# The house rules that a machine can check
+
+SOURCES = sorted(
+    path for folder in ("src", "tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")
+)
+
+
+def test_no_file_is_long_and_no_line_is_wide() -> None:
+    for path in SOURCES:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        assert len(lines) <= 400, f"{path}: {len(lines)} lines"
+        wide = [number for number, line in enumerate(lines, 1) if len(line) > 110]
+        assert not wide, f"{path}, line {wide[0]}: wider than 110 columns"
+    assert len(README.splitlines()) <= 120
+
+
+def undocumented(path: Path) -> list[str]:
+    """Public modules, classes, functions and methods without a docstring. A method that overrides one of a
+    base class has that one's."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = [] if ast.get_docstring(tree) else ["module"]
+    found += [
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef)
+        if not node.name.startswith("_") and not ast.get_docstring(node)
+    ]
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and not node.bases:
+            found += [
+                f"{node.name}.{method.name}"
+                for method in node.body
+                if isinstance(method, ast.FunctionDef)
+                if not method.name.startswith("_") and not ast.get_docstring(method)
+            ]
+    return found
+
+
+def test_everything_public_is_documented() -> None:
+    missing = {
+        str(path.relative_to(ROOT)): names
+        for path in SOURCES
+        if path.is_relative_to(ROOT / "src")
+        if (names := undocumented(path))
+    }
+    assert missing == {}

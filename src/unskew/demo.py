@@ -30,6 +30,8 @@ RANKED = 2000  # test positives, a fixed sample
 
 @dataclass(frozen=True)
 class Demo:
+    """What the demo found, and where its page is."""
+
     inspection: Inspection
     findings: list[Finding]
     page: Path
@@ -37,6 +39,7 @@ class Demo:
 
 
 def run(out: Path) -> Demo:
+    """Prepare the demo data, audit and draw it, train five models, and evaluate them."""
     torch.set_num_threads(1)  # two wait for each other wherever something else runs on the machine
     log = demo_data(out / "data")
     cut = split(log)
@@ -58,6 +61,7 @@ def run(out: Path) -> Demo:
 
 
 def both_tests(cut: Split, model: Model) -> dict[str, dict[str, float]]:
+    """The metrics of a model in the ordinary and in the balanced test."""
     return {
         test: model.evaluate(cut, test=test, sample=RANKED).metrics() for test in ("ordinary", "balanced")
     }

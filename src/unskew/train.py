@@ -259,6 +259,7 @@ class Trainer:
         self.tell([record])
 
     def tell(self, records: list[dict[str, Any]]) -> None:
+        """Call `on_record` with some records, each as a copy."""
         if self.on_record is not None:
             for record in records:
                 self.on_record(copy.deepcopy(record))  # whatever is done to it there, the run keeps its own
@@ -310,6 +311,7 @@ class Trainer:
     # What a checkpoint holds
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """What a checkpoint holds: tensors, and texts by their names."""
         tensors = {f"model/{name}": value for name, value in self.model.state_dict().items()}
         for criterion, state in self.best.items():
             tensors |= {f"best/{criterion}/{name}": value for name, value in state.items()}
@@ -319,6 +321,7 @@ class Trainer:
         return tensors, {"progress": json.dumps(asdict(self.progress)), "records": json.dumps(self.records)}
 
     def load(self, tensors: dict[str, Tensor], words: dict[str, str]) -> None:
+        """Go on from a checkpoint."""
         self.progress = Progress(**json.loads(words["progress"]))
         self.records = json.loads(words["records"])
         self.model.load_state_dict(below("model", tensors))
@@ -364,8 +367,11 @@ def below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 class Store:
     """What a trainer needs of a run's folder; `run.RunFolder` is the real one."""
 
-    def restore(self, trainer: Trainer) -> None: ...
+    def restore(self, trainer: Trainer) -> None:
+        """Bring a trainer to where the last checkpoint was."""
 
-    def maybe_checkpoint(self, trainer: Trainer) -> None: ...
+    def maybe_checkpoint(self, trainer: Trainer) -> None:
+        """Save if the last time is long enough ago."""
 
-    def save(self, trainer: Trainer, record: dict[str, Any] | None) -> None: ...
+    def save(self, trainer: Trainer, record: dict[str, Any] | None) -> None:
+        """Write a checkpoint; `record` is that of the round that has just ended, if one has."""

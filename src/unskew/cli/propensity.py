@@ -39,6 +39,7 @@ class PropensityHealth(Verb):
     """Seed of that sample, and of the even sample that the events are compared with."""
 
     def run(self) -> None:
+        """Run the verb that was asked for."""
         from unskew.api import load
 
         trained = load(self.folder)

@@ -31,10 +31,13 @@ messages = Console(stderr=True, highlight=False, markup=False)
 
 @dataclass(frozen=True, kw_only=True)
 class Verb:
+    """What every verb has: `--json`."""
+
     json: bool = False
     """Print one JSON document on standard output; everything else goes to standard error."""
 
     def show(self, document: dict[str, Any], *tables: Table) -> None:
+        """Print one JSON document, or the tables."""
         if self.json:
             print(json_library.dumps(document, indent=1, allow_nan=False))
         else:
@@ -75,6 +78,7 @@ def inspection_table(found: Inspection | Health) -> Table:
 
 
 def split_of(data: Path, settings: Splitting) -> Split:
+    """The split of a prepared folder."""
     return split(Log.open(data), **asdict(settings))
 
 
@@ -87,6 +91,7 @@ def split_of_run(folder: Path, data: Path | None) -> Split:
 
 
 def write_page(file: Path, page: str) -> None:
+    """Write an HTML page and say where it is."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(page, encoding="utf-8")
@@ -96,11 +101,13 @@ def write_page(file: Path, page: str) -> None:
 
 
 def in_words(counts: dict[str, int]) -> str:
+    """Counts for people to read, without those that are zero."""
     said = [f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count]
     return ", ".join(said) or "nothing"
 
 
 def flat(facts: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The entries of a document in one level."""
     found: dict[str, Any] = {}
     for name, value in facts.items():
         found |= flat(value, f"{name}: ") if isinstance(value, dict) else {prefix + name: value}
@@ -108,6 +115,7 @@ def flat(facts: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def pairs(title: str, facts: dict[str, Any]) -> Table:
+    """A table of names and values."""
     said = {
         name.replace("_", " "): f"{value:,}" if isinstance(value, int) else str(value)
         for name, value in facts.items()
@@ -116,6 +124,7 @@ def pairs(title: str, facts: dict[str, Any]) -> Table:
 
 
 def table(title: str, head: tuple[str, ...], rows: Any) -> Table:
+    """A table for the terminal; long words fold instead of being cut."""
     made = Table(
         title=Text(title) if title else None,
         title_justify="left",

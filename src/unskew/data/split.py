@@ -89,6 +89,7 @@ class Split:
         raise BadInput(f"no part {part!r}; parts are train, valid, test")
 
     def rows(self, part: Part) -> Ints:
+        """The rows of a part, as places in the log."""
         return np.flatnonzero(self.mask(part))
 
     @cached_property

@@ -229,6 +229,7 @@ class SharingCatalog:
         self.model, self.candidates = model, model.candidate(torch.arange(items)[None])
 
     def scores(self, context: Batch) -> Tensor:
+        """The logits of all items, one context after the other."""
         return torch.cat([self._row(history_L[None]) for history_L in context.history_BL])
 
     def _row(self, history_1L: Tensor) -> Tensor:

@@ -1,17 +1,20 @@
-"""Any recommender, debiased: the paper's claim that its weights fit every backbone (Table model-agnostic), as
-one class.
+"""Any recommender, debiased: the paper's claim that its weights fit every backbone (Table model-agnostic).
 
-`debiased-gru4rec` is GRU4Rec whose own loss is weighted, pair by pair, by the inverse of how likely each pair
-was observed. Stage 1 estimates that likelihood; stage 2 alternates between the estimate and the backbone.
-Where the backbone is trained on whole histories, every event has one weight, computed once after each epoch
-of the estimator.
+`debiased-gru4rec` is GRU4Rec with its own loss, in which each pair is weighted by the inverse of how likely
+it was to be observed. Stage 1 estimates this likelihood; stage 2 alternates between the estimator and the
+backbone. If the backbone is trained on whole histories, every event has one weight, which is computed once
+after each epoch of the estimator.
 
-    ips      w = alpha / P(i, h_u) + (1 - alpha) / P(u, h_i)     unbiased with the true propensities, of any
-             variance; over its mean
-    clipped  the same with max(P, M)                             biased as M grows, variance at most (1/M - 1)
-             delta^2 per pair
-    snips    the clipped ones over their mean in the batch       biased of order 1/n, does not change the
-             scale of the loss
+    ips      w = alpha / P(i, h_u) + (1 - alpha) / P(u, h_i), divided by its mean in training
+             unbiased with the true propensities; the variance has no bound
+    clipped  the same with max(P, M) instead of P, times M
+             the bias grows with M; the variance is at most (1/M - 1) delta^2 per pair before the factor M
+    snips    the clipped weights, divided by their mean in the batch
+             a bias of order 1/n for n pairs; the scale of the loss does not change
+
+    P(i, h_u)  the propensity of the item given the user's history (the item view); alpha is its weight
+    P(u, h_i)  the propensity of the user given the item's audience (the user view)
+    M          the clip, the lower bound of propensities
 """
 
 from dataclasses import dataclass, field, make_dataclass, replace
@@ -33,40 +36,43 @@ from unskew.layers import Embeddings
 from unskew.models.base import FAMILIES, ModelConfig, Phase, Recommender, Stage, parameters_of
 from unskew.propensity.estimators import DualGRU, Estimator, estimator
 
-LEAST = 1e-9  # where nothing is clipped, a propensity of zero must still not divide by zero
-ROWS = 2048  # whose weights are computed together
+LEAST = 1e-9  # the clip of `ips`, only so that nothing is divided by zero
+ROWS = 2048  # rows whose weights are computed together
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weighting(ModelConfig):
-    """How the pairs of the backbone's loss are weighted."""
+    """How the pairs in the backbone's loss are weighted."""
 
     propensity: Estimator = "dual"
-    """How P(o = 1) is estimated: both GRUs, one of them, not at all, by frequency, or as logged."""
+    """How the propensity P(o = 1) is estimated: by two GRUs (`dual`), by one of them (`item`, `user`), by
+    frequencies (the three `-pro`), as logged (`logged`), or not at all (`none`)."""
     weights: Literal["clipped", "ips", "snips"] = "clipped"
-    """What is made of it: clipped inverse propensities, plain ones, or clipped ones with mean one in each
-    batch."""
+    """How pairs are weighted: by clipped inverse propensities (`clipped`), by plain ones (`ips`), or by
+    clipped ones divided by their mean in the batch (`snips`)."""
     alpha: Share = 0.5
-    """Weight of the item view."""
+    """The weight of the item view; the user view has the rest."""
     clip: Probability = 0.05
-    """Propensities are raised to at least this (M), except by `ips`."""
+    """The lower bound of propensities; smaller ones are raised to it (M). `ips` does not use it."""
     past_items: AtLeast1 = HISTORY
-    """Past items of a user that the estimator reads, the newest."""
+    """The number of past items of a user that the estimator reads: the newest ones."""
     past_users: AtLeast0 = AUDIENCE
-    """Past users of an item that the estimator reads, the newest."""
+    """The number of past users of an item that the estimator reads: the newest ones."""
     propensity_width: AtLeast1 = 64
-    """Width of the estimator."""
+    """The width of the estimator's embeddings and hidden states."""
     gru_layers: AtLeast1 = 1
-    """Layers of each of its GRUs."""
+    """The number of layers of each of the estimator's GRUs."""
     propensity_rounds: AtLeast0 = 5
-    """Rounds of stage 1 (n_p)."""
+    """The number of rounds of stage 1 (n_p)."""
     propensity_epochs: AtLeast0 = 1
-    """Epochs of the estimator in each round of stage 2 (n_b)."""
+    """The number of epochs of the estimator in each round of stage 2 (n_b)."""
 
 
 class Debiased(Recommender):
-    """A backbone and a propensity. The estimator has embeddings of its own, because not every backbone has
-    any."""
+    """A backbone whose loss is weighted by inverse propensities.
+
+    The estimator has embeddings of its own, because not every backbone has embeddings.
+    """
 
     Backbone: ClassVar[type[Recommender]]
     choose_by: ClassVar[Criterion] = "balanced"
@@ -75,14 +81,16 @@ class Debiased(Recommender):
     def __init__(self, known: Known, config: Any) -> None:
         super().__init__(known, config)
         self.backbone = self.Backbone(known, config.backbone)
-        self._split: Split | None = None  # only while it is trained
+        self._split: Split | None = None  # needed only in training
         clip = LEAST if config.weights == "ips" else config.clip
         tables = Embeddings(0, 1), Embeddings(0, 1)
         if config.propensity in ("dual", "item", "user"):
-            tables = tuple(Embeddings(known, config.propensity_width) for known in (known.items, known.users))  # type: ignore[assignment]
+            width = config.propensity_width
+            tables = Embeddings(known.items, width), Embeddings(known.users, width)
         self.propensity = estimator(
             config.propensity, known, tables, config.gru_layers, config.alpha, clip, owner=True
         )
+        # The weights of all training positives and their mean; None until they are computed.
         self._of_rows: Tensor | None = None
         self._mean: float | None = None
 
@@ -91,15 +99,12 @@ class Debiased(Recommender):
         self.backbone.measure(split)
         self.propensity.measure(split)
 
-    # As a recommender it is its backbone
+    # As a recommender, it is its backbone
 
     @property
     def history(self) -> int:
-        return (
-            self.backbone.history
-            if self.config.propensity == "none"
-            else max(self.backbone.history, self.config.past_items)
-        )
+        mine, its = self.config.past_items, self.backbone.history
+        return its if self.config.propensity == "none" else max(mine, its)
 
     @property
     def audience(self) -> int | None:
@@ -127,7 +132,7 @@ class Debiased(Recommender):
         return estimated | self.backbone.statistics(self._own(batch))
 
     def _own(self, batch: Batch) -> Batch:
-        """No more of the past than the backbone reads."""
+        """The batch with no more of the past than the backbone reads."""
         return batch.truncate(self.backbone.history, self.backbone.audience)
 
     # How it learns
@@ -139,14 +144,13 @@ class Debiased(Recommender):
         )
         if not isinstance(self.propensity, DualGRU) or not its:
             return its
-        past = self.config.past_items, self.config.past_users
         exposure = Phase(
             "exposure",
             "sequences",
             self.autoregressive_loss,
             lambda: parameters_of(self.propensity),
             weighted=False,
-            past=past,
+            past=(self.config.past_items, self.config.past_users),
         )
         again = replace(exposure, epochs=self.config.propensity_epochs)
         its = tuple(
@@ -155,23 +159,22 @@ class Debiased(Recommender):
         return Stage("exposure", (exposure,), self.config.propensity_rounds), *its
 
     def autoregressive_loss(self, batch: SequenceBatch) -> Tensor:
+        """The loss of the estimator: L_u^AR + L_i^AR, as a mean per id."""
         assert isinstance(self.propensity, DualGRU)
-        self._of_rows = self._mean = None  # this step will change them
+        self._of_rows = self._mean = None  # this step changes the weights
         return self.propensity.loss(batch)
 
     def _weighted(self, phase: Phase) -> Phase:
+        """A phase of the backbone whose batches carry weights."""
+
         def loss(batch: Batch | SequenceBatch) -> Tensor:
             if self.config.propensity == "none" or not phase.weighted:
                 return phase.loss(self._own(batch) if isinstance(batch, Batch) else batch)
             if isinstance(batch, Batch):
-                weight = self.propensity.weights(
-                    batch.truncate(self.config.past_items, self.config.past_users)
-                )
-                return phase.loss(
-                    self._own(batch)._replace(
-                        weight_BC=self._normalised(weight, torch.ones_like(weight).bool())
-                    )
-                )
+                read = batch.truncate(self.config.past_items, self.config.past_users)
+                weight = self.propensity.weights(read)
+                weight = self._normalised(weight, torch.ones_like(weight).bool())
+                return phase.loss(self._own(batch)._replace(weight_BC=weight))
             weight = self._rows()[batch.event_BL]
             return phase.loss(batch._replace(weight_BL=self._normalised(weight, batch.target_BL)))
 
@@ -179,10 +182,15 @@ class Debiased(Recommender):
         return replace(phase, loss=loss, past=phase.past or own)
 
     def _normalised(self, weight: Tensor, counted: Tensor) -> Tensor:
-        """Weights on the scale of the loss without them, so that clipping gradients by their norm means the
-        same: clipped ones times M, as in DEPS, so that none is above one; `snips` over their mean in the
-        batch; `ips` over their mean in training. The last is one constant for all batches, so the estimate
-        stays unbiased up to that constant."""
+        """The weights on the scale of a loss without weights, so that clipping gradients by their norm has
+        the same effect.
+
+        `clipped` weights are multiplied by M, as in DEPS, so that none is above one. `snips` divides by their
+        mean in the batch. `ips` divides by their mean in training, which is one constant for all batches, so
+        the estimate stays unbiased up to that constant.
+
+        counted: which of the weights belong to targets; only these count in the mean of a batch.
+        """
         if self.config.weights == "snips":
             return weight / weight[counted].mean() if bool(counted.any()) else weight
         return weight * self.propensity.clip if self.config.weights == "clipped" else weight / self._typical()
@@ -199,13 +207,14 @@ class Debiased(Recommender):
 
     @property
     def _training(self) -> Split:
-        assert self._split is not None, "weights are made while it is trained"
+        """The split that the model is trained on."""
+        assert self._split is not None, "weights are only made in training"
         return self._split
 
     def _weights_of(self, rows: Ints) -> Tensor:
-        return self.propensity.weights(
-            batch_of_rows(self._training.log, rows, self.config.past_items, self.config.past_users)
-        ).squeeze(1)
+        """The weights of some rows of the log, (N,)."""
+        batch = batch_of_rows(self._training.log, rows, self.config.past_items, self.config.past_users)
+        return self.propensity.weights(batch).squeeze(1)
 
     @torch.no_grad()
     def _rows(self) -> Tensor:
@@ -221,7 +230,7 @@ class Debiased(Recommender):
 
 
 class _Shorter:
-    """The backbone's catalogue, given no more of the past than it reads."""
+    """The backbone's catalogue, which is given no more of the past than the backbone reads."""
 
     def __init__(self, model: Debiased, catalog: Catalog) -> None:
         self.model, self.catalog = model, catalog
@@ -236,8 +245,8 @@ class _Shorter:
 
 @cache
 def debias(kind: type[Recommender]) -> type[Debiased]:
-    """The debiased version of a recommender, as a kind of its own: its settings are the weighting's, and
-    `backbone`'s."""
+    """The debiased version of a model, as a model of its own. Its settings are those of the weighting and,
+    below `backbone`, those of the model."""
     backbone: Any = ("backbone", kind.Config, field(default_factory=kind.Config))
     config = make_dataclass(
         "Config",

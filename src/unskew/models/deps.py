@@ -1,4 +1,27 @@
-"""DEPS: Dually Enhanced Propensity Score Estimation in Sequential Recommendation (Xu et al., CIKM 2022)."""
+"""DEPS: Dually Enhanced Propensity Score Estimation in Sequential Recommendation (Xu et al., CIKM 2022).
+
+A transformer reads the user's history, another the item's audience, and an MLP scores the pair. The loss
+weights each pair by inverse propensities, which two GRUs estimate from the same two sequences:
+
+    score(u, i) = MLP([e_u; mean T_h(h_u); e_i; mean T_a(h_i)])                            eq. prediction
+    L^unbiased  = mean w BCE(score, clicked)                                               eq. UnbiasLI_LU
+    w           = alpha / max(P(i, h_u), M) + (1 - alpha) / max(P(u, h_i), M)              Theorem 1
+
+    h_u, h_i    the history of the user, the audience of the item: what lies strictly before
+    e_u, e_i    the embeddings of user and item (theta_e)
+    T_h, T_a    the transformers over histories and audiences (theta_t); the MLP is theta_m
+    P(i, h_u)   the item view: how likely item i is next, given the history (theta_p)
+    P(u, h_i)   the user view: how likely user u is next, given the audience (theta_p)
+    alpha, M    the weight of the item view, and the clip
+
+Training follows Algorithm 1. Stage 1 has n_p rounds of the propensity losses L^AR and of predicting masked
+ids, lambda_p L^MLM. Stage 2 has, in each round, n_b epochs of L^AR and one of L^unbiased.
+`unskew.propensity.estimators` has the estimators, and what is known of their bias and variance.
+
+What was decided: A share of the ids is hidden from the recommender while training (`hidden_ids`), so that the
+vector of unknown ids is learned. Weights are multiplied by M, so that none is above one. The default audience
+is longer than the authors' 30 users; the preset `paper` has their values.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -23,50 +46,55 @@ from unskew.propensity.estimators import DualGRU, Estimator, estimator
 class DEPS(
     Recommender, name="deps", paper="Xu et al., Dually Enhanced Propensity Score Estimation, CIKM 2022"
 ):
+    """The paper's recommender, propensities and training algorithm."""
+
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
+        """The settings of DEPS."""
+
         audience: AtLeast0 = 500
-        """Past users of an item that the model reads, the newest. The authors' 30 hide how popular it is; 500
-        may rank far better."""
+        """The number of past users of an item that the model reads: the newest ones. The authors' 30 hide how
+        popular an item is; 500 may rank far better."""
         width: AtLeast1 = 64
-        """Width of embeddings and states (d)."""
+        """The width of embeddings and hidden states (d)."""
         layers: AtLeast1 = 2
-        """Layers of each transformer."""
+        """The number of layers of each transformer."""
         heads: AtLeast1 = 2
-        """Heads of each attention."""
+        """The number of attention heads of each transformer layer."""
         inner: AtLeast1 = 256
-        """Width of the feed-forward part of a transformer layer."""
+        """The width of the feed-forward part of a transformer layer."""
         hidden: AtLeast1 = 64
-        """Width of the hidden layer of the MLP."""
+        """The width of the hidden layer of the MLP that scores a pair."""
         dropout: Dropped = 0.2
-        """Share of activations dropped in the transformers."""
+        """The share of activations that dropout sets to zero in the transformers."""
         hidden_ids: Share = 0.8
-        """Share of the ids hidden from the recommender while training, so that ids which training never saw
-        mean something."""
+        """The share of the ids that is hidden from the recommender while training, so that it learns what to
+        do with ids that training never saw."""
         reads: Literal["both", "history", "audience"] = "both"
-        """Which sequences the recommender reads."""
+        """Which sequences the recommender reads: the user's history, the item's audience, or both."""
         propensity: Estimator = "dual"
-        """How P(o = 1) is estimated: both GRUs, one of them, not at all, by frequency, or as logged."""
+        """How the propensity P(o = 1) is estimated: by two GRUs (`dual`), by one of them (`item`, `user`), by
+        frequencies (the three `-pro`), as logged (`logged`), or not at all (`none`)."""
         alpha: Share = 0.5
-        """Weight of the item view."""
+        """The weight of the item view; the user view has the rest."""
         clip: Probability = 0.05
-        """Propensities are raised to at least this (M)."""
+        """The lower bound of propensities; smaller ones are raised to it (M)."""
         gru_layers: AtLeast1 = 1
-        """Layers of each GRU."""
+        """The number of layers of each of the estimator's GRUs."""
         masked: Share = 0.2
-        """Share of places masked in stage 1."""
+        """The share of a sequence's positions that is masked in stage 1."""
         mlm_weight: NotNegative = 0.5
-        """Weight of the masked losses in stage 1 (lambda_p)."""
+        """The weight of the losses of masked ids in stage 1 (lambda_p)."""
         unsupervised_rounds: AtLeast0 = 5
-        """Rounds of stage 1 (n_p)."""
+        """The number of rounds of stage 1 (n_p)."""
         propensity_epochs: AtLeast0 = 1
-        """Epochs of the propensity losses in each round of stage 2 (n_b)."""
+        """The number of epochs of the propensity losses in each round of stage 2 (n_b)."""
 
     config: Config
     Transformer: ClassVar[type[Encoder]] = Encoder
     choose_by: ClassVar[Criterion] = "balanced"
     recipe: ClassVar[dict[str, Any]] = {"rounds": 5, "patience": 1, "negatives": 1, "learning_rate": 3e-4}
-    # The authors' runs (Beauty); they read 30 users of an item, and hide no ids.
+    # The values of the authors' runs on Beauty. They read 30 users of an item and hide no ids.
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {
             "audience": AUDIENCE,
@@ -81,30 +109,22 @@ class DEPS(
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config)
-        width = config.width
-        self.items, self.users = (
-            Table(known, width, config.hidden_ids) for known in (known.items, known.users)
-        )  # theta_e
+        width, hidden = config.width, config.hidden
+        reads_history, reads_audience = config.reads != "audience", config.reads != "history"
+        # theta_e
+        self.items = Table(known.items, width, config.hidden_ids)
+        self.users = Table(known.users, width, config.hidden_ids)
+        # theta_t
         shape = (width, config.layers, config.heads, config.inner, config.dropout)
-        self.history_encoder = (
-            self.Transformer(*shape, config.history) if config.reads != "audience" else None
-        )  # theta_t
-        self.audience_encoder = (
-            self.Transformer(*shape, config.audience) if config.reads != "history" else None
-        )
-        # The first layer of the MLP in four parts, so that a catalogue costs one addition per pair.   theta_m
-        self.of_user, self.of_item = (
-            nn.Linear(width, config.hidden, bias=False),
-            nn.Linear(width, config.hidden),
-        )
-        self.of_history = (
-            nn.Linear(width, config.hidden, bias=False) if self.history_encoder is not None else None
-        )
-        self.of_audience = (
-            nn.Linear(width, config.hidden, bias=False) if self.audience_encoder is not None else None
-        )
-        self.last = nn.Linear(config.hidden, 1)
-        self.propensity = estimator(  # theta_p
+        self.history_encoder = self.Transformer(*shape, config.history) if reads_history else None
+        self.audience_encoder = self.Transformer(*shape, config.audience) if reads_audience else None
+        # theta_m: the first layer of the MLP in four parts, so that a catalogue costs one addition per pair
+        self.of_user, self.of_item = nn.Linear(width, hidden, bias=False), nn.Linear(width, hidden)
+        self.of_history = nn.Linear(width, hidden, bias=False) if reads_history else None
+        self.of_audience = nn.Linear(width, hidden, bias=False) if reads_audience else None
+        self.last = nn.Linear(hidden, 1)
+        # theta_p
+        self.propensity = estimator(
             config.propensity, known, (self.items, self.users), config.gru_layers, config.alpha, config.clip
         )
 
@@ -114,22 +134,26 @@ class DEPS(
     # The recommender
 
     def context_side(self, batch: Batch) -> Tensor:
+        """The part of each context, user and history, in the first layer of the MLP, (B, H)."""
         side: Tensor = self.of_user(self.users.hiding(batch.user_B))
         return side if self.of_history is None else side + self.of_history(self.histories(batch))
 
     def item_side(self, item_N: Tensor) -> Tensor:
+        """The part of each item in the first layer, (N, H)."""
         return self.of_item(self.items.hiding(item_N))
 
     def audience_side(self, audience_AM: Tensor) -> Tensor:
+        """The part of each audience in the first layer, (A, H)."""
         if self.of_audience is None:
             return torch.zeros(len(audience_AM), self.config.hidden)
         return self.of_audience(in_groups(audience_AM, self._audience))
 
     def audiences(self, batch: Batch) -> Tensor:
-        """The audience's part of the first layer, for each distinct audience."""
+        """The part of each distinct audience of a batch in the first layer, (A, H)."""
         return self.audience_side(batch.audience_AM)
 
     def histories(self, batch: Batch) -> Tensor:
+        """The mean state of each history, (B, D)."""
         return in_groups(batch.history_BL, self._history)
 
     def _history(self, ids_BL: Tensor) -> Tensor:
@@ -141,13 +165,13 @@ class DEPS(
         return self.audience_encoder.mean(self.users.hiding(ids_BM), is_real(ids_BM))  # eq. EmbedSeqU
 
     def join(self, context: Tensor, candidate: Tensor) -> Tensor:
+        """The logits of pairs, from the parts of contexts and candidates, (..., H); the two are broadcast."""
         return self.last(functional.relu(context + candidate)).squeeze(-1)  # eq. prediction
 
     def forward(self, batch: Batch) -> Tensor:
         audience_BCH = self.audiences(batch)[batch.audience_of_BC]
-        return self.join(
-            self.context_side(batch)[:, None], self.item_side(batch.candidates_BC) + audience_BCH
-        )
+        context_B1H = self.context_side(batch)[:, None]
+        return self.join(context_B1H, self.item_side(batch.candidates_BC) + audience_BCH)
 
     def catalog(self, log: Log, first: int, last: int) -> Catalog:
         return AudienceCatalog(self, log, first, last, self.config.audience)
@@ -157,7 +181,6 @@ class DEPS(
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         theta_e, theta_t = (self.items, self.users), (self.history_encoder, self.audience_encoder)
         theta_m = (self.of_history, self.of_user, self.of_audience, self.of_item, self.last)
-        learned = isinstance(self.propensity, DualGRU)
         autoregressive = Phase(
             "propensity",
             "sequences",
@@ -171,29 +194,26 @@ class DEPS(
         unbiased = Phase(
             "unbiased", "pairs", self.unbiased_loss, lambda: parameters_of(*theta_e, *theta_t, *theta_m)
         )
-        first = (autoregressive, mlm) if learned else (mlm,)
-        second = (
-            (replace(autoregressive, epochs=self.config.propensity_epochs), unbiased)
-            if learned
-            else (unbiased,)
-        )
+        first: tuple[Phase, ...] = (mlm,)
+        second: tuple[Phase, ...] = (unbiased,)
+        if isinstance(self.propensity, DualGRU):
+            again = replace(autoregressive, epochs=self.config.propensity_epochs)
+            first, second = (autoregressive, mlm), (again, unbiased)
         return (
             Stage("unsupervised", first, self.config.unsupervised_rounds),
             Stage("unbiased", second, rounds, validated=True),
         )
 
     def autoregressive_loss(self, batch: SequenceBatch) -> Tensor:
-        """L_u^AR + L_i^AR, mean per element."""
+        """The propensity losses L_u^AR + L_i^AR, as a mean per id."""
         assert isinstance(self.propensity, DualGRU)
         return self.propensity.loss(batch)
 
     def masked_loss(self, batch: SequenceBatch) -> Tensor:
-        """lambda_p (L_u^MLM + L_i^MLM): some places are masked and predicted from all others, as in
+        """lambda_p (L_u^MLM + L_i^MLM): some positions are masked and predicted from all others, as in
         BERT4Rec."""
-        total, count = (
-            0 * self.items.weight.sum(),
-            0,
-        )  # a batch may have no sequence of a view, and yet needs a gradient
+        # If a batch has no sequences to predict, the gradient is zero, but it must exist.
+        total, count = 0 * self.items.weight.sum(), 0
         for encoder, table, ids in (
             (self.history_encoder, self.items, batch.items_BL),
             (self.audience_encoder, self.users, batch.users_BM),
@@ -208,8 +228,8 @@ class DEPS(
         """L^unbiased_s: binary cross-entropy, each pair weighted by its inverse propensities (eq.
         UnbiasLI_LU).
 
-        Times M, so that no weight is above one: the minimum is where it was, and shortening long gradients
-        (which knows only their length) means the same with and without weights.
+        The weights are multiplied by M, so that none is above one. The minimum of the loss is where it was,
+        and clipping gradients by their norm has the same effect with weights as without.
         """
         terms = self.loss_per_pair(batch) * (self.propensity.clip * self.propensity.weights(batch))
         return weighted_mean(terms, batch.weight_BC)
@@ -218,16 +238,23 @@ class DEPS(
         return self.propensity.statistics(batch)
 
     def loss_per_pair(self, batch: Batch) -> Tensor:
+        """The binary cross-entropy of each pair, (B, C), without weights."""
         return functional.binary_cross_entropy_with_logits(self(batch), batch.labels_BC, reduction="none")
 
 
 class Masked(NamedTuple):
-    loss: Tensor  # summed over the masked places
-    places: int
+    """The result of predicting masked ids."""
+
+    loss: Tensor  # summed over the masked positions
+    places: int  # how many positions were masked
 
 
 def masked_prediction(encoder: Encoder, table: Table, ids_BL: Tensor, share: float) -> Masked:
-    """Mask a share of each sequence's places, at least one, and predict them with the table itself."""
+    """Mask a share of each sequence's positions, at least one, and predict their ids by a softmax.
+
+    table: the embeddings of all ids, which are read and predicted.
+    share: the share of the positions that is masked.
+    """
     real_BL = is_real(ids_BL)
     order = torch.rand(ids_BL.shape).masked_fill(~real_BL, 2).argsort(dim=1).argsort(dim=1)
     wanted = (share * real_BL.sum(1, keepdim=True)).round().clamp(min=1)

@@ -1,10 +1,17 @@
-"""DEPS with transformers that read each sequence once, oldest first: a variant of ours, not the paper's.
+"""DEPS with causal transformers, which read each sequence once, oldest first: our variant of the paper's.
 
-The paper's transformers are bidirectional, so every prefix of a sequence must be read anew. Where a state
-sees only what is before it, one pass over a history or an audience yields the mean of every prefix of it, and
-a batch of thousands of pairs reads each of its sequences once. Sequences longer than the model reads are cut
-into windows that overlap by half. Masking places
-has no sense here: in stage 1 the transformers predict the next id from those before. All else is DEPS.
+The paper's transformers are bidirectional, so every prefix of a sequence must be read separately. If a state
+has read only its own position and those before, one pass over a history or an audience gives the mean of the
+states of every prefix:
+
+    mean_n = (1 / n) (T(x)_1 + ... + T(x)_n)
+
+    T(x)_l  the state at position l of the sequence x, of which it has read x_1, ..., x_l
+    n       the length of the prefix
+
+So a batch of thousands of pairs reads each of its sequences once. Sequences that are longer than the model
+reads are cut into windows that overlap by half. Masking makes no sense here: in stage 1 the transformers
+predict each id from those before it. Everything else is as in DEPS.
 """
 
 from dataclasses import replace
@@ -22,16 +29,20 @@ from unskew.models.deps import DEPS
 
 
 class PrefixEncoder(Encoder):
-    """A transformer over sequences padded on the right, in which each state has seen what is before it."""
+    """A causal transformer over sequences that are padded on the right."""
 
     def forward(self, x_BLD: Tensor, real_BL: Tensor | None = None) -> Tensor:
+        """A state for each position, (B, L, D), which has read its own position and those before.
+
+        There is no mask, because no state reads the padding on its right.
+        """
         x_BLD = self.dropout(x_BLD + self.positions[: x_BLD.shape[1]])
         for block in self.blocks:
             x_BLD = block(x_BLD, causal=True)
         return self.norm(x_BLD)
 
     def means(self, x_BLD: Tensor) -> Tensor:
-        """The mean of the states of the first 0, 1, ..., L places: (B, L + 1, D)."""
+        """The mean of the states of the first 0, 1, ..., L positions, (B, L + 1, D)."""
         if not x_BLD.shape[1]:
             return x_BLD.new_zeros(x_BLD.shape[0], 1, x_BLD.shape[2])
         count_L = torch.arange(1, x_BLD.shape[1] + 1)
@@ -43,15 +54,18 @@ class CausalDEPS(
     name="deps-causal",
     paper="a variant of Xu et al., CIKM 2022, that reads each sequence once; no paper",
 ):
+    """DEPS whose transformers read each sequence once."""
+
     Transformer: ClassVar[type[Encoder]] = PrefixEncoder
     history_encoder: PrefixEncoder
     audience_encoder: PrefixEncoder
     recipe: ClassVar[dict[str, Any]] = {"batch_size": 4096}
 
     def histories(self, batch: Batch) -> Tensor:
-        return states_after(
-            batch.histories, lambda ids_BL: self.history_encoder.means(self.items.hiding(ids_BL))
-        )  # eq. EmbedSeqI
+        def means(ids_BL: Tensor) -> Tensor:
+            return self.history_encoder.means(self.items.hiding(ids_BL))  # eq. EmbedSeqI
+
+        return states_after(batch.histories, means)
 
     def audiences(self, batch: Batch) -> Tensor:
         return self._side(batch.audiences)
@@ -60,27 +74,28 @@ class CausalDEPS(
         return self._side(as_prefixes(audience_AM))
 
     def _side(self, audiences: Prefixes) -> Tensor:
+        """The part of each audience in the first layer of the MLP, (N, H)."""
         if self.of_audience is None:
             return torch.zeros(len(audiences.row_N), self.config.hidden)
-        means = states_after(
-            audiences, lambda ids_BM: self.audience_encoder.means(self.users.hiding(ids_BM))
-        )  # eq. EmbedSeqU
-        return self.of_audience(means)
+
+        def means(ids_BM: Tensor) -> Tensor:
+            return self.audience_encoder.means(self.users.hiding(ids_BM))  # eq. EmbedSeqU
+
+        return self.of_audience(states_after(audiences, means))
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         first, second = super().stages(rounds)
-        once = tuple(
+        prefixed = tuple(
             replace(phase, batches="prefixes") if phase.batches == "pairs" else phase
             for phase in second.phases
         )
-        return first, replace(second, phases=once)
+        return first, replace(second, phases=prefixed)
 
     def masked_loss(self, batch: SequenceBatch) -> Tensor:
-        """lambda_p times the mean over all ids with others strictly before them: each one given those."""
-        total, count = (
-            0 * self.items.weight.sum(),
-            0,
-        )  # sequences of one id have nothing to predict, and yet a gradient
+        """lambda_p times the mean cross-entropy of each id given those strictly before it, of all ids that
+        have any."""
+        # If a batch has nothing to predict, the gradient is zero, but it must exist.
+        total, count = 0 * self.items.weight.sum(), 0
         for encoder, table, ids, past in (
             (self.history_encoder, self.items, batch.items_BL, batch.past_BL),
             (self.audience_encoder, self.users, batch.users_BM, batch.users_past_BM),

@@ -189,6 +189,7 @@ class PairCatalog:
         self.row_of: OrderedDict[int, int] = OrderedDict()
 
     def scores(self, context: Batch) -> Tensor:
+        """The logits of all items, one context after the other."""
         return torch.stack([self._row(history_L[is_real(history_L)]) for history_L in context.history_BL])
 
     def _row(self, history_L: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ second attention depends on the positions alone:
     score(c) = <state at the newest item, e_c>
 
     Q, K, V   the queries, keys and values of the items
-    Theta     learned, (d, k): the k interests are weighted means over the items
+    Theta     learned, (d, k), one for keys and one for values: the k interests are weighted means of items
     P_Q, P_K  the queries and keys of the positions
     e_c       the embedding of candidate c
 

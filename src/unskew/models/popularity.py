@@ -118,6 +118,7 @@ class Counting:
         self.view, self.window, self.items = log.audiences, window, np.arange(len(log.items))
 
     def scores(self, context: Batch) -> Tensor:
+        """The counts of all items at the time of each context."""
         times, of = np.unique(context.times_B.numpy(), return_inverse=True)
         counts = self._before(times)
         if self.window:
@@ -125,6 +126,7 @@ class Counting:
         return torch.from_numpy(counts[of].astype(np.float32))
 
     def _before(self, times: Ints) -> Ints:
+        """How many positives each item had before each time, (times, items)."""
         start, end = self.view.before(self.items[None], times[:, None])
         return end - start
 
@@ -143,6 +145,8 @@ class Fading:
         self.at, self.now = 0, int(self.times[0]) if len(self.times) else 0
 
     def scores(self, context: Batch) -> Tensor:
+        """The faded counts of all items at the time of each context; times must not decrease from call to
+        call."""
         times, of = np.unique(context.times_B.numpy(), return_inverse=True)
         return torch.from_numpy(np.stack([self._until(int(time)) for time in times])[of].astype(np.float32))
 

@@ -13,14 +13,13 @@ estimated from clicks:
     beta   the `floor`
 
 Bias: the loss is unbiased with the true theta and beta = infinity. Variance: if j was clicked, a term is
-    negative and may be arbitrarily large; the floor adds bias and bounds the variance.
+negative and may be arbitrarily large; the floor adds bias and bounds the variance.
 
 What was decided: A term at the floor has no gradient. With the authors' small beta this is nearly every term
 with a clicked j, so their share is reported. The other items j are drawn from all items, also from those that
 the user clicked, which have label 1. The authors draw from the user's rows; a sampler without positives would
-silently turn the model into a weighted BPR. Propensities count positives only (the authors' matrix for Coat
-also has unlabelled pairs, so that all propensities are one), and they have a lower bound M, which theirs do
-not have.
+silently turn the model into a weighted BPR. Propensities count positives only and have a lower bound M. (The
+authors' matrix for Coat also has unlabelled pairs, so that all their propensities are one, without a bound.)
 """
 
 from dataclasses import dataclass

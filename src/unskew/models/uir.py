@@ -1,5 +1,5 @@
-"""UIR, or Rel-MF: Unbiased Recommender Learning from Missing-Not-At-Random Implicit Feedback (Saito et al.,
-WSDM 2020).
+"""UIR, or Rel-MF: Unbiased Recommender Learning from Missing-Not-At-Random Implicit Feedback
+(Saito et al., WSDM 2020).
 
 A click needs relevance and exposure: P(y = 1) = theta_i P(r = 1). So a click counts as 1 / theta_i times
 relevant, and the surplus is subtracted from the irrelevant side:
@@ -14,7 +14,7 @@ relevant, and the surplus is subtracted from the irrelevant side:
     d1, d0  the loss if the pair is relevant, and if it is not
 
 Bias: with the true theta and M = 0, the mean over all pairs is unbiased for the loss of relevance; the bias
-    grows with M. Variance: it grows with 1 / theta. A pair without a click costs d0 whatever theta is.
+grows with M. Variance: it grows with 1 / theta. A pair without a click costs d0 whatever theta is.
 
 What was decided: The error is squared, (1 - p)^2 and p^2, as in the authors' code for real data. The negative
 weight of d0 leaves cross-entropy without a lower bound as p approaches 1, so that option is bounded by 1000

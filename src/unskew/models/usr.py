@@ -1,28 +1,33 @@
-"""USR: Unbiased Sequential Recommendation with Latent Confounders (Wang et al., WWW 2022). A RECONSTRUCTION:
-see below.
+"""USR: Unbiased Sequential Recommendation with Latent Confounders (Wang et al., WWW 2022).
 
-What a user does next depends on what was shown, and on confounders of the history that the log does not have:
+A RECONSTRUCTION: the paper's abstract is all that is known for certain; see below.
+What a user does next depends on what was shown, and on confounders that the log does not hold:
 
-    p_t = softmax_j(<W (h_t * z_t), e_j>) at i_t,    h_t = GRU(H_{t-1}),    z_t = MLP(h_t)
-    L_prop = -mean ln p_t,        L_rec = mean l(i_t | H_{t-1}, z_t) / max(p_t, M)
+    p_t    = softmax_j(<W (h_t * z_t), e_j>) at j = i_t,    h_t = GRU(H_{t-1}),    z_t = MLP(h_t)
+    L_prop = -mean ln p_t,    L_rec = mean l(i_t | H_{t-1}, z_t) / max(p_t, M)
 
-Symbols: H_{t-1} the items before, i_t the next one, e_j the embedding of item j, z_t what stands for the
-confounders, p_t the probability that i_t was observed, M the `clip`, l the cross-entropy of a recommender
-among all items. With the true p_t and M = 0 the weighted loss is unbiased for that under uniform exposure; M
-adds bias and bounds the variance by that of weights up to 1 / M.
+    H_{t-1}  the items before; i_t is the next one
+    e_j      the embedding of item j
+    z_t      a vector that stands for the latent confounders
+    p_t      the probability that i_t was observed
+    M        the `clip`
+    l        the cross-entropy of a recommender among all items
 
-Only the abstract says anything for certain: potential outcomes, instances weighted by inverse and clipped
-propensities of the item given the history, a parameterised model of latent confounders. There is no code of
-the authors. Reconstructed are: both networks (the propensity as in DEPS's item view and USER, by overlapping
-authors), that z_t enters the propensity by a product and the score beside the recommender's state, the
-recommender (a GRU), the schedule and every default (DEPS's). Latent confounders cannot be identified from one
-log.
+Bias: with the true p_t and M = 0, the weighted loss is unbiased for the loss under uniform exposure; M adds
+bias. Variance: it is bounded by that of weights up to 1 / M.
 
-Decisions. The propensity network reads the item embeddings and never changes them, and L_rec changes nothing
-of it. It sees only what is before the target. Cross-entropy is of the positive alone, so negatives have no
-weights. Among thousands of items p_t is mostly far below M = 0.1 and nearly all weights are 1 / M: the
-clipped share is reported; `clip_unit="uniform"` counts M in multiples of 1 / |items|, and `weights="snips"`
-divides the weights by their mean in the batch.
+What is reconstructed: Only the abstract is certain. It has potential outcomes, instances weighted by inverse
+and clipped propensities of the item given the history, and a parameterised model of latent confounders. There
+is no code of the authors. Reconstructed are both networks (the propensity as in the item view of DEPS and in
+USER, whose authors overlap), the way in which z_t enters (the propensity by a product, the score beside the
+recommender's state), the recommender (a GRU), the schedule, and every default (those of DEPS). Latent
+confounders cannot be identified from one log.
+
+What was decided: The propensity network reads the item embeddings and never changes them, and L_rec does not
+change the propensity network. It sees only what is before the target. The cross-entropy is that of the
+positive alone, so negatives have no weights. Among thousands of items p_t is mostly far below M = 0.1, and
+then nearly all weights are 1 / M; the clipped share is reported. `clip_unit="uniform"` counts M in multiples
+of 1 / |items|, and `weights="snips"` divides the weights by their mean in the batch.
 """
 
 from dataclasses import dataclass, replace
@@ -41,7 +46,7 @@ from unskew.losses import cross_entropy
 from unskew.models.base import HistoryConfig, NextItem, Phase, Stage, parameters_of
 from unskew.propensity.estimators import probability
 
-TARGETS = 1024  # whose probabilities are computed together
+TARGETS = 1024  # targets whose probabilities are computed together
 
 Confounder = Literal["step", "recurrent", "none"]
 
@@ -51,31 +56,37 @@ class USR(
     name="usr",
     paper="Wang et al., Unbiased Sequential Recommendation with Latent Confounders, WWW 2022; reconstructed",
 ):
+    """A GRU whose loss is weighted by inverse propensities with latent confounders."""
+
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
+        """The settings of USR."""
+
         width: AtLeast1 = 64
-        """Width of embeddings and states (d)."""
+        """The width of embeddings and hidden states (d)."""
         layers: AtLeast1 = 1
-        """Layers of the recommender's GRU."""
+        """The number of layers of the recommender's GRU."""
         gru_layers: AtLeast1 = 2
-        """Layers of the GRU of the propensity."""
+        """The number of layers of the propensity's GRU."""
         hidden: AtLeast1 = 64
-        """Width of the hidden layer between a state and its confounder."""
+        """The width of the hidden layer of the MLP that makes the confounder from a state."""
         dropout: Dropped = 0.2
-        """Share dropped of the recommender's inputs, and of that hidden layer."""
+        """The share of the recommender's inputs, and of that hidden layer, that dropout sets to zero."""
         confounder: Confounder = "step"
-        """Made of each state, also of the confounder before, or none at all: plain sequential inverse
-        propensities."""
+        """What the latent confounder is made from: each state (`step`), or also the confounder before
+        (`recurrent`). `none` leaves it out, which is plain inverse propensity weighting of sequences."""
         clip: Positive = 0.1
-        """Propensities are raised to at least this (M)."""
+        """The lower bound of propensities; smaller ones are raised to it (M)."""
         clip_unit: Literal["probability", "uniform"] = "probability"
-        """What the clip counts: probability, or that of an item if all had the same."""
+        """The unit of the clip: a probability, or the probability of an item if all had the same
+        (`uniform`)."""
         weights: Literal["clipped", "snips"] = "clipped"
-        """Clipped inverse propensities, or these with mean one in each batch."""
+        """How events are weighted: by clipped inverse propensities, or by the same divided by their mean in
+        the batch (`snips`)."""
         propensity_rounds: AtLeast0 = 5
-        """Rounds of the propensity alone, at first."""
+        """The number of rounds in which only the propensity is trained, before all others."""
         propensity_epochs: AtLeast0 = 1
-        """Epochs of the propensity in each round after that."""
+        """The number of epochs of the propensity in each later round."""
 
     config: Config
     recipe: ClassVar[dict[str, Any]] = {"sequences": 128}
@@ -104,30 +115,28 @@ class USR(
         return self._with_confounder(super().states(user_B, ids_BL), self._exposed(ids_BL)[1])
 
     def _with_confounder(self, states_BLD: Tensor, confounder_BLD: Tensor | None) -> Tensor:
+        """The states, each combined with its confounder if there is one."""
         if self.beside is None or confounder_BLD is None:
             return states_BLD
         return self.beside(torch.cat([states_BLD, confounder_BLD], dim=2))
 
     @torch.no_grad()
     def _exposed(self, ids_BL: Tensor) -> tuple[Tensor, Tensor | None]:
-        """As the recommender reads it: no gradient, and nothing dropped, for a weight must not depend on a
-        draw."""
+        """The outputs of the propensity network, as weights and recommender read them: without gradient and
+        without dropout, because a weight must not depend on chance."""
         return self.exposure(self.items(ids_BL), learning=False)
 
     # How it learns
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
-        mine = (self.items, self.start, self.gru, self.beside)
-        propensity = Phase(
-            "propensity",
-            "histories",
-            self.propensity_loss,
-            lambda: parameters_of(self.exposure),
-            weighted=False,
-        )
-        recommendation = Phase(
-            "recommendation", "histories", self.next_item_loss, lambda: parameters_of(*mine)
-        )
+        def of_propensity() -> list[nn.Parameter]:
+            return parameters_of(self.exposure)
+
+        def of_recommender() -> list[nn.Parameter]:
+            return parameters_of(self.items, self.start, self.gru, self.beside)
+
+        propensity = Phase("propensity", "histories", self.propensity_loss, of_propensity, weighted=False)
+        recommendation = Phase("recommendation", "histories", self.next_item_loss, of_recommender)
         again = replace(propensity, epochs=self.config.propensity_epochs)
         return (
             Stage("propensity", (propensity,), self.config.propensity_rounds),
@@ -135,15 +144,14 @@ class USR(
         )
 
     def propensity_loss(self, batch: SequenceBatch) -> Tensor:
-        """L_prop: the mean over observed next items."""
+        """L_prop, the mean over observed next items."""
         row_N, past_N, targets_N, _ = batch.targets()
         shown_BLD, _ = self.exposure(self.items(read_before(batch.items_BL, past_N)).detach(), learning=True)
-        return cross_entropy(shown_BLD[row_N, past_N], self.items.table().detach(), targets_N) / max(
-            len(targets_N), 1
-        )
+        total = cross_entropy(shown_BLD[row_N, past_N], self.items.table().detach(), targets_N)
+        return total / max(len(targets_N), 1)
 
     def next_item_loss(self, batch: SequenceBatch) -> Tensor:
-        """L_rec. One pass yields the propensity, the confounder and the state of every prefix."""
+        """L_rec. One pass gives the propensity, the confounder and the state of every prefix."""
         row_N, past_N, targets_N, outside_N = batch.targets()
         read_BL = read_before(batch.items_BL, past_N)
         shown_BLD, confounder_BLD = self._exposed(read_BL)
@@ -155,7 +163,8 @@ class USR(
         return self.loss_of(states_BLD[row_N, past_N], targets_N, weight_N)
 
     def statistics(self, batch: Batch) -> dict[str, float]:
-        """Of clicked pairs: a typical propensity, how many are clipped, and the spread of the weights."""
+        """For clicked pairs: a typical propensity, the share that is clipped, and the mean and spread of the
+        weights."""
         clicked_B = batch.labels_BC[:, 0] == 1
         if not bool(clicked_B.any()):
             return {}
@@ -169,8 +178,12 @@ class USR(
 
 
 class Exposure(nn.Module):
-    """What comes next, and the confounder behind it, after 0, 1, ..., L items: softmax_j(<W (h * z),
-    e_j>)."""
+    """The propensity network: which item comes next, and the confounder behind it.
+
+    width: the width of embeddings and states.
+    hidden: the width of the MLP's hidden layer.
+    layers: how many layers the GRU has.
+    """
 
     def __init__(self, width: int, hidden: int, layers: int, dropout: float, confounder: Confounder) -> None:
         super().__init__()
@@ -178,22 +191,23 @@ class Exposure(nn.Module):
         nn.init.normal_(self.start, std=width**-0.5)
         self.gru = nn.GRU(width, width, layers, bias=False, batch_first=True)
         self.recurrent = confounder == "recurrent"
-        self.first = (
-            None if confounder == "none" else nn.Linear(2 * width if self.recurrent else width, hidden)
-        )
+        read = 2 * width if self.recurrent else width
+        self.first = None if confounder == "none" else nn.Linear(read, hidden)
         self.second = None if confounder == "none" else nn.Linear(hidden, width)
         self.dropout, self.out = Dropout(dropout), nn.Linear(width, width)
 
     def forward(self, embedded_BLD: Tensor, learning: bool) -> tuple[Tensor, Tensor | None]:
-        """W (h * z) and z, (B, L + 1, D), of histories that are padded on the right."""
-        states_BLD = self.gru(torch.cat([self.start.expand(len(embedded_BLD), 1, -1), embedded_BLD], dim=1))[
-            0
-        ]
+        """W (h * z) and z after 0, 1, ..., L items, (B, L + 1, D) each; without a confounder W h and None.
+
+        embedded_BLD: embedded histories that are padded on the right.
+        learning: whether the MLP uses dropout.
+        """
+        started_BLD = torch.cat([self.start.expand(len(embedded_BLD), 1, -1), embedded_BLD], dim=1)
+        states_BLD, _ = self.gru(started_BLD)
         if self.first is None or self.second is None:
             return self.out(states_BLD), None
-        confounder_BLD = (
-            self._recurrent(states_BLD, learning) if self.recurrent else self._mlp(states_BLD, learning)
-        )
+        confounders = self._recurrent if self.recurrent else self._mlp
+        confounder_BLD = confounders(states_BLD, learning)
         return self.out(states_BLD * confounder_BLD), confounder_BLD
 
     def _recurrent(self, states_BLD: Tensor, learning: bool) -> Tensor:
@@ -211,7 +225,10 @@ class Exposure(nn.Module):
 
 @torch.no_grad()
 def propensities(shown_ND: Tensor, targets_N: Tensor, items: Embeddings, least: float) -> Tensor:
-    """p of each target among all items, exact wherever it reaches `least`."""
+    """p of each target among all items, (N,): exact if it reaches `least`, otherwise anything below it.
+
+    shown_ND: W (h * z) before each target.
+    """
     found = [shown_ND.new_zeros(0)]
     for shown, targets in zip(torch.split(shown_ND, TARGETS), torch.split(targets_N, TARGETS), strict=True):
         logits = (shown * items(targets)).sum(1, keepdim=True)
@@ -220,7 +237,13 @@ def propensities(shown_ND: Tensor, targets_N: Tensor, items: Embeddings, least: 
 
 
 def inverse(p_N: Tensor, clip: float, normalised: bool = False) -> Tensor:
-    """M / max(p, M), or these over their mean. Times M no weight is above one, so that clipping gradients by
-    their norm means the same with weights as without; the minimum of the loss is where it was."""
+    """The weights M / max(p, M), or the same divided by their mean.
+
+    They are 1 / max(p, M) times M, so none is above one. The minimum of the loss is where it was, and
+    clipping gradients by their norm has the same effect with weights as without.
+
+    clip: the lower bound of propensities (M).
+    normalised: whether to divide the weights by their mean.
+    """
     weight_N = clip / p_N.clamp(min=clip)
     return weight_N / weight_N.mean() if normalised and len(weight_N) else weight_N

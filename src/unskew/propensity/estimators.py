@@ -12,8 +12,8 @@ clip_prob_user):
     alpha  the weight of the item view
 
 Bias: with the true propensities and M = 0 the weighted loss is unbiased, for either view and for any mixture
-    of them. Raising M adds bias. Variance: raising M lowers it, to at most (1/M - 1) delta^2 per pair
-    (Theorem 2, for M <= 1/2). The weights carry no gradient.
+of them. Raising M adds bias. Variance: raising M lowers it, to at most (1/M - 1) delta^2 per pair (Theorem 2,
+for M <= 1/2). The weights carry no gradient.
 """
 
 from abc import ABC, abstractmethod

@@ -47,6 +47,7 @@ class Lines:
     marked: bool = False
 
     def draw(self, axes: "Axes") -> None:
+        """Draw the lines on matplotlib's axes."""
         for (name, y), colour in zip(self.series.items(), cycle(COLOURS), strict=False):
             axes.plot(
                 self.x,
@@ -87,6 +88,7 @@ class Bars:
     title: str = ""
 
     def draw(self, axes: "Axes") -> None:
+        """Draw the bars on matplotlib's axes."""
         width = 0.8 / max(len(self.series), 1)
         coloured = zip(self.series.items(), cycle(COLOURS), strict=False)
         for place, ((name, heights), colour) in enumerate(coloured):
@@ -124,6 +126,7 @@ class Marked:
     title: str = ""
 
     def draw(self, axes: "Axes") -> None:
+        """Draw the chart with its marks on matplotlib's axes."""
         low, high = min(*self.values, self.mark), max(*self.values, self.mark)
         width = high - low or 1
         # Bins as wide as a fiftieth of what is shown: a far-off mark must not press the histogram into
