@@ -22,6 +22,7 @@ import tyro
 import unskew
 from unskew.data.audit import require_no_leak
 from unskew.describe.log import inspect
+from unskew.report.table import Table
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "results" / "datasets.jsonl", ROOT / "docs" / "data.md"
@@ -62,6 +63,11 @@ SETS = [
 SKEW_HEAD = ["", "Gini", "top 1 % has %", "test positives", "effective, balanced", "head %", "balanced"]
 SKEW_HEAD += ["new %", "balanced"]
 REPEAT_HEAD = ["", "repeats in training %", "in the test %", "past items are", "first appearances %", "tests"]
+
+
+def markdown(head: list[str], rows: list[list[str]]) -> str:
+    """A table whose first column is text and whose others are figures."""
+    return Table(head, rows).markdown()
 
 
 def coat(folder: Path) -> pa.Table:
@@ -113,11 +119,6 @@ def measured(data: Path, wanted: Set) -> dict[str, Any]:
 
 def percent(share: float | None, digits: int = 1) -> str:
     return "–" if share is None else f"{100 * share:.{digits}f}"
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def page(records: list[dict[str, Any]]) -> str:
@@ -183,13 +184,13 @@ each of them. The data is not part of the project: most of it may not be passed 
 
 ## Size (the paper's Table 1) and time
 
-{table(["", "users", "items", "interactions", "positives", "sparsity %", "resolution", "tied %"], sizes)}
+{markdown(["", "users", "items", "interactions", "positives", "sparsity %", "resolution", "tied %"], sizes)}
 
 *tied*: positives whose user has another one at the same time; their order is unknown and never used.
 
 ## The two views, drift and order
 
-{table(["", "history", "empty %", "audience", "empty %", "top kept %", "order z"], views)}
+{markdown(["", "history", "empty %", "audience", "empty %", "top kept %", "order z"], views)}
 
 *history*, *audience*: mean number of events strictly before a positive. *top kept*: of the most popular items
 of the first tenth of the log, the share that is still at the top in the last tenth. *order z*: how many
@@ -198,7 +199,7 @@ order carries information.
 
 ## Popularity, and what the tests ask for
 
-{table(SKEW_HEAD, skews)}
+{markdown(SKEW_HEAD, skews)}
 
 Split 50 / 20 / 30 in time. *effective, balanced*: the effective sample size of the test in which every item
 counts once. *head*: share of the ordinary and of the balanced test on the most popular fifth of the known
@@ -206,7 +207,7 @@ items; *new*: on items that training never saw. No model that learns from ids al
 
 ## Repeats, first appearances, and which tests there are
 
-{table(REPEAT_HEAD, repeated)}
+{markdown(REPEAT_HEAD, repeated)}
 
 *repeats*: positives on an item that the same user had before; from 1 % of the training positives on, past
 items stay candidates. *first appearances*: test positives on items that nobody had before. Nothing can be

@@ -131,7 +131,7 @@ class AudienceCatalog:
         self.model, self.log, self.audience = model, log, audience
         view, items = log.audiences, np.arange(len(log.items))
         _, start_of_period = view.before(items, first)
-        # Of several events of an item at one time only the last counts: no context sees only some of them.
+        # If an item has several events at one time, only its audience after the last of them is needed.
         inside = (view.times >= first) & (view.times < last)
         item = np.repeat(items, np.diff(view.offsets))
         final = np.append((item[1:] != item[:-1]) | (view.times[1:] != view.times[:-1]), True)[: len(item)]

@@ -88,4 +88,5 @@ class Propensity:
     ]
 
     def run(self) -> None:
+        """Run the verb that was asked for."""
         self.verb.run()

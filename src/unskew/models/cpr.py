@@ -61,8 +61,8 @@ class CPR(
         sample_ratio: Positive = 3.0
         """How many cycles of k pairs there are for each cycle of k + 1 pairs (r)."""
         sample_rate: Annotated[float, Range(least=1)] = 1.0
-        """How many cycles there are for each one that is trained on, the one that is ranked worst (rho). With
-        1, all are trained on."""
+        """How many cycles are made for each one that is trained on, which is the one that is ranked worst
+        (rho). With 1, all cycles are trained on."""
         regulariser: NotNegative = 1e-3
         """The weight of the mean squared norm of all embeddings in the loss (reg)."""
 

@@ -51,7 +51,8 @@ class Weighting(ModelConfig):
     """How pairs are weighted: by clipped inverse propensities (`clipped`), by plain ones (`ips`), or by
     clipped ones divided by their mean in the batch (`snips`)."""
     alpha: Share = 0.5
-    """The weight of the item view; the user view has the rest."""
+    """The weight of the item view, which is an item's propensity given the user's history. The user view, a
+    user's propensity given the item's audience, has the rest."""
     clip: Probability = 0.05
     """The lower bound of propensities; smaller ones are raised to it (M). `ips` does not use it."""
     past_items: AtLeast1 = HISTORY
@@ -63,9 +64,9 @@ class Weighting(ModelConfig):
     gru_layers: AtLeast1 = 1
     """The number of layers of each of the estimator's GRUs."""
     propensity_rounds: AtLeast0 = 5
-    """The number of rounds of stage 1 (n_p)."""
+    """The number of rounds of stage 1, which trains the estimator alone (n_p)."""
     propensity_epochs: AtLeast0 = 1
-    """The number of epochs of the estimator in each round of stage 2 (n_b)."""
+    """The number of epochs of the estimator in each round of stage 2, which trains the backbone (n_b)."""
 
 
 class Debiased(Recommender):

@@ -76,7 +76,8 @@ class DEPS(
         """How the propensity P(o = 1) is estimated: by two GRUs (`dual`), by one of them (`item`, `user`), by
         frequencies (the three `-pro`), as logged (`logged`), or not at all (`none`)."""
         alpha: Share = 0.5
-        """The weight of the item view; the user view has the rest."""
+        """The weight of the item view, which is an item's propensity given the user's history. The user view,
+        a user's propensity given the item's audience, has the rest."""
         clip: Probability = 0.05
         """The lower bound of propensities; smaller ones are raised to it (M)."""
         gru_layers: AtLeast1 = 1
@@ -86,9 +87,11 @@ class DEPS(
         mlm_weight: NotNegative = 0.5
         """The weight of the losses of masked ids in stage 1 (lambda_p)."""
         unsupervised_rounds: AtLeast0 = 5
-        """The number of rounds of stage 1 (n_p)."""
+        """The number of rounds of stage 1, which trains propensities and transformers before the recommender
+        (n_p)."""
         propensity_epochs: AtLeast0 = 1
-        """The number of epochs of the propensity losses in each round of stage 2 (n_b)."""
+        """The number of epochs of the propensity losses in each round of stage 2, which trains the
+        recommender (n_b)."""
 
     config: Config
     Transformer: ClassVar[type[Encoder]] = Encoder

@@ -80,8 +80,8 @@ class DICE(
         discrepancy_weight: NotNegative = 0.01
         """The weight of the discrepancy between interest and conformity (w_dis)."""
         discrepancy: Discrepancy = "dcor"
-        """How the discrepancy is measured: as minus the distance correlation, or as the mean absolute (`l1`)
-        or squared (`l2`) difference."""
+        """How the discrepancy is measured: as minus the distance correlation (`dcor`), or as the mean
+        absolute (`l1`) or mean squared (`l2`) difference."""
         decay: Probability = 0.9
         """The factor by which the margin and the first two weights shrink each epoch."""
 

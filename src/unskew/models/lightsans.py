@@ -62,8 +62,8 @@ class LightSANs(DotProduct, name="lightsans", paper="Fan et al., LightSANs, SIGI
         inner: AtLeast1 = 256
         """The width of the feed-forward layer of a block."""
         interests: AtLeast1 = 5
-        """The number of interests that a history is pooled into (k). By default it is a tenth of the
-        history's length."""
+        """The number of interests that a history is pooled into (k). The default is a tenth of the default
+        history."""
         dropout: Dropped = 0.5
         """The share of activations that dropout sets to zero."""
         softmax_axis: Axis = "interest"

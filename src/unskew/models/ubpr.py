@@ -53,7 +53,7 @@ class UBPR(
         width: AtLeast1 = 100
         """The width of the embeddings (d)."""
         exponent: NotNegative = 0.5
-        """The power of an item's relative popularity that is its propensity (eta)."""
+        """The propensity of an item is its relative popularity to the power of this (eta)."""
         clip: Probability = 0.01
         """The lower bound of propensities; smaller ones are raised to it (M)."""
         floor: NotNegative = 0.00234

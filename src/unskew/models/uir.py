@@ -59,7 +59,7 @@ class UIR(
         width: AtLeast1 = 200
         """The width of the embeddings (d)."""
         exponent: NotNegative = 0.5
-        """The power of an item's relative popularity that is its propensity (eta)."""
+        """The propensity of an item is its relative popularity to the power of this (eta)."""
         clip: Probability = 0.00914
         """The lower bound of propensities; smaller ones are raised to it (M)."""
         error: Error = "squared"
