@@ -96,10 +96,10 @@ TAIL = """
 - On Online Retail, with past purchases among the candidates, no network beats popularity in the ordinary test
   or ItemKNN in `balanced`.
 - One seed, nothing tuned under this yardstick: differences below the intervals mean nothing, and the
-  intervals cover users only. Defaults are the papers' values, with fewer rounds for SASRec and GRU4Rec+; those of DEPS
-  come from an earlier search on the validation part of MovieTweetings, before the yardstick was mended, with
-  the paper's clip, with which nearly all weights are equal (`unskew propensity health RUN`). `--preset paper`
-  has the papers' own values.
+  intervals cover users only. Defaults are the papers' values, with fewer rounds for SASRec and GRU4Rec+;
+  those of DEPS come from an earlier search on the validation part of MovieTweetings, before the yardstick was
+  mended, with the paper's clip, with which nearly all weights are equal (`unskew propensity health RUN`).
+  `--preset paper` has the papers' own values.
 """
 
 
