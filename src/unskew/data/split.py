@@ -18,25 +18,24 @@ from unskew.errors import BadInput
 Part = Literal["train", "valid", "test"]
 Mask = NDArray[np.bool_]
 
-PART_OF_THE_TASK = (
-    0.01  # share of repeats among the training positives from which `auto` keeps past items as candidates
-)
+# From this share of repeats among the training positives on, `auto` keeps past items as candidates.
+PART_OF_THE_TASK = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
 class Splitting:
-    """How a log is cut in time, and what its models are asked for."""
+    """How a log is cut in time, and which items can be recommended."""
 
     shares: tuple[float, float, float] = (50, 20, 30)
-    """Shares of the rows, in time: train, valid, test."""
+    """The shares of the rows that are the training, the validation and the test part, in the order of
+    time."""
     repeats: Literal["auto", "keep", "hide"] = "auto"
-    """Whether items that a user has had before can be recommended again. `keep`: they stay candidates, in
-    training, evaluation and recommendation alike. `hide`: they are no candidates, and repeated targets are
-    left out and counted. `auto`: keep them if at least 1 % of the training positives repeat an item of the
-    same user."""
+    """Whether an item that a user has had before can be recommended to the user again. `keep`: it can, in
+    training, evaluation and recommendation alike. `hide`: it cannot, and positives that repeat one are left
+    out and counted. `auto`: `keep` if at least 1 % of the training positives repeat an item."""
     min_count: int | None = None
-    """Users and items with fewer positives in the training part are unknown to every model: they share one
-    learned vector, and no row is removed. By default what `prepare` was told, and otherwise 1."""
+    """Users and items with fewer positives than this in the training part are unknown to every model: they
+    share one learned vector. No row is removed. The default is what `prepare` was told, or else 1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,17 +93,22 @@ class Split:
 
     @cached_property
     def first_appearance(self) -> Mask:
-        """Rows whose item had no positive strictly before. Its audience is empty, and that of every other
-        candidate is not, so emptiness would tell the label. At the very first moment all audiences are empty,
-        and emptiness tells nothing."""
+        """Rows whose item had no positive strictly before.
+
+        The audience of such an item is empty, and the audiences of all other candidates are not, so that
+        emptiness would tell the label. At the very first moment all audiences are empty, and it tells nothing.
+        """
         first = self.log.audiences.first_times
         return np.asarray((first[self.log.item] >= self.log.time) & (self.log.time > first.min()))
 
     def targets(self, part: Part, reads_audiences: bool) -> Mask:
-        """Rows that may be trained on or tested: where past items are hidden, no repeats; where audiences are
-        read (and in every test, so that all models have the same rows), no first appearances. What was only
-        ever shown and never clicked in training is unknown, so a training row of it would teach that whatever
-        is unknown is never clicked."""
+        """Rows of a part that may be trained on or tested.
+
+        Left out are repeats, where past items are hidden, and first appearances, where audiences are read (and
+        in every test, so that all models have the same rows). Training also leaves out rows of users and items
+        that were shown but never clicked in it: they are unknown, so such rows would teach that whatever is
+        unknown is never clicked.
+        """
         wanted = self.mask(part)
         if part == "train":
             wanted &= (self.log.item < self.known_items) & (self.log.user < self.known_users)

@@ -61,7 +61,7 @@ def _balance(health: Health) -> Section:
 def _weights(health: Health) -> Section:
     bars = health.weights.histogram
     chart = Bars(
-        [f"{bar.low:.3g}" for bar in bars],
+        [f"{float(f'{bar.low:.3g}'):,g}" for bar in bars],
         {"events": [bar.share for bar in bars]},
         "weight, from",
         "of the events",
