@@ -96,7 +96,8 @@ class Split:
         """Rows whose item had no positive strictly before.
 
         The audience of such an item is empty, and the audiences of all other candidates are not, so that
-        emptiness would tell the label. At the very first moment all audiences are empty, and it tells nothing.
+        emptiness would tell the label. At the very first moment all audiences are empty, and it tells
+        nothing.
         """
         first = self.log.audiences.first_times
         return np.asarray((first[self.log.item] >= self.log.time) & (self.log.time > first.min()))
@@ -104,8 +105,9 @@ class Split:
     def targets(self, part: Part, reads_audiences: bool) -> Mask:
         """Rows of a part that may be trained on or tested.
 
-        Left out are repeats, where past items are hidden, and first appearances, where audiences are read (and
-        in every test, so that all models have the same rows). Training also leaves out rows of users and items
+        Left out are repeats, where past items are hidden, and first appearances, where audiences are read
+        (and in every test, so that all models have the same rows). Training also leaves out rows of users and
+        items
         that were shown but never clicked in it: they are unknown, so such rows would teach that whatever is
         unknown is never clicked.
         """
