@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import run
-from unskew.cli import VERBS
+from unskew.cli import VERBS, main
 from unskew.data.prepare import Preparation
 from unskew.data.split import Splitting
 from unskew.world.equations import Simulation
@@ -74,3 +74,18 @@ def test_settings_outside_their_range(capsys, data: Path, flags: list[str]) -> N
     code, out, err = run(capsys, "inspect", data, *flags)
     assert (code, out) == (2, "")
     assert err.startswith("unskew: ")
+
+
+def test_help_is_one_paragraph_per_flag(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever line breaks it has in the source."""
+    monkeypatch.setenv("COLUMNS", "2000")
+    with pytest.raises(SystemExit):
+        main(["train", "--model", "debiased-sasrec", "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    for whole in (  # of the verb, of the training, of the split, of the model
+        "validation part chose: the number of rounds, and settings that no gradient learns.",
+        "Which version of the validation part chooses the weights that recommend. The best",
+        "Whether an item that a user has had before can be recommended to the user again.",
+        "How the propensity P(o = 1) is estimated: by two GRUs",
+    ):
+        assert any(whole in line for line in lines), whole

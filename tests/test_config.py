@@ -122,10 +122,13 @@ def test_a_preset_goes_below_what_is_given_and_above_the_defaults() -> None:
     made = create_model("deps", {"audience": 7}, preset="paper")
     assert (made.config.audience, made.config.dropout, made.training.learning_rate) == (7, 0.5, 1e-3)
     assert create_model("stamp", preset="paper").config == create_model("stamp").config
-    with pytest.raises(unskew.BadInput, match="deps has no preset 'papr'; there are paper"):
+    with pytest.raises(unskew.BadInput, match="deps has no preset 'papr'; did you mean 'paper'"):
         create_model("deps", preset="papr")
-    for name in MODELS:
-        create_model(name, preset="paper")
+    both = create_model("deps", preset="paper,without-ips").config
+    assert (both.audience, both.propensity) == (30, "none")
+    for name, kind in MODELS.items():
+        for preset in {"paper"} | kind.presets.keys():
+            create_model(name, preset=preset)
 
 
 def test_two_models_of_one_name_are_refused() -> None:

@@ -294,3 +294,16 @@ def test_batches_are_trimmed_and_sorted_by_length() -> None:
         b.items_BL.numel() for b in batches
     )
     assert padding < 0.15
+
+
+def test_a_state_of_another_sampler_is_refused() -> None:
+    split = unskew.split(unskew.read(random_table(rows=300)))
+    saved = SequenceSampler(split, 8, seed=3).state_dict()
+    SequenceSampler(split, 8, seed=3).load_state_dict(saved)
+    for other, said in (
+        (SequenceSampler(split, 8, seed=4), "had seed 3, this one has 4"),
+        (SequenceSampler(split, 9, seed=3), "had batch_size 8, this one has 9"),
+        (SequenceSampler(split, 8, seed=3, history=2), "had windows"),
+    ):
+        with pytest.raises(unskew.BadInput, match=said):
+            other.load_state_dict(saved)

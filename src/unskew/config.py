@@ -69,7 +69,7 @@ class configured(Generic[P, C]):  # noqa: N801 (used as a decorator)
             return function(*leading, self.settings(**arguments))  # type: ignore[call-arg]
 
         call.__signature__ = signature  # type: ignore[attr-defined]
-        call.__doc__ = f"{function.__doc__ or ''}\n\n{_explained(self.settings)}"
+        call.__doc__ = f"{function.__doc__ or ''}\n\n{_listed(explained(self.settings))}"
         return call
 
 
@@ -196,11 +196,15 @@ def in_words(hint: Any) -> str:
     }.get(hint, str(hint))
 
 
-def _explained(settings: Any) -> str:
-    """The fields with the words below them, which Python itself forgets."""
-    explained = []
+def explained(settings: Any) -> dict[str, str]:
+    """The help of each field: the string below it, which Python itself forgets."""
+    found: dict[str, str] = {}
     for kind in reversed([cls for cls in inspect.getmro(settings) if is_dataclass(cls)]):
-        body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+        try:
+            source = inspect.getsource(kind)
+        except (OSError, TypeError):  # a class that was made by a function has no source of its own
+            continue
+        body = ast.parse(textwrap.dedent(source)).body[0]
         assert isinstance(body, ast.ClassDef)
         for field, words in pairwise(body.body):
             if (
@@ -208,5 +212,9 @@ def _explained(settings: Any) -> str:
                 and isinstance(words, ast.Expr)
                 and isinstance(words.value, ast.Constant)
             ):
-                explained.append(f"{ast.unparse(field.target)}: {' '.join(str(words.value.value).split())}")
-    return "\n".join(explained)
+                found[ast.unparse(field.target)] = " ".join(str(words.value.value).split())
+    return found
+
+
+def _listed(helps: dict[str, str]) -> str:
+    return "\n".join(f"{name}: {words}" for name, words in helps.items())

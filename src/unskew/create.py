@@ -47,7 +47,8 @@ def create_model(name: str, settings: dict[str, Any] | None = None, preset: str 
 
     name: `unskew models` lists the models with their settings and presets.
     settings: what is not given has the value of the preset, and otherwise the model's default.
-    preset: a named set of settings, such as `paper`: the values of the model's paper.
+    preset: a named set of settings, such as `paper`: the values of the model's paper. Several may stand
+        between commas; of a setting that two of them have, the later one counts.
     """
     kind = model_named(name)
     left = preset_of(kind, preset) | (settings or {})
@@ -67,14 +68,16 @@ def create_model(name: str, settings: dict[str, Any] | None = None, preset: str 
 
 
 def preset_of(kind: type[Recommender], preset: str | None) -> dict[str, Any]:
-    """The settings of a preset. Every model has `paper`, which is empty where the defaults are the
+    """The settings of one or more presets. Every model has `paper`, which is empty where the defaults are the
     paper's."""
-    if preset is None:
-        return {}
     presets: dict[str, dict[str, Any]] = {"paper": {}} | kind.presets
-    if preset not in presets:
-        raise BadInput(f"{kind.name} has no preset {preset!r}; there are {', '.join(presets)}")
-    return dict(presets[preset])
+    found: dict[str, Any] = {}
+    for name in [] if preset is None else preset.split(","):
+        if name not in presets:
+            near = did_you_mean(name, presets)
+            raise BadInput(f"{kind.name} has no preset {name!r}{near}; there are {', '.join(presets)}")
+        found |= presets[name]
+    return found
 
 
 def _taken(kind: Any, settings: dict[str, Any], defaults: dict[str, Any] | None = None) -> Any:

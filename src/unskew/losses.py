@@ -24,6 +24,12 @@ def bpr(positive: Tensor, negative: Tensor) -> Tensor:
     return functional.softplus(negative - positive)
 
 
+def click_loss(logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The binary cross-entropy of clicks, as a weighted mean over pairs."""
+    terms = functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+    return weighted_mean(terms, weight)
+
+
 def cross_entropy(
     states_ND: Tensor,
     vectors_VD: Tensor,

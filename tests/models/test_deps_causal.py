@@ -10,13 +10,14 @@ from torch import Tensor
 import unskew
 from tests.by_hand import sequences
 from tests.contract import AUDIENCE, HISTORY, builder, catalog_equals_forward, close
+from tests.models.test_deps import ABLATIONS
 from tests.runs import train
 from unskew.data.batch import Batch, as_prefixes, batch
 from unskew.data.samplers import Sampler, Sampling
 from unskew.data.views import PAD
 from unskew.layers import states_after
 from unskew.models.base import Training, build
-from unskew.models.deps import ABLATIONS, DEPS
+from unskew.models.deps import DEPS
 from unskew.models.deps_causal import CausalDEPS
 from unskew.propensity.estimators import DualGRU
 

@@ -18,7 +18,7 @@ from unskew.cli.hints import check_words
 from unskew.cli.measure import Compare, Evaluate
 from unskew.cli.propensity import Propensity
 from unskew.cli.runs import Models, Recommend
-from unskew.cli.shared import messages
+from unskew.cli.shared import joined_help, messages
 from unskew.cli.train import Train, train_of
 from unskew.errors import UnskewError
 from unskew.progress import shown_on
@@ -47,8 +47,11 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _stopped)
     try:
         check_words(arguments, VERBS)
+        verbs = VERBS | ({"train": train_of(arguments)} if arguments[:1] == ["train"] else {})
+        for kind in verbs.values():
+            joined_help(kind)
         verb = tyro.extras.subcommand_cli_from_dict(
-            VERBS | ({"train": train_of(arguments)} if arguments[:1] == ["train"] else {}),
+            verbs,
             prog="unskew",
             description=f"unskew {version('unskew')}: unbiased next-item recommendation from biased "
             "interaction logs.",

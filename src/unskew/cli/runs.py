@@ -102,7 +102,12 @@ class Models(Verb):
         from unskew.models.debiased import Weighting
 
         rows = [
-            (name, kind.paper, ", ".join(f"{f.name} {f.default}" for f in fields(kind.Config)))
+            (
+                name,
+                kind.paper,
+                ", ".join(f"{f.name} {f.default}" for f in fields(kind.Config)),
+                ", ".join(kind.presets),
+            )
             for name, kind in sorted(MODELS.items())
         ]
         listed = {
@@ -110,12 +115,12 @@ class Models(Verb):
                 "paper": kind.paper,
                 "config": asdict(kind.Config()),
                 "training": asdict(Training(**kind.recipe)),
+                "presets": kind.presets,
             }
             for name, kind in sorted(MODELS.items())
         }
         any_of_them = "any of them, weighted by inverse propensities (Xu et al., CIKM 2022)"
-        rows.append(
-            ("debiased-MODEL", any_of_them, ", ".join(f"{f.name} {f.default}" for f in fields(Weighting)))
-        )
+        weighting = ", ".join(f"{f.name} {f.default}" for f in fields(Weighting))
+        rows.append(("debiased-MODEL", any_of_them, weighting, ""))
         document = {"models": listed, "debiased": {"paper": any_of_them, "config": asdict(Weighting())}}
-        self.show(document, table("", ("model", "paper", "settings"), rows))
+        self.show(document, table("", ("model", "paper", "settings", "presets"), rows))

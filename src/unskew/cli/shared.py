@@ -1,17 +1,19 @@
 """What all verbs share: arguments, consoles, tables, and the split that a run was trained on."""
 
+import inspect
 import json as json_library
 import shlex
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from unskew.config import explained
 from unskew.data.log import Log
 from unskew.data.split import Split, Splitting, split
 from unskew.describe.log import Inspection
@@ -43,6 +45,19 @@ class Verb:
         else:
             for table in tables:
                 output.print(table)
+
+
+def joined_help(verb: Any) -> None:
+    """Give the flags of a verb, and of the settings within it, their help as one paragraph each: tyro keeps
+    the line breaks of the source, unless the help stands in the docstring of the class."""
+    hints = get_type_hints(verb)
+    helps = explained(verb)
+    if helps and "Args:" not in (verb.__doc__ or ""):
+        lines = "\n".join(f"    {name}: {words}" for name, words in helps.items())
+        verb.__doc__ = f"{inspect.cleandoc(verb.__doc__ or '')}\n\nArgs:\n{lines}\n"
+    for field in fields(verb):
+        if is_dataclass(hints[field.name]):
+            joined_help(hints[field.name])
 
 
 def verdict_table(found: Inspection | Health) -> Table:

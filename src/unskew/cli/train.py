@@ -44,8 +44,9 @@ class Train(Verb):
     model: str = DEFAULT
     """Which model is trained; `unskew models` lists them. Its own settings are flags, too."""
     preset: str | None = None
-    """A named set of settings to start from: `paper` has the values of the model's paper where the defaults
-    differ. Flags go before it."""
+    """A named set of settings to start from, or several between commas: `paper` has the values of the model's
+    paper where the defaults differ, `without-ips` and others are ablations (`unskew models` lists them).
+    Flags go before presets."""
     resume: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
     """Go on with this run. It needs no other flag; with a larger --rounds (and --patience) rounds are
     added."""

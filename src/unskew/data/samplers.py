@@ -105,9 +105,7 @@ class Sampler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where the saved sampler stopped; refuse if its settings or its rows differ."""
-        for name, mine in self._identity().items():
-            if state.get(name) != mine:
-                raise BadInput(f"the saved sampler had {name} {state.get(name)}, this one has {mine}")
+        _check_same(state, self._identity())
         self.epoch_number, self.step = state["epoch"], state["step"]
 
     def epoch(self) -> Iterator[Batch]:
@@ -182,6 +180,12 @@ class Sampler:
         return Positives(self.split)
 
 
+def _check_same(state: dict[str, Any], identity: dict[str, Any]) -> None:
+    for name, mine in identity.items():
+        if state.get(name) != mine:
+            raise BadInput(f"the saved sampler had {name} {state.get(name)}, this one has {mine}")
+
+
 class SequenceSampler:
     """An endless, seeded walk over all training sequences, cut into windows. Its state is two numbers, as
     that of `Sampler`.
@@ -219,12 +223,17 @@ class SequenceSampler:
         """The number of batches in an epoch."""
         return max(-(-len(found.start) // self.batch_size) for found in self.windows)
 
-    def state_dict(self) -> dict[str, int]:
-        """The epoch and the step."""
-        return {"epoch": self.epoch_number, "step": self.step}
+    def state_dict(self) -> dict[str, Any]:
+        """The epoch, the step, and what a restored sampler must share."""
+        return {"epoch": self.epoch_number, "step": self.step, **self._identity()}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continue where the saved sampler stopped."""
+    def _identity(self) -> dict[str, Any]:
+        windows = [len(found.start) for found in self.windows]
+        return {"seed": self.seed, "batch_size": self.batch_size, "windows": windows}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where the saved sampler stopped; refuse if its settings or its windows differ."""
+        _check_same(state, self._identity())
         self.epoch_number, self.step = state["epoch"], state["step"]
 
     def epoch(self) -> Iterator[SequenceBatch]:

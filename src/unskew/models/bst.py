@@ -36,7 +36,7 @@ from unskew.data.batch import Batch
 from unskew.data.log import Log
 from unskew.data.split import Known
 from unskew.layers import Dropout, Embeddings, is_real
-from unskew.losses import weighted_mean
+from unskew.losses import click_loss
 from unskew.models.base import HistoryConfig, Phase, Recommender, Stage
 
 TOGETHER = 1 << 13  # positions whose states a catalogue holds at once: few enough to stay in the cache
@@ -138,9 +138,8 @@ class BST(Recommender, name="bst", paper="Chen et al., Behavior Sequence Transfo
         return (Stage("train", (phase,), rounds, validated=True),)
 
     def click_loss(self, batch: Batch) -> Tensor:
-        """The binary cross-entropy of clicks, as a weighted mean over pairs."""
-        terms_BC = functional.binary_cross_entropy_with_logits(self(batch), batch.labels_BC, reduction="none")
-        return weighted_mean(terms_BC, batch.weight_BC)
+        """The binary cross-entropy of clicks."""
+        return click_loss(self(batch), batch.labels_BC, batch.weight_BC)
 
 
 class Past(NamedTuple):

@@ -30,7 +30,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from unskew.catalog import Catalog
 from unskew.config import AtLeast1
@@ -38,7 +37,7 @@ from unskew.data.batch import Batch
 from unskew.data.log import Log
 from unskew.data.split import Known
 from unskew.layers import Embeddings, is_real
-from unskew.losses import weighted_mean
+from unskew.losses import click_loss
 from unskew.models.base import HistoryConfig, Phase, Recommender, Stage
 
 KEPT = 1 << 26  # how many activation weights a catalogue keeps: 256 MB
@@ -86,9 +85,8 @@ class DIN(Recommender, name="din", paper="Zhou et al., Deep Interest Network, KD
         return (Stage("train", (phase,), rounds, validated=True),)
 
     def click_loss(self, batch: Batch) -> Tensor:
-        """The binary cross-entropy of clicks, as a weighted mean over pairs."""
-        terms_BC = functional.binary_cross_entropy_with_logits(self(batch), batch.labels_BC, reduction="none")
-        return weighted_mean(terms_BC, batch.weight_BC)
+        """The binary cross-entropy of clicks."""
+        return click_loss(self(batch), batch.labels_BC, batch.weight_BC)
 
 
 class ActivationUnit(nn.Module):
