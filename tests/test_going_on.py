@@ -224,6 +224,23 @@ def test_a_refit_learns_from_everything_with_what_validation_chose(
     assert again.split.repeats == small_split.repeats
 
 
+@pytest.mark.parametrize("repeats", ["keep", "hide"])
+def test_a_refit_is_of_the_same_task(small_split: unskew.Split, repeats: str) -> None:
+    """Whether past items are candidates is not guessed again."""
+    cut = unskew.split(small_split.log, repeats=repeats)
+    again = create_model("popularity", {"recency": "total"}).fit(cut).refit(cut.log)
+    assert again.split.repeats == cut.repeats == (repeats == "keep")
+
+
+def test_a_refit_knows_whom_its_run_knew(small_split: unskew.Split, tmp_path: Path) -> None:
+    """Repeats and the least count are those of the run, whatever the log itself would say."""
+    cut = unskew.split(small_split.log, repeats="hide", min_count=4)
+    create_model("popularity").fit(cut, tmp_path / "run")
+    again = unskew.load(tmp_path / "run").refit(small_split.log)
+    assert (again.split.min_count, again.split.repeats) == (4, False)
+    assert unskew.split(small_split.log).min_count == 1
+
+
 def test_a_refit_takes_over_settings_that_no_gradient_learns(
     small_split: unskew.Split, tmp_path: Path
 ) -> None:

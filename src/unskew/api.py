@@ -50,6 +50,7 @@ class Model:
         self._choose_by = "ordinary"  # the version whose weights recommend
         self._data = ""  # the hash of the data that it was trained on
         self._sizes = (0, 0)  # how many users and items it knows
+        self._min_count = 1  # positives from which it knows them
 
     def __repr__(self) -> str:
         return f"{self.name} ({'trained' if self.network is not None else 'not trained'}): {self.config}"
@@ -80,7 +81,7 @@ class Model:
         self._borders, self._repeats = (split.train_end, split.valid_end), split.repeats
         self._weights, self._choose_by = weights_of(trainer), trainer.choose_by
         self._trainer, self._folder, self._data = trainer, None, ""
-        self._sizes = split.known_users, split.known_items
+        self._sizes, self._min_count = (split.known_users, split.known_items), split.min_count
         return self
 
     def refit(
@@ -90,12 +91,11 @@ class Model:
         on_record: OnRecord | None = None,
         show_progress: bool = True,
     ) -> "Model":
-        """A new model of the same kind, trained on all of a log, with what validation chose for this one: the
-        number of rounds, and settings that no gradient learns. Usually the log is the same one, or a newer
-        one.
-        """
+        """A new model of the same kind, trained on all of a log, the same one or a newer one, with what the
+        validation part chose for this model: the number of rounds, and settings that no gradient learns."""
         rounds, chosen = self._chosen_rounds(), self.chosen
-        everything = split(log, shares=(100, 0, 0), repeats="keep" if self._repeats else "hide")
+        repeats: Any = "keep" if self._repeats else "hide"
+        everything = split(log, shares=(100, 0, 0), repeats=repeats, min_count=self._min_count)
         by: Any = self._choose_by
         training = replace(self.training, rounds=max(rounds, 1), choose_by=by)
         made = Model(self.name, self.config, training)
@@ -353,7 +353,7 @@ def load(folder: str | os.PathLike[str]) -> Model:
     made._borders, made._repeats = (cut["train_end"], cut["valid_end"]), cut["repeats"]
     made._weights, made._choose_by = found.weights, found.card["choose_by"]
     made._data, made.records = found.card["data"]["hash"], read_records(Path(folder))
-    made._sizes = cut["known_users"], cut["known_items"]
+    made._sizes, made._min_count = (cut["known_users"], cut["known_items"]), cut["min_count"]
     return made
 
 

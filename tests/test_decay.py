@@ -1,0 +1,67 @@
+"""Decayed counts equal a naive loop, at every time, ties included; events one by one give the same."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as effort
+from hypothesis import strategies as st
+
+import unskew
+from tests.conftest import quick
+from unskew.data.decay import Decay, Decayed
+
+HALF_LIVES = (0.3, 4.0, 100.0)
+rows = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.integers(0, 12)), min_size=1, max_size=40)
+
+
+def naive(log: unskew.Log, entity: int, time: int) -> list[float]:
+    view = log.audiences
+    part = slice(view.offsets[entity], view.offsets[entity + 1])
+    past = [when for when in view.times[part].tolist() if when < time]
+    return [sum(2 ** (-(time - when) / life) for when in past) for life in HALF_LIVES]
+
+
+@effort(max_examples=60)
+@given(rows=rows)
+def test_a_count_is_the_sum_over_the_past(rows: list[tuple[int, int, int]]) -> None:
+    log = quick(rows)
+    found = Decay(log.audiences, HALF_LIVES)
+    entities, times = np.arange(len(log.items)), np.arange(0, 20)
+    counts = found.at(entities[:, None], times)
+    expected = [[naive(log, entity, time) for time in times] for entity in entities]
+    np.testing.assert_allclose(counts, expected, rtol=1e-9, atol=1e-12)
+
+
+@effort(max_examples=60)
+@given(rows=rows, cut=st.integers(0, 13))
+def test_one_event_at_a_time_gives_the_same(rows: list[tuple[int, int, int]], cut: int) -> None:
+    log = quick(rows)
+    view = log.audiences
+    live = Decayed(Decay(view, HALF_LIVES), cut)
+    owner = np.repeat(np.arange(len(view)), np.diff(view.offsets))
+    for event in np.argsort(view.times, kind="stable"):
+        if view.times[event] >= cut:
+            live.add(int(owner[event]), int(view.times[event]))
+    expected = [naive(log, entity, 25) for entity in range(len(view))]
+    np.testing.assert_allclose(live.at(25), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_new_entity_and_an_unknown_one() -> None:
+    log = quick([(0, 0, 1), (1, 1, 2)])
+    live = Decayed(Decay(log.audiences, HALF_LIVES), 5)
+    live.add(3, 6)
+    assert live.at(6).shape == (4, 3)
+    np.testing.assert_allclose(live.at(6)[3], 1)
+    np.testing.assert_allclose(live.at(6)[2], 0)
+    np.testing.assert_allclose(Decay(log.audiences, HALF_LIVES).at([-1, 9], 5), 0)
+    with pytest.raises(unskew.BadInput, match="half-lives"):
+        Decay(log.audiences, (1.0, 0.0))
+
+
+def test_a_long_history_of_short_half_lives_neither_overflows_nor_loses_anything() -> None:
+    """2^(time / half-life) would be far beyond any number."""
+    times = np.arange(0, 3_000_000, 1000)
+    log = quick([(n % 7, 0, int(time)) for n, time in enumerate(times)])
+    found = Decay(log.audiences, (10.0, 1000.0)).at(0, times[-1] + 1)
+    np.testing.assert_allclose(found[0], 2 ** (-1 / 10), rtol=1e-9)
+    np.testing.assert_allclose(found[1], 2 ** (-1 / 1000) * 2, rtol=1e-6)
