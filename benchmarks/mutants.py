@@ -68,7 +68,7 @@ def left_behind(mutant: Mutant) -> str:
     times = path.read_text(encoding="utf-8").count(mutant.text)
     if times != 1:
         return f"expected the text exactly once, found it {times} times"
-    missing = [name for name in mutant.tests if not (ROOT / "tests" / name).is_file()]
+    missing = [name for name in mutant.tests if not (ROOT / "tests" / name.partition("::")[0]).is_file()]
     return f"no such tests: {' '.join(missing)}" if missing else ""
 
 

@@ -16,9 +16,14 @@ CASES = {
     "missing column": (
         "user_id,thing,timestamp\n" + GOOD,
         {},
-        r"bad.csv: no column for the item; expected one of 'user_id', 'thing', 'timestamp'",
+        r"no column for the item; name one of its columns with --item or item=: 'user_id', 'thing'",
     ),
-    "missing named column": (HEAD + GOOD, {"user": "uid"}, r"no column 'uid'; expected one of 'user_id'"),
+    "missing named column": (
+        HEAD + GOOD,
+        {"user": "uid"},
+        r"no column 'uid'; name one .*--user .*: "
+        r"'user_id'",
+    ),
     "empty file": ("", {}, r"bad.csv: empty"),
     "blank file": ("\n \n", {}, r"bad.csv: empty"),
     "header only": (HEAD, {}, r"bad.csv: a header and no rows"),

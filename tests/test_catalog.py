@@ -82,3 +82,17 @@ def test_two_contexts_a_tick_apart(log: unskew.Log) -> None:
         torch.testing.assert_close(found, expected(log, user, time, 1000), atol=0, rtol=0)
         changed += int((found[0] != found[1]).sum())
     assert changed >= 117
+
+
+def test_an_audience_is_the_same_only_if_all_of_it_is(log: unskew.Log) -> None:
+    """Whoever had each item last takes it again: the newest user is the same, the audience is not."""
+    last = log.audiences.offsets[1:] - 1
+    again = {"user": log.users.of(log.audiences.ids[last]), "item": log.items.ids}
+    again |= {"time": np.full(len(last), log.now + 1)}
+    rows = {name: [*log.table()[name].to_pylist(), *np.asarray(again[name]).tolist()] for name in again}
+    newer = unskew.read(rows)
+    before = AudienceCatalog(Counts(), log, log.now, log.now + 1, 1000)
+    renewed = before.renewed(newer, newer.now, newer.now + 1)
+    user, time = np.arange(2), np.full(2, newer.now)
+    found = renewed.scores(contexts(newer, user, time, 0))
+    torch.testing.assert_close(found, expected(newer, user, time, 1000), atol=0, rtol=0)

@@ -197,3 +197,22 @@ def test_the_weights_that_were_chosen_last_are_saved(small_split: unskew.Split, 
         assert card(tmp_path / f"again{number}")["choose_by"] == "balanced"
         assert unskew.load(tmp_path / f"again{number}")._choose_by == "balanced"
     assert unskew.load(tmp_path / "run")._choose_by == "ordinary"
+
+
+def test_a_refit_has_the_rounds_of_the_criterion_that_recommends(
+    small_split: unskew.Split, planted: list[State]
+) -> None:
+    made = create_model("fpmc", FPMC | WAITS).fit(small_split)
+    for criterion, best in (("ordinary", 2), ("balanced", 3)):
+        again = made.chosen_by(criterion).refit(small_split.log)
+        assert (again.training.rounds, again.training.choose_by) == (best, criterion)
+        assert len(again.records) == best
+
+
+def test_a_run_may_get_more_patience(small_split: unskew.Split, planted: list[State], tmp_path: Path) -> None:
+    made = create_model("fpmc", FPMC | WAITS | {"patience": 1}).fit(small_split, tmp_path / "run")
+    assert len(made.records) == 4  # the third was the best, and the fourth was not better
+    more = unskew.resume(tmp_path / "run", small_split, patience=2)
+    assert len(more.records) == len(planted) == 5
+    assert more.training.patience == 2
+    assert unskew.load(tmp_path / "run").training == more.training

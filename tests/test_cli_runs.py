@@ -85,7 +85,7 @@ def test_train_evaluate_recommend_and_health(capsys, data: Path, tmp_path: Path)
     assert (code, "skipped, not in the log of this run: 'nothing'" in err) == (0, True)
     shutil.move(data, tmp_path / "moved")
     code, out, err = run(capsys, "evaluate", folder, "--sample", 5)
-    assert (code, "say with --data where it is now" in err) == (2, True)
+    assert (code, "say where it is now (--data DATA" in err) == (2, True)
     code, out, err = run(capsys, "evaluate", folder, "--sample", 5, "--data", tmp_path / "moved")
     assert code == 0
     unskew.prepare(random_table(rows=1000, seed=5), tmp_path / "other")

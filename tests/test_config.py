@@ -126,6 +126,12 @@ def test_a_preset_goes_below_what_is_given_and_above_the_defaults() -> None:
         create_model("deps", preset="papr")
     both = create_model("deps", preset="paper,without-ips").config
     assert (both.audience, both.propensity) == (30, "none")
+    for presets, propensity in (
+        ("without-history,without-ips", "none"),
+        ("without-ips,without-history", "user"),
+    ):
+        found = create_model("deps", preset=presets).config  # both name a propensity: the later one counts
+        assert (found.reads, found.propensity) == ("audience", propensity)
     for name, kind in MODELS.items():
         for preset in {"paper"} | kind.presets.keys():
             create_model(name, preset=preset)
@@ -138,6 +144,22 @@ def test_two_models_of_one_name_are_refused() -> None:
             pass
 
     assert MODELS["sasrec"].__module__ == "unskew.models.sasrec"
+
+
+def test_a_class_may_be_defined_again() -> None:
+    """As in a cell of a notebook that is run twice: the newer one is the model."""
+
+    def defined() -> type[Recommender]:
+        class Mine(Recommender, name="defined twice", paper="none"):
+            pass
+
+        return Mine
+
+    try:
+        _, second = defined(), defined()
+        assert MODELS["defined twice"] is second
+    finally:
+        MODELS.pop("defined twice", None)
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))

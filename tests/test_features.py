@@ -235,7 +235,9 @@ def test_the_terminal_says_what_was_not_clear(write: Callable[..., Path], tmp_pa
     source = write("shop.csv", pd.DataFrame(SHOP).to_csv(index=False))
     asked = ["--item-features", "category,price", "--user-features", "country"]
     assert main(["prepare", str(source), "--out", str(tmp_path / "out"), *asked]) == 0
-    assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("Feature ")] == [
+    told = capsys.readouterr().err.splitlines()
+    assert "What the features hold: country categories (2), category categories (2), price numbers." in told
+    assert [line for line in told if line.startswith("Feature ")] == [
         "Feature country of the users: 1 with several values over time (the earliest is kept), "
         "1 without any value.",
         "Feature category of the items: 2 with several values over time (the earliest is kept), "

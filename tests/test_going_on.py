@@ -129,7 +129,16 @@ def test_the_command_line_resumes_with_the_folder_alone(capsys, prepared: Path, 
         code, _, err = run(capsys, "train", "--resume", out, *more)
         assert (code, said in err) == (2, True), err
     code, _, err = run(capsys, "train", "--resume", tmp_path / "nowhere")
-    assert (code, "not a run (no config.json)" in err) == (2, True)
+    assert (code, "no such folder" in err) == (2, True)
+    for more, said in (
+        (["--model", "sasrec"], "begun with model deps, not sasrec"),
+        (["--out", tmp_path / "x"], "goes on in RUN itself: leave --out"),
+        (["--rounds", 2], "rounds 2: this run has 4 already; expected more"),
+    ):
+        code, _, err = run(capsys, "train", "--resume", out, *more)
+        assert (code, said in err) == (2, True), err
+    assert json.loads((out / "config.json").read_text())["training"]["rounds"] == 4
+    assert "this run has ended, so nothing was done" in run(capsys, "train", "--resume", out)[2]
     code, _, err = run(capsys, "train", prepared, "--out", out, *FLAGS)
     assert (code, f"train --resume {out}" in err) == (2, True)
 
@@ -287,7 +296,7 @@ def test_the_command_line_refits(capsys, prepared: Path, tmp_path: Path) -> None
     assert card(tmp_path / "all")["chosen"]["ordinary"] == chosen["chosen"]["ordinary"]
     refit = ["train", prepared, "--refit", tmp_path / "p", "--out", tmp_path / "x"]
     code, _, err = run(capsys, *refit, "--span", 3)
-    assert (code, "--span" in err) == (2, True)
+    assert (code, "--refit takes the settings of" in err, "leave --span away" in err) == (2, True, True)
     assert not (tmp_path / "x").exists()
 
 

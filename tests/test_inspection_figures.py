@@ -119,6 +119,20 @@ def test_dates_are_recognised_by_their_magnitude(ticks):
     assert (clock.days, clock.resolution) == (1, "second")
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "unit", "ticks"),
+    [
+        (NOW, NOW + 9, "as given", 1),
+        (NOW * 1000, NOW * 1000 + 9, "as given", 1000),
+        (5, NOW, "as given", None),  # the first is no date
+        (NOW, NOW * 1000, "as given", None),  # of two units
+        (5, 9, "milliseconds", 1000),
+    ],
+)
+def test_the_unit_is_guessed_only_where_all_times_are_dates(first, last, unit, ticks):
+    assert Clock.of(first, last, unit) == Clock(ticks)
+
+
 def test_time_stamps_are_microseconds():
     stamps = pa.array([0, 1, 90_000_000], pa.timestamp("us"))  # too small for a guess by magnitude
     log = unskew.read(pa.table({"user": ["a", "a", "b"], "item": ["x", "y", "x"], "time": stamps}))

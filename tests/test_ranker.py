@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import unskew
-from tests.conftest import READS, SMALL_DEPS
+from tests.conftest import READS, SMALL_DEPS, random_table
 from unskew.api import Model, load
 from unskew.create import DEPS, create_model
 from unskew.data.batch import batch
@@ -112,9 +112,11 @@ def test_a_stranger_gets_what_an_empty_history_gets(model: Model) -> None:
     found = model.recommend(users=["u1", "nobody", "u2", "no one"], k=4)
     assert found.unknown_users == 2
     assert list(lists(found)) == ["u1", "nobody", "u2", "no one"]
-    bare = lists(model.recommend(histories=[[]], k=4))[0]
-    assert len(bare) == 4
-    assert lists(found)["nobody"] == lists(found)["no one"] == bare
+    bare = model.recommend(histories=[[]], k=4)
+    assert len(lists(bare)[0]) == 4
+    assert lists(found)["nobody"] == lists(found)["no one"] == lists(bare)[0]
+    scores = [row["score"] for row in found.table.to_pylist() if row["user_id"] == "nobody"]
+    np.testing.assert_allclose(scores, bare.table["score"], atol=1e-6)
 
 
 @pytest.mark.parametrize("k", [1, 30, 1000])
@@ -155,6 +157,20 @@ def test_many_users_are_the_same_as_one_by_one(
     assert together.drop_columns("score").equals(apart.drop_columns("score"))
     alone, among = (lists(model.recommend(users=users, k=3))["u7"] for users in (["u7"], everyone))
     assert alone == among
+
+
+def test_what_nobody_had_yet_is_not_recommended() -> None:
+    """What was shown and never clicked does not exist yet, and naming it does not change that."""
+    table = random_table(rows=300, users=20, items=10)
+    shown = pa.table({"user": ["u1"], "item": ["unwanted"], "time": [3], "label": [0]}, schema=table.schema)
+    log = unskew.read(pa.concat_tables([table, shown]))
+    model = create_model("popularity", {"recency": "total"}).fit(unskew.split(log))
+    assert "unwanted" in log.items.ids.to_pylist()
+    everything = lists(model.recommend(users=["u1"], k=99, include_seen=True))["u1"]
+    assert sorted(everything) == sorted(set(log.items.ids.to_pylist()) - {"unwanted"})
+    named = model.recommend(users=["u1"], include_seen=True, candidates=["unwanted", everything[2]])
+    assert lists(named) == {"u1": [everything[2]]}
+    assert named.items_unknown == ()
 
 
 # Bare histories

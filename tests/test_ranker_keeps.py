@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -45,7 +46,11 @@ def test_other_weights_make_another_catalogue(model: Model, tmp_path: Path) -> N
         name: value + 0.1 * torch.randn(value.shape) for name, value in other._weights["ordinary"].items()
     }
     other._weights["ordinary"] = changed
-    assert not other.chosen_by("ordinary").recommend(users=["u1"]).table.equals(before)
+    found = other.chosen_by("ordinary").recommend(users=["u1"]).table
+    assert not found.equals(before)
+    fresh = unskew.load(tmp_path / "run")  # has never made a catalogue of the other weights
+    fresh._weights["ordinary"] = changed
+    assert found.equals(fresh.chosen_by("ordinary").recommend(users=["u1"]).table)
     assert other.chosen_by("balanced").recommend(users=["u1"]).table.equals(before)
 
 
@@ -101,6 +106,15 @@ def test_a_newer_log_must_go_on_from_the_older(model: Model, model_split: unskew
     )  # the next call is of the old one again
     with pytest.raises(unskew.BadInput, match="numbers its users and items differently"):
         model.recommend(users=["u1"], log=unskew.read(random_table(seed=5)))
+
+
+@pytest.mark.parametrize("side", ["user", "item"])
+def test_other_ids_of_one_side_are_another_log(model: Model, model_split: unskew.Split, side: str) -> None:
+    table = model_split.log.table()
+    renamed = pa.array([f"other {name}" for name in table[side].to_pylist()])
+    other = unskew.read(table.set_column(table.column_names.index(side), side, renamed))
+    with pytest.raises(unskew.BadInput, match="numbers its users and items differently"):
+        model.recommend(users=["u1"], log=other)
 
 
 def test_candidates_and_exclusions(model: Model) -> None:

@@ -25,6 +25,7 @@ from unskew.train import Trainer
 
 WEIGHTS = {f"weights-{criterion}.safetensors" for criterion in CRITERIA}
 ABOUT = {"config.json", "memory.safetensors", "users.parquet", "items.parquet", "records.jsonl", "card.json"}
+ASKED = {"hash": "h", "training": {"rounds": 3}}
 ABOUT |= {"checkpoint.safetensors"}
 
 
@@ -223,7 +224,7 @@ sys.stdin.readline()
 
 def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    store = RunFolder.begin(folder, {"hash": "h"}, resume=False)
+    store = RunFolder.begin(folder, ASKED, resume=False)
     store.unlock()
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, folder / ".lock"],
@@ -236,10 +237,10 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
     try:
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(unskew.BadInput, match="another process is training in this folder"):
-            RunFolder.begin(folder, {"hash": "h"}, resume=True)
+            RunFolder.begin(folder, ASKED, resume=True)
     finally:
         holder.communicate("\n", timeout=20)
-    RunFolder.begin(folder, {"hash": "h"}, resume=True).unlock()  # it has ended: the folder is free
+    RunFolder.begin(folder, ASKED, resume=True).unlock()  # it has ended: the folder is free
 
 
 def test_the_files_of_a_run_have_the_permissions_of_the_process(

@@ -76,7 +76,7 @@ def test_what_is_not_a_run(tmp_path: Path, saved: Path) -> None:
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "config.json").write_text("{}")
     for folder in (tmp_path / "nowhere", tmp_path / "empty", tmp_path / "foreign", saved / "card.json"):
-        with pytest.raises(unskew.BadInput, match=r"not a run|is not the description of a run"):
+        with pytest.raises(unskew.BadInput, match=r"not a run|not the description|no such folder"):
             load(folder)
 
 

@@ -10,7 +10,7 @@ import torch
 
 import unskew
 from tests.runs import SHORT, TINY, train
-from unskew.data.batch import as_prefixes, batch, contexts, feature_of, features_of
+from unskew.data.batch import as_prefixes, bare_contexts, batch, contexts, feature_of, features_of
 from unskew.data.samplers import Sampler, Sampling, SequenceSampler
 from unskew.data.views import PAD, Sequences
 from unskew.models.base import MODELS, Phase, Stage
@@ -93,6 +93,20 @@ def test_prefixes_and_truncation_keep_times_beside_ids(example: unskew.Split) ->
         assert torch.equal(rows.ids_WL == PAD, rows.times_WL == PAD)
         assert rows.ids_WL.shape[1] == 3
     assert torch.equal(made.histories.truncate(3).times_WL, again.histories.times_WL)
+
+
+def test_part_of_a_batch_is_all_of_its_contexts(example: unskew.Split) -> None:
+    users, times = np.arange(6), 100 * np.arange(6)
+    whole, rows = contexts(example.log, users, times, 5), slice(2, 5)
+    made = whole.part(rows)
+    for name in ("user_B", "times_B", "history_BL", "history_times_BL"):
+        assert torch.equal(getattr(made, name), getattr(whole, name)[rows])
+    assert made.item_features == whole.item_features
+
+
+def test_without_times_all_is_just_past() -> None:
+    history_BL, time_B = np.array([[PAD, 4, 2]], np.int32), np.array([9])
+    assert bare_contexts(np.array([0]), history_BL, time_B).history_times_BL.tolist() == [[PAD, 8, 8]]
 
 
 def test_features_are_looked_up_by_name(example: unskew.Split) -> None:

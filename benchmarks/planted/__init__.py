@@ -1,8 +1,12 @@
 """The faults that benchmarks/mutants.py plants, by subject."""
 
-from planted import data, learning, measuring
+from planted import data, going_on, learning, measuring, models, times, using
 from planted.mutant import Mutant
 
 __all__ = ["MUTANTS", "Mutant"]
 
-MUTANTS = [*learning.MUTANTS, *measuring.MUTANTS, *data.MUTANTS]
+MUTANTS = [
+    mutant
+    for subject in (learning, going_on, models, measuring, data, times, using)
+    for mutant in subject.MUTANTS
+]

@@ -64,14 +64,14 @@ MUTANTS = [
             "log.repeated[:positives][train].mean()",
             "log.repeated[:positives].mean()",
         ),
-        ("a border is not the nearest", "if 0 < first and wanted - first <= last - wanted:", "if 0 < first:"),
+        ("a border is not the nearest", "0 < first and wanted - first <= last - wanted", "0 < first"),
     ),
     *of(
-        "data/sequences.py",
+        "data/samplers.py",
         "test_sequences.py",
         (
             "an event is a target of two windows",
-            "(event >= first[:, None]) & self.wanted[event]",
+            "(event >= histories.first[:, None]) & self.wanted[event]",
             "self.wanted[event]",
         ),
         (
@@ -85,19 +85,24 @@ MUTANTS = [
         ("what is left over is forgotten", "np.where(last, oldest, cut)))", "cut))"),
         (
             "every epoch is the same",
-            "[self.seed, self.epoch_number, 100 + place]",
-            "[self.seed, 100 + place]",
+            "[self.seed, self.epoch_number, 100 + number]",
+            "[self.seed, 100 + number]",
         ),
     ),
     *of(
-        "data/batches.py",
-        "test_batch.py test_negatives.py test_samplers.py",
+        "data/negatives.py",
+        "test_negatives.py",
         ("the logged item is its own negative", "np.asarray(own | (drawn == item))", "np.asarray(own)"),
+        ("past items are never negatives", "if draw.repeats:\n", "if False:\n"),
         (
-            "past items are never negatives",
-            "if draw.repeats else draw.positives.has(user, drawn)",
-            "if False else draw.positives.has(user, drawn)",
+            "an item next to the logged one is never drawn",
+            "drawn + (drawn >= item)",
+            "drawn + (drawn > item)",
         ),
+    ),
+    *of(
+        "data/samplers.py",
+        "test_samplers.py test_negatives.py",
         (
             "what does not exist yet is a negative",
             "existing = np.minimum(self.log.audiences.existing(time), self.split.known_items)",
@@ -109,38 +114,37 @@ MUTANTS = [
             "[self.settings.seed, *what]",
         ),
         (
-            "an audience is somebody else's",
-            "np.where(end > start, end, -1)",
-            "np.where(end > start, end - start, -1)",
-        ),
-        (
-            "an item next to the logged one is never drawn",
-            "drawn + (drawn >= item)",
-            "drawn + (drawn > item)",
-        ),
-        (
             "a drawn positive is a negative",
             "np.zeros(drawn.shape) if clean else",
             "np.zeros(drawn.shape) if True else",
         ),
         (
             "a killed step is trained twice",
-            "            self.step += 1\n            yield made\n        self.epoch_number",
-            "            yield made\n            self.step += 1\n        self.epoch_number",
-        ),
-        (
-            "a shorter past is the oldest",
-            "place_NL = (self.length_N - longest).clamp(min=0)[:, None]",
-            "place_NL = torch.zeros_like(self.length_N)[:, None]",
+            "batch is done.\n            self.step += 1\n            yield made\n",
+            "batch is done.\n            yield made\n            self.step += 1\n",
         ),
     ),
     *of(
-        "data/batches.py",
+        "data/samplers.py",
         "models/test_debiased.py",
         (
             "neighbours in a batch are alike",
             "self.rows[random.permutation(shuffled[at : at + size])]",
             "self.rows[shuffled[at : at + size]]",
+        ),
+    ),
+    *of(
+        "data/batch.py",
+        "test_batch.py test_samplers.py",
+        (
+            "an audience is somebody else's",
+            "np.where(end > start, end, -1)",
+            "np.where(end > start, end - start, -1)",
+        ),
+        (
+            "a shorter past is the oldest",
+            "place_NL = (self.length_N - longest).clamp(min=0)[:, None]",
+            "place_NL = torch.zeros_like(self.length_N)[:, None]",
         ),
     ),
 ]

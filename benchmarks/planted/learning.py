@@ -1,15 +1,17 @@
-"""Faults of what is learned: propensities, weights, losses, training, runs."""
+"""Faults of what is learned: propensities, weights, losses, training."""
 
 from planted.mutant import of
 
 MUTANTS = [
     *of(
-        "propensity.py",
+        "propensity/estimators.py",
         "test_propensity_views.py test_propensity_weights.py test_propensity_loss.py",
         (
             "the item view is not clipped",
-            "return None if item is None else item.clamp(min=self.clip), None",
-            "return item, None",
+            "views = self.item_view(batch), self.user_view(batch)\n        "
+            "item, user = (None if view is None else view.clamp(min=self.clip) for view in views)",
+            "item, user = self.item_view(batch), self.user_view(batch)\n        "
+            "user = None if user is None else user.clamp(min=self.clip)",
         ),
         (
             "alpha weighs the wrong view",
@@ -34,7 +36,7 @@ MUTANTS = [
             "undecided[of_BC[bound_BC >= least]] = True",
             "pass",
         ),
-        ("frequencies are shares", "counts / counts.max()", "counts / counts.sum()"),
+        ("frequencies are shares", "/ counts.max()", "/ counts.sum()"),
         (
             "a sampled normaliser is not scaled up",
             " + torch.log(torch.tensor(table.known / len(spread)))",
@@ -68,13 +70,13 @@ MUTANTS = [
         ("ips has no mean of one", "else weight / self._typical()", "else weight"),
         (
             "the estimator reads all of a batch",
-            "self.propensity.weights(newest(batch, self.config.past_items, self.config.past_users))",
-            "self.propensity.weights(batch)",
+            "weight = self.propensity.weights(read)",
+            "weight = self.propensity.weights(batch)",
         ),
         (
             "the estimator of rows reads as much as its backbone",
-            "batch_of_rows(self.split.log, rows, self.config.past_items, self.config.past_users)",
-            "batch_of_rows(self.split.log, rows, self.backbone.history, self.config.past_users)",
+            "batch_of_rows(self._training.log, rows, self.config.past_items, self.config.past_users)",
+            "batch_of_rows(self._training.log, rows, self.backbone.history, self.config.past_users)",
         ),
     ),
     *of(
@@ -106,12 +108,12 @@ MUTANTS = [
     ),
     *of(
         "train.py",
-        "test_run.py test_choose_by.py test_trainer.py",
+        "test_trainer.py test_choose_by.py test_run.py",
         ("validation drops activations", "rank(self.model.eval(), self.split", "rank(self.model, self.split"),
         (
             "the fastest criterion stops training",
-            "max(at.best_round.values(), default=-1)",
-            "min(at.best_round.values(), default=-1)",
+            "max(at.best_round.values(), default=0)",
+            "min(at.best_round.values(), default=0)",
         ),
         (
             "a round that is no better is kept",
@@ -120,8 +122,8 @@ MUTANTS = [
         ),
         (
             "one criterion's weights are restored for all",
-            '_below(f"best/{criterion}", tensors) for',
-            '_below("best/ordinary", tensors) for',
+            'below(f"best/{criterion}", tensors) for',
+            'below("best/ordinary", tensors) for',
         ),
         ("moments are not restored", "moments.setdefault(int(place), {})[kind] = value", "pass"),
         (
@@ -141,14 +143,5 @@ MUTANTS = [
             'wanted = "ordinary" if choose_by == "auto"',
         ),
         ("every step drops the same", "reseed(self.settings.seed, at.step)", "reseed(self.settings.seed)"),
-    ),
-    *of(
-        "run.py",
-        "test_run.py",
-        (
-            "other settings of training are resumed",
-            'but=("data", "hash")), None)',
-            'but=("data", "hash", "training")), None)',
-        ),
     ),
 ]

@@ -5,7 +5,7 @@ from planted.mutant import of
 MUTANTS = [
     *of(
         "evaluate.py",
-        "test_evaluate.py",
+        "test_ranks.py test_evaluate.py",
         ("a constant scorer is first", "((scores == mine[:, None]).sum(1) - 1) / 2", "0"),
         (
             "past items are hidden where they are kept",
@@ -18,16 +18,26 @@ MUTANTS = [
             "> existing[:, None]] = -np.inf",
         ),
         (
-            "the discount is off by one place",
-            "np.log2(np.maximum(rank, 1) + 1)",
-            "np.log2(np.maximum(rank, 1) + 2)",
-        ),
-        (
             "a mean forgets the weights",
             "float((self.values[metric] * weights).sum() / weights.sum())",
             "float(self.values[metric].mean())",
         ),
         ("the target may be drawn against itself", "others[drawn == target[:, None]] = -np.inf", "pass"),
+        ("the area under the curve counts the target", "1 - (ranks - 1) / size", "1 - ranks / size"),
+        ("a tie in a visit is a loss", "+ 0.5 * (theirs == mine[row])", "+ 1.0 * (theirs == mine[row])"),
+    ),
+    *of(
+        "metrics.py",
+        "test_metrics.py",
+        (
+            "the discount is off by one place",
+            "np.log2(np.maximum(rank, 1) + 1)",
+            "np.log2(np.maximum(rank, 1) + 2)",
+        ),
+    ),
+    *of(
+        "segments.py",
+        "test_evaluate.py",
         (
             "an event counts at its own time",
             'np.searchsorted(times, time, "left")',
@@ -38,8 +48,6 @@ MUTANTS = [
             '"user": Segment(("known", "new"), (~known_user)',
             '"user": Segment(("known", "new"), (known_user)',
         ),
-        ("the area under the curve counts the target", "1 - (ranks - 1) / size", "1 - ranks / size"),
-        ("a tie in a visit is a loss", "+ 0.5 * (theirs == mine[row])", "+ 1.0 * (theirs == mine[row])"),
     ),
     *of(
         "significance.py",
@@ -64,7 +72,7 @@ MUTANTS = [
     ),
     *of(
         "data/held_out.py",
-        "test_held_out.py",
+        "test_held_out.py test_shown.py",
         (
             "balanced is ordinary",
             "1 / np.bincount(log.item[rows], minlength=len(log.items))[log.item[rows]]",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Mutant:
     file: str  # below src/unskew
-    tests: tuple[str, ...]  # below tests
+    tests: tuple[str, ...]  # below tests; of a slow file single ones, as file::test
     what: str
     text: str
     planted: str

@@ -16,7 +16,7 @@ import unskew.models as _registered  # noqa: F401 (fills the registry)
 from unskew.card import card_of, chosen_settings, settings_key, weights_of
 from unskew.config import rebuilt
 from unskew.data.held_out import Protocol, held_out, nothing_to_rank
-from unskew.data.log import Log
+from unskew.data.log import Log, same_ids
 from unskew.data.split import Part, Split, split
 from unskew.data.views import Ints
 from unskew.errors import BadInput
@@ -26,7 +26,7 @@ from unskew.progress import shown
 from unskew.propensity.estimators import Propensity, Unit
 from unskew.propensity.export import PARTS, part_of, propensity_tables
 from unskew.ranker import Ranker, Recommendations, Wanted
-from unskew.run import Asked, RunFolder, read_config, read_records, train
+from unskew.run import Asked, RunFolder, read_config, read_records, split_of, train
 from unskew.run import load as load_run
 from unskew.storage import check_free, save_frames
 from unskew.train import OnRecord, Trainer
@@ -73,6 +73,7 @@ class Model:
         show_progress: whether progress is shown on standard error.
         chosen: settings that another run's validation part chose, by their names in the model's state.
         """
+        _check_is(split, Split, "a split of a log, as `unskew.split(log)` makes it")
         self._asked = Asked(self.name, self.config, self.training, split.log.folder or "", chosen)
         with shown(show_progress):
             path = None if folder is None else Path(folder)
@@ -93,6 +94,7 @@ class Model:
     ) -> "Model":
         """A new model of the same kind, trained on all of a log, the same one or a newer one, with what the
         validation part chose for this model: the number of rounds, and settings that no gradient learns."""
+        _check_is(log, Log, "a log, as `unskew.prepare` or `unskew.Log.open` gives it")
         rounds, chosen = self._chosen_rounds(), self.chosen
         repeats: Any = "keep" if self._repeats else "hide"
         everything = split(log, shares=(100, 0, 0), repeats=repeats, min_count=self._min_count)
@@ -134,6 +136,7 @@ class Model:
             version, where there is one.
         until: rank only what happened before this time.
         """
+        _check_is(split, Split, "a split of a log, as `unskew.split(log)` makes it")
         self._same_ids(split.log)
         self._not_trained_on(split)
         if not cutoffs or min(cutoffs) < 1:
@@ -172,8 +175,9 @@ class Model:
         train_end, valid_end = self._borders
         for end, done in ((train_end, "trained"), (valid_end, "chosen")):
             if split.valid_end < end:
-                begins = f"the test part begins at {split.valid_end}"
-                raise BadInput(f"this model was {done} on rows before {end}, and {begins}")
+                dates = [split.log.clock.date(time) for time in (end, split.valid_end)]
+                begins = f"the test part begins at {dates[1]}"
+                raise BadInput(f"this model was {done} on rows before {dates[0]}, and {begins}")
 
     def recommend(
         self,
@@ -309,11 +313,12 @@ class Model:
 
     def _same_ids(self, log: Log) -> None:
         """Codes mean something only in the log that they were learned on, or in one that goes on from it."""
+        _check_is(log, Log, "a log, as `unskew.prepare` or `unskew.Log.open` gives it")
         self._trained()
         known = self.known_log
         sides = (known.users.ids, log.users.ids), (known.items.ids, log.items.ids)
         for size, (mine, theirs) in zip(self._sizes, sides, strict=True):
-            if not theirs[:size].equals(mine[:size]):
+            if not same_ids(mine[:size], theirs[:size]):
                 raise BadInput(
                     "expected the log that the model was trained on, or one that goes on from it: this one "
                     "numbers its users and items differently"
@@ -342,6 +347,11 @@ class Model:
         if self._log is None:
             raise BadInput(f"{self.name} is not trained: call fit first")
         return self._log
+
+
+def _check_is(given: Any, kind: type, wanted: str) -> None:
+    if not isinstance(given, kind):
+        raise BadInput(f"expected {wanted}; found {type(given).__name__}")
 
 
 def load(folder: str | os.PathLike[str]) -> Model:
@@ -378,20 +388,3 @@ def resume(
     made = Model(config["model"], rebuilt(kind.Config, config["config"]), training)
     cut = split_of(config) if split is None else split
     return made.fit(cut, folder, True, on_record, show_progress, config["chosen"])
-
-
-def split_of(config: dict[str, Any], data: str | os.PathLike[str] | None = None) -> Split:
-    """The split that a run was trained on, from its configuration. `data` is where the prepared folder is
-    now, if it has moved."""
-    if data is None and not config["data"]:
-        raise BadInput(
-            "this run was trained from Python and does not know where its data is; say it with --data"
-        )
-    if data is None and not Path(config["data"]).exists():
-        raise BadInput(
-            f"{config['data']}: the data of this run is gone or has moved; say with --data where it is now"
-        )
-    log = Log.open(data or config["data"])
-    if log.fingerprint() != config["hash"]:
-        raise BadInput(f"{data or config['data']}: not the data that this run was trained on")
-    return split(log, **{**config["split"], "shares": tuple(config["split"]["shares"])})

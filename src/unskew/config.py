@@ -60,7 +60,7 @@ class configured(Generic[P, C]):  # noqa: N801 (used as a decorator)
         def call(*args: Any, **keywords: Any) -> R:
             for name in keywords:
                 if name not in allowed:
-                    near = did_you_mean(name, allowed)
+                    near = meant(name, allowed)
                     raise BadInput(f"{function.__name__} has no setting {name!r}{near}")
             arguments = signature.bind(*args, **keywords).arguments
             leading = [arguments.pop(parameter.name) for parameter in given]
@@ -76,6 +76,9 @@ class configured(Generic[P, C]):  # noqa: N801 (used as a decorator)
 def check_type(name: str, value: Any, hint: Any) -> None:
     """Refuse a value that is not of the type that its field says."""
     if not fits(value, hint):
+        several = isinstance(value, list | tuple) and all(isinstance(part, str) for part in value)
+        if several and fits(",".join(value), hint):
+            raise BadInput(f"{name} {value!r}: expected one text, with commas: {','.join(value)!r}")
         raise BadInput(f"{name} {value!r}: expected {in_words(hint)}")
 
 
@@ -156,6 +159,25 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {by_lower[near[0]]!r}?" if near else ""
 
 
+# What settings are called elsewhere, and here.
+ALIASES = {
+    **dict.fromkeys(("epochs", "n_epochs", "max_epochs"), "rounds"),
+    "lr": "learning_rate",
+    **dict.fromkeys(("embedding_dim", "embedding_size", "emb_dim", "dim", "hidden_size"), "width"),
+    **dict.fromkeys(("batch", "bs", "train_batch_size"), "batch_size"),
+    **dict.fromkeys(("max_len", "maxlen", "max_length", "max_seq_length"), "history"),
+    **dict.fromkeys(("weight_decay_rate", "l2"), "weight_decay"),
+}
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """What to append to a complaint about an unknown setting: its name here, or one that is near."""
+    known = list(known)
+    if ALIASES.get(word) in known:
+        return f"; here it is {ALIASES[word]!r}"
+    return did_you_mean(word, known)
+
+
 def names_of(settings: Any) -> list[str]:
     """The names of all settings, those within settings included: as often as they are there."""
     hints = get_type_hints(settings)
@@ -186,7 +208,8 @@ def in_words(hint: Any) -> str:
     if get_origin(hint) in (Union, UnionType):
         return " or ".join(in_words(part) for part in get_args(hint))
     if get_origin(hint) is tuple:
-        return " and ".join(in_words(part) for part in get_args(hint))
+        kinds = dict.fromkeys(in_words(part) for part in get_args(hint))
+        return f"{len(get_args(hint))} values, each {' or '.join(kinds)}"
     return {
         float: "a finite number",
         int: "a whole number",

@@ -5,7 +5,17 @@ from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from unskew.api import Model
-from unskew.config import AtLeast0, AtLeast1, Positive, check, check_type, configured, did_you_mean, names_of
+from unskew.config import (
+    AtLeast0,
+    AtLeast1,
+    Positive,
+    check,
+    check_type,
+    configured,
+    did_you_mean,
+    meant,
+    names_of,
+)
 from unskew.errors import BadInput
 from unskew.models import deps
 from unskew.models.base import Recommender, Training, model_named
@@ -60,7 +70,7 @@ def create_model(name: str, settings: dict[str, Any] | None = None, preset: str 
                 "part has its own"
             )
         if setting not in names:
-            raise BadInput(f"{name} has no setting {setting!r}{did_you_mean(setting, names)}")
+            raise BadInput(f"{name} has no setting {setting!r}{meant(setting, names)}")
     config, training = _taken(kind.Config, left), _taken(Training, left, kind.recipe)
     check(config)
     check(training)

@@ -62,6 +62,10 @@ class Evaluation:
     about: dict[str, Any] = field(default_factory=dict)
     log: Log | None = None  # the log, whose ids are saved with the rows
 
+    def __repr__(self) -> str:
+        figures = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics().items())
+        return f"Evaluation({self.test} test, protocol {self.protocol}, {len(self.user):,} units: {figures})"
+
     def mean(self, metric: str, among: NDArray[np.bool_] | None = None) -> float:
         """The weighted mean of a metric, over all units or over those where `among` is true."""
         weights = self.weights if among is None else self.weights * among
@@ -130,11 +134,11 @@ class Evaluation:
     def load(cls, file: str | os.PathLike[str]) -> "Evaluation":
         """Read an evaluation that was saved, for example to compare it with others."""
         try:
-            table = pq.read_table(file)
+            table = pq.read_table(file) if Path(file).is_file() else pa.table({})
             said = json.loads(table.schema.metadata[b"unskew"])
-        except (OSError, pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
+        except (OSError, pa.ArrowInvalid, KeyError, TypeError, ValueError):
             raise BadInput(
-                f"{file}: not a saved evaluation (`unskew evaluate RUN --save FILE` makes one): {error}"
+                f"{file}: not a saved evaluation; `unskew evaluate RUN --save FILE` makes one"
             ) from None
         segments = {
             name: Segment(tuple(names), np.asarray(table[f"segment:{name}"], np.int8))

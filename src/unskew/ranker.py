@@ -169,10 +169,9 @@ class Ranker:
         return torch.from_numpy(hidden)
 
     def _unknown_items(self, wanted: Wanted) -> tuple[Any, ...]:
-        """Candidates that the log does not know. An excluded item that it does not know is excluded
-        anyway."""
-        asked = wanted.candidates if wanted.candidates is not None else ()
-        codes = self.log.items.codes(asked) if len(asked) else ()
+        """Candidates and excluded items that the log does not know."""
+        asked = [*(wanted.candidates if wanted.candidates is not None else ()), *wanted.exclude]
+        codes = self.log.items.codes(asked) if asked else ()
         return tuple(item for item, code in zip(asked, codes, strict=True) if code == PAD)
 
     def _frame(self, users: pa.Array, lists: Ints, scores: NDArray[np.float32]) -> pa.Table:

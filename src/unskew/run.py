@@ -28,7 +28,7 @@ from safetensors.torch import load_file, save_file
 from unskew.card import State, card_of, weights_of
 from unskew.config import check, rebuilt
 from unskew.data.log import Log
-from unskew.data.split import Split
+from unskew.data.split import Split, split
 from unskew.errors import BadInput, UnskewError
 from unskew.memory import described, load_memory, save_memory
 from unskew.models.base import Recommender, Training, build, model_named
@@ -195,6 +195,9 @@ def _check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> No
     for name, old, new in differences(before, now, but=("data", "hash")):
         if name not in {f"training {setting}" for setting in EXTENDABLE}:
             raise BadInput(f"{folder}: this run was begun with {name} {old}, not {new}")
+    done = max((record["round"] for record in read_records(folder) if "valid" in record), default=0)
+    if now["training"]["rounds"] < done:
+        raise BadInput(f"rounds {now['training']['rounds']}: this run has {done} already; expected more")
 
 
 def differences(
@@ -292,6 +295,10 @@ def read_card(folder: Path) -> dict[str, Any]:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """What a run was asked for."""
+    if not folder.exists():
+        raise BadInput(f"{folder}: no such folder; `unskew train DATA --out RUN` makes a run")
+    if (folder / "data.json").is_file():
+        raise BadInput(f"{folder}: this is prepared data and not a run; `unskew train {folder} --out RUN`")
     if not (folder / "config.json").is_file():
         raise BadInput(f"{folder}: not a run (no config.json); `unskew train` makes one")
     try:
@@ -307,8 +314,28 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def split_of(config: dict[str, Any], data: str | os.PathLike[str] | None = None) -> Split:
+    """The split that a run was trained on, from its configuration. `data` is where the prepared folder is
+    now, if it has moved."""
+    if data is None and not config["data"]:
+        raise BadInput(
+            "this run was trained from Python and does not know where its data is; say it with --data"
+        )
+    if data is None and not Path(config["data"]).exists():
+        raise BadInput(
+            f"{config['data']}: the data of this run is gone or has moved; say where it is now (--data "
+            "DATA; to train, DATA itself)"
+        )
+    log = Log.open(data or config["data"])
+    if log.fingerprint() != config["hash"]:
+        raise BadInput(f"{data or config['data']}: not the data that this run was trained on")
+    return split(log, **{**config["split"], "shares": tuple(config["split"]["shares"])})
+
+
 def read_records(folder: Path) -> list[dict[str, Any]]:
     """The records of all rounds so far."""
+    if not (folder / "records.jsonl").is_file():
+        return []
     return [json.loads(line) for line in (folder / "records.jsonl").read_text(encoding="utf-8").splitlines()]
 
 

@@ -13,6 +13,8 @@ from pyarrow import csv
 
 from unskew.errors import BadInput, UnskewError
 
+FRAMES = (".parquet", ".pq", ".csv", ".jsonl")
+
 
 @contextmanager
 def new_file(target: Path) -> Iterator[Path]:
@@ -28,6 +30,8 @@ def new_file(target: Path) -> Iterator[Path]:
         yield beside
         check_free(target)
         beside.rename(target)
+    except PermissionError as error:
+        raise BadInput(f"{target}: cannot write there ({error.strerror})") from None
     except OSError as error:
         raise UnskewError(
             f"{target}: writing failed ({error.strerror or error}); nothing was written"
@@ -45,6 +49,8 @@ def check_free(target: Path) -> None:
 def save_frames(frames: Iterator[pa.Table], file: Path) -> None:
     """Write frames of one schema as one file, whole or not at all: Parquet, or CSV or JSON lines by the end
     of its name."""
+    if file.suffix not in FRAMES:
+        raise BadInput(f"{file}: expected a name that ends with {', '.join(FRAMES)}")
     with new_file(file) as target:
         first = next(frames)
         if file.suffix == ".jsonl":

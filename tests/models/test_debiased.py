@@ -17,6 +17,7 @@ from unskew.data.samplers import Sampler
 from unskew.layers import is_real
 from unskew.models.base import MODELS, Phase, Training, build, model_named
 from unskew.models.debiased import ROWS, Debiased
+from unskew.propensity.estimators import Frequency
 from unskew.train import Trainer
 
 SHORT = Training(rounds=2, batch_size=128, sequences=16, valid_rows=50, learning_rate=0.01)
@@ -241,3 +242,16 @@ def test_neighbours_in_a_batch_are_not_of_equal_history_length() -> None:
         by_chance += float((counts * (counts - 1)).sum() / len(lengths))
     assert by_chance > 30  # batches do hold rows of similar length
     assert abs(alike - by_chance) < 4 * by_chance**0.5
+
+
+@pytest.mark.parametrize("backbone", ["itemknn", "ubpr", "dice"])
+def test_both_parts_count_on_the_training_part(logged: unskew.Split, backbone: str) -> None:
+    """What no gradient learns is the backbone's own count, and that of the estimator."""
+    made = debiased(logged, backbone, propensity="item-user-pro")
+    alone = build(MODELS[backbone], logged, made.config.backbone)
+    counted = dict(alone.named_buffers())
+    assert counted
+    for name, value in made.backbone.named_buffers():
+        assert torch.equal(value, counted[name])
+    assert isinstance(made.propensity, Frequency)
+    assert (float(made.propensity.item_share.max()), float(made.propensity.user_share.max())) == (1.0, 1.0)

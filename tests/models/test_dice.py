@@ -244,6 +244,9 @@ def test_many_ids_are_compared_by_a_sample(split: unskew.Split, monkeypatch: pyt
 def test_quantiles(split: unskew.Split) -> None:
     assert quantiles(np.array([5.0, 1.0, 9.0, 5.0])).tolist() == [0.25, 0.0, 0.75, 0.25]
     model = build(DICE, split, DICE.Config(width=3, popularity="quantiles", margin=0.1, pool=3))
+    counts_I = split.item_counts[: split.known_items]
+    fewer = [(counts_I < count).mean() for count in counts_I]
+    assert model.popularity_I.tolist() == pytest.approx(fewer)
     rows = next(Trainer(model, split, Training(batch_size=64)).samplers["causes"].epoch())
     share = model.popularity_I[rows.candidates_BC]
     inside = (share[:, 1:] > share[:, :1] + 0.1) | (share[:, 1:] < share[:, :1] / 2)

@@ -2,6 +2,7 @@
 
 import math
 
+import pyarrow as pa
 import pytest
 import torch
 
@@ -66,6 +67,22 @@ def test_only_the_nearest_count(split: unskew.Split) -> None:
 def test_without_a_history_it_is_popularity(split: unskew.Split) -> None:
     scores = build(ItemKNN, split, ItemKNN.Config())(batch(split.log, [4], [9], [[0, 1, 2, 3]]))
     assert scores[0].argsort(descending=True).tolist() == [0, 1, 2, 3]
+
+
+def test_who_has_an_item_twice_counts_once(split: unskew.Split) -> None:
+    rows = split.log.table().select(["user", "item", "time"])
+    twice = pa.concat_tables([rows, pa.table({"user": [1, 1], "item": ["A", "B"], "time": [2, 6]})])
+    again = unskew.split(unskew.read(twice), shares=(8, 0, 4))
+    assert again.item_counts.tolist()[:3] == [4, 3, 1]
+    torch.testing.assert_close(matrix(again), matrix(split))
+
+
+def test_a_rare_item_is_nobodys_neighbour(split: unskew.Split) -> None:
+    known = unskew.split(split.log, shares=(60, 0, 40), min_count=2)
+    assert known.known.items.rare.tolist() == [False, False, True]
+    expected = matrix(split)
+    expected[2] = expected[:, 2] = 0
+    torch.testing.assert_close(matrix(known), expected)
 
 
 def test_the_decay_is_chosen_on_validation_and_stored(positive_log: unskew.Log) -> None:

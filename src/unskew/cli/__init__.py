@@ -14,7 +14,7 @@ import duckdb
 import tyro
 
 from unskew.cli.data import Audit, Demo, Inspect, Prepare, Simulate
-from unskew.cli.hints import check_words
+from unskew.cli.hints import check_flags, check_words
 from unskew.cli.measure import Compare, Evaluate
 from unskew.cli.propensity import Propensity
 from unskew.cli.runs import Models, Recommend
@@ -50,6 +50,8 @@ def main(arguments: list[str] | None = None) -> int:
         verbs = VERBS | ({"train": train_of(arguments)} if arguments[:1] == ["train"] else {})
         for kind in verbs.values():
             joined_help(kind)
+        if arguments and arguments[0] in verbs:
+            check_flags(arguments, verbs[arguments[0]])
         verb = tyro.extras.subcommand_cli_from_dict(
             verbs,
             prog="unskew",
@@ -70,6 +72,9 @@ def main(arguments: list[str] | None = None) -> int:
         if "Query interrupted" not in str(error):
             raise
         return _said_stopped()
+    except PermissionError as error:
+        messages.print(f"unskew: {error.filename}: {error.strerror}", soft_wrap=True)
+        return 2
     except BrokenPipeError:  # the reader of our output has gone, as in `unskew ... | head`
         sys.stderr.close()
         return 0

@@ -52,6 +52,23 @@ class Prepare(Verb):
         self.show(document, pairs(f"{self.source} -> {self.out}", flat(facts)))
         for sentence in in_sentences(features):
             messages.print(sentence, soft_wrap=True)
+        held = [
+            f"{name} {'numbers' if feature.is_number else f'categories ({len(feature.names):,})'}"
+            for vocabulary in (log.users, log.items)
+            for name, feature in vocabulary.features.items()
+        ]
+        if held:
+            messages.print(f"What the features hold: {', '.join(held)}.", soft_wrap=True)
+        negatives = len(log) - log.positives
+        if negatives and "label" in log.metadata["columns"]:
+            messages.print(
+                f"{negatives:,} rows have label 0: they count as shown and not clicked, and models that "
+                "compare "
+                "pairs learn from them as negatives. If they are not (views of a shop, say), leave them out "
+                "of "
+                "the file.",
+                soft_wrap=True,
+            )
         if log.metadata["removed"]["bad_rows"]:
             messages.print(
                 f"{log.metadata['removed']['bad_rows']} bad rows were set aside: {self.out / 'bad_rows.csv'}"

@@ -1,25 +1,23 @@
 """Words that are nearly right: a verb, a flag of another library, a setting of another model."""
 
 from collections.abc import Iterable
+from dataclasses import is_dataclass
+from typing import Any, get_args, get_type_hints
 
-from unskew.cli.train import model_of
+from unskew.cli.train import flag_of, model_of
+from unskew.config import ALIASES as SETTINGS
 from unskew.config import did_you_mean, names_of
 from unskew.errors import BadInput
 
 # What people guess, and what it is called here.
 ALIASES = {
-    **dict.fromkeys(("--epochs", "--n-epochs", "--max-epochs"), "--rounds"),
-    **dict.fromkeys(("--lr", "--learning_rate"), "--learning-rate"),
-    **dict.fromkeys(
-        ("--embedding-dim", "--embedding-size", "--emb-dim", "--dim", "--hidden-size"), "--width"
-    ),
-    **dict.fromkeys(("--batch", "--bs", "--train-batch-size"), "--batch-size"),
-    **dict.fromkeys(("--max-len", "--maxlen", "--max-length", "--max-seq-length"), "--history"),
-    **dict.fromkeys(("--weight-decay-rate", "--l2"), "--weight-decay"),
+    **{f"--{guess.replace('_', '-')}": f"--{name.replace('_', '-')}" for guess, name in SETTINGS.items()},
+    "--learning_rate": "--learning-rate",
     "--topk": "--k",
     "--seen": "--include-seen",
     "--valid-test": "--choose-by",
 }
+REFIT = {"--refit", "--out", "--threads", "--tensorboard", "--json", "--help"}
 GONE = dict.fromkeys(
     ("--resample", "--resample-seed", "--strength"),
     "tests are weights now; --test balanced lets every item count once",
@@ -36,6 +34,12 @@ def check_words(arguments: list[str], verbs: Iterable[str]) -> None:
     gone = next((flag for flag in given if flag in GONE), None)
     if gone is not None:
         raise BadInput(f"{gone} is gone: {GONE[gone]}")
+    refit = flag_of(arguments, "--refit")
+    if verb == "train" and refit is not None:
+        other = next((flag for flag in given if flag not in REFIT), None)
+        if other is not None:
+            raise BadInput(f"--refit takes the settings of {refit}: leave {other} away")
+        return
     own = _check_settings(model_of(arguments), given) if verb == "train" else set()
     guessed = next((flag for flag in given if flag in ALIASES and flag not in own), None)
     if guessed is not None:
@@ -53,3 +57,14 @@ def _check_settings(name: str, given: list[str]) -> set[str]:
         if others and flag not in own:
             raise BadInput(f"{name} has no setting {flag}; it is one of {', '.join(others)}")
     return own
+
+
+def check_flags(arguments: list[str], verb: Any) -> None:
+    """A flag that a verb does not have, with the one that was probably meant."""
+    kinds = [verb, *(kind for kind in get_args(get_type_hints(verb).get("verb")) if is_dataclass(kind))]
+    known = {f"--{name.replace('_', '-')}" for kind in kinds for name in names_of(kind)} | {"--help"}
+    for argument in arguments[1:]:
+        flag = argument.split("=", 1)[0]
+        if flag.startswith("--") and flag != "--" and flag.replace("_", "-") not in known:
+            near = did_you_mean(flag, known)
+            raise BadInput(f"unskew {arguments[0]} has no flag {flag}{near}; `unskew {arguments[0]} --help`")

@@ -1,6 +1,7 @@
 """The verbs of stored runs: recommend from one, and list the models that can be trained."""
 
 from dataclasses import asdict, dataclass, fields
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,11 @@ from unskew.cli.shared import RunArg, Verb, messages, pairs, table
 from unskew.data.log import Log
 from unskew.errors import BadInput
 
+# A flag that takes several ids and may be given several times.
+Items = Annotated[
+    tuple[tuple[str, ...], ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="ITEM [ITEM ...]")
+]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recommend(Verb):
@@ -20,8 +26,8 @@ class Recommend(Verb):
     """
 
     folder: Positional[RunArg]
-    history: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="ITEM")] = ()
-    """Recommend after these items, oldest first. The flag is given once per item."""
+    history: Items = ()
+    """Recommend after these items, oldest first: one after the other, or the flag once per item."""
     user: Annotated[str | None, tyro.conf.arg(metavar="ID")] = None
     """Recommend for this user of the log."""
     all_users: bool = False
@@ -32,10 +38,10 @@ class Recommend(Verb):
     """How many items are recommended."""
     include_seen: bool | None = None
     """Whether items of the history can be recommended again; by default as in the evaluation of this run."""
-    candidates: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ITEM")] = ()
-    """Recommend only these items."""
-    exclude: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ITEM")] = ()
-    """Do not recommend these items."""
+    candidates: Items = ()
+    """Recommend only these items: one after the other, or the flag once per item."""
+    exclude: Items = ()
+    """Do not recommend these items: one after the other, or the flag once per item."""
     data: Annotated[Path | None, tyro.conf.arg(metavar="DATA")] = None
     """A prepared folder with a newer log, which goes on from the one that the run was trained on."""
     choose_by: Literal["ordinary", "balanced", "shown"] | None = None
@@ -44,7 +50,7 @@ class Recommend(Verb):
 
     def run(self) -> None:
         if sum((self.user is not None, bool(self.history), self.all_users)) != 1:
-            raise BadInput("expected one of --user ID, --history ITEM (once per item), and --all-users")
+            raise BadInput("expected one of --user ID, --history ITEM ..., and --all-users")
         if self.all_users != (self.out is not None):
             raise BadInput("--all-users and --out FILE go together")
         from unskew.api import load
@@ -55,8 +61,8 @@ class Recommend(Verb):
         asked: dict[str, Any] = {
             "k": self.k,
             "include_seen": self.include_seen,
-            "candidates": self.candidates or None,
-            "exclude": self.exclude,
+            "candidates": list(chain(*self.candidates)) or None,
+            "exclude": list(chain(*self.exclude)),
             "log": None if self.data is None else Log.open(self.data),
         }
         if self.out is not None:
@@ -64,7 +70,9 @@ class Recommend(Verb):
             document = {"file": str(self.out), "users": users, "k": self.k}
             self.show(document, pairs(f"{self.folder} -> {self.out}", document))
             return
-        users_, histories = ([self.user], None) if self.user is not None else (None, [self.history])
+        users_, histories = (
+            ([self.user], None) if self.user is not None else (None, [list(chain(*self.history))])
+        )
         found = trained.recommend(users_, histories, **asked)
         listed = found.table.to_pylist()
         more = [name for name in ("title",) if name in found.table.column_names]

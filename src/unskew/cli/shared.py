@@ -2,8 +2,10 @@
 
 import inspect
 import json as json_library
+import os
 import shlex
 import sys
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -99,19 +101,23 @@ def split_of(data: Path, settings: Splitting) -> Split:
 
 def split_of_run(folder: Path, data: Path | None) -> Split:
     """The split that a run was trained on; the data must be the same, wherever it is now."""
-    from unskew.api import split_of
-    from unskew.run import read_config
+    from unskew.run import read_config, split_of
 
     return split_of(read_config(folder), data)
 
 
 def write_page(file: Path, page: str) -> None:
     """Write an HTML page and say where it is."""
+    beside = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(page, encoding="utf-8")
+        beside.write_text(page, encoding="utf-8")
+        beside.rename(file)
     except OSError as error:
         raise UnskewError(f"{file}: cannot be written ({error.strerror})") from None
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
     messages.print(f"the page: {file}", soft_wrap=True)
 
 

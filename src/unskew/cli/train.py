@@ -69,8 +69,8 @@ class Train(Verb):
             if self.threads < 1:
                 raise BadInput(f"threads {self.threads}: expected at least 1")
             torch.set_num_threads(self.threads)
-        if self.resume is not None and self.refit is not None:
-            raise BadInput("--resume and --refit do not go together")
+        if self.resume is not None and (self.refit is not None or self.out is not None):
+            raise BadInput("--resume RUN goes on in RUN itself: leave --out and --refit away")
         folder = self.resume or self.out
         if self.data is None and self.resume is None:
             raise BadInput("expected DATA, a folder that `unskew prepare` made")
@@ -90,11 +90,15 @@ class Train(Verb):
 
     def _train(self, folder: Path) -> "tuple[Model, Split]":
         from unskew.api import Model
-        from unskew.api import split_of as split_of_config
-        from unskew.run import read_config
+        from unskew.run import read_config, read_records
+        from unskew.run import split_of as split_of_config
 
+        before = 0
         if self.resume is not None:
-            cut = split_of_config(read_config(folder), self.data)
+            stored, before = read_config(folder), len(read_records(folder))
+            if self.model != stored["model"]:
+                raise BadInput(f"{folder}: this run was begun with model {stored['model']}, not {self.model}")
+            cut = split_of_config(stored, self.data)
             if asdict(cut.settings) != asdict(self.splitting):
                 cut = split(cut.log, **asdict(self.splitting))
         else:
@@ -103,13 +107,16 @@ class Train(Verb):
         if not cut.rows("valid").size:
             messages.print(
                 "this split has no validation part, so nothing is chosen: training runs through all "
-                f"{self.training.rounds} rounds, and the last weights are kept (--refit RUN takes over what "
-                "another run chose)",
+                f"{_plural(self.training.rounds, 'round')}, and the last weights are kept (--refit RUN takes "
+                "over what another run chose)",
                 soft_wrap=True,
             )
         made = Model(self.model, self.config, self.training)
         chosen = read_config(folder)["chosen"] if self.resume is not None else None
-        return made.fit(cut, folder, self.resume is not None, self._on_record(), chosen=chosen), cut
+        made.fit(cut, folder, self.resume is not None, self._on_record(), chosen=chosen)
+        if self.resume is not None and len(made.records) == before:
+            messages.print("this run has ended, so nothing was done; --rounds (and --patience) add to it")
+        return made, cut
 
     def _refit(self, folder: Path) -> "tuple[Model, Split]":
         from unskew.api import load
@@ -118,7 +125,7 @@ class Train(Verb):
         assert self.data is not None
         before = load(self.refit)
         made = before.refit(Log.open(self.data), folder, self._on_record())
-        chosen = [f"{made.training.rounds} rounds"] if made.records else []
+        chosen = [_plural(made.training.rounds, "round")] if made.records else []
         chosen += [f"{_named(name)} {_shown_value(made, name, value)}" for name, value in made.chosen.items()]
         messages.print(
             f"trained on everything, with {', '.join(chosen) or 'nothing to choose'}, as the validation "
@@ -169,6 +176,10 @@ def _shown(trained: "Model", said: dict[str, Any], title: str) -> Table:
         ]
         rows.append((str(record["round"]), *(f"{record['losses'][name]:.4f}" for name in losses), *scores))
     return table(f"{title} (* the best round by each version of the validation part)", head, rows)
+
+
+def _plural(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def _named(name: str) -> str:

@@ -95,6 +95,7 @@ class Batch(NamedTuple):
     weight_BC: Tensor | None = None  # what a propensity makes of each pair; every loss multiplies by it
     epoch: int = 0  # of the sampler that made it: a curriculum goes by it
     shared: tuple[Prefixes, Prefixes] | None = None
+    log: Log | None = None  # that it was made from, for models that read more of its past than is here
 
     @property
     def histories(self) -> Prefixes:
@@ -176,7 +177,8 @@ def contexts_of(
     from: the log itself, or what a caller knows of somebody whom the log does not."""
     window = past.before(owner_B, time_B, history)
     made = bare_contexts(user_B, past.padded(*window), time_B, past.padded_times(*window))
-    return made._replace(user_features=features_of(log.users), item_features=features_of(log.items))
+    users, items = features_of(log.users), features_of(log.items)
+    return made._replace(user_features=users, item_features=items, log=log)
 
 
 def bare_contexts(

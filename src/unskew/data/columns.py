@@ -144,9 +144,10 @@ def columns_of(scan: Scan, reading: Reading, name: str) -> Source:
             continue
         if column is None or column not in names:
             asked = f"no column {wanted!r}" if wanted is not None else f"no column for the {role}"
+            there = ", ".join(map(repr, names))
             raise BadInput(
-                f"{name}: {asked}; expected one of {', '.join(map(repr, names))}, named with --{role} or "
-                f"{role}={_headerless(scan)}"
+                f"{name}: {asked}; name one of its columns with --{role} or {role}=: "
+                f"{there}{_headerless(scan)}"
             )
         place = _place(scan, name, column, f"the {role}")
         roles[role] = _column(scan, name, place)

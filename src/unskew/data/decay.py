@@ -50,7 +50,8 @@ class Decay:
         first = np.zeros(len(view.ids), bool)
         first[view.offsets[:-1][np.diff(view.offsets) > 0]] = True
         longest = int(np.diff(view.offsets).max(initial=0))
-        columns = [_scanned(np.where(first, 0.0, np.exp2(-gap / life)), longest) for life in self.half_lives]
+        gap[first] = np.inf
+        columns = [_scanned(np.exp2(-gap / life), longest) for life in self.half_lives]
         return np.stack(columns, axis=1) if columns else np.zeros((len(view.ids), 0))
 
 

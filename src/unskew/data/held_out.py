@@ -130,7 +130,12 @@ def nothing_to_rank(split: Split, part: Part, test: str) -> NothingToRank:
     if not split.mask(part).any():
         name = {"valid": "validation"}.get(part, part)
         shares = ", ".join(f"{share:g}" for share in split.settings.shares)
-        why = f"the {name} part of this split has no rows (shares {shares}); give it a share with --shares"
+        why = f"the {name} part of this split has no rows (shares {shares}); "
+        if part == "test":
+            why += "a run that was trained on everything has nothing left to test, so evaluate the one that "
+            why += "it was refitted from"
+        else:
+            why += "give it a share with --shares"
     elif test == "shown":
         why = "nothing was shown together with a positive and not clicked"
     else:

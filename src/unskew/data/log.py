@@ -120,6 +120,16 @@ class Vocabulary:
         return np.asarray(pc.fill_null(found, PAD).to_numpy(zero_copy_only=False), np.int32)
 
 
+def same_ids(one: pa.Array, other: pa.Array) -> bool:
+    """Whether two columns hold the same ids. Text is text, and a whole number is one, however it is held."""
+    if one.type != other.type:
+        try:
+            other = other.cast(one.type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+            return False
+    return bool(one.equals(other))
+
+
 @dataclass(frozen=True, eq=False)
 class Log:
     """Interactions as columns: row r says that `user[r]` met `item[r]` at `time[r]` with `label[r]`.

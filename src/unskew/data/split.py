@@ -135,7 +135,8 @@ class Split:
         return Ids(len(counts), rare if rare.any() else None, categories)
 
     def __repr__(self) -> str:
-        return f"Split({self.log!r}, train before {self.train_end}, valid before {self.valid_end})"
+        train, valid = (self.log.clock.date(time) for time in (self.train_end, self.valid_end))
+        return f"Split({self.log!r}, train before {train}, valid before {valid})"
 
     def summary(self) -> list[dict[str, Any]]:
         """Per part: rows, positives, repeats, and how many have a user or an item that training never saw."""

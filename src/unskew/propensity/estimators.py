@@ -293,6 +293,10 @@ def _share_of(shares: Tensor, ids: Tensor) -> Tensor:
 class Logged(Propensity):
     """The propensities that the log itself recorded."""
 
+    def measure(self, split: Split) -> None:
+        if split.log.propensity is None:
+            raise BadInput("this log has no propensities: prepare it with --propensity COLUMN")
+
     def item_view(self, batch: Batch) -> Tensor:
         if batch.logged_BC is None:
             raise BadInput(

@@ -1,0 +1,163 @@
+"""Faults of what people do with a model: recommend, follow a newer log, refit, export."""
+
+from planted.mutant import of
+
+MUTANTS = [
+    *of(
+        "ranker.py",
+        "test_ranker.py test_ranker_keeps.py",
+        (
+            "what nobody had yet is recommended",
+            ">= int(self.log.audiences.existing(self.log.now))",
+            ">= len(self.log.items)",
+        ),
+        ("a candidate need not exist yet", "hidden |= ~np.isin(", "hidden = ~np.isin("),
+        (
+            "an unknown exclusion hides the last item",
+            "hidden[named[named != PAD]] = True",
+            "hidden[named] = True",
+        ),
+        (
+            "only what the model reads was seen",
+            "past.before(owner[here], now))",
+            "past.before(owner[here], now, self.model.history))",
+        ),
+        (
+            "a newer log has the catalogue of the older",
+            "self._catalog = None if renewed is None else renewed(log, now, now + 1)",
+            "pass",
+        ),
+        ("a newer log is read at the end of the older", "now = log, log.now", "now = log, self.log.now"),
+        ("a bare history is not past", "np.full(len(owner), log.now - 1)", "np.full(len(owner), log.now)"),
+        (
+            "a stranger is padding",
+            "np.where(codes == PAD, len(log.users), codes)",
+            "codes",
+        ),
+        ("an unknown item of a history is the last one", "code[code != PAD] for code", "code for code"),
+    ),
+    *of(
+        "catalog.py",
+        "test_catalog.py test_ranker_keeps.py",
+        (
+            "new items have no vector",
+            "return self if len(log.items) == self.vectors.shape[1] else",
+            "return self if True else",
+        ),
+        ("audiences never change", "same[:shared] = (now == then).all(1)", "same[:shared] = True"),
+        (
+            "an audience with the same newest user is the same",
+            "same[:shared] = (now == then).all(1)",
+            "same[:shared] = (now == then)[:, -1]",
+        ),
+    ),
+    *of(
+        "api.py",
+        "test_ranker_keeps.py test_saved_model.py",
+        (
+            "other items are the same ids",
+            "(known.items.ids, log.items.ids)",
+            "(known.users.ids, known.users.ids)",
+        ),
+        (
+            "other users are the same ids",
+            "sides = (known.users.ids, log.users.ids)",
+            "sides = (known.users.ids, known.users.ids)",
+        ),
+        (
+            "the next call is of the newer log, too",
+            "self._ranker.follow(log or known)",
+            "self._ranker.follow(log or self._ranker.log)",
+        ),
+        (
+            "lists are of the weights before",
+            "self._choose_by, self._ranker = criterion, None",
+            "self._choose_by = criterion",
+        ),
+    ),
+    *of(
+        "api.py",
+        "test_choose_by.py",
+        ("a refit has all rounds", "rounds=max(rounds, 1), choose_by=by", "choose_by=by"),
+        ("a refit has the worst round", "max(scores, key=", "min(scores, key="),
+        (
+            "a refit goes by clicks",
+            'record["valid"][self._choose_by]["ndcg@10"]',
+            'record["valid"]["ordinary"]["ndcg@10"]',
+        ),
+        (
+            "an evaluation leaves its weights behind",
+            "network.load_state_dict(self._weights[self._choose_by])",
+            "pass",
+        ),
+    ),
+    *of(
+        "api.py",
+        "test_going_on.py::test_a_refit_is_of_the_same_task",
+        ("a refit guesses about repeats", '"keep" if self._repeats else "hide"', '"auto"'),
+    ),
+    *of(
+        "api.py",
+        "test_going_on.py::test_a_refit_knows_whom_its_run_knew",
+        ("a refit knows everybody", ", min_count=self._min_count)", ")"),
+    ),
+    *of(
+        "api.py",
+        "test_going_on.py::test_a_refit_takes_over_settings_that_no_gradient_learns",
+        (
+            "a refit forgets what was chosen",
+            "on_record, show_progress, chosen)\n\n",
+            "on_record, show_progress)\n\n",
+        ),
+    ),
+    *of(
+        "memory.py",
+        "test_memory.py",
+        ("nobody is rare in a loaded run", "if ids.rare is not None:", "if False:"),
+        (
+            "an item whose audience is not read does not exist",
+            "else max(audience, 1)",
+            "else audience",
+        ),
+        (
+            "only the newest items were seen",
+            '("history", log.histories, None)',
+            '("history", log.histories, newest)',
+        ),
+        ("a loaded run is at its last event", 'end=int(memory["now"][0])', 'end=int(memory["now"][0]) - 1'),
+    ),
+    *of(
+        "propensity/export.py",
+        "test_export.py",
+        (
+            "a border belongs to the part before",
+            'np.searchsorted(borders, time, "right")',
+            "np.searchsorted(borders, time)",
+        ),
+        (
+            "the estimator reads more than it was trained on",
+            "batch_of_rows(log, some, *past)",
+            "batch_of_rows(log, some)",
+        ),
+        (
+            "the views are exchanged",
+            'ESTIMATES = ("item_view", "user_view"',
+            'ESTIMATES = ("user_view", "item_view"',
+        ),
+    ),
+    *of(
+        "storage.py",
+        "test_ranker_keeps.py test_export.py",
+        (
+            "the first block is not written",
+            "for frame in chain([first], frames):\n                writer",
+            "for frame in frames:\n                writer",
+        ),
+        (
+            "the first block of lines is not written",
+            "for frame in chain([first], frames):\n                    lines",
+            "for frame in frames:\n                    lines",
+        ),
+        ("what is half written stays", "beside.unlink(missing_ok=True)", "pass"),
+    ),
+]
