@@ -28,9 +28,13 @@ def test_a_flag_that_is_repeated_counts_every_time(capsys, saved: Path) -> None:
         assert recommended(capsys, saved, *given) == everything[2:]
     given = ["--candidates", first, third, "--candidates", second]
     assert recommended(capsys, saved, *given) == everything[:3]
-    both = [run(capsys, "recommend", saved, *flags, "--json")[1] for flags in (
-        ["--history", "i1", "--history", "i2"], ["--history", "i1", "i2"],
-    )]
+    both = [
+        run(capsys, "recommend", saved, *flags, "--json")[1]
+        for flags in (
+            ["--history", "i1", "--history", "i2"],
+            ["--history", "i1", "i2"],
+        )
+    ]
     assert both[0] == both[1]
     code, _, err = run(capsys, "recommend", saved, "--user", "u1", "--exclude", "nothing such")
     assert (code, "not in the log of this run: 'nothing such'" in err) == (0, True)
@@ -43,7 +47,8 @@ def test_text_is_text_however_a_table_holds_it(tmp_path: Path) -> None:
     from_frame = unskew.prepare(frame.astype({"user": "string[pyarrow]"}), tmp_path / "b")
     model = create_model("popularity").fit(unskew.split(from_file))
     assert model.recommend(users=["u1"], log=from_frame).table.num_rows == 10
-    assert model.evaluate(unskew.split(from_frame)).metrics() == model.evaluate(unskew.split(from_file)).metrics()
+    found = [model.evaluate(unskew.split(log)).metrics() for log in (from_file, from_frame)]
+    assert found[0] == found[1]
     numbers = frame.assign(user=frame["user"].str[1:].astype(int))
     with pytest.raises(unskew.BadInput, match="numbers its users and items differently"):
         model.recommend(users=["u1"], log=unskew.read(numbers))
@@ -56,10 +61,11 @@ def test_a_run_that_nobody_may_read_is_one_line(saved: Path, tmp_path: Path) -> 
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     folder.chmod(0)
-    code = "import os; os.seteuid(65534); from unskew.cli import main; raise "
-           f"SystemExit(main({['recommend', str(folder), '--user', 'u']}))"
+    asked = ["recommend", str(folder), "--user", "u"]
+    become = "import os; os.seteuid(65534); from unskew.cli import main; "
+    command = [sys.executable, "-c", f"{become}raise SystemExit(main({asked}))"]
     tmp_path.chmod(0o755)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     folder.chmod(0o755)
     assert done.returncode == 2, done.stderr
     assert "Permission denied" in done.stderr
@@ -80,8 +86,10 @@ def test_logged_propensities_that_are_not_there_are_noticed_at_once(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["train", "d", "--out", "r", "--batchsize", "8"], "train has no flag --batchsize; did you mean "
-                                                           "'--batch-size'"),
+        (
+            ["train", "d", "--out", "r", "--batchsize", "8"],
+            "train has no flag --batchsize; did you mean '--batch-size'",
+        ),
         (["train", "d", "--mdoel", "sasrec"], "train has no flag --mdoel; did you mean '--model'"),
         (["prepare", "x.csv", "--out", "d", "--item-feature", "c"], "did you mean '--item-features'"),
         (["propensity", "health", "r", "--smaple", "3"], "did you mean '--sample'"),
