@@ -62,7 +62,7 @@ def test_a_run_that_nobody_may_read_is_one_line(saved: Path, tmp_path: Path) -> 
     (folder / "config.json").write_text("{}")
     folder.chmod(0)
     asked = ["recommend", str(folder), "--user", "u"]
-    become = "import os; os.seteuid(65534); from unskew.cli import main; "
+    become = "import os, unskew.api; from unskew.cli import main; os.seteuid(65534); "
     command = [sys.executable, "-c", f"{become}raise SystemExit(main({asked}))"]
     tmp_path.chmod(0o755)
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
