@@ -250,6 +250,15 @@ def test_a_refit_knows_whom_its_run_knew(small_split: unskew.Split, tmp_path: Pa
     assert unskew.split(small_split.log).min_count == 1
 
 
+def test_a_refit_of_a_model_that_impressions_chose(tmp_path: Path) -> None:
+    """Without a validation part there are no impressions to choose by, and nothing to choose."""
+    world = unskew.simulate(users=60, items=40, steps=30).log
+    made = create_model("popularity", {"choose_by": "shown"}).fit(unskew.split(world))
+    again = made.refit(world)
+    assert again.chosen == made.chosen
+    assert again.recommend(users=world.users.ids.to_pylist()[:1]).table.num_rows == 10
+
+
 def test_a_refit_takes_over_settings_that_no_gradient_learns(
     small_split: unskew.Split, tmp_path: Path
 ) -> None:

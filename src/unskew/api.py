@@ -98,7 +98,8 @@ class Model:
         rounds, chosen = self._chosen_rounds(), self.chosen
         repeats: Any = "keep" if self._repeats else "hide"
         everything = split(log, shares=(100, 0, 0), repeats=repeats, min_count=self._min_count)
-        by: Any = self._choose_by
+        # Nothing is chosen any more, so a version that only a validation part has is not asked for.
+        by: Any = self._choose_by if self._choose_by != "shown" else "ordinary"
         training = replace(self.training, rounds=max(rounds, 1), choose_by=by)
         made = Model(self.name, self.config, training)
         return made.fit(everything, folder, False, on_record, show_progress, chosen)
@@ -231,7 +232,7 @@ class Model:
             self._ranker = Ranker(network, known)
         if log is not None:
             self._same_ids(log)
-        self._ranker.follow(log or known)
+        self._ranker.follow(known if log is None else log)
         return self._ranker
 
     def _wanted(

@@ -52,7 +52,9 @@ def save_frames(frames: Iterator[pa.Table], file: Path) -> None:
     if file.suffix not in FRAMES:
         raise BadInput(f"{file}: expected a name that ends with {', '.join(FRAMES)}")
     with new_file(file) as target:
-        first = next(frames)
+        first = next(frames, None)
+        if first is None:
+            raise BadInput(f"{file}: there is nothing to write")
         if file.suffix == ".jsonl":
             with target.open("w", encoding="utf-8") as lines:
                 for frame in chain([first], frames):
