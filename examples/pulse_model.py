@@ -58,8 +58,7 @@ HALF_LIVES = (0.25, 1.0, 4.0, 16.0, 64.0, 256.0)  # days
 FLOOR = 0.05  # added to a count, so that none is the log of zero
 SCALES = (0.02, 0.05, 0.01)  # of the three values of a walk
 OF_ITEM, OF_USER, OF_WALK = len(HALF_LIVES) + 1, len(HALF_LIVES) + 1 + 3, len(SCALES)
-RECENT = 1000  # events from which half of the negatives are drawn
-MEASURED = 2000  # training rows on which inputs are standardised
+RECENT, MEASURED = 1000, 2000  # events that half of the negatives come from; rows that standardise the inputs
 BLOCK = 512  # requests that walk together
 Floats = NDArray[np.float64]
 
