@@ -58,6 +58,7 @@ def test_train_evaluate_recommend_and_health(capsys, data: Path, tmp_path: Path)
         assert found["repeats"] == "kept as candidates"
     code, out, _ = run(capsys, "evaluate", folder, "--test", "balanced", "--sample", 50)
     assert code == 0
+    assert "50 (a sample of " in out
     for words in ("effective sample size", "kept as candidates", "popularity decile", "balanced"):
         assert words in out
     history = ["--history", "i1", "--history", "i2"]

@@ -303,7 +303,11 @@ def evaluation(
     part = np.flatnonzero(weights > 0)
     rows, weights = ranked.rows[part], weights[part]
     user = log.user[rows].astype(np.int64)
-    about = {"repeats": "kept as candidates" if split.repeats else "hidden", "left_out": tested.left_out}
+    about = {
+        "repeats": "kept as candidates" if split.repeats else "hidden",
+        "left_out": tested.left_out,
+        "whole_test": tested.whole,
+    }
     if protocol == "authors":
         if tested.test in ("balanced", "weighted", "shown"):
             raise BadInput(

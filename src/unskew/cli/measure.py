@@ -81,8 +81,9 @@ class Evaluate(Verb):
             for group, figures in parts.items()
         ]
         title = f"{trained.name}, {found.test} test, protocol {found.protocol}"
+        sampled = f" (a sample of {found.about['whole_test']:,})" if self.sample is not None else ""
         said = {
-            "units": len(found.user),
+            "units": f"{len(found.user):,}{sampled}",
             "effective sample size": round(found.effective_sample_size),
             "repeats": found.about["repeats"],
         }

@@ -51,6 +51,7 @@ class HeldOut:
     rows: Ints
     weights: Floats
     left_out: dict[str, int]
+    whole: int = 0  # how many positives the test has; the rows may be a sample of them
 
     def weights_of(self, rows: Ints) -> Floats:
         """The weights of some rows of the log; 0 for rows that are not part of this test."""
@@ -117,12 +118,13 @@ def held_out(
     rows = np.flatnonzero(wanted)
     rows, weights = _weighed(split, test, rows, seed)
     left_out["not_in_this_test"] = int(wanted.sum()) - len(rows)
+    whole = len(rows)
     if sample is not None and len(rows) > sample:
         shuffled = np.random.default_rng([seed, 13]).permutation(len(rows))
         chosen = shuffled[:sample]  # so a smaller sample is part of a larger one
         rows, weights = rows[chosen], weights[chosen]
     order = np.lexsort((rows, log.time[rows]))
-    return HeldOut(test, rows[order], weights[order], left_out)
+    return HeldOut(test, rows[order], weights[order], left_out, whole)
 
 
 def nothing_to_rank(split: Split, part: Part, test: str) -> NothingToRank:
