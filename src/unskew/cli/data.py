@@ -172,7 +172,8 @@ class Demo(Verb):
         ]
         repeats = "kept" if done.inspection.repeats.kept else "hidden"
         head = (f"NDCG@10 / HR@10, past items {repeats}", *(f"{test} test" for test in tests))
-        self.show(document, inspection_table(done.inspection), table("", head, scores))
+        verdict = verdict_table(done.inspection)
+        self.show(document, verdict, inspection_table(done.inspection), table("", head, scores))
         for sentence in done.inspection.sentences():
             messages.print(sentence, soft_wrap=True)
         messages.print(f"{leak_free}\nThe picture: {done.page}", soft_wrap=True)
