@@ -89,3 +89,22 @@ def test_help_is_one_paragraph_per_flag(capsys, monkeypatch: pytest.MonkeyPatch)
         "How the propensity P(o = 1) is estimated: by two GRUs",
     ):
         assert any(whole in line for line in lines), whole
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["recommend", "r", "--k", "ten"], "parsing --k: expected a whole number, found 'ten'"),
+        (["train", "d", "--out", "r", "--learning-rate", "x"], "expected a number, found 'x'"),
+        (["train", "d", "--out", "r", "--shares", "80", "20"], "'--shares'. Expected 3 values"),
+        (["evaluate"], "Missing from unskew evaluate: RUN"),
+        (["recommend", "a", "b", "--user", "u"], "Unrecognized options: b; see `unskew recommend --help`"),
+        (["evaluate", "r", "--protocol", "half"], "Expected one of ('full', 'uni100', 'authors')"),
+    ],
+)
+def test_what_the_parser_complains_about_is_one_line(capsys, arguments: list[str], said: str) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("unskew: ")
+    assert said in err
+    assert "│" not in err

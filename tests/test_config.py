@@ -192,10 +192,9 @@ def test_such_a_model_has_no_flags(capsys, data: Path, tmp_path: Path, name: str
 
 
 def test_the_flags_of_a_debiased_model_are_flat(capsys, data: Path, tmp_path: Path) -> None:
-    for flag in ("--help", "--width"):
-        with pytest.raises(SystemExit):
-            main(["train", str(data), "--out", str(tmp_path / "run"), "--model", "debiased-sasrec", flag])
-        printed = capsys.readouterr()
+    asked = ["train", str(data), "--out", str(tmp_path / "run"), "--model", "debiased-sasrec"]
+    assert main([*asked, "--width"]) == 2
+    assert "--width" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["train", "--model", "debiased-sasrec", "--help"])
     printed = capsys.readouterr().out

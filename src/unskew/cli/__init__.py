@@ -4,6 +4,8 @@ functions take.
 What needs torch is imported by the verbs that need it: it takes seconds.
 """
 
+import contextlib
+import io
 import signal
 import sys
 from collections.abc import Callable
@@ -14,13 +16,13 @@ import duckdb
 import tyro
 
 from unskew.cli.data import Audit, Demo, Inspect, Prepare, Simulate
-from unskew.cli.hints import check_flags, check_words
+from unskew.cli.hints import check_flags, check_words, one_line
 from unskew.cli.measure import Compare, Evaluate
 from unskew.cli.propensity import Propensity
 from unskew.cli.runs import Models, Recommend
 from unskew.cli.shared import joined_help, messages
 from unskew.cli.train import Train, train_of
-from unskew.errors import UnskewError
+from unskew.errors import BadInput, UnskewError
 from unskew.progress import shown_on
 
 VERBS: dict[str, Callable[..., Any]] = {
@@ -52,14 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
             joined_help(kind)
         if arguments and arguments[0] in verbs:
             check_flags(arguments, verbs[arguments[0]])
-        verb = tyro.extras.subcommand_cli_from_dict(
-            verbs,
-            prog="unskew",
-            description=f"unskew {version('unskew')}: unbiased next-item recommendation from biased "
-            "interaction logs.",
-            args=arguments,
-            config=(tyro.conf.FlagCreatePairsOff,),
-        )
+        verb = _parsed(arguments, verbs)
         with shown_on(messages):
             verb.run()
     except UnskewError as error:
@@ -79,6 +74,26 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     return 0
+
+
+def _parsed(arguments: list[str], verbs: dict[str, Callable[..., Any]]) -> Any:
+    """The verb that a command line asks for. What the parser complains about in a box becomes one line."""
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.extras.subcommand_cli_from_dict(
+                verbs,
+                prog="unskew",
+                description=f"unskew {version('unskew')}: unbiased next-item recommendation from biased "
+                "interaction logs.",
+                args=arguments,
+                config=(tyro.conf.FlagCreatePairsOff,),
+            )
+    except SystemExit as left:
+        if not left.code:  # help was asked for
+            raise
+    verb = f" {arguments[0]}" if arguments and arguments[0] in verbs else ""
+    raise BadInput(f"{one_line(complaint.getvalue())}; see `unskew{verb} --help`")
 
 
 def _said_stopped() -> int:

@@ -68,3 +68,12 @@ def check_flags(arguments: list[str], verb: Any) -> None:
         if flag.startswith("--") and flag != "--" and flag.replace("_", "-") not in known:
             near = did_you_mean(flag, known)
             raise BadInput(f"unskew {arguments[0]} has no flag {flag}{near}; `unskew {arguments[0]} --help`")
+
+
+def one_line(box: str) -> str:
+    """What the parser says in its box, up to the first rule, as one sentence in our words."""
+    lines = [line.strip("│╭╰╮╯ \n") for line in box.splitlines()[1:]]
+    rule = next((place for place, line in enumerate(lines) if set(line) <= {"─"}), len(lines))
+    said = " ".join(lines[:rule]).replace(" (required)", "").removesuffix(".")
+    said = said.replace("invalid literal for int() with base 10:", "expected a whole number, found")
+    return said.replace("could not convert string to float:", "expected a number, found") or "wrong use"
