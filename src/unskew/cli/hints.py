@@ -71,9 +71,14 @@ def check_flags(arguments: list[str], verb: Any) -> None:
 
 
 def one_line(box: str) -> str:
-    """What the parser says in its box, up to the first rule, as one sentence in our words."""
-    lines = [line.strip("│╭╰╮╯ \n") for line in box.splitlines()[1:]]
-    rule = next((place for place, line in enumerate(lines) if set(line) <= {"─"}), len(lines))
-    said = " ".join(lines[:rule]).replace(" (required)", "").removesuffix(".")
+    """What the parser says in its box, above the second rule, as one sentence in our words."""
+    parts: list[list[str]] = [[]]
+    for line in box.splitlines():
+        if "──" in line or "---" in line:  # a border or a rule; without Unicode it is made of hyphens
+            parts.append([])
+        else:
+            parts[-1].append(line.strip("│| "))
+    first = next((part for part in parts if any(part)), [])
+    said = " ".join(filter(None, first)).replace(" (required)", "").removesuffix(".")
     said = said.replace("invalid literal for int() with base 10:", "expected a whole number, found")
     return said.replace("could not convert string to float:", "expected a number, found") or "wrong use"
