@@ -78,7 +78,7 @@ def one_line(box: str) -> str:
             parts.append([])
         else:
             parts[-1].append(line.strip("│| "))
-    first = next((part for part in parts if any(part)), [])
+    first = next((part for part in parts[1:] if any(part)), [])  # without Unicode, the title stands before
     said = " ".join(filter(None, first)).replace(" (required)", "").removesuffix(".")
     said = said.replace("invalid literal for int() with base 10:", "expected a whole number, found")
     return said.replace("could not convert string to float:", "expected a number, found") or "wrong use"
