@@ -23,7 +23,6 @@ import torch
 import tyro
 
 import unskew
-import unskew.models as _registered  # noqa: F401 (fills the registry)
 from unskew.models.base import build, model_named
 from unskew.ranker import Ranker, Wanted
 

@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import unskew
 from tests.command import run
 from unskew import demo
+from unskew.cli.shared import write_page
 from unskew.data.views import Sequences
 
 
@@ -135,3 +137,18 @@ def test_long_jobs_say_where_they_are(capsys, monkeypatch, data: Path) -> None:
     assert json.loads(out) == json.loads(quiet)
     assert "inspect: 1 of 7 times" in err
     assert "inspect: done in" in err
+
+
+def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypatch) -> None:
+    page = tmp_path / "page.html"
+    page.write_text("the old one")
+
+    def full(path: Path, *_: Any, **__: Any) -> None:
+        path.touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(unskew.UnskewError, match="cannot be written .No space left on device"):
+        write_page(page, "the new one")
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+    assert page.read_text() == "the old one"

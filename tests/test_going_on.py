@@ -299,7 +299,7 @@ def test_the_command_line_refits(capsys, prepared: Path, tmp_path: Path) -> None
         capsys, "train", tmp_path / "newer", "--refit", tmp_path / "p", "--out", tmp_path / "all"
     )
     assert code == 0
-    assert f"as the validation part of {tmp_path / 'p'} chose" in err
+    assert f"as {tmp_path / 'p'} has it; no part is left to evaluate this run on" in err
     assert card(tmp_path / "all")["split"]["known_items"] == 30
     chosen = card(tmp_path / "p")
     assert card(tmp_path / "all")["chosen"]["ordinary"] == chosen["chosen"]["ordinary"]

@@ -66,8 +66,8 @@ MUTANTS = [
         ),
         (
             "the next call is of the newer log, too",
-            "self._ranker.follow(log or known)",
-            "self._ranker.follow(log or self._ranker.log)",
+            "self._ranker.follow(known if log is None else log)",
+            "self._ranker.follow(self._ranker.log if log is None else log)",
         ),
         (
             "lists are of the weights before",
@@ -158,6 +158,6 @@ MUTANTS = [
             "for frame in chain([first], frames):\n                    lines",
             "for frame in frames:\n                    lines",
         ),
-        ("what is half written stays", "beside.unlink(missing_ok=True)", "pass"),
+        ("what is half written stays", "path.unlink(missing_ok=True)", "pass"),
     ),
 ]

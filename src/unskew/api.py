@@ -12,21 +12,21 @@ import numpy as np
 import pyarrow as pa
 from torch import Tensor
 
-import unskew.models as _registered  # noqa: F401 (fills the registry)
 from unskew.card import card_of, chosen_settings, settings_key, weights_of
 from unskew.config import rebuilt
-from unskew.data.held_out import Protocol, held_out, nothing_to_rank
+from unskew.data.held_out import Criterion, Protocol, held_out, nothing_to_rank
 from unskew.data.log import Log, same_ids
 from unskew.data.split import Part, Split, split
 from unskew.data.views import Ints
 from unskew.errors import BadInput
 from unskew.evaluate import CUTOFFS, Evaluation, evaluation, rank
+from unskew.memory import split_of
 from unskew.models.base import ModelConfig, Recommender, Training, model_named
 from unskew.progress import shown
 from unskew.propensity.estimators import Propensity, Unit
 from unskew.propensity.export import PARTS, part_of, propensity_tables
 from unskew.ranker import Ranker, Recommendations, Wanted
-from unskew.run import Asked, RunFolder, read_config, read_records, split_of, train
+from unskew.run import Asked, RunFolder, read_config, read_records, train
 from unskew.run import load as load_run
 from unskew.storage import check_free, save_frames
 from unskew.train import OnRecord, Trainer
@@ -240,13 +240,13 @@ class Model:
     ) -> Wanted:
         return Wanted(k, self._repeats if include_seen is None else include_seen, candidates, exclude)
 
-    def chosen_by(self, criterion: str) -> "Model":
+    def chosen_by(self, criterion: Criterion) -> "Model":
         """The same model, which recommends with the weights that another version of the validation part
         chose."""
         self._chosen_for(criterion, criterion)
         self._choose_by, self._ranker = criterion, None
         if self._trainer is not None:
-            self._trainer.choose_by = criterion  # type: ignore[assignment]
+            self._trainer.choose_by = criterion
         return self
 
     @property

@@ -1,7 +1,9 @@
 """What a stored run remembers of its log, so that it can recommend without the data: the caller's ids, each
-user's items, each item's newest users, and what the network was built for."""
+user's items, each item's newest users, and what the network was built for. And where its data is."""
 
+import os
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,9 @@ from safetensors.numpy import load_file, save_file
 
 from unskew.data.clock import Clock
 from unskew.data.log import Log, Vocabulary
-from unskew.data.split import Ids, Known, Split
+from unskew.data.split import Ids, Known, Split, Splitting, split
 from unskew.data.views import Sequences
+from unskew.errors import BadInput
 
 Write = Callable[[str, Callable[[Path], Any]], None]  # (name of the file, what writes it to a path)
 
@@ -77,3 +80,34 @@ def _remembered(memory: dict[str, NDArray[Any]], users: pa.Table, items: pa.Tabl
         audiences=audiences,
         end=int(memory["now"][0]),
     )
+
+
+# The data itself, where the run says that it is
+
+
+def log_of(config: dict[str, Any], data: str | os.PathLike[str] | None = None) -> Log:
+    """The log that a run was trained on. `data` is where the prepared folder is now, if it has moved."""
+    where = data or config["data"]
+    if not where:
+        raise BadInput(
+            "this run was trained from Python and does not know where its data is; say it with --data"
+        )
+    if data is None and not Path(where).exists():
+        raise BadInput(
+            f"{where}: the data of this run is gone or has moved; say where it is now (--data DATA; to "
+            "train, DATA itself)"
+        )
+    log = Log.open(where)
+    if log.fingerprint() != config["hash"]:
+        raise BadInput(f"{where}: not the data that this run was trained on")
+    return log
+
+
+def splitting_of(config: dict[str, Any]) -> Splitting:
+    """How the log of a run was split."""
+    return Splitting(**{**config["split"], "shares": tuple(config["split"]["shares"])})
+
+
+def split_of(config: dict[str, Any], data: str | os.PathLike[str] | None = None) -> Split:
+    """The split that a run was trained on."""
+    return split(log_of(config, data), **asdict(splitting_of(config)))

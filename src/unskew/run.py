@@ -28,10 +28,11 @@ from safetensors.torch import load_file, save_file
 from unskew.card import State, card_of, weights_of
 from unskew.config import check, rebuilt
 from unskew.data.log import Log
-from unskew.data.split import Split, split
+from unskew.data.split import Split
 from unskew.errors import BadInput, UnskewError
 from unskew.memory import described, load_memory, save_memory
 from unskew.models.base import Recommender, Training, build, model_named
+from unskew.storage import beside
 from unskew.train import METRIC, OnRecord, Store, Trainer, below
 
 FORMAT = 3
@@ -160,19 +161,16 @@ class RunFolder(Store):
 
     def replace(self, name: str, write: Callable[[Path], Any]) -> None:
         """Write a file beside its place and move it there, with the permissions of any new file."""
-        beside = self.folder / f".{name}.{os.getpid()}"
         try:
-            write(beside)
-            with beside.open("rb") as file:
-                os.fsync(file.fileno())
-            beside.chmod(0o666 & ~_umask())  # safetensors makes files that only their owner can read
-            beside.rename(self.folder / name)
+            with beside(self.folder / name) as path:
+                write(path)
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+                path.chmod(0o666 & ~_umask())  # safetensors makes files that only their owner can read
         except (OSError, SafetensorError) as error:
             reason = getattr(error, "strerror", None) or error
             kept = "the last checkpoint stays" if (self.folder / CHECKPOINT).is_file() else "nothing is lost"
             raise UnskewError(f"{self.folder / name}: writing failed ({reason}); {kept}") from error
-        finally:
-            beside.unlink(missing_ok=True)
 
 
 _locked: dict[Path, int] = {}  # open files of this process, which may go on with its own runs
@@ -195,9 +193,6 @@ def _check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> No
     for name, old, new in differences(before, now, but=("data", "hash")):
         if name not in {f"training {setting}" for setting in EXTENDABLE}:
             raise BadInput(f"{folder}: this run was begun with {name} {old}, not {new}")
-    done = max((record["round"] for record in read_records(folder) if "valid" in record), default=0)
-    if now["training"]["rounds"] < done:
-        raise BadInput(f"rounds {now['training']['rounds']}: this run has {done} already; expected more")
 
 
 def differences(
@@ -252,6 +247,10 @@ def train(
     if folder is None:
         trainer.run()
         return network, trainer
+    last = trainer.stages[-1].name if trainer.stages else ""
+    done = sum(record["stage"] == last for record in read_records(folder)) if resume else 0
+    if asked.training.rounds < done:
+        raise BadInput(f"rounds {asked.training.rounds}: this run has {done} already; expected more")
     document = asked.document(split)
     trainer.store = store = RunFolder.begin(folder, document, resume)
     store.card = lambda trainer: card_of(split, trainer, document)
@@ -312,24 +311,6 @@ def read_config(folder: Path) -> dict[str, Any]:
             f"{folder}: a run of format {config['format']}; this version reads {FORMAT}. Train it again"
         )
     return config
-
-
-def split_of(config: dict[str, Any], data: str | os.PathLike[str] | None = None) -> Split:
-    """The split that a run was trained on, from its configuration. `data` is where the prepared folder is
-    now, if it has moved."""
-    if data is None and not config["data"]:
-        raise BadInput(
-            "this run was trained from Python and does not know where its data is; say it with --data"
-        )
-    if data is None and not Path(config["data"]).exists():
-        raise BadInput(
-            f"{config['data']}: the data of this run is gone or has moved; say where it is now (--data "
-            "DATA; to train, DATA itself)"
-        )
-    log = Log.open(data or config["data"])
-    if log.fingerprint() != config["hash"]:
-        raise BadInput(f"{data or config['data']}: not the data that this run was trained on")
-    return split(log, **{**config["split"], "shares": tuple(config["split"]["shares"])})
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 
@@ -17,27 +17,33 @@ FRAMES = (".parquet", ".pq", ".csv", ".jsonl")
 
 
 @contextmanager
+def beside(target: Path) -> Iterator[Path]:
+    """A temporary path beside `target`. The file there takes the place of `target` if all goes well, and is
+    removed otherwise."""
+    path = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        yield path
+        path.rename(target)
+    finally:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
 def new_file(target: Path) -> Iterator[Path]:
-    """A temporary path to write to. The file is renamed to `target` if all goes well and removed otherwise. A
-    file that exists is never overwritten."""
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    """The same for a new file: one that exists is never overwritten, and what fails is said."""
     try:
         check_free(target)
         target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"{target}: cannot write there ({error.strerror})") from None
-    try:
-        yield beside
-        check_free(target)
-        beside.rename(target)
-    except PermissionError as error:
+        with beside(target) as path:
+            yield path
+            check_free(target)
+    except (PermissionError, NotADirectoryError, FileExistsError) as error:
         raise BadInput(f"{target}: cannot write there ({error.strerror})") from None
     except OSError as error:
         raise UnskewError(
             f"{target}: writing failed ({error.strerror or error}); nothing was written"
         ) from error
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def check_free(target: Path) -> None:

@@ -73,18 +73,11 @@ class Trainer:
         on_record: OnRecord | None = None,
         chosen: dict[str, float] | None = None,
     ) -> None:
-        self.model, self.split, self.settings, self.store, self.on_record = (
-            model,
-            split,
-            settings,
-            store,
-            on_record,
-        )
+        self.model, self.split, self.settings = model, split, settings
+        self.store, self.on_record = store, on_record
         self.stages = model.stages(settings.rounds)
         self.progress = Progress()
-        self.best: dict[
-            str, dict[str, Tensor]
-        ] = {}  # the best weights by each version of the validation part
+        self.best: dict[str, dict[str, Tensor]] = {}  # weights by each version of the validation part
         phases = {phase.name: phase for stage in self.stages for phase in stage.phases}
         self.samplers = {
             name: self._sampler(phase, place) for place, (name, phase) in enumerate(phases.items())

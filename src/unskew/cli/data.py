@@ -63,10 +63,8 @@ class Prepare(Verb):
         if negatives and "label" in log.metadata["columns"]:
             messages.print(
                 f"{negatives:,} rows have label 0: they count as shown and not clicked, and models that "
-                "compare "
-                "pairs learn from them as negatives. If they are not (views of a shop, say), leave them out "
-                "of "
-                "the file.",
+                "compare pairs learn from them as negatives. If they are something else, such as views in a "
+                "shop, leave them out of the file.",
                 soft_wrap=True,
             )
         if log.metadata["removed"]["bad_rows"]:

@@ -2,16 +2,14 @@
 
 import inspect
 import json as json_library
-import os
 import shlex
 import sys
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import tyro
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +19,7 @@ from unskew.data.split import Split, Splitting, split
 from unskew.describe.log import Inspection
 from unskew.errors import UnskewError
 from unskew.propensity.health import Health
+from unskew.storage import beside
 
 Data = Annotated[Path, tyro.conf.arg(metavar="DATA", help="A folder that `unskew prepare` made.")]
 RunArg = Annotated[Path, tyro.conf.arg(metavar="RUN", help="A folder that `unskew train` made.")]
@@ -40,7 +39,7 @@ class Verb:
     json: bool = False
     """Print one JSON document on standard output; everything else goes to standard error."""
 
-    def show(self, document: dict[str, Any], *tables: Table) -> None:
+    def show(self, document: dict[str, Any], *tables: RenderableType) -> None:
         """Print one JSON document, or the tables."""
         if self.json:
             print(json_library.dumps(document, indent=1, allow_nan=False))
@@ -80,7 +79,7 @@ def command_line() -> str:
 def inspection_table(found: Inspection | Health) -> Table:
     """All figures by group, on a wide terminal with what they mean."""
     explained = output.width >= 130  # narrower, the meanings would fold into a column of single words
-    made = table("", ("",) * (4 if explained else 3), ())
+    made = grid(("",) * (4 if explained else 3))
     made.columns[2].justify = "right"
     group = None
     for row in found.rows():
@@ -101,23 +100,20 @@ def split_of(data: Path, settings: Splitting) -> Split:
 
 def split_of_run(folder: Path, data: Path | None) -> Split:
     """The split that a run was trained on; the data must be the same, wherever it is now."""
-    from unskew.run import read_config, split_of
+    from unskew.memory import split_of
+    from unskew.run import read_config
 
     return split_of(read_config(folder), data)
 
 
 def write_page(file: Path, page: str) -> None:
     """Write an HTML page and say where it is."""
-    beside = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(page, encoding="utf-8")
-        beside.rename(file)
+        with beside(file) as path:
+            path.write_text(page, encoding="utf-8")
     except OSError as error:
         raise UnskewError(f"{file}: cannot be written ({error.strerror})") from None
-    finally:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
     messages.print(f"the page: {file}", soft_wrap=True)
 
 
@@ -135,7 +131,7 @@ def flat(facts: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def pairs(title: str, facts: dict[str, Any]) -> Table:
+def pairs(title: str, facts: dict[str, Any]) -> RenderableType:
     """A table of names and values."""
     said = {
         name.replace("_", " "): f"{value:,}" if isinstance(value, int) else str(value)
@@ -144,17 +140,18 @@ def pairs(title: str, facts: dict[str, Any]) -> Table:
     return table(title, ("", ""), said.items())
 
 
-def table(title: str, head: tuple[str, ...], rows: Any) -> Table:
-    """A table for the terminal; long words fold instead of being cut."""
-    made = Table(
-        title=Text(title) if title else None,
-        title_justify="left",
-        show_header=any(head),
-        box=None,
-        pad_edge=False,
-    )
-    for name in head:
-        made.add_column(name, overflow="fold")
+def table(title: str, head: tuple[str, ...], rows: Any) -> RenderableType:
+    """A table for the terminal, below its title. The title is not part of it, so that a narrow table does not
+    fold it."""
+    made = grid(head)
     for row in rows:
         made.add_row(*map(Text, row))
+    return Group(Text(title), made) if title else made
+
+
+def grid(head: tuple[str, ...]) -> Table:
+    """A table without rows; long words fold instead of being cut."""
+    made = Table(show_header=any(head), box=None, pad_edge=False)
+    for name in head:
+        made.add_column(name, overflow="fold")
     return made

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
-from rich.table import Table
+from rich.console import RenderableType
 from tyro.conf import OmitArgPrefixes, Positional, Suppress
 
-from unskew.cli.shared import Verb, messages, pairs, split_of, table
+from unskew.cli.shared import Verb, messages, pairs, table
 from unskew.config import names_of, rebuilt
 from unskew.data.log import Log
 from unskew.data.split import Split, Splitting, split
@@ -65,6 +65,8 @@ class Train(Verb):
     def run(self) -> None:
         import torch
 
+        from unskew.run import CHECKPOINT
+
         if self.threads is not None:
             if self.threads < 1:
                 raise BadInput(f"threads {self.threads}: expected at least 1")
@@ -83,27 +85,27 @@ class Train(Verb):
         try:
             trained, cut = self._refit(folder) if self.refit is not None else self._train(folder)
         except KeyboardInterrupt:
-            if (folder / "config.json").is_file():
-                messages.print(f"what was learned is saved; go on with `unskew train --resume {folder}`")
+            if (folder / CHECKPOINT).is_file():
+                words = f"what was learned is saved; go on with `unskew train --resume {folder}`"
+                messages.print(words, soft_wrap=True)
             raise
         self._told(trained, cut, folder)
 
     def _train(self, folder: Path) -> "tuple[Model, Split]":
         from unskew.api import Model
+        from unskew.memory import log_of
         from unskew.run import read_config, read_records
-        from unskew.run import split_of as split_of_config
 
-        before = 0
+        chosen, before = None, 0
         if self.resume is not None:
             stored, before = read_config(folder), len(read_records(folder))
             if self.model != stored["model"]:
                 raise BadInput(f"{folder}: this run was begun with model {stored['model']}, not {self.model}")
-            cut = split_of_config(stored, self.data)
-            if asdict(cut.settings) != asdict(self.splitting):
-                cut = split(cut.log, **asdict(self.splitting))
+            log, chosen = log_of(stored, self.data), stored["chosen"]
         else:
             assert self.data is not None
-            cut = split_of(self.data, self.splitting)
+            log = Log.open(self.data)
+        cut = split(log, **asdict(self.splitting))
         if not cut.rows("valid").size:
             messages.print(
                 "this split has no validation part, so nothing is chosen: training runs through all "
@@ -112,7 +114,6 @@ class Train(Verb):
                 soft_wrap=True,
             )
         made = Model(self.model, self.config, self.training)
-        chosen = read_config(folder)["chosen"] if self.resume is not None else None
         made.fit(cut, folder, self.resume is not None, self._on_record(), chosen=chosen)
         if self.resume is not None and len(made.records) == before:
             messages.print("this run has ended, so nothing was done; --rounds (and --patience) add to it")
@@ -128,9 +129,8 @@ class Train(Verb):
         chosen = [_plural(made.training.rounds, "round")] if made.records else []
         chosen += [f"{_named(name)} {_shown_value(made, name, value)}" for name, value in made.chosen.items()]
         messages.print(
-            f"trained on everything, with {', '.join(chosen) or 'nothing to choose'}, as the validation "
-            "part of "
-            f"{self.refit} chose; no part is left to evaluate this run on",
+            f"trained on everything, with {', '.join(chosen) or 'nothing to choose'}, as {self.refit} has "
+            "it; no part is left to evaluate this run on",
             soft_wrap=True,
         )
         return made, made.split
@@ -154,7 +154,7 @@ class Train(Verb):
         self.show({"run": str(folder), **said, "records": trained.records}, _shown(trained, said, title))
 
 
-def _shown(trained: "Model", said: dict[str, Any], title: str) -> Table:
+def _shown(trained: "Model", said: dict[str, Any], title: str) -> RenderableType:
     from unskew.train import METRIC
 
     rounds = [record for record in trained.records if "valid" in record]
@@ -240,13 +240,12 @@ def train_of(arguments: list[str]) -> type[Train]:
     defaults: dict[str, Any] = {"config": kind.Config(), "training": Training(**kind.recipe)}
     defaults |= {"splitting": Splitting(), "model": name}
     if run is not None and not run.startswith("-"):
+        from unskew.memory import splitting_of
         from unskew.run import read_config
 
         stored = read_config(Path(run))
         defaults |= {"config": rebuilt(kind.Config, stored["config"]), "model": stored["model"]}
-        defaults |= {"training": Training(**stored["training"])}
-        cut = {**stored["split"], "shares": tuple(stored["split"]["shares"])}
-        defaults |= {"splitting": Splitting(**cut)}
+        defaults |= {"training": Training(**stored["training"]), "splitting": splitting_of(stored)}
     elif flag_of(arguments, "--preset") is not None:
         from unskew.create import create_model
 

@@ -52,7 +52,8 @@ class Clock:
         """A number of ticks for people to read: in days, if the length of a tick is known."""
         if not span:
             return "none"
-        return f"{span:g} ticks" if self.ticks is None else f"{self.days(span):g} days"
+        number, unit = (span, "tick") if self.ticks is None else (self.days(span), "day")
+        return f"{number:g} {unit}" if number == 1 else f"{number:g} {unit}s"
 
     def ticks_in(self, duration: str) -> int:
         """The number of ticks in a duration such as 7d, 12h or 1w. If times only give an order, the duration

@@ -198,9 +198,8 @@ def borders(time: Ints, shares: NDArray[np.float64]) -> tuple[int, int]:
             return int(ordered[-1]) + 1
         at = ordered[int(wanted)]
         first, last = np.searchsorted(ordered, at, "left"), np.searchsorted(ordered, at, "right")
-        if (
-            0 < first and wanted - first <= last - wanted
-        ):  # a border before the first row would leave nothing to train on
+        # A border before the first row would leave nothing to train on.
+        if 0 < first and wanted - first <= last - wanted:
             return int(at)
         return int(ordered[last]) if last < len(ordered) else int(at) + 1
 
