@@ -4,10 +4,10 @@ by the truth.
     python benchmarks/agreement.py run [--worlds NAME ...]
     python benchmarks/agreement.py page
 
-The truth of a model is its NDCG@10 with the true preference of all items as gain, at the visits of the test
-part. A test is as good as
-the order in which it puts the models: Spearman's correlation with the truth over all of them. Each model is a
-line of results/agreement.jsonl; what is there already is not done again. The table goes into docs/truth.md.
+The truth of a model is its NDCG@10 with the true preference of all items as gain, at visits of the test part
+(`unskew.world.truth`). A test is as good as the order in which it puts the models: Spearman's correlation
+with the truth over all of them. Each model is a line of results/agreement.jsonl; what is there already is not
+done again. The table goes into docs/truth.md.
 """
 
 import json
@@ -26,20 +26,21 @@ from unskew.data.held_out import available_tests, held_out
 from unskew.describe.figures import spearman
 from unskew.metrics import ndcg
 from unskew.world.equations import Simulation
+from unskew.world.kinds import kind_named
 from unskew.world.simulate import World, simulate
-from unskew.world.theorems import true_ndcg
+from unskew.world.truth import truth
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "results" / "agreement.jsonl", ROOT / "docs" / "truth.md"
 BEGIN, END = "<!-- made by benchmarks/agreement.py -->", "<!-- end of what benchmarks/agreement.py made -->"
 VISITS, SAMPLE = 400, 3000
 
-COMMON = Simulation(users=2000, items=200, steps=100, visits=0.1, shown=10.0, drift=0.5, seed=11)
+COMMON = replace(kind_named("bias-1"), seed=11)
 WORLDS = {
-    "popularity only": replace(COMMON, history=0.0, audience=0.0),
-    "bias 0": replace(COMMON, bias=0.0),
+    "popularity only": replace(kind_named("popularity"), seed=11),
+    "bias 0": replace(kind_named("bias-0"), seed=11),
     "bias 1": COMMON,
-    "bias 2": replace(COMMON, bias=2.0),
+    "bias 2": replace(kind_named("bias-2"), seed=11),
     "bias 1, few clicks": Simulation(users=1000, items=400, steps=120, visits=0.06, shown=10.0, seed=11),
 }
 FEW, MANY = {"rounds": 2, "patience": 2}, {"rounds": 12, "patience": 4}
@@ -117,19 +118,8 @@ def measured(world: World, split: unskew.Split, name: str) -> dict[str, float]:
     rows = held_out(split, "test", "ordinary", SAMPLE).rows
     found["ordinary, past items hidden and targets put back"] = old_ndcg(network, split, rows)
     found["old resampled"] = old_ndcg(network, split, old_resampled(split))
-    user, time = visits(world, split)
-    found["truth"] = float(true_ndcg(world, network, user, time).mean())
+    found["truth"] = truth(model, world, split, VISITS, choose_by="ordinary").mean("ndcg@10")
     return {test: round(value, 6) for test, value in found.items()}
-
-
-def visits(world: World, split: unskew.Split) -> tuple[Any, Any]:
-    """Some visits of the test part, in time."""
-    log = world.log
-    asked = np.unique(np.stack([log.time, log.user.astype(np.int64)])[:, log.time >= split.valid_end], axis=1)
-    chosen = np.sort(
-        np.random.default_rng(5).choice(asked.shape[1], min(VISITS, asked.shape[1]), replace=False)
-    )
-    return asked[1, chosen], asked[0, chosen]
 
 
 # What was measured before the yardstick was mended, for comparison only

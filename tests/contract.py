@@ -45,6 +45,7 @@ TINY = {
     "dropout": 0.1,
     "hidden_ids": 0.1,
     "unsupervised_rounds": 1,
+    "sample": 300,
 }
 
 every_model = pytest.mark.parametrize("kind", MODELS.values(), ids=MODELS.keys())

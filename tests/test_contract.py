@@ -32,6 +32,8 @@ from unskew.layers import Embeddings
 from unskew.models.base import MODELS, Recommender, Training, build, model_named, parameters_of
 from unskew.models.deps import DEPS
 
+WITHOUT_EMBEDDINGS = {"popularity", "itemknn", "pulse"}
+
 
 @every_model
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -98,7 +100,7 @@ def with_embeddings(kind: type[Recommender]) -> bool:
 
 
 def test_who_has_embeddings() -> None:
-    assert {kind.name for kind in MODELS.values() if not with_embeddings(kind)} == {"popularity", "itemknn"}
+    assert {kind.name for kind in MODELS.values() if not with_embeddings(kind)} == WITHOUT_EMBEDDINGS
 
 
 @every_model
@@ -124,7 +126,7 @@ def test_rare_ids_train_evaluate_and_survive_a_trip_to_the_disk(
 
 @pytest.mark.parametrize(
     "kind",
-    [kind for kind in MODELS.values() if kind.name not in ("popularity", "itemknn")],
+    [kind for kind in MODELS.values() if kind.name not in WITHOUT_EMBEDDINGS],
     ids=lambda kind: kind.name,
 )
 @torch.no_grad()

@@ -59,33 +59,7 @@ except unskew.BadInput as error:
 """
 
 
-PULSE = """
-from pulse_model import Pulse
-check_model(Pulse, Pulse.Config(rows=300))
-split = unskew.split(unskew.read({"user": rows[0], "item": rows[1], "time": rows[2]}))
-brief = {"rows": 1000, "rounds": 3, "valid_rows": 200}
-made = unskew.create_model("pulse", brief).fit(split, sys.argv[1] + "/run", show_progress=False)
-found, popular = (
-    one.evaluate(split, sample=300, show_progress=False).mean("ndcg@10")
-    for one in (made, unskew.create_model("popularity").fit(split, show_progress=False))
-)
-assert found > 2 * popular, (found, popular)  # friends take the same things one after the other
-again = unskew.load(sys.argv[1] + "/run")
-assert again.recommend(users=[1, 2]).table.equals(made.recommend(users=[1, 2]).table)
-print("passed")
-"""
-FRIENDS = """
-random = np.random.default_rng(0)
-rows = [], [], []
-for n in range(3000):
-    group = n % 20
-    rows[0].append(5 * group + int(random.integers(5)))
-    rows[1].append(20 * (n // 400) + group if random.random() < 0.7 else int(random.integers(160)))
-    rows[2].append(10**9 + 3600 * n)
-"""
-
-
-@pytest.mark.parametrize("script", [TIMES, CATEGORIES, FRIENDS + PULSE], ids=["times", "categories", "pulse"])
+@pytest.mark.parametrize("script", [TIMES, CATEGORIES], ids=["times", "categories"])
 def test_an_own_model_is_one_file(script: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", BEGIN + script, str(tmp_path)],

@@ -157,7 +157,7 @@ def test_no_file_is_overwritten_and_none_is_half_written(
     [
         ("popularity", {}, "popularity has no propensities of pairs; debiased-popularity has"),
         ("debiased-popularity", {"propensity": "none"}, "was trained without propensities"),
-        ("debiased-popularity", {"propensity_width": 4}, "debiased-popularity is not trained by gradients"),
+        ("debiased-popularity", {"propensity": "dual"}, "debiased-popularity is not trained by gradients"),
     ],
 )
 def test_what_has_no_propensities_says_so(

@@ -1,9 +1,8 @@
-"""What a run remembers of its log: whole histories, the newest users of each item, and who is rare."""
+"""What a run remembers of its log: whole histories, whole audiences, and who is rare."""
 
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 import unskew
 from tests.conftest import random_table
@@ -14,8 +13,8 @@ from unskew.memory import described, load_memory, save_memory
 from unskew.testing import example_split
 
 
-def remembered(split: Split, audience: int | None, folder: Path) -> tuple[Log, Known]:
-    save_memory(lambda name, write: write(folder / name), split, audience)
+def remembered(split: Split, folder: Path) -> tuple[Log, Known]:
+    save_memory(lambda name, write: write(folder / name), split)
     return load_memory(folder, described(split.known))
 
 
@@ -24,17 +23,12 @@ def events(view: Sequences) -> list[list[tuple[int, int]]]:
     return [both[first:last] for first, last in zip(view.offsets, view.offsets[1:], strict=False)]
 
 
-@pytest.mark.parametrize("audience", [0, 3, None])
-def test_events(audience: int | None, tmp_path: Path) -> None:
-    """An item exists by its audience, so its newest user is kept even for models that read none."""
+def test_events(tmp_path: Path) -> None:
     split = example_split()
     log = split.log
-    there, known = remembered(split, audience, tmp_path)
+    there, known = remembered(split, tmp_path)
     assert events(there.histories) == events(log.histories)
-    kept = None if audience is None else max(audience, 1)
-    assert events(there.audiences) == [
-        whole if kept is None else whole[-kept:] for whole in events(log.audiences)
-    ]
+    assert events(there.audiences) == events(log.audiences)
     assert there.now == log.now
     assert there.audiences.existing(there.now) == log.audiences.existing(log.now)
     assert there.users.ids.equals(log.users.ids)
@@ -47,7 +41,7 @@ def test_events(audience: int | None, tmp_path: Path) -> None:
 def test_who_is_rare(tmp_path: Path) -> None:
     log = unskew.read(random_table(rows=360, users=90, items=70, times=200, negatives=0.0))
     split = unskew.split(log, min_count=3)
-    _, known = remembered(split, 3, tmp_path)
+    _, known = remembered(split, tmp_path)
     for ids, before in ((known.users, split.known.users), (known.items, split.known.items)):
         assert ids.rare is not None
         assert before.rare is not None

@@ -32,7 +32,7 @@ def tied(model: Recommender, split: unskew.Split, phase: str) -> SequenceBatch:
         key=lambda each: int(each.target_BL.sum()),
     )
     assert isinstance(made, SequenceBatch)
-    row_N, past_N, _, _ = made.targets()
+    row_N, past_N, _, _, _ = made.targets()
     place_N = made.target_BL.nonzero()[:, 1] - (made.items_BL == PAD).sum(1)[row_N]
     assert int((past_N < place_N).sum()) > 2
     return made

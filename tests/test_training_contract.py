@@ -23,7 +23,7 @@ from tests.contract import (
     tiny,
 )
 from tests.runs import CRITERIA, finite, train
-from unskew.data.batch import Batch
+from unskew.data.batch import Batch, Offset, SequenceBatch
 from unskew.data.held_out import held_out
 from unskew.evaluate import evaluation, rank
 from unskew.layers import reseed
@@ -60,8 +60,9 @@ def test_every_weighted_loss_is_a_mean_of_terms_times_weights(
     assert phases(model) or not list(model.parameters())
     for phase in phases(model):
         rows = first_batch(model, phase, split)
-        shape = rows.labels_BC.shape if isinstance(rows, Batch) else rows.items_BL.shape
-        field = "weight_BC" if isinstance(rows, Batch) else "weight_BL"
+        field = next(name for name in ("weight_BC", "weight_BL", "weight_B") if hasattr(rows, name))
+        of = {"weight_BC": "labels_BC", "weight_BL": "items_BL", "weight_B": "event_B"}[field]
+        shape = getattr(rows, of).shape
 
         def loss(weight: Tensor | None, phase: Phase = phase, rows: Any = rows, field: str = field) -> Tensor:
             reseed(5)
@@ -75,6 +76,43 @@ def test_every_weighted_loss_is_a_mean_of_terms_times_weights(
         close(loss(3 * torch.ones(shape)), 3 * plain)
         assert not torch.allclose(loss(drawn), plain * drawn.mean(), rtol=1e-4)
         close(loss(drawn) + loss(2 - drawn), 2 * plain)  # linear in the weights
+
+
+@every_model
+def test_an_offset_is_added_to_the_logits_of_every_loss(kind: type[Recommender], split: unskew.Split) -> None:
+    """None and zeros are the same to the last bit, and anything else is not. Where items are only compared,
+    what all of them have in common changes nothing."""
+    model = builder(kind)(split)
+    for phase in phases(model):
+        rows = first_batch(model, phase, split)
+
+        def loss(table: Tensor | None, phase: Phase = phase, rows: Any = rows) -> Tensor:
+            reseed(5)
+            if table is None:
+                return phase.loss(rows).detach()
+            if isinstance(rows, SequenceBatch):
+                moment = torch.zeros(rows.items_BL.shape, dtype=torch.int64)
+                return phase.loss(rows._replace(offset=Offset(moment, table[None]))).detach()
+            more = {"offset_BC": table[rows.candidates_BC]}
+            if isinstance(rows, Batch):
+                moment = torch.zeros(len(rows.user_B), dtype=torch.int64)
+                more |= {"offset": Offset(moment, table[None])}
+            return phase.loss(rows._replace(**more)).detach()
+
+        items = len(split.log.items)
+        plain, random = loss(None), torch.randn(items, generator=torch.Generator().manual_seed(0))
+        if not phase.weighted:
+            continue
+        close(loss(torch.zeros(items)), plain, 1e-6)
+        if kind.name == "cpr":  # a cycle holds every item once with each sign: exposure cancels by design
+            close(loss(random), plain, 1e-5)
+            continue
+        assert not torch.allclose(loss(random), plain, rtol=1e-4)
+        compared = loss(torch.ones(items))
+        if phase.separate or kind.name in ("gsasrec", "gru4rec"):
+            assert not torch.allclose(compared, plain, rtol=1e-4)
+        else:
+            close(compared, plain, 1e-5)
 
 
 @every_model
@@ -95,15 +133,25 @@ def test_a_unit_propensity_reproduces_the_backbone(kind: type[Recommender], spli
         assert torch.equal(mine(some(split.log)), weighted(some(split.log)))
 
 
+TREATMENTS = [
+    ("both", "dual", "clipped"),
+    ("both", "dual", "ips"),
+    ("both", "user-pro", "snips"),
+    ("weights", "item-pro", "ips"),
+    ("negatives", "item-pro", "clipped"),
+    ("offset", "item-pro", "clipped"),
+]
+
+
 @every_model
-@pytest.mark.parametrize("propensity", ["dual", "user-pro"])
-@pytest.mark.parametrize("weights", ["clipped", "ips", "snips"])
+@pytest.mark.parametrize("treatment", TREATMENTS, ids="-".join)
 def test_every_model_can_be_debiased(
-    kind: type[Recommender], propensity: str, weights: str, split: unskew.Split
+    kind: type[Recommender], treatment: tuple[str, str, str], split: unskew.Split
 ) -> None:
-    wrapped = model_named(f"debiased-{kind.name}")
+    wrapped, (how, propensity, weights) = model_named(f"debiased-{kind.name}"), treatment
     config = wrapped.Config(
         backbone=tiny(kind),
+        how=how,
         propensity=propensity,
         weights=weights,
         past_items=6,
@@ -127,7 +175,12 @@ def test_a_backbone_may_read_less_than_the_estimator(kind: type[Recommender]) ->
     short = unskew.split(unskew.read(random_table(rows=2000, users=40, items=80)))
     model = model_named(f"debiased-{kind.name}")
     config = model.Config(
-        backbone=tiny(kind, history=5, audience=4), past_items=20, past_users=25, propensity_width=8
+        backbone=tiny(kind, history=5, audience=4),
+        how="both",
+        propensity="dual",
+        past_items=20,
+        past_users=25,
+        propensity_width=8,
     )
     network = build(model, short, config)
     trainer = Trainer(network, short, Training(batch_size=256, sequences=64))

@@ -74,6 +74,7 @@ class Model:
         chosen: settings that another run's validation part chose, by their names in the model's state.
         """
         _check_is(split, Split, "a split of a log, as `unskew.split(log)` makes it")
+        self.config = model_named(self.name).settled(self.config, split)
         self._asked = Asked(self.name, self.config, self.training, split.log.folder or "", chosen)
         with shown(show_progress):
             path = None if folder is None else Path(folder)
@@ -120,6 +121,7 @@ class Model:
         seed: int = 0,
         cutoffs: tuple[int, ...] = CUTOFFS,
         choose_by: str | None = None,
+        dial: float | None = None,
         until: int | None = None,
         show_progress: bool = True,
     ) -> Evaluation:
@@ -135,6 +137,8 @@ class Model:
         cutoffs: the K of NDCG@K, HR@K and MRR@K.
         choose_by: the version of the validation part whose weights are used; by default the test's own
             version, where there is one.
+        dial: from 0 (what will be clicked) to 1 (what would be, if all items were exposed alike), for models
+            that have a dial; by default as the chosen weights have it.
         until: rank only what happened before this time.
         """
         _check_is(split, Split, "a split of a log, as `unskew.split(log)` makes it")
@@ -147,19 +151,17 @@ class Model:
         if not len(tested.rows):
             raise nothing_to_rank(split, "test", test)
         network, by = self._chosen_for(test, choose_by)
+        made = {"weights_chosen_by": by, "dial": network.dial if dial is None else dial}
         try:
             with shown(show_progress):
-                ranked = rank(network, split, tested.rows, seed, max(cutoffs))
+                ranked = rank(network, split, tested.rows, seed, max(cutoffs), dial)
         finally:
             network.load_state_dict(self._weights[self._choose_by])
         found = evaluation(split, ranked, protocol, tested, cutoffs)
         self._data = self._data or split.log.fingerprint()
-        found.about.update(weights_chosen_by=by, seed=seed, sample=sample, model=self.name)
-        found.about.update(
-            training_seed=self.training.seed,
-            data=self._data,
-            settings=settings_key(self.name, self.config, self.training),
-        )
+        made |= {"seed": seed, "sample": sample, "model": self.name, "training_seed": self.training.seed}
+        made |= {"data": self._data, "settings": settings_key(self.name, self.config, self.training)}
+        found.about.update(made)
         return found
 
     def _chosen_for(self, test: str, choose_by: str | None) -> tuple[Recommender, str]:
@@ -189,6 +191,7 @@ class Model:
         log: Log | None = None,
         candidates: Sequence[Any] | None = None,
         exclude: Sequence[Any] = (),
+        dial: float | None = None,
     ) -> Recommendations:
         """The k best items now, for users of the log or after bare histories of item ids, as a frame
         `user_id, item_id, score, rank`.
@@ -198,10 +201,11 @@ class Model:
         log: a newer log, which goes on from the one that the model was trained on; by default that one.
         candidates: the ids of the only items that can be recommended.
         exclude: the ids of items that are not recommended.
+        dial: as for `evaluate`; by default as the model has it.
         """
         if (users is None) == (histories is None):
             raise BadInput("expected users or histories, one of the two")
-        ranker, wanted = self._ranking(log), self._wanted(k, include_seen, candidates, exclude)
+        ranker, wanted = self._ranking(log), self._wanted(k, include_seen, candidates, exclude, dial)
         if users is not None:
             return ranker.for_users(users, wanted)
         assert histories is not None
@@ -215,12 +219,13 @@ class Model:
         log: Log | None = None,
         candidates: Sequence[Any] | None = None,
         exclude: Sequence[Any] = (),
+        dial: float | None = None,
         show_progress: bool = True,
     ) -> int:
         """Write the k best items of every user of the log to a file, block by block: Parquet, or CSV or JSON
         lines if its name ends with .csv or .jsonl. Returns the number of users. For the other parameters see
         `recommend`."""
-        ranker, wanted = self._ranking(log), self._wanted(k, include_seen, candidates, exclude)
+        ranker, wanted = self._ranking(log), self._wanted(k, include_seen, candidates, exclude, dial)
         with shown(show_progress):
             save_frames((found.table for found in ranker.for_everybody(wanted)), Path(file))
         return len(ranker.log.users)
@@ -235,10 +240,8 @@ class Model:
         self._ranker.follow(known if log is None else log)
         return self._ranker
 
-    def _wanted(
-        self, k: int, include_seen: bool | None, candidates: Sequence[Any] | None, exclude: Sequence[Any]
-    ) -> Wanted:
-        return Wanted(k, self._repeats if include_seen is None else include_seen, candidates, exclude)
+    def _wanted(self, k: int, include_seen: bool | None, *more: Any) -> Wanted:
+        return Wanted(k, self._repeats if include_seen is None else include_seen, *more)
 
     def chosen_by(self, criterion: Criterion) -> "Model":
         """The same model, which recommends with the weights that another version of the validation part
@@ -309,7 +312,7 @@ class Model:
         cut, document = trainer.split, self._asked.document(trainer.split)
         store = RunFolder.begin(folder, document, resume=False)
         store.card = lambda trainer: card_of(cut, trainer, document)
-        store.remember(cut, trainer.model.audience)
+        store.remember(cut)
         store.finish(trainer)
 
     def _same_ids(self, log: Log) -> None:

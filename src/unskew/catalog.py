@@ -4,17 +4,18 @@ A catalogue is made for a period of time. What does not depend on the context (v
 computed when it is made, and `scores` only combines it with each context.
 """
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from unskew.data.batch import Batch, with_candidates
 from unskew.data.log import Log
 from unskew.data.views import PAD, Ints
+from unskew.errors import BadInput
 
 CONTEXTS = 64  # contexts that are scored together: from the first to the last, only a few audiences change
 PAIRS = 1 << 16  # pairs whose hidden layers are held at once: few enough to stay in the cache
@@ -41,6 +42,45 @@ class Scorer(Protocol):
 
     def catalog(self, log: Log, first: int, last: int) -> Catalog:
         """The scores of all items at times from `first` up to `last`."""
+
+
+class Dialled(Scorer, Protocol):
+    """A scorer that knows how exposed items are, so that its scores can be turned away from the log's taste
+    or towards it."""
+
+    @property
+    def dial(self) -> float:
+        """The dial of the scores as they are."""
+
+    def log_exposure(self, log: Log, item: ArrayLike, time: ArrayLike) -> Tensor:
+        """The logarithm of how exposed each item is at each time."""
+
+
+def scores_at(
+    scorer: Scorer, catalog: Catalog, context: Batch, dials: Sequence[float | None]
+) -> list[Tensor]:
+    """The scores of all items in each context at some dials, from 0 (what will be clicked) to 1 (if all items
+    were exposed alike); None is as the scorer has it. A catalogue with a method `at_dials` does it itself."""
+    if not any(dial is not None for dial in dials):
+        scores = catalog.scores(context)
+        return [scores.clone() if place else scores for place in range(len(dials))]
+    dialled = cast(Dialled, scorer)
+    wanted = [dialled.dial if dial is None else dial for dial in dials]
+    for dial in wanted:
+        if not 0 <= dial <= 1:
+            raise BadInput(f"dial {dial}: expected from 0 to 1")
+    itself: Callable[[Batch, Sequence[float]], list[Tensor]] | None = getattr(catalog, "at_dials", None)
+    if itself is not None:
+        return itself(context, wanted)
+    return turned(dialled, catalog.scores(context), context, wanted)
+
+
+def turned(scorer: Dialled, scores: Tensor, context: Batch, dials: Sequence[float]) -> list[Tensor]:
+    """The scores of all items, as the scorer has them, at some dials."""
+    assert context.log is not None
+    items, times = np.arange(scores.shape[1]), context.times_B.numpy()
+    exposure = scorer.log_exposure(context.log, items, times[:, None])
+    return [scores - (dial - scorer.dial) * exposure for dial in dials]
 
 
 class PlainCatalog:

@@ -15,6 +15,7 @@ with which weights, is decided in `data/held_out.py`.
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
-from unskew.catalog import Scorer
+from unskew.catalog import Scorer, scores_at
 from unskew.data.batch import contexts
 from unskew.data.held_out import HeldOut, Protocol, company, effective_size
 from unskew.data.log import Log
@@ -172,14 +173,34 @@ class Ranked:
     top: NDArray[np.int32]  # the best items, (rows, largest cut-off); PAD if there are fewer
 
 
-@torch.no_grad()
-def rank(scorer: Scorer, split: Split, rows: Ints, seed: int = 0, longest: int = max(CUTOFFS)) -> Ranked:
+def rank(
+    scorer: Scorer,
+    split: Split,
+    rows: Ints,
+    seed: int = 0,
+    longest: int = max(CUTOFFS),
+    dial: float | None = None,
+) -> Ranked:
     """Rank the item of each row among all candidates at the time of the row.
 
     rows: rows of the log in order of time, as `held_out` returns them.
     seed: the seed of the 100 drawn candidates.
     longest: how many of the best items are kept for each row.
+    dial: of the scores, for models that have one; by default as the model has it.
     """
+    return rank_each(scorer, split, rows, (dial,), seed, longest)[0]
+
+
+@torch.no_grad()
+def rank_each(
+    scorer: Scorer,
+    split: Split,
+    rows: Ints,
+    dials: Sequence[float | None],
+    seed: int = 0,
+    longest: int = max(CUTOFFS),
+) -> list[Ranked]:
+    """The same at several dials, for the cost of one."""
     if not len(rows):
         raise NothingToRank("nothing to rank: this part of the test has no positives")
     log, items = split.log, len(split.log.items)
@@ -191,57 +212,69 @@ def rank(scorer: Scorer, split: Split, rows: Ints, seed: int = 0, longest: int =
     existing = log.audiences.existing(time)
     spare = np.random.default_rng([seed, 11]).random((len(rows), SPARE * NEGATIVES), np.float32)
     with_row, with_item = company(split, rows)
-    found = Ranked(
-        rows=rows,
-        full=np.empty(len(rows)),
-        uniform=np.empty(len(rows)),
-        shown=np.empty(len(rows)),
-        company=np.bincount(with_row, minlength=len(rows)),
-        score=np.empty(len(rows), np.float32),
-        negatives=np.empty((len(rows), NEGATIVES), np.float32),
-        top=np.empty((len(rows), min(longest, items)), np.int32),
-    )
+    ranked = [
+        Ranked(
+            rows=rows,
+            full=np.empty(len(rows)),
+            uniform=np.empty(len(rows)),
+            shown=np.empty(len(rows)),
+            company=np.bincount(with_row, minlength=len(rows)),
+            score=np.empty(len(rows), np.float32),
+            negatives=np.empty((len(rows), NEGATIVES), np.float32),
+            top=np.empty((len(rows), min(longest, items)), np.int32),
+        )
+        for _ in dials
+    ]
     catalog = scorer.catalog(log, int(time[0]), int(time[-1]) + 1)
     with progress("rank", len(rows)) as job:
         for first in range(0, len(rows), BLOCK):
             part = slice(first, first + BLOCK)
-            scores = catalog.scores(contexts(log, user[part], time[part], scorer.history)).numpy()
-            if not np.isfinite(scores).all():
-                raise UnskewError(
-                    "a score is not finite (nan or inf): the model has diverged; try a smaller learning rate"
-                )
-            here, target = np.arange(len(scores)), item[part]
-            mine = scores[here, target].copy()
-            here_with = slice(*np.searchsorted(with_row, [first, first + len(here)]))
-            found.shown[part] = _rank_in_visit(
-                scores, mine, with_row[here_with] - first, with_item[here_with]
-            )
-            _hide(scores, split, user[part], time[part], existing[part])
-            if not np.array_equal(scores[here, target], mine):
-                raise BadInput(
-                    "a row's item is no candidate at its time: rank only rows that `held_out` gives"
-                )
-            found.full[part] = _rank_among(scores, mine)
-            found.score[part] = mine
-            found.top[part] = _best(scores, found.top.shape[1])
-            drawn = (spare[part] * existing[part, None]).astype(np.int64)
-            others = np.take_along_axis(scores, drawn, 1)
-            others[drawn == target[:, None]] = -np.inf
-            others[np.cumsum(others > -np.inf, axis=1) > NEGATIVES] = -np.inf
-            # If most of the drawn items are no candidates, because the user has had them, too few are left.
-            # Then the same random numbers draw among the remaining candidates.
-            for short in np.flatnonzero((others > -np.inf).sum(1) < NEGATIVES):
-                left = np.flatnonzero((scores[short] > -np.inf) & (np.arange(items) != target[short]))
-                if len(left):
-                    others[short, :NEGATIVES] = scores[
-                        short, left[(spare[first + short, :NEGATIVES] * len(left)).astype(np.int64)]
-                    ]
-                    others[short, NEGATIVES:] = -np.inf
-            others = -np.partition(-others, NEGATIVES - 1, axis=1)[:, :NEGATIVES]
-            found.negatives[part] = others
-            found.uniform[part] = _rank_among(np.concatenate([mine[:, None], others], axis=1), mine)
-            job.advance(len(here))
-    return found
+            context = contexts(log, user[part], time[part], scorer.history)
+            here_with = slice(*np.searchsorted(with_row, [first, first + len(context.user_B)]))
+            beside = with_row[here_with] - first, with_item[here_with]
+            for found, scored in zip(ranked, scores_at(scorer, catalog, context, dials), strict=True):
+                scores, target = scored.numpy(), item[part]
+                if not np.isfinite(scores).all():
+                    raise UnskewError(
+                        "a score is not finite (nan or inf): the model has diverged; try a smaller learning "
+                        "rate"
+                    )
+                here = np.arange(len(scores))
+                mine = scores[here, target].copy()
+                found.shown[part] = _rank_in_visit(scores, mine, *beside)
+                _hide(scores, split, user[part], time[part], existing[part])
+                if not np.array_equal(scores[here, target], mine):
+                    raise BadInput(
+                        "a row's item is no candidate at its time: rank only rows that `held_out` gives"
+                    )
+                found.full[part] = _rank_among(scores, mine)
+                found.score[part] = mine
+                found.top[part] = _best(scores, found.top.shape[1])
+                others = _drawn(scores, target, spare[part], existing[part])
+                found.negatives[part] = others
+                found.uniform[part] = _rank_among(np.concatenate([mine[:, None], others], axis=1), mine)
+            job.advance(len(context.user_B))
+    return ranked
+
+
+def _drawn(
+    scores: NDArray[np.float32], target: Ints, spare: NDArray[np.float32], existing: Ints
+) -> NDArray[np.float32]:
+    """The scores of the 100 drawn candidates of each row, best first; -inf if there are fewer."""
+    drawn = (spare * existing[:, None]).astype(np.int64)
+    others = np.take_along_axis(scores, drawn, 1)
+    others[drawn == target[:, None]] = -np.inf
+    others[np.cumsum(others > -np.inf, axis=1) > NEGATIVES] = -np.inf
+    # If most of the drawn items are no candidates, because the user has had them, too few are left. Then the
+    # same random numbers draw among the remaining candidates.
+    for short in np.flatnonzero((others > -np.inf).sum(1) < NEGATIVES):
+        left = np.flatnonzero((scores[short] > -np.inf) & (np.arange(scores.shape[1]) != target[short]))
+        if len(left):
+            others[short, :NEGATIVES] = scores[
+                short, left[(spare[short, :NEGATIVES] * len(left)).astype(np.int64)]
+            ]
+            others[short, NEGATIVES:] = -np.inf
+    return -np.partition(-others, NEGATIVES - 1, axis=1)[:, :NEGATIVES]
 
 
 def _hide(scores: NDArray[np.float32], split: Split, user: Ints, time: Ints, existing: Ints) -> None:

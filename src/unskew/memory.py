@@ -1,5 +1,5 @@
 """What a stored run remembers of its log, so that it can recommend without the data: the caller's ids, each
-user's items, each item's newest users, and what the network was built for. And where its data is."""
+user's items, each item's users, and what the network was built for. And where its data is."""
 
 import os
 from collections.abc import Callable
@@ -23,13 +23,12 @@ from unskew.errors import BadInput
 Write = Callable[[str, Callable[[Path], Any]], None]  # (name of the file, what writes it to a path)
 
 
-def save_memory(write: Write, split: Split, audience: int | None) -> None:
-    """Write ids and newest events. `audience` is how many users of an item the model reads; None is all."""
+def save_memory(write: Write, split: Split) -> None:
+    """Write ids and all positive events, in both views."""
     log = split.log
     arrays: dict[str, NDArray[Any]] = {"now": np.array([log.now])}
-    newest = audience if audience is None else max(audience, 1)  # an item exists by its audience, read or not
-    for name, view, most in (("history", log.histories, None), ("audience", log.audiences, newest)):
-        start, end = view.before(np.arange(len(view)), log.now, most)
+    for name, view in (("history", log.histories), ("audience", log.audiences)):
+        start, end = view.before(np.arange(len(view)), log.now)
         _, places = view.flat(start, end)
         arrays |= {f"{name}_ids": view.ids[places], f"{name}_times": view.times[places]}
         arrays |= {f"{name}_offsets": np.concatenate([[0], np.cumsum(end - start)])}

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unskew.catalog import Catalog
+from unskew.catalog import Catalog, scores_at
 from unskew.data.batch import contexts_of
 from unskew.data.log import Log
 from unskew.data.views import PAD, Ints, Sequences, offsets_of
@@ -62,12 +62,15 @@ class Wanted:
     include_seen: whether items of the history can be recommended again.
     candidates: the only items that can be recommended, by their ids; all items if None.
     exclude: items that are not recommended, by their ids.
+    dial: from 0 (what will be clicked) to 1 (what would be, if all items were exposed alike), for models that
+        have a dial; by default as the model has it.
     """
 
     k: int = 10
     include_seen: bool = False
     candidates: Sequence[Any] | None = None
     exclude: Sequence[Any] = ()
+    dial: float | None = None
 
 
 class Ranker:
@@ -147,7 +150,8 @@ class Ranker:
             here = slice(first, first + BLOCK)
             times = np.full(len(user[here]), now)
             context = contexts_of(log, user[here], times, past, owner[here], self.model.history)
-            scores = self._catalog.scores(context).masked_fill(hidden, -torch.inf)
+            scores = scores_at(self.model, self._catalog, context, (wanted.dial,))[0]
+            scores = scores.masked_fill(hidden, -torch.inf)
             if not wanted.include_seen:
                 row, place = past.flat(*past.before(owner[here], now))
                 seen = torch.from_numpy(past.ids[place].astype(np.int64))

@@ -15,7 +15,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -131,10 +131,9 @@ class RunFolder(Store):
         self.replace(CHECKPOINT, lambda path: save_file(_contiguous(tensors), path, words))
         self._last = time.monotonic()
 
-    def remember(self, split: Split, audience: int | None) -> None:
-        """Write what recommending needs of the log; `audience` is how many users of an item the model
-        reads."""
-        save_memory(self.replace, split, audience)
+    def remember(self, split: Split) -> None:
+        """Write what recommending needs of the log."""
+        save_memory(self.replace, split)
 
     # The end
 
@@ -240,6 +239,7 @@ def train(
     kind = model_named(asked.model)
     check(asked.config)
     check(asked.training)
+    asked = replace(asked, config=kind.settled(asked.config, split))
     torch.manual_seed(asked.training.seed)
     network = build(kind, split, asked.config)
     # Made before the folder: what the trainer refuses leaves no folder behind.
@@ -258,7 +258,7 @@ def train(
         if store.finished(document["training"]):
             _recall(trainer, folder)
             return network.eval(), trainer
-        store.remember(split, network.audience)
+        store.remember(split)
         trainer.run()
         store.finish(trainer)
     finally:

@@ -10,8 +10,9 @@ import json
 import math
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from unskew.data.held_out import Criterion, criteria_of, held_out
 from unskew.data.samplers import BatchSource, Sampler, Sampling, SequenceSampler
 from unskew.data.split import Split
 from unskew.errors import BadInput, UnskewError
-from unskew.evaluate import evaluation, rank
+from unskew.evaluate import evaluation, rank_each
 from unskew.interrupts import Interrupts
 from unskew.layers import is_real, reseed
 from unskew.models.base import Phase, Recommender, Stage, Training
@@ -105,7 +106,7 @@ class Trainer:
         settings, model = self.settings, self.model
         seed = settings.seed * 1000 + place
         if callable(phase.batches):
-            return phase.batches(self.split, seed)
+            return phase.batches(self.split, seed, settings.batch_size)
         history, audience = phase.past or (model.history, model.audience)
         if phase.batches == "sequences":
             return SequenceSampler(self.split, settings.sequences, seed, history, audience)
@@ -216,6 +217,8 @@ class Trainer:
         for criterion, metrics in valid.items():
             if metrics[METRIC] > at.best.get(criterion, -math.inf):
                 at.best[criterion], at.best_round[criterion] = metrics[METRIC], number
+                if "dial" in metrics:
+                    self.model.turn(metrics["dial"])
                 self.best[criterion] = {
                     name: value.detach().clone() for name, value in self.model.state_dict().items()
                 }
@@ -288,13 +291,17 @@ class Trainer:
         return rows
 
     def _validate(self) -> dict[str, dict[str, float]]:
-        """Metrics by each version of the validation part: one ranking serves all of them."""
-        ranked = rank(self.model.eval(), self.split, self.valid.rows, self.settings.seed)
+        """Metrics by each version of the validation part: one ranking serves all of them. For a model with
+        several dials, they are those at the best one, and `dial` says which that is."""
+        model = self.model.eval()
+        dials: Sequence[float | None] = model.dials or (None,)
+        ranked = rank_each(model, self.split, self.valid.rows, dials, self.settings.seed)
         found: dict[str, dict[str, float]] = {}
-        for name, tested in self.criteria.items():
-            metrics = evaluation(self.split, ranked, "full", tested, segmented=False).metrics()
-            if not math.isnan(metrics[METRIC]):
+        for (dial, each), (name, tested) in product(zip(dials, ranked, strict=True), self.criteria.items()):
+            metrics = evaluation(self.split, each, "full", tested, segmented=False).metrics()
+            if metrics[METRIC] > found.get(name, {}).get(METRIC, -math.inf):  # which nan is not
                 found[name] = {metric: round(value, 6) for metric, value in metrics.items()}
+                found[name] |= {} if dial is None else {"dial": dial}
         return found
 
     def _save(self, record: dict[str, Any] | None = None) -> None:

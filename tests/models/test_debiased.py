@@ -16,8 +16,9 @@ from unskew.data.batch import Batch, SequenceBatch, batch_of_rows
 from unskew.data.samplers import Sampler
 from unskew.layers import is_real
 from unskew.models.base import MODELS, Phase, Training, build, model_named
-from unskew.models.debiased import ROWS, Debiased
+from unskew.models.debiased import Debiased
 from unskew.propensity.estimators import Frequency
+from unskew.propensity.treatment import ROWS
 from unskew.train import Trainer
 
 SHORT = Training(rounds=2, batch_size=128, sequences=16, valid_rows=50, learning_rate=0.01)
@@ -43,7 +44,7 @@ def debiased(
     torch.manual_seed(0)
     kind = model_named(f"debiased-{backbone}")
     config = kind.Config(
-        backbone=tiny(MODELS[backbone], dropout=0.0, **more or {}), **{"clip": CLIP} | READS | weighting
+        backbone=tiny(MODELS[backbone], dropout=0.0, **more or {}), **{"how": "both", "propensity": "dual", "clip": CLIP} | READS | weighting
     )
     made = build(kind, split, config)
     assert isinstance(made, Debiased)
@@ -62,7 +63,7 @@ def weighed(model: Debiased, split: unskew.Split, name: str) -> list[tuple[Any, 
         given.append(weight)
         return torch.zeros(())
 
-    phase = model._weighted(Phase(its.name, its.batches, spy, its.parameters))
+    phase = model._treated(Phase(its.name, its.batches, spy, its.parameters))
     sampler = Trainer(model, split, SHORT).samplers[name]
     return [(batch, (phase.loss(batch), given[-1])[1]) for batch in sampler.epoch()]
 
@@ -210,7 +211,7 @@ def test_ips_has_mean_one_over_the_training_positives_and_one_scale_for_all_batc
 def test_a_common_factor_of_all_propensities_changes_nothing_with_ips(backbone: str) -> None:
     """A half is exact in floating point, and so is all that follows from it."""
     kind = model_named(f"debiased-{backbone}")
-    config = kind.Config(backbone=tiny(MODELS[backbone]), propensity="logged", weights="ips")
+    config = kind.Config(backbone=tiny(MODELS[backbone]), how="both", propensity="logged", weights="ips")
     found = {scale: train(with_propensities(scale), kind.name, config, SHORT)[1] for scale in (1.0, 0.5, 0.3)}
     plain = train(with_propensities(), backbone, tiny(MODELS[backbone]), SHORT)[1]
     for criterion in ("ordinary", "balanced"):

@@ -175,7 +175,7 @@ def test_every_ablation_builds_and_takes_a_step(split: unskew.Split, name: str) 
         ABLATIONS[name],
         history=HISTORY,
         audience=AUDIENCE,
-        **{k: v for k, v in TINY.items() if k != "unsupervised_rounds"},
+        **{k: v for k, v in TINY.items() if k not in ("unsupervised_rounds", "sample")},
     )
     model = build(DEPS, split, config).train()
     assert model.reached() == {key for key, _ in model.named_parameters()}
@@ -243,6 +243,7 @@ def test_what_the_ablations_leave_out(split: unskew.Split) -> None:
         kept[name] = reads_history, reads_audience, "+".join(views), phases["propensity"], phases["masked"]
     assert kept == {
         "deps": (True, True, "item+user", 2, 1),
+        "working": (True, True, "item", 0, 1),
         "without-ips": (True, True, "", 0, 1),
         "item-view": (True, True, "item", 2, 1),
         "user-view": (True, True, "user", 2, 1),

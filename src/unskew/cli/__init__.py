@@ -22,6 +22,7 @@ from unskew.cli.propensity import Propensity
 from unskew.cli.runs import Models, Recommend
 from unskew.cli.shared import joined_help, messages
 from unskew.cli.train import Train, train_of
+from unskew.cli.truth import Truth, simulate_of
 from unskew.errors import BadInput, UnskewError
 from unskew.progress import shown_on
 
@@ -33,6 +34,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "train": Train,
     "evaluate": Evaluate,
     "compare": Compare,
+    "truth": Truth,
     "recommend": Recommend,
     "propensity": Propensity,
     "models": Models,
@@ -50,6 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         check_words(arguments, VERBS)
         verbs = VERBS | ({"train": train_of(arguments)} if arguments[:1] == ["train"] else {})
+        verbs |= {"simulate": simulate_of(arguments)} if arguments[:1] == ["simulate"] else {}
         for kind in verbs.values():
             joined_help(kind)
         if arguments and arguments[0] in verbs:

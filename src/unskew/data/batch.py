@@ -72,6 +72,29 @@ def as_prefixes(ids_BL: Tensor, times_BL: Tensor | None = None) -> Prefixes:
     return Prefixes(ids_BL.gather(1, order_BL), torch.arange(len(ids_BL)), is_real.sum(1), times_WL)
 
 
+class Offset(NamedTuple):
+    """What is added to the logits of all items while training, as `debiased-NAME` asks for it: a row of
+    numbers per moment, and for each context the newest moment that is not after it."""
+
+    moment_N: Tensor  # in the shape of the contexts, (N,) or (B, L)
+    table_MV: Tensor  # for each moment, the offset of each item
+
+    def of(self, ids: Tensor) -> Tensor:
+        """The offsets of some ids, one or more for each context; the first axis is that of the contexts."""
+        return self.table_MV[self.moment_N.view(-1, *[1] * (ids.ndim - 1)), ids]
+
+    def among(self, ids_V: Tensor) -> "Offset":
+        """The same for some of the items."""
+        return Offset(self.moment_N, self.table_MV[:, ids_V])
+
+    def beside(self, states_ND: Tensor, vectors_VD: Tensor) -> tuple[Tensor, Tensor]:
+        """States and vectors with one more dimension per moment, so that their products are larger by the
+        offsets."""
+        which_NM = torch.nn.functional.one_hot(self.moment_N, len(self.table_MV)).to(states_ND.dtype)
+        offsets_VM = self.table_MV[:, : len(vectors_VD)].T
+        return torch.cat([states_ND, which_NM], dim=1), torch.cat([vectors_VD, offsets_VM], dim=1)
+
+
 class Batch(NamedTuple):
     """Contexts (a user at a time) and their candidates, with everything that a model may know of them.
 
@@ -93,6 +116,8 @@ class Batch(NamedTuple):
     item_features: Features = NO_FEATURES
     logged_BC: Tensor | None = None  # the log's own propensities, where it has them and nothing is sampled
     weight_BC: Tensor | None = None  # what a propensity makes of each pair; every loss multiplies by it
+    offset_BC: Tensor | None = None  # what it adds to each logit; every loss of candidates adds it
+    offset: Offset | None = None  # the same for losses among all items
     epoch: int = 0  # of the sampler that made it: a curriculum goes by it
     shared: tuple[Prefixes, Prefixes] | None = None
     log: Log | None = None  # that it was made from, for models that read more of its past than is here
@@ -108,6 +133,10 @@ class Batch(NamedTuple):
         if self.shared is not None:
             return self.shared[1]
         return as_prefixes(self.audience_AM, self.audience_times_AM)
+
+    def with_offset(self, logits_BC: Tensor) -> Tensor:
+        """The logits of the candidates as a loss sees them."""
+        return logits_BC if self.offset_BC is None else logits_BC + self.offset_BC
 
     def part(self, rows: slice) -> "Batch":
         """Some contexts of a batch without candidates."""
@@ -292,20 +321,28 @@ class SequenceBatch(NamedTuple):
     user_features: Features = NO_FEATURES
     item_features: Features = NO_FEATURES
     weight_BL: Tensor | None = None  # what a propensity makes of each event; every loss multiplies by it
+    offset: Offset | None = None  # what it adds to the logits of all items at each event; every loss adds it
     epoch: int = 0
 
     def targets(self) -> "Targets":
         """The events to be predicted, one after the other."""
         wanted_BL = self.target_BL
         weight_N = None if self.weight_BL is None else self.weight_BL[wanted_BL]
-        return Targets(wanted_BL.nonzero()[:, 0], self.past_BL[wanted_BL], self.items_BL[wanted_BL], weight_N)
+        offset = self.offset_of(wanted_BL)
+        past_N, id_N = self.past_BL[wanted_BL], self.items_BL[wanted_BL]
+        return Targets(wanted_BL.nonzero()[:, 0], past_N, id_N, weight_N, offset)
+
+    def offset_of(self, wanted_BL: Tensor) -> Offset | None:
+        """The offsets at some of the events, one after the other."""
+        return None if self.offset is None else self.offset._replace(moment_N=self.offset.moment_N[wanted_BL])
 
 
 class Targets(NamedTuple):
-    """N events to be predicted: the row of each, how many events of that row are before it, its id, and its
-    weight."""
+    """N events to be predicted: the row of each, how many events of that row are before it, its id, its
+    weight, and the offsets of all items at it."""
 
     row_N: Tensor
     past_N: Tensor
     id_N: Tensor
     weight_N: Tensor | None
+    offset: Offset | None

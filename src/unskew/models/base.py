@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from unskew.catalog import Catalog, DotCatalog, PlainCatalog
 from unskew.config import AtLeast0, AtLeast1, NotNegative, Positive, did_you_mean
-from unskew.data.batch import Batch, SequenceBatch
+from unskew.data.batch import Batch, Offset, SequenceBatch
 from unskew.data.held_out import Criterion
 from unskew.data.log import Log
 from unskew.data.negatives import Drawing, uniform_negatives
@@ -54,7 +55,7 @@ def adam(
 
 # What `Phase.batches` may be.
 Kind = Literal["pairs", "positives", "prefixes", "histories", "sequences"]
-Batches = Kind | Callable[[Split, int], BatchSource]
+Batches = Kind | Callable[[Split, int, int], BatchSource]
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,9 @@ class Phase:
     """One kind of training epoch: which batches it reads, which loss it has, which parameters it changes.
 
     name: the name of the phase in the records of a run.
-    batches: what the loss is given: one of these kinds, or whatever a function of a split and a seed makes.
+    batches: what the loss is given: one of these kinds, or whatever a function of a split, a seed and a batch
+        size makes. A batch of one's own is a NamedTuple; if its terms may be weighted, it has the fields
+        `event_B`, `times_B`, `candidates_BC`, `weight_B` and `offset_BC`, as that of Pulse has.
         `pairs`      rows of the log, clicked or not, with sampled negatives if the log has few (Batch)
         `positives`  only the clicked rows, each with as many negatives as the phase asks for (Batch)
         `prefixes`   as `pairs`, but user by user: every history and every audience is a prefix of a row that
@@ -76,6 +79,8 @@ class Phase:
     drawing: how negatives are drawn.
     optimizer: makes the optimizer from parameters, learning rate and weight decay.
     weighted: whether its terms are observed pairs, which may be weighted by a propensity.
+    separate: whether each candidate has a term of its own, with its own weight; by default so for `pairs` and
+        `prefixes`. Other losses compare candidates, and only the positive has a weight.
     past: how many past items and past users its batches hold at most; by default as many as the model reads.
     """
 
@@ -88,7 +93,12 @@ class Phase:
     drawing: Drawing = uniform_negatives
     optimizer: Callable[[Iterable[nn.Parameter], float, float], torch.optim.Optimizer] = adam
     weighted: bool = True
+    separate: bool | None = None
     past: tuple[int, int | None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.separate is None:
+            object.__setattr__(self, "separate", self.batches in ("pairs", "prefixes"))
 
 
 @dataclass(frozen=True)
@@ -172,6 +182,12 @@ class Recommender(nn.Module, ABC):
         super().__init__()
         self.config = config
 
+    @classmethod
+    def settled(cls, config: Any, split: Split) -> Any:
+        """The settings with everything chosen that depends on what the log holds. `config` is one of this
+        model's; what is settled stays as it is."""
+        return config
+
     @abstractmethod
     def forward(self, batch: Batch) -> Tensor:
         """The logits of each candidate in each context, (B, C). It must not read the labels of the batch."""
@@ -216,6 +232,30 @@ class Recommender(nn.Module, ABC):
         something faster that gives the same scores as `forward`."""
         return PlainCatalog(self.forward, log, self.audience)
 
+    @property
+    def dial(self) -> float:
+        """The dial of the scores that `forward` gives: with 0 they say what will be clicked in a log like
+        this one, with 1 what would be clicked if every item were exposed alike. In between, and for any
+        model, scores = those at 0 - dial * log exposure."""
+        return 0.0
+
+    @property
+    def dials(self) -> tuple[float, ...]:
+        """The dials that the validation part chooses from; none for models whose dial is not chosen."""
+        return ()
+
+    def turn(self, dial: float) -> None:
+        """Keep another dial, for models that have `dials` to choose from."""
+        raise NotImplementedError(f"{self.name} has no dial to choose")
+
+    def log_exposure(self, log: Log, item: ArrayLike, time: ArrayLike) -> Tensor:
+        """The logarithm of how exposed each item is at each time, whoever asks, up to a constant per time.
+        The two are broadcast. Models that do not know it have no dial."""
+        raise BadInput(
+            f"{self.name} does not know how exposed an item is, so it has no dial: pulse has one, and so has "
+            f"debiased-{self.name} with an estimator of exposure"
+        )
+
     def statistics(self, batch: Batch) -> dict[str, float]:
         """Numbers about the model for the record of a round, beside its losses. The batch is a fixed sample
         of training pairs."""
@@ -229,7 +269,7 @@ class Recommender(nn.Module, ABC):
 
 def build(kind: type[M], split: Split, config: ModelConfig) -> M:
     """A new model of this kind, built for a split and ready to be trained on it."""
-    network = kind(split.known, config)
+    network = kind(split.known, kind.settled(config, split))
     network.measure(split)
     return network
 
@@ -325,11 +365,16 @@ class NextItem(DotProduct):
     def next_item_loss(self, batch: SequenceBatch) -> Tensor:
         """The mean loss of each event given those strictly before it. One pass gives the states of all
         prefixes."""
-        row_N, past_N, target_N, weight_N = batch.targets()
+        row_N, past_N, target_N, weight_N, offset = batch.targets()
         states_BLD = self.states(batch.user_B, read_before(batch.items_BL, past_N))
-        return self.loss_of(states_BLD[row_N, past_N], target_N, weight_N)
+        return self.loss_of(states_BLD[row_N, past_N], target_N, weight_N, offset)
 
-    def loss_of(self, states_ND: Tensor, targets_N: Tensor, weight_N: Tensor | None) -> Tensor:
+    def loss_of(
+        self, states_ND: Tensor, targets_N: Tensor, weight_N: Tensor | None, offset: Offset | None = None
+    ) -> Tensor:
         """The weighted mean loss of targets, given the states before them: cross-entropy among all items,
-        unless overridden."""
-        return cross_entropy(states_ND, self.items.table(), targets_N, weight_N) / max(len(targets_N), 1)
+        unless overridden. The offset is added to the logits."""
+        vectors_VD = self.items.table()
+        if offset is not None:
+            states_ND, vectors_VD = offset.beside(states_ND, vectors_VD)
+        return cross_entropy(states_ND, vectors_VD, targets_N, weight_N) / max(len(targets_N), 1)

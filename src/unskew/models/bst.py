@@ -139,7 +139,7 @@ class BST(Recommender, name="bst", paper="Chen et al., Behavior Sequence Transfo
 
     def click_loss(self, batch: Batch) -> Tensor:
         """The binary cross-entropy of clicks."""
-        return click_loss(self(batch), batch.labels_BC, batch.weight_BC)
+        return click_loss(batch.with_offset(self(batch)), batch.labels_BC, batch.weight_BC)
 
 
 class Past(NamedTuple):

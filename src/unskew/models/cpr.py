@@ -105,7 +105,7 @@ class CPR(
 
     def cross_loss(self, batch: Batch) -> Tensor:
         """The mean loss l of the cycles that are trained on."""
-        scores_BC = self(batch)
+        scores_BC = batch.with_offset(self(batch))
         gaps_B, crossed_B = scores_BC[:, 0] - scores_BC[:, 1], batch.labels_BC[:, 1]
         weight_B = torch.ones(len(gaps_B)) if batch.weight_BC is None else batch.weight_BC[:, 0]
         g, weight = [], []

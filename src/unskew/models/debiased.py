@@ -1,55 +1,70 @@
-"""Any recommender, debiased: the paper's claim that its weights fit every backbone (Table model-agnostic).
+"""Any recommender, debiased: `debiased-gru4rec` is GRU4Rec with its own loss, in which a propensity says how
+likely each item, or each pair, was to be observed.
 
-`debiased-gru4rec` is GRU4Rec with its own loss, in which each pair is weighted by the inverse of how likely
-it was to be observed. Stage 1 estimates this likelihood; stage 2 alternates between the estimator and the
-backbone. If the backbone is trained on whole histories, every event has one weight, which is computed once
-after each epoch of the estimator.
+`how` says what the loss makes of it (`unskew.propensity.treatment` has the equations), `propensity` how it is
+estimated. With `auto`, both are chosen by what the log holds:
 
-    ips      w = alpha / P(i, h_u) + (1 - alpha) / P(u, h_i), divided by its mean in training
-             unbiased with the true propensities; the variance has no bound
-    clipped  the same with max(P, M) instead of P, times M
-             the bias grows with M; the variance is at most (1/M - 1) delta^2 per pair before the factor M
-    snips    the clipped weights, divided by their mean in the batch
-             a bias of order 1/n for n pairs; the scale of the loss does not change
+    the log has impressions    propensity `exposure`; `weights` of power 1/2 for losses of single pairs
+    the log has clicks alone   propensity `power`; `negatives` for losses of single pairs
+    either                     `offset` for losses that compare items: softmax, BPR
+
+The preset `paper` is the paper's claim that its weights fit every backbone (Table model-agnostic): two GRUs,
+both sides weighted. Its stage 1 trains the estimator; stage 2 alternates between estimator and backbone. For
+the weights, `scale` is one of
+
+    clipped    w = alpha / max(P(i, h_u), M) + (1 - alpha) / max(P(u, h_i), M), times M
+               the bias grows with M; the variance is at most (1/M - 1) delta^2 per pair before the factor M
+    ips        the same with P instead of max(P, M), divided by its mean in training
+               unbiased with the true propensities; the variance has no bound
+    snips      the clipped weights, divided by their mean in the batch
+               a bias of order 1/n for n pairs; the scale of the loss does not change
 
     P(i, h_u)  the propensity of the item given the user's history (the item view); alpha is its weight
     P(u, h_i)  the propensity of the user given the item's audience (the user view)
     M          the clip, the lower bound of propensities
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, make_dataclass, replace
 from functools import cache
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from unskew.catalog import Catalog
-from unskew.config import AtLeast0, AtLeast1, Probability, Share
-from unskew.data.batch import Batch, SequenceBatch, batch_of_rows
+from unskew.catalog import Catalog, scores_at, turned
+from unskew.config import AtLeast0, AtLeast1, NotNegative, Probability, Share
+from unskew.data.batch import Batch, SequenceBatch
 from unskew.data.held_out import Criterion
 from unskew.data.log import Log
 from unskew.data.split import Known, Split
-from unskew.data.views import AUDIENCE, HISTORY, Ints
-from unskew.layers import Embeddings
+from unskew.data.views import AUDIENCE, HISTORY
 from unskew.models.base import FAMILIES, ModelConfig, Phase, Recommender, Stage, parameters_of
-from unskew.propensity.estimators import DualGRU, Estimator, estimator
+from unskew.propensity.estimators import DualGRU, Needs, estimator, estimator_named
+from unskew.propensity.treatment import How, Scale, Treatment, settle
 
 LEAST = 1e-9  # the clip of `ips`, only so that nothing is divided by zero
-ROWS = 2048  # rows whose weights are computed together
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weighting(ModelConfig):
-    """How the pairs in the backbone's loss are weighted."""
+    """How propensities are estimated, and what the backbone's loss makes of them."""
 
-    propensity: Estimator = "dual"
-    """How the propensity P(o = 1) is estimated: by two GRUs (`dual`), by one of them (`item`, `user`), by
-    frequencies (the three `-pro`), as logged (`logged`), or not at all (`none`)."""
-    weights: Literal["clipped", "ips", "snips"] = "clipped"
-    """How pairs are weighted: by clipped inverse propensities (`clipped`), by plain ones (`ips`), or by
-    clipped ones divided by their mean in the batch (`snips`)."""
+    how: How = "auto"
+    """What the loss makes of a propensity: it is added to the logits while training (`offset`), sampled
+    negatives are weighted by it (`negatives`), observed pairs by its inverse (`weights`), or observed pairs
+    and sampled negatives alike, as in the paper (`both`). `auto` goes by the log and by the loss."""
+    propensity: str = "auto"
+    """How the propensity P(o = 1) is estimated: from impressions (`exposure`), from clicks alone (`power`),
+    by two GRUs (`dual`), by one of them (`item`, `user`), by frequencies (`item-pro`, `user-pro`,
+    `item-user-pro`), as logged (`logged`), not at all (`none`), or by a registered estimator of your own.
+    `auto` is `exposure` or `power`, by what the log holds."""
+    power: NotNegative | None = None
+    """How much of the propensity is taken out, 1 is all of it. By default 1, and 1/2 for `weights`."""
+    weights: Scale = "clipped"
+    """How weights are scaled: clipped propensities (`clipped`), plain ones (`ips`), or clipped ones with the
+    weights divided by their mean in the batch (`snips`)."""
     alpha: Share = 0.5
     """The weight of the item view, which is an item's propensity given the user's history. The user view, a
     user's propensity given the item's audience, has the rest."""
@@ -68,9 +83,13 @@ class Weighting(ModelConfig):
     propensity_epochs: AtLeast0 = 1
     """The number of epochs of the estimator in each round of stage 2, which trains the backbone (n_b)."""
 
+    def __post_init__(self) -> None:
+        if self.propensity != "auto":
+            estimator_named(self.propensity)  # or an error that says which names there are
+
 
 class Debiased(Recommender):
-    """A backbone whose loss is weighted by inverse propensities.
+    """A backbone whose loss uses propensities.
 
     The estimator has embeddings of its own, because not every backbone has embeddings.
     """
@@ -82,35 +101,36 @@ class Debiased(Recommender):
     def __init__(self, known: Known, config: Any) -> None:
         super().__init__(known, config)
         self.backbone = self.Backbone(known, config.backbone)
-        self._split: Split | None = None  # needed only in training
         clip = LEAST if config.weights == "ips" else config.clip
-        tables = Embeddings(0, 1), Embeddings(0, 1)
-        if config.propensity in ("dual", "item", "user"):
-            width = config.propensity_width
-            tables = Embeddings(known.items, width), Embeddings(known.users, width)
-        self.propensity = estimator(
-            config.propensity, known, tables, config.gru_layers, config.alpha, clip, owner=True
-        )
-        # The weights of all training positives and their mean; None until they are computed.
-        self._of_rows: Tensor | None = None
-        self._mean: float | None = None
+        width, layers = config.propensity_width, config.gru_layers
+        needs = Needs(known=known, alpha=config.alpha, clip=clip, width=width, layers=layers)
+        self.propensity = estimator(config.propensity, needs)
+        past = config.past_items, config.past_users
+        self.treatment = Treatment(self.propensity, config.how, config.power, config.weights, past)
+
+    @classmethod
+    def settled(cls, config: Any, split: Split) -> Any:
+        config = replace(config, backbone=cls.Backbone.settled(config.backbone, split))
+        with torch.random.fork_rng(devices=[]):  # only to ask which losses it has
+            stages = cls.Backbone(split.known, config.backbone).stages(1)
+        phases = [phase for stage in stages for phase in stage.phases if phase.weighted]
+        return settle(config, split, all(phase.separate for phase in phases))
 
     def measure(self, split: Split) -> None:
-        self._split = split
         self.backbone.measure(split)
-        self.propensity.measure(split)
+        self.treatment.measure(split)
 
     # As a recommender, it is its backbone
 
     @property
     def history(self) -> int:
         mine, its = self.config.past_items, self.backbone.history
-        return its if self.config.propensity == "none" else max(mine, its)
+        return its if self.plain else max(mine, its)
 
     @property
     def audience(self) -> int | None:
         mine, its = self.config.past_users, self.backbone.audience
-        return its if its is None or self.config.propensity == "none" else max(mine, its)
+        return its if its is None or self.plain else max(mine, its)
 
     @property
     def window(self) -> int:
@@ -128,6 +148,25 @@ class Debiased(Recommender):
     def catalog(self, log: Log, first: int, last: int) -> Catalog:
         return _Shorter(self, self.backbone.catalog(log, first, last))
 
+    @property
+    def dial(self) -> float:
+        return self.backbone.dial if self.plain else self.treatment.dial
+
+    @property
+    def dials(self) -> tuple[float, ...]:
+        return self.backbone.dials if self.plain else ()
+
+    def turn(self, dial: float) -> None:
+        self.backbone.turn(dial)
+
+    def log_exposure(self, log: Log, item: ArrayLike, time: ArrayLike) -> Tensor:
+        return (self.backbone if self.plain else self.propensity).log_exposure(log, item, time)
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is estimated, so that this is the backbone and nothing else."""
+        return bool(self.config.propensity == "none")
+
     def statistics(self, batch: Batch) -> dict[str, float]:
         estimated = self.propensity.statistics(batch.truncate(self.config.past_items, self.config.past_users))
         return estimated | self.backbone.statistics(self._own(batch))
@@ -140,7 +179,7 @@ class Debiased(Recommender):
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
         its = tuple(
-            replace(stage, phases=tuple(map(self._weighted, stage.phases)))
+            replace(stage, phases=tuple(map(self._treated, stage.phases)))
             for stage in self.backbone.stages(rounds)
         )
         if not isinstance(self.propensity, DualGRU) or not its:
@@ -162,72 +201,24 @@ class Debiased(Recommender):
     def autoregressive_loss(self, batch: SequenceBatch) -> Tensor:
         """The loss of the estimator: L_u^AR + L_i^AR, as a mean per id."""
         assert isinstance(self.propensity, DualGRU)
-        self._of_rows = self._mean = None  # this step changes the weights
+        self.treatment.forget()  # this step changes the weights
         return self.propensity.loss(batch)
 
-    def _weighted(self, phase: Phase) -> Phase:
-        """A phase of the backbone whose batches carry weights."""
+    def _treated(self, phase: Phase) -> Phase:
+        """A phase of the backbone whose batches carry weights or offsets."""
 
-        def loss(batch: Batch | SequenceBatch) -> Tensor:
-            if self.config.propensity == "none" or not phase.weighted:
-                return phase.loss(self._own(batch) if isinstance(batch, Batch) else batch)
-            if isinstance(batch, Batch):
-                read = batch.truncate(self.config.past_items, self.config.past_users)
-                weight = self.propensity.weights(read)
-                weight = self._normalised(weight, torch.ones_like(weight).bool())
-                return phase.loss(self._own(batch)._replace(weight_BC=weight))
-            weight = self._rows()[batch.event_BL]
-            return phase.loss(batch._replace(weight_BL=self._normalised(weight, batch.target_BL)))
+        def loss(batch: Any) -> Tensor:
+            if phase.weighted and not self.plain:
+                if isinstance(batch, Batch):
+                    batch = self.treatment.of_pairs(batch, bool(phase.separate))
+                elif isinstance(batch, SequenceBatch):
+                    batch = self.treatment.of_sequences(batch)
+                else:
+                    batch = self.treatment.of_own(batch)
+            return phase.loss(self._own(batch) if isinstance(batch, Batch) else batch)
 
         own = (self.backbone.history, self.backbone.audience) if phase.batches == "sequences" else None
         return replace(phase, loss=loss, past=phase.past or own)
-
-    def _normalised(self, weight: Tensor, counted: Tensor) -> Tensor:
-        """The weights on the scale of a loss without weights, so that clipping gradients by their norm has
-        the same effect.
-
-        `clipped` weights are multiplied by M, as in DEPS, so that none is above one. `snips` divides by their
-        mean in the batch. `ips` divides by their mean in training, which is one constant for all batches, so
-        the estimate stays unbiased up to that constant.
-
-        counted: which of the weights belong to targets; only these count in the mean of a batch.
-        """
-        if self.config.weights == "snips":
-            return weight / weight[counted].mean() if bool(counted.any()) else weight
-        return weight * self.propensity.clip if self.config.weights == "clipped" else weight / self._typical()
-
-    @torch.no_grad()
-    def _typical(self) -> float:
-        """The mean weight of a fixed sample of training positives."""
-        if self._mean is None:
-            log = self._training.log
-            rows = np.flatnonzero(self._training.mask("train") & (log.label == 1))
-            rows = np.sort(np.random.default_rng(23).permutation(rows)[:ROWS])
-            self._mean = float(self._weights_of(rows).mean())
-        return self._mean
-
-    @property
-    def _training(self) -> Split:
-        """The split that the model is trained on."""
-        assert self._split is not None, "weights are only made in training"
-        return self._split
-
-    def _weights_of(self, rows: Ints) -> Tensor:
-        """The weights of some rows of the log, (N,)."""
-        batch = batch_of_rows(self._training.log, rows, self.config.past_items, self.config.past_users)
-        return self.propensity.weights(batch).squeeze(1)
-
-    @torch.no_grad()
-    def _rows(self) -> Tensor:
-        """The weight of every training positive, by its row in the log."""
-        if self._of_rows is None:
-            log = self._training.log
-            rows = np.flatnonzero(self._training.mask("train") & (log.label == 1))
-            self._of_rows = torch.zeros(len(log.histories.ids))
-            for first in range(0, len(rows), ROWS):
-                some = rows[first : first + ROWS]
-                self._of_rows[torch.from_numpy(some)] = self._weights_of(some)
-        return self._of_rows
 
 
 class _Shorter:
@@ -238,6 +229,11 @@ class _Shorter:
 
     def scores(self, context: Batch) -> Tensor:
         return self.catalog.scores(self.model._own(context))
+
+    def at_dials(self, context: Batch, dials: Sequence[float]) -> list[Tensor]:
+        if self.model.plain:
+            return scores_at(self.model.backbone, self.catalog, self.model._own(context), dials)
+        return turned(self.model, self.scores(context), context, dials)
 
     def renewed(self, log: Log, first: int, last: int) -> "_Shorter":
         renewed = getattr(self.catalog, "renewed", self.model.backbone.catalog)
@@ -257,11 +253,18 @@ def debias(kind: type[Recommender]) -> type[Debiased]:
         kw_only=True,
         namespace={"__doc__": Weighting.__doc__},
     )
+    paper = kind.presets.get("paper", {}) | {"how": "both", "propensity": "dual"}
     names = {"name": f"debiased-{kind.name}", "paper": f"{kind.paper}; weighted as in Xu et al., CIKM 2022"}
     return type(
         f"Debiased{kind.__name__}",
         (Debiased,),
-        {"Backbone": kind, "Config": config, "recipe": kind.recipe, **names},
+        {
+            "Backbone": kind,
+            "Config": config,
+            "recipe": kind.recipe,
+            "presets": kind.presets | {"paper": paper},
+            **names,
+        },
     )
 
 

@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -40,7 +41,8 @@ from unskew.data.views import AUDIENCE
 from unskew.layers import Encoder, Table, in_groups, is_real
 from unskew.losses import cross_entropy, weighted_mean
 from unskew.models.base import HistoryConfig, Phase, Recommender, Stage, parameters_of
-from unskew.propensity.estimators import DualGRU, Estimator, estimator
+from unskew.propensity.estimators import DualGRU, Needs, estimator, estimator_named
+from unskew.propensity.treatment import How, Treatment, settle
 
 
 class DEPS(
@@ -72,9 +74,18 @@ class DEPS(
         do with ids that training never saw."""
         reads: Literal["both", "history", "audience"] = "both"
         """Which sequences the recommender reads: the user's history, the item's audience, or both."""
-        propensity: Estimator = "dual"
+        propensity: str = "dual"
         """How the propensity P(o = 1) is estimated: by two GRUs (`dual`), by one of them (`item`, `user`), by
-        frequencies (the three `-pro`), as logged (`logged`), or not at all (`none`)."""
+        frequencies (`item-pro`, `user-pro`, `item-user-pro`), from impressions (`exposure`), from clicks
+        alone (`power`), as logged (`logged`), not at all (`none`), or by a registered estimator of your own.
+        `auto` is `exposure` or `power`, by what the log holds."""
+        how: How = "both"
+        """What the loss makes of propensities: observed pairs and sampled negatives are weighted by their
+        inverse, as in the paper (`both`), observed pairs alone (`weights`), sampled negatives by the
+        propensity itself (`negatives`), or it is added to the logits while training (`offset`). `auto` goes
+        by the log."""
+        power: NotNegative | None = None
+        """How much of the propensity is taken out, 1 is all of it. By default 1, and 1/2 for `weights`."""
         alpha: Share = 0.5
         """The weight of the item view, which is an item's propensity given the user's history. The user view,
         a user's propensity given the item's audience, has the rest."""
@@ -93,13 +104,18 @@ class DEPS(
         """The number of epochs of the propensity losses in each round of stage 2, which trains the
         recommender (n_b)."""
 
+        def __post_init__(self) -> None:
+            if self.propensity != "auto":
+                estimator_named(self.propensity)  # or an error that says which names there are
+
     config: Config
     Transformer: ClassVar[type[Encoder]] = Encoder
     choose_by: ClassVar[Criterion] = "balanced"
     recipe: ClassVar[dict[str, Any]] = {"rounds": 5, "patience": 1, "negatives": 1, "learning_rate": 3e-4}
     # `paper` has the values of the authors' runs: 30 users of an item are read, and no ids are hidden. Beauty
-    # has these and a clip of 0.1; the other sets have 3 layers and other batches. The rest are the ablations
-    # of Figure ablation_ips and of the Tables ablation_trans and Ablation.
+    # has these and a clip of 0.1; the other sets have 3 layers and other batches. `working` is the treatment
+    # that debiases (docs/truth.md). The rest are the ablations of Figure ablation_ips and of the Tables
+    # ablation_trans and Ablation.
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {
             "audience": AUDIENCE,
@@ -110,6 +126,7 @@ class DEPS(
             "rounds": 30,
             "patience": 5,
         },
+        "working": {"how": "auto", "propensity": "auto"},
         "without-ips": {"propensity": "none"},
         "item-view": {"propensity": "item"},
         "user-view": {"propensity": "user"},
@@ -138,12 +155,25 @@ class DEPS(
         self.of_audience = nn.Linear(width, hidden, bias=False) if reads_audience else None
         self.last = nn.Linear(hidden, 1)
         # theta_p
-        self.propensity = estimator(
-            config.propensity, known, (self.items, self.users), config.gru_layers, config.alpha, config.clip
-        )
+        tables, layers = (self.items, self.users), config.gru_layers
+        needs = Needs(known=known, alpha=config.alpha, clip=config.clip, tables=tables, layers=layers)
+        self.propensity = estimator(config.propensity, needs)
+        past = config.history, config.audience
+        self.treatment = Treatment(self.propensity, config.how, config.power, "clipped", past)
+
+    @classmethod
+    def settled(cls, config: Any, split: Split) -> Any:
+        return settle(config, split, separate=True)
 
     def measure(self, split: Split) -> None:
-        self.propensity.measure(split)
+        self.treatment.measure(split)
+
+    @property
+    def dial(self) -> float:
+        return self.treatment.dial
+
+    def log_exposure(self, log: Log, item: ArrayLike, time: ArrayLike) -> Tensor:
+        return self.propensity.log_exposure(log, item, time)
 
     # The recommender
 
@@ -240,12 +270,20 @@ class DEPS(
 
     def unbiased_loss(self, batch: Batch) -> Tensor:
         """L^unbiased_s: binary cross-entropy, each pair weighted by its inverse propensities (eq.
-        UnbiasLI_LU).
+        UnbiasLI_LU), or treated as `how` says.
 
-        The weights are multiplied by M, so that none is above one. The minimum of the loss is where it was,
-        and clipping gradients by their norm has the same effect with weights as without.
+        The paper's weights are multiplied by M, so that none is above one. The minimum of the loss is where
+        it was, and clipping gradients by their norm has the same effect with weights as without.
         """
-        terms = self.loss_per_pair(batch) * (self.propensity.clip * self.propensity.weights(batch))
+        if self.config.propensity == "none":
+            return weighted_mean(self.loss_per_pair(batch), batch.weight_BC)
+        treated = self.treatment.of_pairs(batch, separate=True)
+        if treated.offset_BC is not None and batch.offset_BC is not None:
+            treated = treated._replace(offset_BC=treated.offset_BC + batch.offset_BC)
+        terms = self.loss_per_pair(treated)
+        if self.config.how != "offset":
+            assert treated.weight_BC is not None
+            terms = terms * treated.weight_BC
         return weighted_mean(terms, batch.weight_BC)
 
     def statistics(self, batch: Batch) -> dict[str, float]:
@@ -253,7 +291,9 @@ class DEPS(
 
     def loss_per_pair(self, batch: Batch) -> Tensor:
         """The binary cross-entropy of each pair, (B, C), without weights."""
-        return functional.binary_cross_entropy_with_logits(self(batch), batch.labels_BC, reduction="none")
+        return functional.binary_cross_entropy_with_logits(
+            batch.with_offset(self(batch)), batch.labels_BC, reduction="none"
+        )
 
 
 class Masked(NamedTuple):

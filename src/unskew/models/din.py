@@ -86,7 +86,7 @@ class DIN(Recommender, name="din", paper="Zhou et al., Deep Interest Network, KD
 
     def click_loss(self, batch: Batch) -> Tensor:
         """The binary cross-entropy of clicks."""
-        return click_loss(self(batch), batch.labels_BC, batch.weight_BC)
+        return click_loss(batch.with_offset(self(batch)), batch.labels_BC, batch.weight_BC)
 
 
 class ActivationUnit(nn.Module):

@@ -80,14 +80,16 @@ class FPMC(DotProduct, name="fpmc", paper="Rendle et al., WWW 2010"):
     def sbpr_loss(self, batch: SequenceBatch) -> Tensor:
         """The mean S-BPR loss of each event against another item. The basket is the newest items strictly
         before the event."""
-        row_N, past_N, target_N, weight_N = batch.targets()
+        row_N, past_N, target_N, weight_N, offset = batch.targets()
         position_NK = past_N[:, None] - torch.arange(self.history, 0, -1)
         before_NK = right_padded(batch.items_BL)[row_N[:, None], position_NK.clamp(min=0)]
         before_NK = before_NK.masked_fill(position_NK < 0, PAD)
         weight_N = torch.ones(len(target_N)) if weight_N is None else weight_N
-        ids = batch.user_B[row_N], before_NK, target_N, another(target_N, self.items.known)
+        other_N = another(target_N, self.items.known)
+        ahead_N = torch.zeros(len(target_N)) if offset is None else offset.of(target_N) - offset.of(other_N)
+        ids = batch.user_B[row_N], before_NK, target_N, other_N
         tables = self.users.table(), self.basket.table(), self.items.table()
-        total = _SBPR.apply(*tables, *ids, weight_N)
+        total = _SBPR.apply(*tables, *ids, ahead_N, weight_N)
         return total / max(len(target_N), 1)
 
 
@@ -103,7 +105,8 @@ def another(item: Tensor, items: int) -> Tensor:
 
 
 class _SBPR(torch.autograd.Function):
-    """The weighted sum of -log sigmoid of how much higher each target scores than the other item.
+    """The weighted sum of -log sigmoid of how much higher each target scores than the other item, plus how
+    far it is `ahead` anyway.
 
     There is little to compute, and most of the time goes into moving vectors. So they are looked up, compared
     and turned into their gradients in chunks that stay in the cache.
@@ -119,6 +122,7 @@ class _SBPR(torch.autograd.Function):
         basket: Tensor,
         target: Tensor,
         other: Tensor,
+        ahead: Tensor,
         weight: Tensor,
     ) -> Tensor:
         of_U, of_Z, of_VA = (torch.zeros_like(table) for table in (U, Z, VA))
@@ -132,7 +136,7 @@ class _SBPR(torch.autograd.Function):
             torch.index_select(U, 0, whom, out=here[:, :width])
             torch.sum(Z.index_select(0, what).view(*mine.shape[:2], width).mul_(mine), 1, out=here[:, width:])
             difference = VA.index_select(0, better).sub_(VA.index_select(0, worse))
-            margin = (here * difference).sum(1)
+            margin = (here * difference).sum(1) + ahead[part]
             total += (functional.softplus(-margin) * weight[part]).sum()
             slope = (torch.sigmoid(-margin) * -weight[part])[:, None]
             of_VA.index_add_(0, better, here.mul_(slope)).index_add_(0, worse, here.neg_())
@@ -143,7 +147,7 @@ class _SBPR(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return *(slope * gradient[0] for slope in context.slopes), None, None, None, None, None
+        return *(slope * gradient[0] for slope in context.slopes), None, None, None, None, None, None
 
 
 def _xavier(rows: int, width: int) -> float:

@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unskew.config import AtLeast1, Dropped, NotNegative
-from unskew.data.batch import Batch
+from unskew.data.batch import Batch, Offset
 from unskew.data.split import Known, Split
 from unskew.layers import Dropout, Embeddings
 from unskew.losses import cross_entropy
@@ -126,17 +126,25 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
         optimizer = adagrad if self.config.optimizer == "adagrad" else adam
         return (replace(stage, phases=(replace(stage.phases[0], optimizer=optimizer),)),)
 
-    def loss_of(self, states_ND: Tensor, targets_N: Tensor, weight_N: Tensor | None) -> Tensor:
+    def loss_of(
+        self, states_ND: Tensor, targets_N: Tensor, weight_N: Tensor | None, offset: Offset | None = None
+    ) -> Tensor:
         count = max(len(targets_N), 1)
         if self.config.loss == "cross-entropy":
-            bias_V = self.bias.table()[:, 0]
-            return cross_entropy(states_ND, self.items.table(), targets_N, weight_N, bias_V) / count
+            bias_V, vectors_VD = self.bias.table()[:, 0], self.items.table()
+            if offset is not None:
+                states_ND, vectors_VD = offset.beside(states_ND, vectors_VD)
+            return cross_entropy(states_ND, vectors_VD, targets_N, weight_N, bias_V) / count
         if weight_N is None:
             weight_N = torch.ones(len(targets_N))
         states_ND = functional.pad(states_ND, (0, 1), value=1.0)
-        positive_N = self.bent((states_ND * self.vectors(targets_N)).sum(1))
+        score_N = (states_ND * self.vectors(targets_N)).sum(1)
         drawn_K, times_K = torch.unique(self.draw(self.config.samples), return_counts=True)
-        pairs = positive_N, states_ND, self.vectors(drawn_K), targets_N, drawn_K, times_K.float(), weight_N
+        vectors_KD = self.vectors(drawn_K)
+        if offset is not None:
+            score_N = score_N + offset.of(targets_N)
+            states_ND, vectors_KD = offset.among(drawn_K).beside(states_ND, vectors_KD)
+        pairs = self.bent(score_N), states_ND, vectors_KD, targets_N, drawn_K, times_K.float(), weight_N
         return _AgainstNegatives.apply(self.terms, *pairs) / count
 
     def draw(self, size: int) -> Tensor:

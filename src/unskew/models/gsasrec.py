@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from unskew.config import AtLeast1, Dropped, Share
+from unskew.data.batch import Offset
 from unskew.data.split import Known
 from unskew.layers import CausalEncoder, Embeddings
 from unskew.models.base import HistoryConfig, NextItem
@@ -81,13 +82,17 @@ class GSASRec(NextItem, name="gsasrec", paper="Petrov and Macdonald, RecSys 2023
     def vectors(self, item: Tensor) -> Tensor:
         return self.output(item)
 
-    def loss_of(self, states_ND: Tensor, targets_N: Tensor, weight_N: Tensor | None) -> Tensor:
-        items = self.output.known
+    def loss_of(
+        self, states_ND: Tensor, targets_N: Tensor, weight_N: Tensor | None, offset: Offset | None = None
+    ) -> Tensor:
+        items, vectors_VD = self.output.known, self.output.table()
+        if offset is not None:
+            states_ND, vectors_VD = offset.beside(states_ND, vectors_VD)
         k = min(self.config.samples, max(items - 1, 1))  # so that a is at most one
         weight_N = torch.ones(len(targets_N)) if weight_N is None else weight_N
         ids_NC = torch.cat([targets_N[:, None], torch.randint(items, (len(targets_N), k))], dim=1)
         power = beta(k, items, self.config.calibration)
-        total = _GeneralisedBCE.apply(states_ND, self.output.table(), ids_NC, weight_N, power)
+        total = _GeneralisedBCE.apply(states_ND, vectors_VD, ids_NC, weight_N, power)
         return total / max(len(targets_N), 1)
 
 

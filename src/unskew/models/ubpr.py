@@ -80,7 +80,7 @@ class UBPR(
     def pairwise_loss(self, batch: Batch) -> Tensor:
         """The mean of l of each clicked item, the first candidate, against all other candidates. A weight
         from outside is that of the clicked pair."""
-        scores_BC, theta_BC = self(batch), self.theta_I[batch.candidates_BC]
+        scores_BC, theta_BC = batch.with_offset(self(batch)), self.theta_I[batch.candidates_BC]
         terms = pairwise_terms(
             scores_BC[:, :1], scores_BC[:, 1:], theta_BC[:, :1], theta_BC[:, 1:], batch.labels_BC[:, 1:]
         )

@@ -98,13 +98,15 @@ class UIR(
         self.clicked_share.fill_(len(pairs) / (split.known_users * split.known_items))
 
     def stages(self, rounds: int) -> tuple[Stage, ...]:
-        phase = Phase("relevance", "positives", self.relevance_loss, self.parameters, negatives=1)
+        phase = Phase(
+            "relevance", "positives", self.relevance_loss, self.parameters, negatives=1, separate=True
+        )
         return (Stage("train", (phase,), rounds, validated=True),)
 
     def relevance_loss(self, batch: Batch) -> Tensor:
         """The mean of l over a batch."""
         theta_BC = self.theta_I[batch.candidates_BC]
-        terms_BC = pair_loss(self(batch), batch.labels_BC, theta_BC, self.config.error)
+        terms_BC = pair_loss(batch.with_offset(self(batch)), batch.labels_BC, theta_BC, self.config.error)
         if self.config.mean == "all-pairs":
             terms_BC = terms_BC * as_all_pairs(batch.labels_BC, float(self.clicked_share))
         return weighted_mean(terms_BC, batch.weight_BC)

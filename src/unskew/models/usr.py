@@ -145,14 +145,14 @@ class USR(
 
     def propensity_loss(self, batch: SequenceBatch) -> Tensor:
         """L_prop, the mean over observed next items."""
-        row_N, past_N, targets_N, _ = batch.targets()
+        row_N, past_N, targets_N, _, _ = batch.targets()
         shown_BLD, _ = self.exposure(self.items(read_before(batch.items_BL, past_N)).detach(), learning=True)
         total = cross_entropy(shown_BLD[row_N, past_N], self.items.table().detach(), targets_N)
         return total / max(len(targets_N), 1)
 
     def next_item_loss(self, batch: SequenceBatch) -> Tensor:
         """L_rec. One pass gives the propensity, the confounder and the state of every prefix."""
-        row_N, past_N, targets_N, outside_N = batch.targets()
+        row_N, past_N, targets_N, outside_N, offset = batch.targets()
         read_BL = read_before(batch.items_BL, past_N)
         shown_BLD, confounder_BLD = self._exposed(read_BL)
         states_BLD = self._with_confounder(super().states(batch.user_B, read_BL), confounder_BLD)
@@ -160,7 +160,7 @@ class USR(
         weight_N = inverse(p_N, self.clip, self.config.weights == "snips")
         if outside_N is not None:
             weight_N = weight_N * outside_N
-        return self.loss_of(states_BLD[row_N, past_N], targets_N, weight_N)
+        return self.loss_of(states_BLD[row_N, past_N], targets_N, weight_N, offset)
 
     def statistics(self, batch: Batch) -> dict[str, float]:
         """For clicked pairs: a typical propensity, the share that is clipped, and the mean and spread of the

@@ -16,94 +16,62 @@ of them. Raising M adds bias. Variance: raising M lowers it, to at most (1/M - 1
 for M <= 1/2). The weights carry no gradient.
 """
 
-from abc import ABC, abstractmethod
-from typing import Literal
+from typing import ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from unskew.data.batch import Batch, Prefixes, SequenceBatch
+from unskew.data.log import Log
 from unskew.data.split import Known, Split
 from unskew.errors import BadInput
 from unskew.layers import Embeddings, is_real, read_before, states_after
 from unskew.losses import FULL_SOFTMAX, SAMPLES, cross_entropy
+from unskew.propensity.base import ESTIMATORS, Needs, Propensity, Views, estimator_named, every_estimator
+from unskew.propensity.exposure import Exposure
+from unskew.propensity.power import Power
+
+__all__ = [
+    "ESTIMATORS",
+    "DualGRU",
+    "Exposure",
+    "Frequency",
+    "Logged",
+    "Needs",
+    "Power",
+    "Propensity",
+    "SequenceGRU",
+    "Unit",
+    "Views",
+    "estimator",
+    "estimator_named",
+    "every_estimator",
+    "probability",
+]
 
 BOUND = 512  # how many ids are summed to bound the softmax normaliser from below
 
-Views = Literal["both", "item", "user"]
-Estimator = Literal["dual", "item", "user", "none", "item-pro", "user-pro", "item-user-pro", "logged"]
 
-
-class Propensity(nn.Module, ABC):
-    """An estimator of P(o = 1) for each pair of a batch, and the weights that follow from it.
-
-    alpha: the weight of the item view, from 0 to 1.
-    clip: the lower bound of propensities (M), above 0.
-    """
-
-    def __init__(self, alpha: float = 0.5, clip: float = 0.05) -> None:
-        super().__init__()
-        if not 0 <= alpha <= 1:
-            raise BadInput(f"alpha {alpha}: expected from 0 to 1")
-        if not 0 < clip <= 1:
-            raise BadInput(f"clip {clip}: expected above 0 and at most 1")
-        self.alpha, self.clip = alpha, clip
-
-    def measure(self, split: Split) -> None:
-        """Count on the training part what no gradient learns. This is called once, before training."""
-
-    @abstractmethod
-    def item_view(self, batch: Batch) -> Tensor | None:
-        """P(i, h_u) of each pair, (B, C); None if the estimator has no item view."""
-
-    @abstractmethod
-    def user_view(self, batch: Batch) -> Tensor | None:
-        """P(u, h_i) of each pair, (B, C); None if the estimator has no user view."""
-
-    def clipped(self, batch: Batch) -> tuple[Tensor | None, Tensor | None]:
-        """The item view and the user view, raised to at least the clip (eq. clip_prob_item,
-        clip_prob_user)."""
-        views = self.item_view(batch), self.user_view(batch)
-        item, user = (None if view is None else view.clamp(min=self.clip) for view in views)
-        return item, user
-
-    @torch.no_grad()
-    def weights(self, batch: Batch) -> Tensor:
-        """The weight of each pair (Theorem 1 with clipped propensities), (B, C). A single view has the full
-        weight."""
-        item, user = self.clipped(batch)
-        if item is None and user is None:
-            return torch.ones(batch.candidates_BC.shape)
-        if item is None or user is None:
-            only = item if item is not None else user
-            assert only is not None
-            return 1 / only
-        return self.alpha / item + (1 - self.alpha) / user  # eq. UnbiasLI_LU
-
-    @torch.no_grad()
-    def statistics(self, batch: Batch) -> dict[str, float]:
-        """For the record of a round: typical propensities, the share that is clipped, and the spread of the
-        weights."""
-        weight = self.weights(batch)
-        found = {"weight": float(weight.mean()), "weight_deviation": float(weight.std())}
-        for name, view in (("item_view", self.item_view(batch)), ("user_view", self.user_view(batch))):
-            if view is not None:
-                found[name] = float(view.median())
-                found[f"{name}_clipped"] = float((view < self.clip).float().mean())
-        return {name: round(value, 6) for name, value in found.items()}
-
-
-class Unit(Propensity):
+class Unit(Propensity, name="none"):
     """No weighting: every pair counts as observed with certainty."""
 
     def __init__(self) -> None:
         super().__init__(clip=1.0)
+
+    @classmethod
+    def build(cls, needs: Needs) -> "Unit":
+        return cls()
 
     def item_view(self, batch: Batch) -> None:
         return None
 
     def user_view(self, batch: Batch) -> None:
         return None
+
+    def log_exposure(self, log: Log, item: ArrayLike, time: ArrayLike) -> Tensor:
+        return torch.zeros(np.broadcast_shapes(np.shape(item), np.shape(time)))
 
 
 class SequenceGRU(nn.Module):
@@ -146,7 +114,7 @@ class SequenceGRU(nn.Module):
         return cross_entropy(states, vectors, ids_BL[wanted])
 
 
-class DualGRU(Propensity):
+class DualGRU(Propensity, name="dual"):
     """The paper's estimator: one GRU reads the history, another the audience (eq. prob_item, prob_user).
 
     items, users: the embeddings that the GRUs read.
@@ -155,6 +123,15 @@ class DualGRU(Propensity):
     owner: whether the estimator owns the embeddings and trains them. Otherwise they belong to a recommender
         and are only read.
     """
+
+    named_views: ClassVar[Views] = "both"  # that the registered name stands for
+
+    @classmethod
+    def build(cls, needs: Needs) -> "DualGRU":
+        known, tables = needs.known, needs.tables
+        items, users = tables or (Embeddings(ids, needs.width) for ids in (known.items, known.users))
+        owner = tables is None
+        return cls(items, users, needs.layers, needs.alpha, needs.clip, cls.named_views, owner)
 
     def __init__(
         self,
@@ -218,6 +195,18 @@ class DualGRU(Propensity):
         return total / max(count, 1)
 
 
+class ItemGRU(DualGRU, name="item"):
+    """Only the GRU that reads the history."""
+
+    named_views = "item"
+
+
+class UserGRU(DualGRU, name="user"):
+    """Only the GRU that reads the audience."""
+
+    named_views = "user"
+
+
 def probability(
     logits_BC: Tensor, state_ND: Tensor, of_BC: Tensor, table: Embeddings, least: float
 ) -> Tensor:
@@ -256,14 +245,20 @@ def _normaliser(state_ND: Tensor, table: Embeddings) -> Tensor:
     return of_spread + torch.log(torch.tensor(table.known / len(spread)))
 
 
-class Frequency(Propensity):
+class Frequency(Propensity, name="item-user-pro"):
     """Popularity as propensity: m / max m, where m is the number of an id's training positives.
 
-    These are Item-Pro, User-Pro and Item-User-Pro of Table Ablation, depending on `views`.
+    These are Item-Pro, User-Pro and Item-User-Pro of Table Ablation, depending on `views`. It is one number
+    per id: whatever happens in the training part counts at all times.
     """
 
+    named_views: ClassVar[Views] = "both"
     item_share: Tensor
     user_share: Tensor
+
+    @classmethod
+    def build(cls, needs: Needs) -> "Frequency":
+        return cls(needs.known, needs.alpha, needs.clip, cls.named_views)
 
     def __init__(self, known: Known, alpha: float, clip: float, views: Views = "both") -> None:
         super().__init__(alpha, clip)
@@ -283,6 +278,28 @@ class Frequency(Propensity):
             return None
         return _share_of(self.user_share, batch.user_B)[:, None].expand(batch.candidates_BC.shape)
 
+    def log_exposure(self, log: Log, item: ArrayLike, time: ArrayLike) -> Tensor:
+        """The logarithm of the share. An item without a training positive counts as if it had half of
+        one."""
+        if self.views == "user":
+            return super().log_exposure(log, item, time)
+        asked, _ = np.broadcast_arrays(np.asarray(item, np.int64), np.asarray(time))
+        some = self.item_share[self.item_share > 0]
+        least = float(some.min()) / 2 if len(some) else 1.0
+        return _share_of(self.item_share, torch.tensor(asked)).clamp(min=least).log()
+
+
+class ItemPro(Frequency, name="item-pro"):
+    """Popularity of items alone."""
+
+    named_views = "item"
+
+
+class UserPro(Frequency, name="user-pro"):
+    """Activity of users alone."""
+
+    named_views = "user"
+
 
 def _share_of(shares: Tensor, ids: Tensor) -> Tensor:
     """The shares of some ids; 0 for those that training never saw."""
@@ -290,7 +307,7 @@ def _share_of(shares: Tensor, ids: Tensor) -> Tensor:
     return shares[ids.masked_fill(~known, 0)] * known
 
 
-class Logged(Propensity):
+class Logged(Propensity, name="logged"):
     """The propensities that the log itself recorded."""
 
     def measure(self, split: Split) -> None:
@@ -309,30 +326,11 @@ class Logged(Propensity):
         return None
 
 
-def estimator(
-    kind: Estimator,
-    known: Known,
-    tables: tuple[Embeddings, Embeddings],
-    layers: int,
-    alpha: float,
-    clip: float,
-    owner: bool = False,
-) -> Propensity:
-    """The estimator of this name.
+def estimator(name: str, needs: Needs) -> Propensity:
+    """A new estimator of this name.
 
-    kind: `dual` has both GRUs, `item` and `user` one of them, `none` weights nothing, the three `-pro` go by
-        frequencies, `logged` reads the log.
-    tables: the embeddings of items and of users that the GRUs read.
-    layers: how many layers each GRU has.
-    alpha: the weight of the item view.
-    clip: the lower bound of propensities (M).
-    owner: whether the estimator owns the tables and trains them.
+    name: `dual` has both GRUs, `item` and `user` one of them, `none` weights nothing, the three `-pro` go by
+        frequencies, `logged` reads the log, `exposure` learns from impressions, `power` from clicks; or the
+        name of an estimator of another package.
     """
-    views: Views = "item" if kind.startswith("item") else "user" if kind.startswith("user") else "both"
-    if kind == "none":
-        return Unit()
-    if kind == "logged":
-        return Logged(alpha, clip)
-    if kind.endswith("-pro"):
-        return Frequency(known, alpha, clip, "both" if kind == "item-user-pro" else views)
-    return DualGRU(*tables, layers, alpha, clip, views, owner)
+    return estimator_named(name).build(needs)

@@ -17,26 +17,39 @@ constant pace, so they are known at any time:
 
 Preference never depends on exposure:
 
-    P(r_uit = 1) = sigmoid(offset + scale * <v_u(t), v_i(t)> + g_i),   g_i ~ N(0, appeal^2)
+    P(r_uit = 1) = sigmoid(offset + scale * <v_u(t), v_i(t)> + g_i(t))
 
-    g_i     what everybody likes about the item, so a part of its popularity is deserved
+    g_i(t) = g_i + trend * sqrt(2) * sin(2 pi ((t - START) / (season * STEP) + f_i))
+
+    g_i(t)  what everybody likes about the item, so a part of its popularity is deserved. It has a part that
+            stays, g_i ~ N(0, appeal^2), and a part that rises and falls, with a phase f_i ~ U(0, 1) of its
+            own; at any time the variance of that part over the items is trend^2
 
 Exposure depends on the past only, along the three arrows of the paper's causal graph:
 
     P(o_uit = 1) = sigmoid(k_t + bias * (popularity * log((1 + n_i) / (1 + n))
-                                         + history * <h_u, v_i(t)> + audience * <a_i, v_u(t)>))
+                                         + history * <h_u, v_i(t)> + audience * <a_i, v_u(t)>
+                                         + novelty * exp(-age_i / young)))
 
-    n_i     the number of clicks on the item strictly before t; n is its mean over the items
+    n_i     the number of clicks on the item strictly before t, each multiplied by `recency` for every step
+            that has passed since the next one; n is the mean over the items
     h_u     the decayed mean of the vectors of the items that u clicked strictly before t, each as it was at
             the time of its click; 0 if there are none
     a_i     the decayed mean of the vectors of the users who clicked i strictly before t, in the same way
+    age_i   the number of steps since the item was born; the last term is 0 for items that are as old as the
+            world
     k_t     set at each step so that a visit shows `shown` items in expectation; the expectation is over all
             users, or over SAMPLE random ones
 
-Both sigmoids stop at +-LIMIT, so that every pair can be shown, as inverse propensities need it. In a decayed
-mean, all older clicks are multiplied by `memory` whenever a step brings new ones. Between two steps, k_t is
-that of the later one; after the last step, it stays that of one step later, while tastes go on turning. A
-share `randomised` of the visits is served by another policy, P(o = 1) = shown / items. Clicks in such visits
+A share `born` of the items, those with the largest ids, is born later, `births` of them at each step: the
+k-th is born at step ceil(k / births). Before that P(o = 1) = 0, and means over the items leave it out; what
+would be born after the last step never appears.
+
+Both sigmoids stop at +-LIMIT, so that every pair of items that were born can be shown, as inverse
+propensities need it. In a decayed mean, all older clicks are multiplied by `memory` whenever a step brings
+new ones. Between two steps, k_t, the clicks and the ages are those of the later one; after the last step,
+they stay those of one step later, while tastes and appeal go on turning. A share `randomised` of the visits
+is served by another policy, P(o = 1) = shown / the number of items that were born. Clicks in such visits
 count like any others.
 """
 
@@ -94,6 +107,24 @@ class Simulation:
     """The preference for an average item, regardless of taste, as a logit."""
     appeal: float = 0.5
     """The standard deviation of what everybody likes about an item."""
+    trend: float = 0.0
+    """The standard deviation of the part of an item's appeal that rises and falls in time; with 0, appeal
+    never changes."""
+    season: float = 100.0
+    """The number of steps from one height of an item's appeal to the next."""
+    recency: float = 1.0
+    """The factor by which the clicks that an item's popularity counts are multiplied at each step; with 1,
+    popularity is the number of all clicks so far."""
+    born: float = 0.0
+    """The share of the items that are not there from the start but are born later, in the order of their
+    ids."""
+    births: float = 1.0
+    """The number of items that are born at each step, until there are no more."""
+    novelty: float = 0.0
+    """The weight of newness in the exposure bias. It is 1 for an item that has just been born and fades with
+    its age; items that are there from the start have none."""
+    young: float = 10.0
+    """The number of steps in which the newness of an item fades to 1/e."""
     randomised: float = 0.1
     """The share of the visits that are served uniformly at random; their rows have `exposed` 1."""
     seed: int = 0
@@ -117,19 +148,30 @@ class Tastes:
 def check_settings(settings: Simulation) -> None:
     """Refuse settings that make no world."""
     least = {"users": 2, "items": 2, "steps": 1, "width": 2, "bias": 0, "drift": 0, "appeal": 0, "seed": 0}
+    least |= {"trend": 0}
     for name, bound in least.items():
         if not bound <= getattr(settings, name) < np.inf:
             raise BadInput(f"{name} {getattr(settings, name)}: expected at least {bound}")
-    for name in ("popularity", "history", "audience", "scale", "offset"):
+    for name in ("season", "births", "young"):
+        if not 0 < getattr(settings, name) < np.inf:
+            raise BadInput(f"{name} {getattr(settings, name)}: expected more than 0")
+    for name in ("popularity", "history", "audience", "novelty", "scale", "offset"):
         if not np.isfinite(getattr(settings, name)):
             raise BadInput(f"{name} {getattr(settings, name)}: expected a finite number")
     if not 1e-6 <= settings.shown / settings.items < 1:
         raise BadInput(
             f"shown {settings.shown}: expected at least items / 10^6 and fewer than items, {settings.items}"
         )
+    if not 0 <= settings.born < 1:
+        raise BadInput(f"born {settings.born}: expected a share from 0 to below 1")
+    first = np.count_nonzero(births(settings) == 0)
+    if not settings.shown < first:
+        raise BadInput(
+            f"born {settings.born}: expected more than shown, {settings.shown}, items at the start"
+        )
     if not 0 < settings.visits <= 1:
         raise BadInput(f"visits {settings.visits}: expected a share above 0 and at most 1")
-    for name in ("memory", "randomised"):
+    for name in ("memory", "recency", "randomised"):
         if not 0 <= getattr(settings, name) <= 1:
             raise BadInput(f"{name} {getattr(settings, name)}: expected from 0 to 1")
 
@@ -145,9 +187,35 @@ def random_tastes(settings: Simulation, size: int, random: np.random.Generator) 
     return Tastes((length * start).astype(np.float32), (length * turn).astype(np.float32), pace)
 
 
-def popularity_pull(settings: Simulation, clicks: Ints, mean: float | Chances) -> Floats:
+def births(settings: Simulation) -> Ints:
+    """The step at which each item is born; 0 for those that are there from the start."""
+    later = round(settings.born * settings.items)
+    steps = np.ceil(np.arange(1, later + 1) / settings.births).astype(np.int64)
+    return np.concatenate([np.zeros(settings.items - later, np.int64), steps])
+
+
+def phases(settings: Simulation) -> Floats:
+    """Draw f_i, from random numbers of its own, so that nothing else in a world depends on it."""
+    return np.random.default_rng([settings.seed, 7, 7, 7]).random(settings.items, np.float32)
+
+
+def appeal_at(settings: Simulation, lasting: Floats, phase: Floats, time: Ints | int) -> Floats:
+    """g_i(t) of some items at a time, or each at its own time, with lasting = g_i and phase = f_i."""
+    turns = (np.asarray(time) - START) / (settings.season * STEP) + phase
+    wave = settings.trend * np.sqrt(2) * np.sin(2 * np.pi * turns)
+    return lasting + np.asarray(wave, np.float32)
+
+
+def popularity_pull(settings: Simulation, clicks: Chances, mean: float | Chances) -> Floats:
     """bias * popularity * log((1 + n_i) / (1 + n)), with n_i the clicks of an item and n their mean."""
     return np.asarray(settings.bias * settings.popularity * (np.log1p(clicks) - np.log1p(mean)), np.float32)
+
+
+def novelty_pull(settings: Simulation, birth: Ints, step: Ints | int) -> Floats:
+    """bias * novelty * exp(-age / young) of items that were born by then; 0 for those that always were."""
+    age = np.maximum(step - birth, 0)
+    pull = settings.bias * settings.novelty * np.exp(-age / settings.young)
+    return np.where(birth > 0, pull, 0).astype(np.float32)
 
 
 def side_of_user(history: Floats, taste: Floats) -> Floats:

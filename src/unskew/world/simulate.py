@@ -32,10 +32,14 @@ from unskew.world.equations import (
     Mask,
     Simulation,
     Tastes,
+    appeal_at,
+    births,
     check_settings,
     draw,
     intercept_for,
     liking,
+    novelty_pull,
+    phases,
     popularity_pull,
     random_tastes,
     side_of_item,
@@ -53,15 +57,18 @@ class Trail:
 
     changes: Sequences  # the steps in which each user (item) had clicks
     means: Floats  # after each of these steps
-    counts: Ints
+    counts: Chances
+    recency: float
 
-    def before(self, entity: Ints, time: Ints) -> tuple[Floats, Ints]:
-        """The decayed mean and the number of the clicks strictly before each time; zeros if there are
-        none."""
+    def before(self, entity: Ints, time: Ints, step: Ints) -> tuple[Floats, Chances]:
+        """The decayed mean of the clicks strictly before each time, and their number as it counts at a step;
+        zeros if there are none."""
         start, end = self.changes.before(entity, time)
         some = end > start
-        mean, count = np.zeros((len(some), self.means.shape[1]), np.float32), np.zeros(len(some), np.int64)
-        mean[some], count[some] = self.means[end[some] - 1], self.counts[end[some] - 1]
+        mean, count = np.zeros((len(some), self.means.shape[1]), np.float32), np.zeros(len(some))
+        newest = end[some] - 1
+        mean[some] = self.means[newest]
+        count[some] = self.counts[newest] * self.recency ** (step[some] - 1 - self.changes.ids[newest])
         return mean, count
 
 
@@ -74,11 +81,13 @@ class World:
     log: Log
     user_tastes: Tastes
     item_tastes: Tastes
-    appeal: Floats
+    appeal: Floats  # g_i, the part that stays
+    phase: Floats  # f_i
+    birth: Ints  # the step at which each item is born
     histories: Trail
     audiences: Trail
     clock: Sequences  # a single entity whose events are the steps
-    clicks: Ints  # the number of all clicks before each step, and at the end
+    clicks: Chances  # the number of all clicks before each step as it counts then, and at the end
     intercepts: Floats  # k_t of each step, and of the time after the last one
 
     def exposure(self, user: ArrayLike, item: ArrayLike, time: ArrayLike) -> Chances:
@@ -89,6 +98,12 @@ class World:
     def preference(self, user: ArrayLike, item: ArrayLike, time: ArrayLike) -> Chances:
         """P(r = 1): would the user click the item, if it were shown? The arguments are broadcast."""
         return self._of_pairs(self._preference, user, item, time)
+
+    def exists(self, item: ArrayLike, time: ArrayLike) -> Mask:
+        """Whether the item was born by then. The arguments are broadcast."""
+        items, times = np.broadcast_arrays(np.asarray(item, np.int64), np.asarray(time, np.int64))
+        _, now = self.clock.before(0, times.ravel())
+        return np.asarray(self.birth[items] <= now.reshape(times.shape))
 
     def redraws(
         self, user: ArrayLike, time: ArrayLike, *, count: int, seed: int
@@ -108,17 +123,23 @@ class World:
 
     def _exposure(self, user: Ints, item: Ints, time: Ints) -> Floats:
         _, now = self.clock.before(0, time)  # the number of steps before is the number of the current one
-        history, _ = self.histories.before(user, time)
-        audience, clicks = self.audiences.before(item, time)
-        mean = self.clicks[now] / self.settings.items
-        pull = popularity_pull(self.settings, clicks, mean) + self.intercepts[now]
+        history, _ = self.histories.before(user, time, now)
+        audience, clicks = self.audiences.before(item, time, now)
+        mean = self.clicks[now] / np.searchsorted(self.birth, now, "right")
+        pull = popularity_pull(self.settings, clicks, mean) + novelty_pull(
+            self.settings, self.birth[item], now
+        )
+        pull += self.intercepts[now]
         user_side = side_of_user(history, self.user_tastes.at(user, time))
         item_side = side_of_item(self.settings, self.item_tastes.at(item, time), audience)
-        return sigmoid(pull + np.einsum("nd,nd->n", user_side, item_side))
+        chance = sigmoid(pull + np.einsum("nd,nd->n", user_side, item_side))
+        return np.where(self.birth[item] <= now, chance, np.float32(0))
 
     def _preference(self, user: Ints, item: Ints, time: Ints) -> Floats:
         alike = np.einsum("nd,nd->n", self.user_tastes.at(user, time), self.item_tastes.at(item, time))
-        return liking(self.settings, alike, self.appeal[item])
+        return liking(
+            self.settings, alike, appeal_at(self.settings, self.appeal[item], self.phase[item], time)
+        )
 
     def _of_pairs(self, chance: Callable[[Ints, Ints, Ints], Floats], *given: ArrayLike) -> Chances:
         user, item, time = np.broadcast_arrays(*(np.asarray(values, np.int64) for values in given))
@@ -142,30 +163,36 @@ def simulate(settings: Simulation) -> World:
         random_tastes(settings, size, random) for size in (settings.users, settings.items)
     )
     appeal = random.normal(0, settings.appeal, settings.items).astype(np.float32)
+    phase, birth = phases(settings), births(settings)
     histories, audiences = (_Profiles(settings, size) for size in (settings.users, settings.items))
     rows: list[dict[str, NDArray[Any]]] = []
-    clicks, intercepts = [0], [0.0]
+    clicks, intercepts = [0.0], [0.0]
     with progress("simulate", settings.steps) as job:
         for step in range(settings.steps + 1):
             # Each step has its own random numbers, so a world with fewer steps is the beginning of a longer
             # one.
             random, time = np.random.default_rng([settings.seed, step + 1]), START + step * STEP
             user_now, item_now = user_tastes.at(slice(None), time), item_tastes.at(slice(None), time)
-            pull = popularity_pull(settings, audiences.counts, clicks[-1] / settings.items)
+            existing = int(np.searchsorted(birth, step, "right"))  # the items that were born by now
+            pull = popularity_pull(settings, audiences.counts_at(step), clicks[-1] / existing)
+            pull += novelty_pull(settings, birth, step)
             user_side = side_of_user(histories.means, user_now)
             item_side = side_of_item(settings, item_now, audiences.means)
             asked = random.choice(settings.users, min(SAMPLE, settings.users), replace=False)
-            intercepts.append(
-                intercept_for(pull + user_side[asked] @ item_side.T, settings.shown, intercepts[-1])
-            )
+            asked_pull = (pull + user_side[asked] @ item_side.T)[:, :existing]
+            intercepts.append(intercept_for(asked_pull, settings.shown, intercepts[-1]))
             if step == settings.steps:
                 break
             pull += np.float32(intercepts[-1])
             visitors = np.sort(random.choice(settings.users, _visitors(settings), replace=False))
-            visit, item, chance, at_random = _expose(settings, user_side[visitors], item_side, pull, random)
+            visit, item, chance, at_random = _expose(
+                settings, user_side[visitors], item_side, pull, existing, random
+            )
             user = visitors[visit]
             alike = np.einsum("nd,nd->n", user_now[user], item_now[item])
-            liked = draw(liking(settings, alike, appeal[item]), random)
+            liked = draw(
+                liking(settings, alike, appeal_at(settings, appeal[item], phase[item], time)), random
+            )
             row = {
                 "user": user,
                 "item": item,
@@ -183,9 +210,9 @@ def simulate(settings: Simulation) -> World:
             )
             histories.add(step, user[liked], item_now[item[liked]])
             audiences.add(step, item[liked], user_now[user[liked]])
-            clicks.append(clicks[-1] + int(liked.sum()))
+            clicks.append(clicks[-1] * settings.recency + int(liked.sum()))
             job.advance()
-    if not clicks[-1]:
+    if not any(row["label"].any() for row in rows):
         raise BadInput(
             "this world has not one click: expected some; try more steps, visits, shown, or a higher offset"
         )
@@ -198,6 +225,8 @@ def simulate(settings: Simulation) -> World:
         user_tastes=user_tastes,
         item_tastes=item_tastes,
         appeal=appeal,
+        phase=phase,
+        birth=birth,
         histories=histories.trail(),
         audiences=audiences.trail(),
         clock=Sequences(np.arange(settings.steps, dtype=np.int32), times, np.array([0, settings.steps])),
@@ -210,10 +239,16 @@ class _Profiles:
     """The decayed means of all users, or of all items, while the world is simulated."""
 
     def __init__(self, settings: Simulation, size: int) -> None:
-        self.memory = np.float32(settings.memory)
+        self.memory, self.recency = np.float32(settings.memory), settings.recency
         self.sums, self.weights = np.zeros((size, settings.width), np.float32), np.zeros(size, np.float32)
-        self.means, self.counts = np.zeros_like(self.sums), np.zeros(size, np.int64)
-        self.past: list[tuple[Codes, Ints, Floats, Ints]] = []
+        self.means = np.zeros_like(self.sums)
+        # The number of clicks as it counted at the step after the newest one.
+        self.counts, self.newest = np.zeros(size), np.full(size, -1)
+        self.past: list[tuple[Codes, Ints, Floats, Chances]] = []
+
+    def counts_at(self, step: int) -> Chances:
+        """The number of clicks before a step, as it counts then."""
+        return np.asarray(self.counts * self.recency ** (step - 1 - self.newest))
 
     def add(self, step: int, entity: Ints, vectors: Floats) -> None:
         """Add the clicks of a step: whose they are, and the vectors of what was clicked."""
@@ -222,6 +257,8 @@ class _Profiles:
         self.weights[changed] *= self.memory
         np.add.at(self.sums, entity, vectors)
         np.add.at(self.weights, entity, np.float32(1))
+        self.counts[changed] *= self.recency ** (step - self.newest[changed])
+        self.newest[changed] = step
         np.add.at(self.counts, entity, 1)
         self.means[changed] = self.sums[changed] / self.weights[changed, None]
         self.past.append(
@@ -233,9 +270,8 @@ class _Profiles:
         when, entity, means, counts = (np.concatenate(column) for column in zip(*self.past, strict=True))
         order = np.argsort(entity, kind="stable")  # the steps of an entity stay in their order
         times = START + STEP * when[order].astype(np.int64)
-        return Trail(
-            Sequences(when[order], times, offsets_of(entity, len(self.counts))), means[order], counts[order]
-        )
+        changes = Sequences(when[order], times, offsets_of(entity, len(self.counts)))
+        return Trail(changes, means[order], counts[order], self.recency)
 
 
 def _visitors(settings: Simulation) -> int:
@@ -244,17 +280,23 @@ def _visitors(settings: Simulation) -> int:
 
 
 def _expose(
-    settings: Simulation, user_side: Floats, item_side: Floats, pull: Floats, random: np.random.Generator
+    settings: Simulation,
+    user_side: Floats,
+    item_side: Floats,
+    pull: Floats,
+    existing: int,
+    random: np.random.Generator,
 ) -> tuple[Ints, Ints, Floats, Mask]:
     """Draw what is shown: for each shown pair the visit, the item, the probability, and whether the visit was
-    served at random."""
+    served at random. Only the first `existing` items can be shown."""
     uniform = random.random(len(user_side), np.float32) < settings.randomised
     found = []
     rows = max(1, CHUNK // settings.items)
     for first in range(0, len(user_side), rows):
         part = slice(first, first + rows)
         chance = sigmoid(user_side[part] @ item_side.T + pull)
-        chance[uniform[part]] = settings.shown / settings.items
+        chance[uniform[part]] = settings.shown / existing
+        chance[:, existing:] = 0
         visit, item = np.nonzero(draw(chance, random))
         found.append((visit + first, item, chance[visit, item]))
     visit, item, shown = (np.concatenate(column) for column in zip(*found, strict=True))

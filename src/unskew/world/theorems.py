@@ -29,8 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unskew.catalog import Scorer
-from unskew.data.batch import Batch, batch, contexts
+from unskew.data.batch import Batch, batch
 from unskew.data.views import Ints
 from unskew.propensity.estimators import Propensity, Views
 from unskew.world.simulate import World
@@ -38,7 +37,6 @@ from unskew.world.simulate import World
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-BLOCK = 256  # contexts that are ranked at once
 UNCLIPPED = 1e-9  # a clip that is below every probability of a world
 
 
@@ -159,33 +157,3 @@ def ids(world: World, user: NDArray[np.integer], item: NDArray[np.integer]) -> t
     """The ids of some codes: a log numbers users and items as they appear, but a world wants their ids."""
     log = world.log
     return log.users.ids.to_numpy()[user], log.items.ids.to_numpy()[item]
-
-
-# Ranking against the truth
-
-
-@torch.no_grad()
-def true_ndcg(world: World, scorer: Scorer, user: Ints, time: Ints, cut: int = 10) -> Floats:
-    """How well a model ranks all items by what each user truly likes: for each context, the NDCG with P(r =
-    1) as the gain.
-
-        NDCG@K = (sum over the first K of P(r = 1) / log2(rank + 1)) / (the same sum for the best order)
-
-    The times must not decrease. Exposure plays no part in it, so this is what every test of a biased log
-    tries to measure.
-    """
-    log, discount = world.log, 1 / np.log2(np.arange(2, cut + 2))
-    catalog = scorer.catalog(log, int(time[0]), int(time[-1]) + 1)
-    found = []
-    for first in range(0, len(user), BLOCK):
-        part = slice(first, first + BLOCK)
-        scores = catalog.scores(contexts(log, user[part], time[part], scorer.history)).numpy()
-        user_id, item_id = ids(world, user[part], np.arange(len(log.items)))
-        gain_BI = world.preference(user_id[:, None], item_id, time[part][:, None])
-        listed = np.argsort(-scores, axis=1, kind="stable")[:, :cut]
-        best = -np.sort(-gain_BI, axis=1)[:, :cut]
-        found.append(
-            (np.take_along_axis(gain_BI, listed, 1) @ discount[: listed.shape[1]])
-            / (best @ discount[: best.shape[1]])
-        )
-    return np.concatenate(found)

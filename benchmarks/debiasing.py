@@ -1,0 +1,301 @@
+"""What debiases? Treatments of several backbones against their untreated twins, by the truth, in worlds where
+it is known.
+
+    python benchmarks/debiasing.py run [--worlds NAME ...] [--backbones NAME ...] [--treatments NAME ...]
+    python benchmarks/debiasing.py page
+
+Four worlds, three seeds of each, and every backbone once untreated and once with each treatment, with
+everything else equal. A run is a line of results/debiasing.jsonl with its truth (`unskew.world.truth`) for
+the weights that each version of the validation part chose; what is there already is not done again, and a
+treatment that this version of the package does not have is left out and said. The tables go into
+docs/truth.md. A whole table takes two hours on one core.
+
+A new treatment is a line of TREATMENTS, a new backbone one of BACKBONES.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import tyro
+
+import unskew
+from unskew.errors import BadInput
+from unskew.world.kinds import kind_named
+from unskew.world.simulate import World, simulate
+from unskew.world.truth import truth
+
+ROOT = Path(__file__).parents[1]
+RESULTS, PAGE = ROOT / "results" / "debiasing.jsonl", ROOT / "docs" / "truth.md"
+BEGIN, END = "<!-- made by benchmarks/debiasing.py -->", "<!-- end of what benchmarks/debiasing.py made -->"
+SEEDS, VISITS = (0, 1, 2), 500
+# The version of the validation part that chooses the weights in the tables. Ordinary clicks are as skewed as
+# those that a model is trained on.
+CHOOSE_BY = "shown"
+
+SIZE: dict[str, Any] = {"users": 1000}
+WORLDS = {
+    "popularity only": replace(kind_named("popularity"), **SIZE),
+    "bias 0": replace(kind_named("bias-0"), **SIZE),
+    "bias 1": replace(kind_named("bias-1"), **SIZE),
+    "bias 2": replace(kind_named("bias-2"), **SIZE),
+}
+UNTREATED = "nothing"
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A model, its settings here, and how it is treated: by a wrapper, or by settings of its own."""
+
+    model: str
+    settings: dict[str, Any]
+    wrapped: bool = False  # whether treatments are settings of `debiased-MODEL`, and not its own
+    treatable: bool = True
+
+
+# Every network first learns who is popular, and stays there for some hundreds of steps before it learns who
+# likes what. So the recipes have small batches, and patience enough to get beyond that. Of DEPS, whose
+# pairs are scored by a sum of two sides, only the history is read: with audiences it takes far longer.
+BACKBONES = {
+    "popularity": Backbone("popularity", {}, treatable=False),
+    "ItemKNN": Backbone("itemknn", {}, treatable=False),
+    "SASRec": Backbone(
+        "sasrec", {"sequences": 16, "rounds": 20, "patience": 6, "dropout": 0.3}, wrapped=True
+    ),
+    "DEPS": Backbone(
+        "deps",
+        {
+            "reads": "history",
+            "width": 32,
+            "layers": 1,
+            "inner": 64,
+            "dropout": 0.0,
+            "hidden_ids": 0.0,
+            "unsupervised_rounds": 1,
+            "batch_size": 256,
+            "learning_rate": 5e-3,
+            "rounds": 14,
+            "patience": 6,
+        },
+    ),
+    "Pulse": Backbone("pulse", {}),
+}
+# A name, and the settings for each backbone that can have it; "*" is every backbone without an entry whose
+# treatments are settings of these names. `dial` is turned after training.
+TREATMENTS: dict[str, dict[str, dict[str, Any]]] = {
+    UNTREATED: {"*": {"propensity": "none"}, "Pulse": {"dial": 0.0}},
+    "both, Item-Pro (as in the paper)": {"*": {"how": "both", "propensity": "item-pro"}},
+    "both, two GRUs (the paper's)": {"*": {"how": "both", "propensity": "dual"}},
+    "both, exposure": {"*": {"how": "both", "propensity": "exposure"}},
+    "weights, exposure": {"*": {"how": "weights", "propensity": "exposure"}},
+    "negatives, exposure": {"*": {"how": "negatives", "propensity": "exposure"}},
+    "negatives, power": {"*": {"how": "negatives", "propensity": "power"}},
+    "offset, exposure": {"*": {"how": "offset", "propensity": "exposure"}},
+    "offset, power": {"*": {"how": "offset", "propensity": "power"}},
+    "dial 0.5": {"Pulse": {"dial": 0.5}},
+    "dial 1": {"Pulse": {"dial": 1.0}},
+    "dial by validation": {"Pulse": {}},
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: a world, a seed of it and of the training, a backbone and a treatment."""
+
+    world: str
+    seed: int
+    backbone: str
+    treatment: str
+
+    def asked(self) -> tuple[str, dict[str, Any]] | None:
+        """The model and its settings; None if the backbone cannot have the treatment."""
+        backbone = BACKBONES[self.backbone]
+        if not backbone.treatable:
+            return (backbone.model, {**backbone.settings}) if self.treatment == UNTREATED else None
+        of = TREATMENTS[self.treatment]
+        settings = of.get(self.backbone, of.get("*") if self.backbone != "Pulse" else None)
+        if settings is None:
+            return None
+        name = f"debiased-{backbone.model}" if backbone.wrapped else backbone.model
+        return name, backbone.settings | settings | {"seed": self.seed}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Train and measure what is not stored yet."""
+
+    worlds: tuple[str, ...] = tuple(WORLDS)
+    seeds: tuple[int, ...] = SEEDS
+    backbones: tuple[str, ...] = tuple(BACKBONES)
+    treatments: tuple[str, ...] = tuple(TREATMENTS)
+
+    def __call__(self) -> None:
+        """Go through all jobs, world by world."""
+        torch.set_num_threads(1)
+        for name, known in (("world", WORLDS), ("backbone", BACKBONES), ("treatment", TREATMENTS)):
+            for asked in getattr(self, f"{name}s"):
+                if asked not in known:
+                    raise SystemExit(f"no {name} {asked!r}; there are {', '.join(map(repr, known))}")
+        done = {Job(*(line[key] for key in Job.__annotations__)) for line in _lines()}
+        for world in self.worlds:
+            for seed in self.seeds:
+                jobs = [job for job in self.jobs(world, seed) if job not in done and job.asked() is not None]
+                if jobs:
+                    self.in_one_world(jobs, simulate(**asdict(replace(WORLDS[world], seed=100 + seed))))
+
+    def jobs(self, world: str, seed: int) -> Iterator[Job]:
+        """The jobs of one world, each twin before what is compared with it."""
+        for backbone in self.backbones:
+            for treatment in TREATMENTS:
+                if treatment in self.treatments:
+                    yield Job(world, seed, backbone, treatment)
+
+    def in_one_world(self, jobs: list[Job], world: World) -> None:
+        """Do some jobs and store each as soon as it is done."""
+        split = unskew.split(world.log)
+        for job in jobs:
+            found = measured(job, world, split)
+            if found is None:
+                continue
+            with RESULTS.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(job) | found) + "\n")
+            print(*asdict(job).values(), found["truth"].get(CHOOSE_BY), f"{found['cpu']} s", flush=True)
+
+
+def measured(job: Job, world: World, split: unskew.Split) -> dict[str, Any] | None:
+    """The truth of a run, with the weights by each version of the validation part."""
+    asked, began = job.asked(), time.process_time()
+    assert asked is not None
+    name, settings = asked
+    try:
+        model = unskew.create_model(name, {key: settings[key] for key in settings if key != "dial"})
+        model.fit(split, show_progress=False)
+    except BadInput as error:
+        print(f"left out: {job.backbone}, {job.treatment}: {error}", flush=True)
+        return None
+    if "dial" in settings:
+        for state in model._weights.values():
+            state["dial_now"].fill_(settings["dial"])
+    found: dict[str, Any] = {"model": name, "settings": settings, "rounds": len(model.records)}
+    found["truth"] = {
+        version: {
+            name: round(value, 5)
+            for name, value in truth(model, world, split, VISITS, choose_by=version).metrics().items()  # type: ignore[arg-type]
+        }
+        for version in model._weights
+    }
+    return found | {"cpu": round(time.process_time() - began, 1)}
+
+
+# The page
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """Write the tables into docs/truth.md."""
+
+    def __call__(self) -> None:
+        """Replace what stands between the markers, or append it."""
+        text = PAGE.read_text(encoding="utf-8")
+        made = f"{BEGIN}\n\n{section(_lines())}\n{END}"
+        before, after = (
+            (text[: text.index(BEGIN)], text[text.index(END) + len(END) :])
+            if BEGIN in text
+            else (f"{text.rstrip()}\n\n", "\n")
+        )
+        PAGE.write_text(before + made + after, encoding="utf-8")
+
+
+def section(lines: list[dict[str, Any]]) -> str:
+    """The words and the tables."""
+    worlds = [name for name in WORLDS if any(line["world"] == name for line in lines)]
+    seeds = sorted({line["seed"] for line in lines})
+    size = WORLDS["bias 1"]
+    return "\n".join(
+        [
+            "## What debiases, by the truth",
+            "",
+            f"NDCG@10 with the true preference of all items as gain, at {VISITS} visits of the test part. "
+            f"{len(worlds)} worlds with",
+            f"{size.users:,} users and {size.items} items, {len(seeds)} seeds of each. The first row of a "
+            "backbone is its level without a treatment; all",
+            "others are differences to that twin in the same world with the same seed: the mean, and its "
+            "standard error over the",
+            "seeds. **Bold**: further from 0 than two standard errors and 0.005. Weights are chosen by the "
+            f"test `{CHOOSE_BY}` of the",
+            "validation part.",
+            "",
+            *table(lines, worlds, "ndcg@10", CHOOSE_BY),
+            "",
+            "How much of the exposure the scores repeat beyond what is liked (partial rank correlation; less "
+            "is better):",
+            "",
+            *table(lines, worlds, "beyond", CHOOSE_BY),
+            "",
+            "The same NDCG@10 where ordinary validation clicks choose the weights:",
+            "",
+            *table(lines, worlds, "ndcg@10", "ordinary"),
+            "",
+            "Made by `python benchmarks/debiasing.py run` and `page` from",
+            "[results/debiasing.jsonl](../results/debiasing.jsonl).",
+            "",
+        ]
+    )
+
+
+def table(lines: list[dict[str, Any]], worlds: list[str], metric: str, version: str) -> list[str]:
+    """Levels of the untreated and differences of the treated, by world."""
+    values = {
+        Job(*(line[key] for key in Job.__annotations__)): line["truth"].get(
+            version, next(iter(line["truth"].values()))
+        )[metric]
+        for line in lines
+    }
+    rows = [
+        "| backbone | treatment | " + " | ".join(worlds) + " |",
+        "| --- | --- | " + " | ".join("---:" for _ in worlds) + " |",
+    ]
+    for backbone in BACKBONES:
+        for treatment in TREATMENTS:
+            cells = [cell(values, world, backbone, treatment) for world in worlds]
+            if any(cells):
+                rows.append(f"| {backbone} | {treatment} | " + " | ".join(cells) + " |")
+    return rows
+
+
+def cell(values: dict[Job, float], world: str, backbone: str, treatment: str) -> str:
+    """The mean over the seeds, of the level or of the difference to the twin."""
+    mine = {
+        job.seed: value
+        for job, value in values.items()
+        if (job.world, job.backbone, job.treatment) == (world, backbone, treatment)
+    }
+    if treatment == UNTREATED:
+        return f"{np.mean(list(mine.values())):.3f}" if mine else ""
+    twins = {seed: values.get(Job(world, seed, backbone, UNTREATED)) for seed in mine}
+    paired = np.array([mine[seed] - twin for seed, twin in twins.items() if twin is not None])
+    if not len(paired):
+        return ""
+    mean = float(paired.mean())
+    if len(paired) < 2:
+        return f"{mean:+.3f}"
+    error = float(paired.std(ddof=1)) / len(paired) ** 0.5
+    said = f"{mean:+.3f} ± {error:.3f}"
+    return f"**{said}**" if abs(mean) > max(2 * error, 0.005) else said
+
+
+def _lines() -> list[dict[str, Any]]:
+    return (
+        [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+        if RESULTS.exists()
+        else []
+    )
+
+
+if __name__ == "__main__":
+    tyro.extras.subcommand_cli_from_dict({"run": Run, "page": Page})()

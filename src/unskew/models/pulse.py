@@ -1,0 +1,380 @@
+"""Pulse: a small model without ids, which reads when things happened (no paper; our own).
+
+On an honest time line most users and items of tomorrow are new, so what decides is *when*: how fast an
+audience grows, everybody's and that of people like you. With the vectors a, u and w of `data/signals.py`, for
+a request (u, t) and an item i:
+
+    clicks(u, i, t) = relu(P a + Q u + R w) . v + p . a + r . w          what will be clicked
+    exposure(i, t)  = relu(S a) . s + q . a                              what anybody would click
+    score           = clicks - dial * exposure
+
+Both heads are softmaxes over the items that exist at t, so with the dial at 1 the score is the logarithm of
+P(i | u, t) / P(i | t): how much more likely this user is to click the item than anybody is. Ranking by that
+would be right if every item were equally popular, which is what the test `balanced` asks. At 0 the score is
+what the log's own future asks. Validation chooses the dial for each test, and everybody may turn it.
+
+    loss  = -log softmax of the target among itself and negatives that existed at t, for both heads; half of
+            the negatives uniform, half from the last RECENT events, each logit minus the log of how likely
+            its item was to be drawn (log Q)
+
+It learns from a sample of the newest training positives. What is read of them never changes, so it is read
+once. Inputs are standardised on training rows; w is scaled and not centred, so that an item about which
+nothing is known stays at zero. There is nothing in it that belongs to one log: weights that were learned on
+some logs work on others (`pulse-zero`). Scores of a log that is cut at t are those of the whole log.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unskew.catalog import Catalog
+from unskew.config import AtLeast1, Share
+from unskew.data.batch import Batch, batch_of_rows
+from unskew.data.clock import DAY
+from unskew.data.log import Log
+from unskew.data.signals import BLOCK, OF_ITEM, OF_USER, OF_WALK, Signals
+from unskew.data.split import Known, Split
+from unskew.data.views import Ints
+from unskew.errors import BadInput
+from unskew.losses import weighted_mean
+from unskew.models.base import ModelConfig, Phase, Recommender, Stage
+from unskew.progress import progress
+
+RECENT = 1000  # events that half of the negatives come from
+MEASURED, EACH = 2000, 8  # rows that standardise the inputs, and items of each
+OWN_EVENTS = 200  # of a user's newest events, those that repeats are known from
+DIALS = (0.0, 0.25, 0.5, 0.75, 1.0)
+PIECE = 4096  # items that are scored together, so that they stay in the cache
+
+
+class Pulse(Recommender, name="pulse", paper="no paper: audiences and people alike, by their times"):
+    """A network of about two thousand parameters over counts and times."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(ModelConfig):
+        """The settings of Pulse."""
+
+        hidden: AtLeast1 = 64
+        """The width of the hidden layer of the head of clicks; that of the head of exposure is half as
+        wide."""
+        sample: AtLeast1 = 20_000
+        """The number of training positives that it learns from, a sample of the newest ones."""
+        newest: Share = 0.8
+        """The share of the training positives, the newest, that the sample is drawn from."""
+        drawn: AtLeast1 = 64
+        """The number of negatives of each positive."""
+
+    config: Config
+    recipe: ClassVar[dict[str, Any]] = {
+        "rounds": 5,
+        "patience": 5,
+        "learning_rate": 5e-3,
+        "weight_decay": 1e-5,
+        "batch_size": 128,
+    }
+    dial_now: Tensor
+    day_ticks: Tensor
+    repeats: Tensor
+    mean_a: Tensor
+    scale_a: Tensor
+    mean_u: Tensor
+    scale_u: Tensor
+    scale_w: Tensor
+
+    def __init__(self, known: Known, config: Config) -> None:
+        super().__init__(known, config)
+        hidden, half = config.hidden, max(config.hidden // 2, 1)
+        self.of_item, self.of_user = nn.Linear(OF_ITEM, hidden), nn.Linear(OF_USER, hidden, bias=False)
+        self.of_walk, self.last = nn.Linear(OF_WALK, hidden, bias=False), nn.Linear(hidden, 1, bias=False)
+        self.item_skip, self.walk_skip = (nn.Parameter(torch.zeros(size)) for size in (OF_ITEM, OF_WALK))
+        self.of_exposure, self.exposure_last = nn.Linear(OF_ITEM, half), nn.Linear(half, 1, bias=False)
+        self.exposure_skip = nn.Parameter(torch.zeros(OF_ITEM))
+        self.register_buffer("dial_now", torch.zeros(()))
+        self.register_buffer("day_ticks", torch.ones(1, dtype=torch.float64))
+        self.register_buffer("repeats", torch.zeros((), dtype=torch.bool))
+        for name, size in (("a", OF_ITEM), ("u", OF_USER)):
+            self.register_buffer(f"mean_{name}", torch.zeros(size))
+            self.register_buffer(f"scale_{name}", torch.ones(size))
+        self.register_buffer("scale_w", torch.ones(OF_WALK))
+        self._signals: Signals | None = None
+
+    @property
+    def history(self) -> int:
+        return OWN_EVENTS
+
+    @property
+    def audience(self) -> int:
+        """None is given in batches; all of them are counted in the log itself."""
+        return 0
+
+    @property
+    def dial(self) -> float:
+        return float(self.dial_now)
+
+    @property
+    def dials(self) -> tuple[float, ...]:
+        return DIALS
+
+    def turn(self, dial: float) -> None:
+        self.dial_now.fill_(dial)
+
+    def suit(self, split: Split) -> None:
+        """Take from a log what is no weight: how long its day is, and whether past items are candidates."""
+        ticks, times = split.log.clock.ticks, split.log.time
+        # Where times only give an order, a day is a two-hundredth of the training period.
+        day = DAY * ticks if ticks else max((split.train_end - int(times.min())) / 200, 1e-6)
+        self.day_ticks.fill_(day)
+        self.repeats.fill_(split.repeats)
+
+    def measure(self, split: Split) -> None:
+        self.suit(split)
+        random = np.random.default_rng(17)
+        rows = np.sort(random.permutation(training_rows(split, self.config.newest))[:MEASURED])
+        read = self.signals(split.log).of_requests(batch_of_rows(split.log, rows, self.history, 0))
+        exists = np.maximum(split.log.audiences.existing(read.time), 1)
+        items = (random.random((len(rows), EACH)) * exists[:, None]).astype(np.int64)
+        a = self.signals(split.log).of_items(items, read.time[:, None]).reshape(-1, OF_ITEM)
+        w = read.of_pairs(np.repeat(np.arange(len(rows)), EACH), items.ravel())
+        for mean, scale, values in (
+            (self.mean_a, self.scale_a, a),
+            (self.mean_u, self.scale_u, read.profile),
+        ):
+            mean.copy_(torch.from_numpy(values.mean(0)))
+            scale.copy_(torch.from_numpy(np.maximum(values.std(0), 1e-3)))
+        self.scale_w.copy_(torch.from_numpy(np.maximum(np.sqrt((w**2).mean(0)), 1e-2)))
+
+    def signals(self, log: Log) -> Signals:
+        """What reads a log for this model. The last one is kept, because it holds the counts."""
+        kept, how = self._signals, (float(self.day_ticks), bool(self.repeats))
+        if kept is None or kept.log is not log or (kept.day, kept.repeats) != how:
+            kept = self._signals = Signals(log, *how)
+        return kept
+
+    # The network
+
+    def item_side(self, a: Tensor) -> "ItemSide":
+        """What belongs to items alone, from their vectors a, (..., OF_ITEM)."""
+        a = (a - self.mean_a) / self.scale_a
+        exposure = self.exposure_last(functional.relu(self.of_exposure(a))).squeeze(-1)
+        return ItemSide(self.of_item(a), a @ self.item_skip, exposure + a @ self.exposure_skip)
+
+    def user_side(self, profile: Tensor) -> Tensor:
+        """What belongs to requests alone, from their vectors u."""
+        return self.of_user((profile - self.mean_u) / self.scale_u)
+
+    def clicks(self, items: "ItemSide", users: Tensor, w: Tensor | None = None) -> Tensor:
+        """The head of clicks; without `w`, for items about which a request knows nothing."""
+        before, skip = items.hidden + users, items.skip
+        if w is not None:
+            w = w / self.scale_w
+            before, skip = before + self.of_walk(w), skip + w @ self.walk_skip
+        return self.last(functional.relu(before)).squeeze(-1) + skip
+
+    def forward(self, batch: Batch) -> Tensor:
+        assert batch.log is not None, "pulse reads the log itself"
+        signals, candidates = self.signals(batch.log), batch.candidates_BC.numpy()
+        read = signals.of_requests(batch)
+        items = self.item_side(torch.from_numpy(signals.of_items(candidates, read.time[:, None])))
+        which = np.repeat(np.arange(len(candidates)), candidates.shape[1])
+        w = torch.from_numpy(read.of_pairs(which, candidates.ravel())).view(*candidates.shape, OF_WALK)
+        users = self.user_side(torch.from_numpy(read.profile))[:, None]
+        return self.clicks(items, users, w) - self.dial_now * items.exposure
+
+    @torch.no_grad()
+    def log_exposure(self, log: Log, item: ArrayLike, time: ArrayLike) -> Tensor:
+        a = self.signals(log).of_items(np.asarray(item), np.asarray(time))
+        return self.item_side(torch.from_numpy(a)).exposure
+
+    def catalog(self, log: Log, first: int, last: int) -> Catalog:
+        return PulseCatalog(self, log)
+
+    # How it learns
+
+    def stages(self, rounds: int) -> tuple[Stage, ...]:
+        phase = Phase("clicks", self._batches, self.softmax_loss, self.parameters, epochs=2)
+        return (Stage("train", (phase,), rounds, validated=True),)
+
+    def _batches(self, split: Split, seed: int, batch_size: int) -> "PulseSampler":
+        return PulseSampler(self, split, seed, batch_size)
+
+    def softmax_loss(self, batch: "PulseBatch") -> Tensor:
+        """-log softmax of the target, the first candidate, for both heads, with the log-Q correction."""
+        items, users = self.item_side(batch.a_BCF), self.user_side(batch.u_BF)[:, None]
+        more = -batch.log_q_BC if batch.offset_BC is None else batch.offset_BC - batch.log_q_BC
+        total = torch.zeros(())
+        for logits in (self.clicks(items, users, batch.w_BCF), items.exposure):
+            masked = (logits + more).masked_fill(batch.hidden_BC, -torch.inf)
+            total = total + weighted_mean(-functional.log_softmax(masked, dim=1)[:, 0], batch.weight_B)
+        return total
+
+
+class ItemSide(NamedTuple):
+    """What belongs to items alone: their part of the hidden layer, of the score, and their exposure."""
+
+    hidden: Tensor
+    skip: Tensor
+    exposure: Tensor
+
+    def part(self, rows: Tensor | slice) -> "ItemSide":
+        """Some of the items."""
+        return ItemSide(self.hidden[rows], self.skip[rows], self.exposure[rows])
+
+
+class PulseCatalog:
+    """All items at the times of some contexts: an addition, a relu and a product per item, and what is known
+    of the items that the walk reaches. What belongs to items alone is kept until the time changes."""
+
+    def __init__(self, model: Pulse, log: Log) -> None:
+        self.model, self.log, self.signals = model, log, model.signals(log)
+        self.everything = np.arange(len(log.items))
+        self._at: tuple[int, ItemSide] | None = None
+
+    def scores(self, context: Batch) -> Tensor:
+        """The scores of all items in each context."""
+        return self.at_dials(context, (self.model.dial,))[0]
+
+    def at_dials(self, context: Batch, dials: Sequence[float]) -> list[Tensor]:
+        """The same at several dials."""
+        read = self.signals.of_requests(context)
+        users = self.model.user_side(torch.from_numpy(read.profile))
+        found = [torch.empty(len(read.time), len(self.everything)) for _ in dials]
+        for row, time in enumerate(read.time):
+            items = self._items(int(time))
+            clicks = torch.cat(
+                [
+                    self.model.clicks(items.part(slice(first, first + PIECE)), users[row])
+                    for first in range(0, len(self.everything), PIECE)
+                ]
+                or [torch.zeros(0)]
+            )
+            known, w = read.of_request(row)
+            item = torch.from_numpy(known)
+            clicks[item] = self.model.clicks(items.part(item), users[row], torch.from_numpy(w))
+            for scores, dial in zip(found, dials, strict=True):
+                scores[row] = clicks - dial * items.exposure if dial else clicks
+        return found
+
+    def _items(self, time: int) -> ItemSide:
+        if self._at is None or self._at[0] != time:
+            a = torch.from_numpy(self.signals.of_items(self.everything, np.asarray(time)))
+            self._at = time, self.model.item_side(a)
+        return self._at[1]
+
+
+# What it learns from
+
+
+class PulseBatch(NamedTuple):
+    """B positives, each with C - 1 negatives behind it."""
+
+    event_B: Tensor  # the row of the log that each positive is
+    times_B: Tensor
+    candidates_BC: Tensor
+    a_BCF: Tensor
+    u_BF: Tensor
+    w_BCF: Tensor
+    log_q_BC: Tensor  # how likely each candidate was to be drawn
+    hidden_BC: Tensor  # what must not be compared: the target again, or what the user had before
+    weight_B: Tensor | None = None
+    offset_BC: Tensor | None = None
+
+
+def training_rows(split: Split, newest: float) -> Ints:
+    """The newest training positives that may be targets."""
+    rows = np.flatnonzero(split.targets("train", reads_audiences=True) & (split.log.label == 1))
+    if not len(rows):
+        raise BadInput("the training part has no positive that anything is known about: pulse needs some")
+    order = rows[np.argsort(split.log.time[rows], kind="stable")]
+    return order[min(int(len(order) * (1 - newest)), len(order) - 1) :]
+
+
+class PulseSampler:
+    """A seeded order of a sample of training positives. Its state is an epoch and a step."""
+
+    def __init__(self, model: Pulse, split: Split, seed: int, batch_size: int) -> None:
+        self.model, self.split, self.seed, self.batch_size = model, split, seed, batch_size
+        random = np.random.default_rng([seed, 29])
+        rows = training_rows(split, model.config.newest)
+        self.rows = np.sort(random.permutation(rows)[: model.config.sample])
+        self.epoch_number, self.step = 0, 0
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.rows) / self.batch_size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The epoch and the step."""
+        return {"epoch": self.epoch_number, "step": self.step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where the saved sampler stopped."""
+        self.epoch_number, self.step = state["epoch"], state["step"]
+
+    def epoch(self) -> Iterator[PulseBatch]:
+        """The rest of the current epoch."""
+        order = np.random.default_rng([self.seed, self.epoch_number]).permutation(len(self.rows))
+        while self.step < len(self):
+            chosen = torch.from_numpy(order[self.step * self.batch_size :][: self.batch_size])
+            self.step += 1
+            whole = self._read
+            yield PulseBatch(*(part[chosen] for part in whole if part is not None))
+        self.epoch_number, self.step = self.epoch_number + 1, 0
+
+    @cached_property
+    def _read(self) -> PulseBatch:
+        """All rows with their candidates and what is read of them."""
+        log, rows, drawn = self.split.log, self.rows, self.model.config.drawn
+        signals = self.model.signals(log)
+        user, target, time = log.user[rows].astype(np.int64), log.item[rows].astype(np.int64), log.time[rows]
+        candidates, log_q = with_negatives(log, target, time, drawn, np.random.default_rng([self.seed, 31]))
+        hidden = candidates == target[:, None]
+        if not self.split.repeats:
+            hidden |= log.had_before(user[:, None], candidates, time[:, None])
+        hidden[:, 0] = False
+        profiles, walks = [], []  # of a few requests at a time: a walk reaches far more than the candidates
+        with progress("read", len(rows)) as job:
+            for first in range(0, len(rows), BLOCK):
+                some = rows[first : first + BLOCK]
+                read = signals.of_requests(batch_of_rows(log, some, self.model.history, 0))
+                among = candidates[first : first + BLOCK]
+                which = np.repeat(np.arange(len(some)), among.shape[1])
+                profiles.append(read.profile)
+                walks.append(read.of_pairs(which, among.ravel()).reshape(*among.shape, OF_WALK))
+                job.advance(len(some))
+        a, times = signals.of_items(candidates, time[:, None]), np.asarray(time)
+        profile, walk = np.concatenate(profiles), np.concatenate(walks)
+        parts: tuple[NDArray[Any], ...] = (rows, times, candidates, a, profile, walk, log_q, hidden)
+        return PulseBatch(*map(torch.from_numpy, parts))
+
+
+def with_negatives(
+    log: Log, target: Ints, time: Ints, drawn: int, random: np.random.Generator
+) -> tuple[Ints, NDArray[np.float32]]:
+    """Each target with items that existed at its time behind it, half of them drawn uniformly and half from
+    the last RECENT events, and the logarithm of how likely each of these items was to be drawn."""
+    order = np.argsort(log.histories.times, kind="stable")
+    times, items = log.histories.times[order], log.histories.ids[order].astype(np.int64)
+    exists = np.maximum(log.audiences.existing(time), 1)
+    half = drawn // 2
+    uniform = (random.random((len(target), drawn - half)) * exists[:, None]).astype(np.int64)
+    end = np.searchsorted(times, time)
+    begin = np.maximum(end - RECENT, 0)
+    place = begin[:, None] + (random.random((len(target), half)) * (end - begin)[:, None]).astype(np.int64)
+    recent = np.where((end > begin)[:, None], items[np.minimum(place, len(items) - 1)], uniform[:, :1])
+    candidates = np.concatenate([target[:, None], uniform, recent], axis=1)
+    counts = np.empty(candidates.shape)
+    for row, (first, last) in enumerate(zip(begin, end, strict=True)):
+        among = np.sort(items[first:last])
+        counts[row] = np.searchsorted(among, candidates[row], "right") - np.searchsorted(
+            among, candidates[row]
+        )
+    of_recent = counts / np.maximum(end - begin, 1)[:, None]
+    share = half / drawn
+    return candidates, np.log((1 - share) / exists[:, None] + share * of_recent).astype(np.float32)

@@ -1,0 +1,166 @@
+"""What every estimator of propensities is, and the registry of them.
+
+An estimator is registered by the definition of its class: `class Mine(Propensity, name="mine")`. Then
+`propensity="mine"` names it in DEPS and in every `debiased-NAME`. An entry point of the group
+`unskew.estimators` brings the estimators of another package to the command line. `check_estimator` of
+`unskew.testing_estimators` says whether an estimator keeps the contract.
+"""
+
+import warnings
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from unskew.config import did_you_mean
+from unskew.data.batch import Batch
+from unskew.data.log import Log
+from unskew.data.split import Known, Split
+from unskew.errors import BadInput
+from unskew.layers import Embeddings
+
+Views = Literal["both", "item", "user"]
+
+ESTIMATORS: dict[str, type["Propensity"]] = {}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Needs:
+    """What an estimator is built from. Whatever else it needs, it counts or fits in `measure`."""
+
+    known: Known  # which users and items training saw: all shapes depend on this alone
+    alpha: float = 0.5  # the weight of the item view
+    clip: float = 0.05  # the lower bound of propensities (M)
+    width: int = 64  # of embeddings and hidden states that the estimator has of its own
+    layers: int = 1  # of each GRU
+    # The recommender's embeddings of items and of users, to be read and not to be trained. None: an estimator
+    # that reads embeddings makes its own and trains them.
+    tables: tuple[Embeddings, Embeddings] | None = None
+
+
+class Coefficient(NamedTuple):
+    """A fitted number with its standard error."""
+
+    name: str
+    value: float
+    standard_error: float
+
+
+class Propensity(nn.Module, ABC):
+    """An estimator of P(o = 1) for each pair of a batch, and the weights that follow from it.
+
+    alpha: the weight of the item view, from 0 to 1.
+    clip: the lower bound of propensities (M), above 0.
+    """
+
+    name: ClassVar[str] = ""  # by which it is registered; empty if it is not
+
+    def __init_subclass__(cls, *, name: str = "", **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if not name:
+            return
+        other = ESTIMATORS.get(name)
+        if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+            where = f"{other.__module__}.{other.__qualname__}"
+            raise BadInput(f"an estimator named {name!r} is registered already: {where}; choose another name")
+        cls.name = name
+        ESTIMATORS[name] = cls
+
+    def __init__(self, alpha: float = 0.5, clip: float = 0.05) -> None:
+        super().__init__()
+        if not 0 <= alpha <= 1:
+            raise BadInput(f"alpha {alpha}: expected from 0 to 1")
+        if not 0 < clip <= 1:
+            raise BadInput(f"clip {clip}: expected above 0 and at most 1")
+        self.alpha, self.clip = alpha, clip
+
+    @classmethod
+    def build(cls, needs: Needs) -> "Propensity":
+        """A new estimator. A class whose constructor takes more than `alpha` and `clip` overrides this."""
+        return cls(needs.alpha, needs.clip)
+
+    def measure(self, split: Split) -> None:
+        """Count or fit on the training part what no gradient of the recommender learns, into buffers. This is
+        called once, before training."""
+
+    @abstractmethod
+    def item_view(self, batch: Batch) -> Tensor | None:
+        """P(i, h_u) of each pair, (B, C); None if the estimator has no item view."""
+
+    @abstractmethod
+    def user_view(self, batch: Batch) -> Tensor | None:
+        """P(u, h_i) of each pair, (B, C); None if the estimator has no user view."""
+
+    def log_exposure(self, log: Log, item: ArrayLike, time: ArrayLike) -> Tensor:
+        """log P(o = 1) of each item at each time, without anything personal and up to a constant per time.
+
+        Only events strictly before `time` count. Items and times are broadcast; items may be new to training.
+        """
+        raise BadInput(
+            f"`{self.name or type(self).__name__}` has no propensity of items alone: offset and negatives "
+            "need `exposure` or `power`"
+        )
+
+    def clipped(self, batch: Batch) -> tuple[Tensor | None, Tensor | None]:
+        """The item view and the user view, raised to at least the clip (eq. clip_prob_item,
+        clip_prob_user)."""
+        views = self.item_view(batch), self.user_view(batch)
+        item, user = (None if view is None else view.clamp(min=self.clip) for view in views)
+        return item, user
+
+    @torch.no_grad()
+    def weights(self, batch: Batch) -> Tensor:
+        """The weight of each pair (Theorem 1 with clipped propensities), (B, C). A single view has the full
+        weight."""
+        item, user = self.clipped(batch)
+        if item is None and user is None:
+            return torch.ones(batch.candidates_BC.shape)
+        if item is None or user is None:
+            only = item if item is not None else user
+            assert only is not None
+            return 1 / only
+        return self.alpha / item + (1 - self.alpha) / user  # eq. UnbiasLI_LU
+
+    @torch.no_grad()
+    def statistics(self, batch: Batch) -> dict[str, float]:
+        """For the record of a round: typical propensities, the share that is clipped, and the spread of the
+        weights."""
+        weight = self.weights(batch)
+        found = {"weight": float(weight.mean()), "weight_deviation": float(weight.std())}
+        for name, view in (("item_view", self.item_view(batch)), ("user_view", self.user_view(batch))):
+            if view is not None:
+                found[name] = float(view.median())
+                found[f"{name}_clipped"] = float((view < self.clip).float().mean())
+        return {name: round(value, 6) for name, value in found.items()}
+
+
+def estimator_named(name: str) -> type[Propensity]:
+    """The estimator of this name: one of ours, one that was imported, or one of an installed package."""
+    if name not in ESTIMATORS:
+        _installed()
+    if name not in ESTIMATORS:
+        near = did_you_mean(name, ESTIMATORS)
+        raise BadInput(f"no propensity {name!r}{near}; there are {', '.join(sorted(ESTIMATORS))}")
+    return ESTIMATORS[name]
+
+
+def every_estimator() -> dict[str, type[Propensity]]:
+    """All estimators by their names, those of installed packages included."""
+    _installed()
+    return ESTIMATORS
+
+
+@cache
+def _installed() -> None:
+    """Register the estimators of installed packages: entry points of the group `unskew.estimators`."""
+    for point in entry_points(group="unskew.estimators"):
+        try:
+            point.load()
+        except Exception as error:  # whatever is wrong with another package, this one works without it
+            said = f"estimator {point.name} ({point.value}) cannot be loaded: {error}"
+            warnings.warn(said, RuntimeWarning, stacklevel=2)

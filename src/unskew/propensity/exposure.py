@@ -1,0 +1,182 @@
+"""`exposure`: the probability that a pair was shown, learned from what was shown and what was not.
+
+    logit P(o = 1) = b + w . f(i, t) - log sum_j exp(w . f(j, t)) + b_i + personal
+    personal       = <P_u + 3 mean E(last clicks), Q_i> + <G_u, 3 mean F(last of the audience)>
+
+    f           log1p of the clicks and of the impressions of an item strictly before t: plain, and fading
+                with half-lives of a quarter and of a 32nd of the training part
+    sum_j       over all items that anybody was shown before t, so that a visit shows about as many at any time
+    b_i         what is left of an item, where it helps
+    mean        of the last 20, each counting 0.9 times as much as the next one
+
+It needs a log with impressions. The likelihood is that of shown against not shown, over the items of each
+training visit that was not random; where many items exist, those that were not shown are drawn and weighted.
+First b and w are fitted by Newton's method, then the rest by Adam, stopped on held-out training visits; then
+b and w again, given the personal terms. At last the whole logit is calibrated on the held-out visits. Nothing
+of the validation or the test part is read. In visits that were served at random, P(o = 1) is the number of
+items that such a visit shows, divided by that of all items.
+"""
+
+from typing import ClassVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+from torch.nn import functional
+
+from unskew.data.batch import Batch, Prefixes
+from unskew.data.log import Log
+from unskew.data.split import Known, Split
+from unskew.data.views import PAD, Ints
+from unskew.errors import BadInput
+from unskew.propensity.base import Coefficient, Needs, Propensity
+from unskew.propensity.exposure_fit import RECENT, Fitting, fading, fit, sides
+from unskew.propensity.visits import ItemPast, Mask, Moments, shown_before, spread_items
+
+
+class Exposure(Propensity, name="exposure"):
+    """P(o = 1) from impressions: how popular an item is at the time, and who sees what.
+
+    The item view is the whole probability; there is no user view. `log_exposure` has b and w alone: b_i made
+    it no better wherever the truth is known.
+
+    fitting: how it is fitted; the width of its vectors is here.
+    """
+
+    named: ClassVar[tuple[str, ...]] = ("constant", *ItemPast.NAMES)
+    theta: Tensor  # b and w
+    covariance: Tensor  # of these
+    line: Tensor  # the intercept and the slope of the calibration
+    moments: Tensor  # the first one, and the ticks between two
+    half_lives: Tensor
+    random_share: Tensor  # P(o = 1) in visits that are served at random
+    item_bias: Tensor
+    user_P: Tensor
+    history_E: Tensor
+    item_Q: Tensor
+    user_G: Tensor
+    audience_F: Tensor
+
+    def __init__(self, known: Known, alpha: float, clip: float, fitting: Fitting | None = None) -> None:
+        super().__init__(alpha, clip)
+        self.fitting, size = Fitting() if fitting is None else fitting, len(self.named)
+        shapes: dict[str, tuple[int, ...]] = {"theta": (size,), "covariance": (size, size), "line": (2,)}
+        for name, shape in (shapes | {"half_lives": (2,), "random_share": ()}).items():
+            self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
+        self.register_buffer("moments", torch.zeros(2, dtype=torch.int64))
+        self.register_buffer("item_bias", torch.zeros(known.items.size, 1))
+        for name, ids in sides(known).items():
+            self.register_buffer(name, torch.zeros(ids.size, self.fitting.width))
+
+    @classmethod
+    def build(cls, needs: Needs) -> "Exposure":
+        return cls(needs.known, needs.alpha, needs.clip)
+
+    @torch.no_grad()
+    def measure(self, split: Split) -> None:
+        found = fit(split, self.fitting)
+        arrays = {"theta": found.theta, "covariance": found.covariance, "line": found.line}
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()} | found.vectors
+        tensors["half_lives"] = torch.tensor(found.half_lives)
+        tensors["moments"] = torch.tensor([found.moments.first, found.moments.step])
+        tensors["random_share"] = torch.tensor(found.random_share)
+        for name, tensor in tensors.items():
+            self.get_buffer(name).copy_(tensor)
+
+    def coefficients(self) -> tuple[Coefficient, ...]:
+        """What is not personal, b and w, with standard errors.
+
+        They come from the observed information and from how much users differ (a sandwich), and take the
+        personal terms as given. The features are alike, so their sum is known far better than each of them.
+        """
+        errors = self.covariance.diagonal().sqrt().tolist()
+        return tuple(Coefficient(*each) for each in zip(self.named, self.theta.tolist(), errors, strict=True))
+
+    def item_view(self, batch: Batch) -> Tensor:
+        if batch.log is None:
+            raise BadInput("`exposure` counts what happened in a log, and this batch comes from none")
+        user, time, item = batch.user_B.numpy(), batch.times_B.numpy(), batch.candidates_BC
+        logit = (
+            self._base(batch.log, item.numpy(), time[:, None]).float() + _rows(self.item_bias, item)[..., 0]
+        )
+        side_BD = _rows(self.user_P, batch.user_B) + _mean(self.history_E, batch.histories)
+        logit = logit + torch.einsum("bd,bcd->bc", side_BD, _rows(self.item_Q, item))
+        audience_AD, user_BD = _mean(self.audience_F, batch.audiences), _rows(self.user_G, batch.user_B)
+        logit = logit + torch.einsum("bd,bcd->bc", user_BD, audience_AD[batch.audience_of_BC])
+        chance = torch.sigmoid(self.line[0].float() + self.line[1].float() * logit)
+        random_B1 = torch.from_numpy(served_at_random(batch.log, user, time))[:, None]
+        return torch.where(random_B1, self.random_share.float(), chance)
+
+    def user_view(self, batch: Batch) -> None:
+        return None
+
+    def log_exposure(self, log: Log, item: ArrayLike, time: ArrayLike) -> Tensor:
+        return functional.logsigmoid(self._base(log, item, time)).float()
+
+    def _base(self, log: Log, item: ArrayLike, time: ArrayLike) -> Tensor:
+        """b + w . f - log sum exp: the logit without anything personal."""
+        if not int(self.moments[1]):
+            raise BadInput("this `exposure` has not been fitted: call `measure` first")
+        past, sums = self._past(log)
+        theta = self.theta.numpy()
+        found, which = Moments(*self.moments.tolist()).of_times(time)
+        for moment in found.tolist():
+            if moment not in sums:
+                items, each = spread_items(shown_before(log, moment), len(self.item_bias))
+                logit = past.at(items, moment) @ theta[1:]
+                sums[moment] = float(logit.max() + np.log(np.exp(logit - logit.max()).sum() * each))
+        total = np.array([sums[moment] for moment in found.tolist()])[which]
+        return torch.from_numpy(np.asarray(theta[0] + past.at(item, time) @ theta[1:] - total))
+
+    def _past(self, log: Log) -> tuple[ItemPast, dict[int, float]]:
+        """The counts of a log, and the sums over all items at the moments that were asked for already."""
+        key = (*self.theta.tolist(), *self.moments.tolist(), *self.half_lives.tolist())
+        kept = _PASTS.get(log)
+        if kept is None or kept[0] != key:
+            slow, fast = self.half_lives.tolist()
+            kept = _PASTS[log] = (key, ItemPast(log, (slow, fast)), {})
+        return kept[1], kept[2]
+
+
+# What was counted in a log, for the estimator that asked last.
+_PASTS: WeakKeyDictionary[Log, tuple[tuple[float, ...], ItemPast, dict[int, float]]] = WeakKeyDictionary()
+_RANDOM: WeakKeyDictionary[Log, tuple[Ints, Ints]] = WeakKeyDictionary()
+
+
+def served_at_random(log: Log, user: Ints, time: Ints) -> Mask:
+    """Whether the log has a visit of each user at each time that was served at random (`exposed`)."""
+    if log.exposed is None:
+        return np.zeros(len(user), bool)
+    if log not in _RANDOM:
+        rows = np.flatnonzero(np.asarray(log.exposed) == 1)
+        times = np.unique(log.time[rows])
+        ticks = np.searchsorted(times, log.time[rows])
+        _RANDOM[log] = times, np.unique(log.user[rows].astype(np.int64) * (len(times) + 1) + ticks)
+    times, visits = _RANDOM[log]
+    if not len(visits):
+        return np.zeros(len(user), bool)
+    ticks = np.searchsorted(times, time)
+    there = times[np.minimum(ticks, len(times) - 1)] == time
+    wanted = user.astype(np.int64) * (len(times) + 1) + ticks
+    place = np.minimum(np.searchsorted(visits, wanted), len(visits) - 1)
+    return np.asarray(there & (visits[place] == wanted))
+
+
+def _mean(table: Tensor, prefixes: Prefixes) -> Tensor:
+    """The fading mean of the vectors of the newest ids of each sequence, (N, D); unknown ones are zero."""
+    ids_WL, length_N1 = prefixes.ids_WL, prefixes.length_N[:, None]
+    if not ids_WL.numel():
+        return torch.zeros(len(length_N1), table.shape[1])
+    place_NL = length_N1 - RECENT + torch.arange(RECENT)
+    ids_NL = ids_WL[prefixes.row_N[:, None], place_NL.clamp(min=0)].masked_fill(place_NL < 0, PAD)
+    return torch.einsum("nl,nld->nd", fading(ids_NL != PAD), _rows(table, ids_NL))
+
+
+def _rows(table: Tensor, ids: Tensor) -> Tensor:
+    """The rows of some ids, (..., D); zero for PAD and for ids that training never saw."""
+    known = (ids >= 0) & (ids < len(table))
+    if not len(table):
+        return torch.zeros(*ids.shape, table.shape[1])
+    return functional.embedding(ids.masked_fill(~known, 0), table) * known[..., None]

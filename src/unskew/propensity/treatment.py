@@ -1,0 +1,225 @@
+"""Treatments: what a loss makes of propensities, so that what it learns comes nearer to preference.
+
+A click needs exposure and preference, P(c = 1) = p r. A loss over clicks and sampled negatives learns p r;
+each treatment takes p^power out of it:
+
+    offset     logits s + power log p while training, ranking by s: the optimum of a softmax over
+               s + log p is s = log r + constant, and that of a binary cross-entropy likewise
+    negatives  a sampled negative counts p^power times as much as another one. In a softmax, or where two
+               items are compared, that is the offset; so such losses get the offset
+    weights    an observed pair counts p^(-power) times as much; sampled negatives count once
+    both       clicks and sampled negatives alike count 1 / p times as much: the paper's way. With sampled
+               negatives the optimum stays at odds of p r, whatever the clip; with impressions, where both
+               labels were observed, it is unbiased
+
+`offset` and `negatives` use p of the item at that time, without anything personal: exposure that follows
+taste carries taste. Their factors are bounded. `weights` and `both` use p of the pair, clipped from below.
+"""
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unskew.data.batch import Batch, Offset, SequenceBatch, batch_of_rows
+from unskew.data.split import Split
+from unskew.data.views import Ints
+from unskew.propensity.base import Propensity, estimator_named
+
+How = Literal["auto", "offset", "negatives", "weights", "both"]
+Scale = Literal["clipped", "ips", "snips"]
+ROWS = 2048  # rows whose weights are computed together
+MOMENTS = 16  # of the training part, at which the offsets of all items are kept
+
+
+def has_impressions(split: Split) -> bool:
+    """Whether the training part says what was shown and not clicked, at least as often as what was clicked.
+    Otherwise negatives are sampled."""
+    label = split.log.label[split.mask("train")]
+    return int((label == 0).sum()) >= max(int((label == 1).sum()), 1)
+
+
+def knows_items(propensity: str) -> bool:
+    """Whether an estimator knows a propensity of items alone, which `offset` and `negatives` need."""
+    kind = estimator_named(propensity)
+    only_users = getattr(kind, "named_views", "both") == "user"
+    return kind.log_exposure is not Propensity.log_exposure and not only_users
+
+
+def settle(config: Any, split: Split, separate: bool) -> Any:
+    """The same settings with everything chosen that is `auto`.
+
+    separate: whether the loss is a sum over single pairs.
+    """
+    impressions = has_impressions(split)
+    how, propensity, power = config.how, config.propensity, config.power
+    if propensity == "auto":
+        propensity = "exposure" if impressions else "power"
+    if how == "auto" and (not knows_items(propensity) or (separate and impressions)):
+        how = "weights"
+    elif how == "auto":
+        how = "negatives" if separate else "offset"
+    if power is None:
+        power = 0.5 if how == "weights" else 1.0
+    return replace(config, how=how, propensity=propensity, power=power)
+
+
+class Treatment:
+    """Changes the batches of a loss by a propensity.
+
+    power: how much of the propensity is taken out; 1 is all of it, and so is None.
+    scale: what weights are divided by: `clipped` multiplies by the clip, so that none is above one; `ips`
+        divides by their mean in training, `snips` by their mean in the batch.
+    past: how many past items and past users the estimator reads.
+    """
+
+    def __init__(
+        self,
+        propensity: Propensity,
+        how: How,
+        power: float | None,
+        scale: Scale,
+        past: tuple[int, int | None],
+    ) -> None:
+        self.propensity, self.how, self.scale, self.past = propensity, how, scale, past
+        self.power = 1.0 if power is None else power
+        self._split: Split | None = None
+        self._of_rows: Tensor | None = None
+        self._mean: float | None = None
+        self._moments: tuple[Ints, Offset] | None = None
+
+    def measure(self, split: Split) -> None:
+        """Count and fit on the training part what the estimator needs."""
+        self._split = split
+        self.propensity.measure(split)
+
+    def forget(self) -> None:
+        """Compute weights anew: the estimator has learned."""
+        self._of_rows = self._mean = None
+
+    @property
+    def dial(self) -> float:
+        """How much of the exposure is taken out of the scores. Of `both`, nothing is known."""
+        return 0.0 if self.how == "both" else self.power
+
+    @property
+    def _training(self) -> Split:
+        assert self._split is not None, "a treatment needs a split, which it has only in training"
+        return self._split
+
+    # Batches
+
+    @torch.no_grad()
+    def of_pairs(self, batch: Batch, separate: bool) -> Batch:
+        """A batch of candidates. The first one of each context is a row of the log, the others are sampled.
+
+        separate: whether the loss is a sum over single pairs; otherwise it compares them.
+        """
+        if self.how in ("weights", "both"):
+            weight = self.propensity.weights(batch.truncate(*self.past))
+            if self.how == "weights":
+                weight = weight**self.power
+            weight = self._scaled(weight, torch.ones_like(weight).bool())
+            if self.how == "weights":
+                weight[:, 1:] = 1
+            return batch._replace(weight_BC=weight)
+        offset_BC = self._offset_of(batch)
+        if self.how == "negatives" and separate:
+            weight = offset_BC.exp()
+            weight[:, 0] = 1
+            return batch._replace(weight_BC=weight)
+        return batch._replace(offset_BC=offset_BC, offset=self._offset(batch.times_B))
+
+    @torch.no_grad()
+    def of_sequences(self, batch: SequenceBatch) -> SequenceBatch:
+        """A batch of whole histories, whose events are predicted."""
+        if self.how in ("weights", "both"):
+            weight_BL = self._rows()[batch.event_BL]
+            return batch._replace(weight_BL=self._scaled(weight_BL, batch.target_BL))
+        return batch._replace(offset=self._offset(batch.time_BL))
+
+    @torch.no_grad()
+    def of_own(self, batch: Any) -> Any:
+        """A batch of a model's own kind, with the fields that `Phase` names."""
+        if self.how in ("weights", "both"):
+            weight_B = self._rows()[batch.event_B]
+            return batch._replace(weight_B=self._scaled(weight_B, torch.ones_like(weight_B).bool()))
+        return batch._replace(offset_BC=self._offset_of(batch))
+
+    # Offsets
+
+    def _offset_of(self, batch: Any) -> Tensor:
+        """power log p of each candidate at its own time, relative to the mean of p over all items then."""
+        item, time = batch.candidates_BC.numpy(), batch.times_B.numpy()
+        raw = self.power * self.propensity.log_exposure(self._training.log, item, time[:, None])
+        moments, offset = self._at_moments()
+        return raw.float() - self._means[_newest(moments, time)][:, None]
+
+    def _offset(self, time: Tensor) -> Offset:
+        """The same for all items, as of the newest moment that is kept."""
+        moments, offset = self._at_moments()
+        return offset._replace(moment_N=torch.from_numpy(_newest(moments, time.numpy())))
+
+    def _at_moments(self) -> tuple[Ints, Offset]:
+        if self._moments is None:
+            log = self._training.log
+            times = np.sort(log.time[self._training.mask("train") & (log.label == 1)])
+            moments = np.unique(times[(np.arange(MOMENTS) * len(times)) // MOMENTS])
+            items = np.arange(len(log.items))
+            table = self.power * self.propensity.log_exposure(log, items, moments[:, None]).float()
+            existing = np.maximum(log.audiences.existing(moments), 1)
+            exists = torch.from_numpy(items[None] < existing[:, None])
+            total = torch.logsumexp(table.masked_fill(~exists, -torch.inf), dim=1)
+            self._means = total - torch.from_numpy(np.log(existing)).float()
+            nowhere = torch.zeros(0, dtype=torch.int64)
+            self._moments = moments, Offset(nowhere, table - self._means[:, None])
+        return self._moments
+
+    # Weights
+
+    def _scaled(self, weight: Tensor, counted: Tensor) -> Tensor:
+        """The weights on the scale of a loss without weights, so that clipping gradients by their norm has
+        the same effect.
+
+        counted: which of the weights belong to targets; only these count in the mean of a batch.
+        """
+        if self.scale == "snips":
+            return weight / weight[counted].mean() if bool(counted.any()) else weight
+        if self.scale == "clipped" and self.how == "both":
+            return weight * self.propensity.clip  # as in DEPS, so that no weight is above one
+        return weight / self._typical()
+
+    def _typical(self) -> float:
+        """The mean weight of a fixed sample of training positives: one constant, so that a weighted loss
+        stays unbiased up to that constant."""
+        if self._mean is None:
+            rows = self._positives()
+            rows = np.sort(np.random.default_rng(23).permutation(rows)[:ROWS])
+            self._mean = float(self._weights_of(rows).mean())
+        return self._mean
+
+    def _positives(self) -> Ints:
+        log = self._training.log
+        return np.flatnonzero(self._training.mask("train") & (log.label == 1))
+
+    def _weights_of(self, rows: Ints) -> Tensor:
+        """The weights of some rows of the log, (N,)."""
+        weight = self.propensity.weights(batch_of_rows(self._training.log, rows, *self.past)).squeeze(1)
+        return weight**self.power if self.how == "weights" else weight
+
+    def _rows(self) -> Tensor:
+        """The weight of every training positive, by its row in the log."""
+        if self._of_rows is None:
+            rows = self._positives()
+            self._of_rows = torch.zeros(len(self._training.log))
+            for first in range(0, len(rows), ROWS):
+                some = rows[first : first + ROWS]
+                self._of_rows[torch.from_numpy(some)] = self._weights_of(some)
+        return self._of_rows
+
+
+def _newest(moments: Ints, time: Ints) -> Ints:
+    """The newest of the moments that is not after each time; the first one before all of them."""
+    return np.maximum(np.searchsorted(moments, time, "right") - 1, 0)

@@ -1,0 +1,337 @@
+"""`exposure` and `power` find what the simulated world knows: who was shown what, how calibrated, and how
+certain. Faults that these tests are there for: a flipped sign, no sum over all items, a count that includes
+the present, draws without weights."""
+
+import dataclasses
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+import unskew
+from unskew.data.batch import batch, batch_of_rows
+from unskew.data.split import Known
+from unskew.data.views import PAD
+from unskew.describe.figures import spearman
+from unskew.errors import BadInput
+from unskew.propensity.exposure import Exposure, served_at_random
+from unskew.propensity.exposure_fit import Fitting
+from unskew.propensity.power import Power, most_clicks
+from unskew.propensity.visits import (
+    ItemPast,
+    Moments,
+    blocks,
+    impressions_of,
+    pairs_of,
+    training_visits,
+)
+from unskew.world.simulate import World, simulate
+
+PAST = 50, 30
+WORLDS: dict[str, dict[str, float]] = {
+    "popularity": {"history": 0.0, "audience": 0.0},
+    "even": {"bias": 0.0},
+    "biased": {},
+    "twice": {"bias": 2.0},
+}
+
+
+@cache
+def world_of(name: str, seed: int = 0) -> World:
+    return simulate(users=300, items=100, steps=100, visits=0.15, shown=8.0, seed=seed, **WORLDS[name])
+
+
+@cache
+def split_of(name: str, seed: int = 0) -> unskew.Split:
+    return unskew.split(world_of(name, seed).log)
+
+
+@cache
+def exposure_of(name: str, seed: int = 0, **how: int) -> Exposure:
+    split = split_of(name, seed)
+    made = Exposure(split.known, 0.5, 0.01, Fitting(**how))
+    made.measure(split)
+    return made
+
+
+@cache
+def gamma_of(name: str, seed: int, with_random: bool) -> Power:
+    """Of a log that has clicks and nothing else, maybe with a strip of random exposure."""
+    world = world_of(name, seed)
+    table = world.log.table().filter(pa.array(world.log.label == 1))
+    keep = ["user", "item", "time", "label"] + (["exposed"] if with_random else [])
+    made = Power(0.5, 0.01)
+    made.measure(unskew.split(unskew.read(table.select(keep))))
+    return made
+
+
+def uniform_pairs(name: str, size: int = 4000) -> tuple[Any, Any]:
+    """Any user with any item that exists, at times of the training part; and the true probabilities."""
+    world, split, random = world_of(name), split_of(name), np.random.default_rng(5)
+    log = split.log
+    times = np.unique(log.time[split.rows("train")])[3:]
+    time, user = random.choice(times, size), random.integers(0, split.known_users, size)
+    item = (random.random(size) * log.audiences.existing(time)).astype(np.int64)
+    ordinary = ~served_at_random(log, user, time)
+    user, item, time = user[ordinary], item[ordinary], time[ordinary]
+    ids = log.users.of(user).to_numpy(), log.items.of(item).to_numpy()
+    return batch(log, user, time, item[:, None], None, *PAST), world.exposure(*ids, time)
+
+
+# What is found of the truth
+
+
+@pytest.mark.parametrize(("name", "least"), [("popularity", 0.97), ("biased", 0.78), ("twice", 0.88)])
+def test_shown_rows_are_in_the_order_of_their_true_exposure(name: str, least: float) -> None:
+    split, log = split_of(name), split_of(name).log
+    rows = np.flatnonzero(split.mask("train") & ~split.first_appearance & (log.exposed == 0))[::7]
+    found = exposure_of(name).item_view(batch_of_rows(log, rows, *PAST))[:, 0]
+    assert spearman(found.double().numpy(), log.propensity[rows]) > least
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_probabilities_are_calibrated(name: str) -> None:
+    """In every tenth of the pairs, what is estimated is what is true on average; so in the even world all
+    probabilities are nearly the same."""
+    rows, truth = uniform_pairs(name)
+    found = exposure_of(name).item_view(rows)[:, 0].double().numpy()
+    tenths = np.array_split(np.argsort(found), 10)
+    error = np.mean([abs(found[tenth].mean() - truth[tenth].mean()) for tenth in tenths])
+    assert error < 0.11 * truth.mean()
+    assert found.mean() == pytest.approx(truth.mean(), rel=0.05)
+    if name == "even":
+        assert found.std() < 0.1 * found.mean()
+
+
+@pytest.mark.parametrize(("name", "slope"), [("popularity", 1.0), ("even", 0.0), ("biased", 1.0)])
+def test_items_alone_follow_popularity_as_the_policy_does(name: str, slope: float) -> None:
+    """P(o = 1) of items alone is proportional to (1 + n)^bias at every time, up to the bend of a sigmoid."""
+    log, made = split_of(name).log, exposure_of(name)
+    items, times = np.arange(80), np.unique(log.time)[15::10]
+    found = made.log_exposure(log, items, times[:, None]).double()
+    odds = found - torch.log1p(-found.exp())
+    start, end = log.audiences.before(items, times[:, None])
+    popularity = np.log1p(end - start)
+    for row in range(len(times)):
+        fitted, _ = np.polyfit(popularity[row], odds[row].numpy(), 1)
+        assert fitted == pytest.approx(slope, abs=0.25)
+    # A visit shows as many items at any time.
+    assert found.exp().sum(1).numpy() == pytest.approx(np.full(len(times), 8.0), rel=0.35)
+
+
+def test_standard_errors_cover_the_truth() -> None:
+    """The truth is one for log1p of all clicks and zero for everything else."""
+    deviations = []
+    for seed in range(6):
+        found = {c.name: c for c in exposure_of("popularity", seed, epochs=0).coefficients()}
+        assert tuple(found) == ("constant", *ItemPast.NAMES)
+        for name in ItemPast.NAMES:
+            deviations.append((found[name].value - (name == "clicks")) / found[name].standard_error)
+    assert np.mean(np.abs(deviations) < 2) > 0.8
+    assert 0.6 < np.std(deviations) < 1.5
+
+
+def test_drawn_pairs_agree_with_all_pairs() -> None:
+    """Far fewer pairs, the same answer: within the noise that drawing adds."""
+    everything, drawn = exposure_of("biased"), exposure_of("biased", most=5, drawn=30)
+    log = split_of("biased").log
+    items, times = np.arange(80), np.unique(log.time)[20::10]
+    one, other = (made.log_exposure(log, items, times[:, None]) for made in (everything, drawn))
+    assert float((one - other).abs().mean()) < 0.1
+    assert float((one - other).mean()) == pytest.approx(0, abs=0.05)
+    for whole, part in zip(everything.coefficients(), drawn.coefficients(), strict=True):
+        assert abs(whole.value - part.value) < 2.5 * part.standard_error + 0.02
+        assert part.standard_error > 0.9 * whole.standard_error
+    rows, truth = uniform_pairs("biased")
+    found = drawn.item_view(rows)[:, 0].double().numpy()
+    assert found.mean() == pytest.approx(truth.mean(), rel=0.1)
+
+
+def test_drawn_pairs_stand_for_all_that_there_are() -> None:
+    visits = training_visits(split_of("biased"), clicked=False)
+    visits = visits.some(visits.existing > 1)
+    for most, drawn in ((500, 200), (5, 30)):
+        pairs = pairs_of(visits, np.random.default_rng(0), most, drawn)
+        total = np.bincount(pairs.visit, pairs.weight, minlength=len(visits))
+        np.testing.assert_allclose(total, visits.existing)
+        rows, items = visits.log.item[visits.rows], len(visits.log.items)
+        there = rows < visits.existing[visits.of_row]
+        met = set((visits.of_row[there] * items + rows[there]).tolist())
+        keys = pairs.visit * items + pairs.item
+        assert set(keys[pairs.happened].tolist()) == met
+        assert not met & set(keys[~pairs.happened].tolist())
+        assert (pairs.weight[pairs.happened] == 1).all()
+        cut = list(blocks(pairs, 1000))
+        assert [pairs.visit[part.start] for part in cut[1:]] != [pairs.visit[part.stop - 1] for part in cut]
+        assert sum(part.stop - part.start for part in cut) == len(keys)
+        assert all(pairs.visit[part.stop - 1] < pairs.visit[part.stop] for part in cut[:-1])
+
+
+# The past, and nothing else
+
+
+def test_counts_are_by_hand() -> None:
+    rows = [("u", "a", 0, 1), ("v", "a", 8, 0), ("v", "b", 8, 1), ("u", "a", 16, 1), ("u", "b", 16, 0)]
+    log = unskew.read(
+        pa.table(
+            {
+                name: [row[place] for row in rows]
+                for place, name in enumerate(("user", "item", "time", "label"))
+            }
+        )
+    )
+    assert np.diff(impressions_of(log).offsets).tolist() == [3, 2]
+    found = np.expm1(ItemPast(log, (8.0, 4.0)).at([0, 1, 5], 16))
+    expected = [
+        [1, 2**-2, 2**-4, 2, 2**-2 + 2**-1, 2**-4 + 2**-2],
+        [1, 2**-1, 2**-2, 1, 2**-1, 2**-2],
+        [0] * 6,
+    ]
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    assert most_clicks(log, [0, 1, 16, 17]).tolist() == [0, 1, 1, 2]
+    times, which = Moments(0, 8).of_times([7, 8, 9, 16, 15])
+    assert (times[which].tolist(), times.tolist()) == ([0, 8, 8, 16, 8], [0, 8, 16])
+
+
+def test_what_was_not_yet_known_changes_nothing() -> None:
+    """The same training part with another future gives the same numbers, and so do the same days of a longer
+    log."""
+    world, split = world_of("biased"), split_of("biased")
+    table = world.log.table()
+    late = world.log.time >= split.train_end
+    flipped = table.set_column(3, "label", pa.array(np.where(late, 1 - world.log.label, world.log.label)))
+    other = unskew.read(flipped)
+    kept = dataclasses.replace(split, log=other)
+    # Only the codes of what training never saw can differ.
+    assert other.items.ids[: split.known_items].equals(split.log.items.ids[: split.known_items])
+    for made, again in (
+        (exposure_of("biased"), Exposure(split.known, 0.5, 0.01)),
+        (Power(0.5, 0.01), Power(0.5, 0.01)),
+    ):
+        if isinstance(made, Power):
+            made.measure(split)
+        again.measure(kept)
+        for name, value in made.state_dict().items():
+            torch.testing.assert_close(again.state_dict()[name], value, msg=name)
+
+
+def test_visits_at_random_have_the_share_of_what_they_show() -> None:
+    split, log = split_of("biased"), split_of("biased").log
+    rows = np.flatnonzero(split.mask("train") & (log.exposed == 1))
+    found = exposure_of("biased").item_view(batch_of_rows(log, rows, *PAST))
+    assert len(found.unique()) == 1
+    assert float(found[0, 0]) == pytest.approx(8 / 100, rel=0.1)
+    assert float(found[0, 0]) == pytest.approx(log.propensity[rows].mean(), rel=0.1)
+    ordinary = np.flatnonzero(split.mask("train") & (log.exposed == 0))
+    assert not served_at_random(log, log.user[ordinary].astype(np.int64), log.time[ordinary]).any()
+
+
+def test_new_users_and_items_have_nothing_personal() -> None:
+    split, log, made = split_of("twice"), split_of("twice").log, exposure_of("twice")
+    assert float(made.user_P.abs().max()) > 0.1
+    time, new = int(split.valid_end), len(log.users) + 5
+    known = made.item_view(batch(log, [0, 1, 2], [time] * 3, np.tile(np.arange(9), (3, 1)), None, *PAST))
+    assert not torch.allclose(known[0], known[1])
+    nobody = made.item_view(batch(log, [new, PAD], [time] * 2, np.tile(np.arange(9), (2, 1)), None, *PAST))
+    torch.testing.assert_close(nobody[0], nobody[1])
+    unknown = [len(log.items), len(log.items) + 7]
+    nothing = made.log_exposure(log, unknown, time)
+    assert bool(nothing.isfinite().all())
+    assert float(nothing[0]) == float(nothing[1]) < float(made.log_exposure(log, np.arange(50), time).min())
+
+
+def test_a_longer_past_in_the_batch_changes_nothing_and_shared_rows_are_read_alike() -> None:
+    """Only the newest 20 are read, wherever the batch has them."""
+    split, log, made = split_of("twice"), split_of("twice").log, exposure_of("twice")
+    rows = np.flatnonzero(split.mask("train"))[-40:]
+    whole = made.item_view(batch_of_rows(log, rows, 60, 60))
+    torch.testing.assert_close(made.item_view(batch_of_rows(log, rows, 20, 20)), whole)
+    less = made.item_view(batch_of_rows(log, rows, 2, 2))
+    assert not torch.allclose(less, whole, rtol=1e-2)
+    shared = unskew.data.batch.batch_shared(
+        log,
+        log.user[rows].astype(np.int64),
+        log.time[rows],
+        log.item[rows, None].astype(np.int64),
+        log.label[rows, None],
+        60,
+        None,
+    )
+    torch.testing.assert_close(made.item_view(shared), whole)
+
+
+# Clicks alone
+
+
+def test_gamma_is_in_the_order_of_the_bias() -> None:
+    even, biased, twice = (gamma_of(name, 0, False) for name in ("even", "biased", "twice"))
+    assert abs(float(even.uncapped)) < 0.35
+    assert 0.6 < float(biased.uncapped) < 1.2 < float(twice.uncapped) + 0.3
+    assert float(even.uncapped) + 0.4 < float(biased.uncapped) < float(twice.uncapped)
+    assert (float(twice.gamma), float(even.gamma) >= 0) == (min(1.0, float(twice.uncapped)), True)
+
+
+def test_random_exposure_tells_gamma_without_assumptions() -> None:
+    for name, truth in (("even", 0.0), ("popularity", 1.0), ("biased", 1.0)):
+        found = gamma_of(name, 0, True).coefficients()[0]
+        alone = gamma_of(name, 0, False).coefficients()[0]
+        assert abs(found.value - truth) < 3 * found.standard_error + 0.1
+        assert found.standard_error > alone.standard_error
+
+
+def test_the_standard_error_of_gamma_is_that_of_chance() -> None:
+    found = [gamma_of("popularity", seed, True).coefficients()[0] for seed in range(6)]
+    spread = np.std([each.value for each in found], ddof=1)
+    typical = np.mean([each.standard_error for each in found])
+    assert typical / 2.2 < spread < 2.2 * typical
+
+
+def test_power_is_a_power_of_popularity_and_at_most_one() -> None:
+    log, made = split_of("biased").log, Power(0.5, 0.01, gamma=0.5)
+    made.measure(split_of("biased"))
+    assert made.coefficients()[0][1:] == (0.5, 0.0)
+    time = np.unique(log.time)[[0, 1, 30, 90]]
+    items = np.arange(len(log.items) + 2)
+    start, end = log.audiences.before(items, time[:, None])
+    clicks = torch.from_numpy(end - start).double()
+    torch.testing.assert_close(made.log_exposure(log, items, time[:, None]), (0.5 * clicks.log1p()).float())
+    view = made.item_view(batch(log, [0] * 4, time, np.tile(items, (4, 1)), None, 1, 1))
+    expected = ((1 + clicks) / (1 + clicks.max(1, keepdim=True).values)) ** 0.5
+    torch.testing.assert_close(view, expected.float())
+    assert float(view.max()) == 1
+    assert made.user_view(batch(log, [0], [0], [[0]])) is None
+
+
+# Bad input
+
+
+def test_logs_and_estimators_that_cannot_be_used(positive_log: unskew.Log, split: unskew.Split) -> None:
+    clicks = unskew.split(positive_log)
+    with pytest.raises(BadInput, match="learns from what was shown and not clicked"):
+        Exposure(clicks.known, 0.5, 0.01).measure(clicks)
+    first = unskew.split(
+        unskew.read(pa.table({"user": ["u", "v"], "item": ["a", "b"], "time": [1, 1], "label": [1, 1]}))
+    )
+    with pytest.raises(BadInput, match="needs clicks at several moments"):
+        Power(0.5, 0.01).measure(first)
+    for made in (Exposure(split.known, 0.5, 0.01), Power(0.5, 0.01)):
+        with pytest.raises(BadInput, match="has not been fitted: call `measure` first"):
+            made.log_exposure(split.log, 0, 0)
+        bare = batch(split.log, [0], [0], [[0]])._replace(log=None)
+        with pytest.raises(BadInput, match="this batch comes from none"):
+            made.item_view(bare)
+    with pytest.raises(BadInput, match="gamma 2: expected from 0 to 1"):
+        Power(0.5, 0.01, gamma=2)
+
+
+def test_shapes_depend_on_what_is_known_alone() -> None:
+    split = split_of("biased")
+    known: Known = split.known
+    fresh = Exposure(known, 0.5, 0.01)
+    fresh.load_state_dict(exposure_of("biased").state_dict())
+    rows, _ = uniform_pairs("biased", 50)
+    assert torch.equal(fresh.item_view(rows), exposure_of("biased").item_view(rows))
+    assert not list(fresh.parameters())
