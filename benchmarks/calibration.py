@@ -1,12 +1,13 @@
 """Estimated propensities against the true ones: where the log recorded them (Open Bandit) or the world is
 simulated.
 
-    python benchmarks/calibration.py run     # results/calibration.jsonl
-    python benchmarks/calibration.py page    # docs/calibration.md
+    python benchmarks/calibration.py run                               # results/calibration.jsonl
+    python benchmarks/calibration.py run --estimators exposure power   # only their lines anew
+    python benchmarks/calibration.py page                              # docs/calibration.md
 
-Both GRUs as in DEPS, and popularity. The truth of Open Bandit is the probability with which Thompson sampling
-showed the item at its position; that of a simulated world is the probability of being shown. `unskew
-propensity health RUN` says the same of one run.
+Both GRUs as in DEPS, popularity, and the estimators of exposure. The truth of Open Bandit is the probability
+with which Thompson sampling showed the item at its position; that of a simulated world is the probability of
+being shown. `unskew propensity health RUN` says the same of one run.
 """
 
 import json
@@ -14,21 +15,33 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from time import process_time
+from typing import Annotated, Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 import tyro
 
 import unskew
+from unskew.data.views import AUDIENCE, HISTORY
 from unskew.formatting import plain
+from unskew.propensity.estimators import Exposure, Needs, Power, estimator
+from unskew.propensity.export import propensity_tables
 from unskew.propensity.health import health, logged_truth
+from unskew.world.equations import Simulation
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "results" / "calibration.jsonl", ROOT / "docs" / "calibration.md"
 CAMPAIGNS = ("all", "men", "women")
-WORLDS = {"simulated, exposure skewed": 1.0, "simulated, exposure even": 0.0}
-ESTIMATORS = ("dual", "item-user-pro")
+WORLDS: dict[str, dict[str, float]] = {
+    "simulated, exposure skewed": {"bias": 1.0},
+    "simulated, exposure even": {"bias": 0.0},
+    "simulated, by popularity only": {"history": 0.0, "audience": 0.0},
+    "simulated, twice as skewed": {"bias": 2.0},
+    "simulated, a tenth of the visits at random": {"randomised": 0.1},
+}
+TRAINED, FITTED = ("dual", "item-user-pro"), ("exposure", "power")
 # A clip far below a uniform probability: here it is asked what is estimated, not what is left of it.
 SETTINGS = {
     "clip": 1e-4,
@@ -42,14 +55,15 @@ SETTINGS = {
 }
 
 
-def logs(data: Path, scratch: Path) -> Iterator[tuple[str, unskew.Log]]:
+def logs(data: Path, scratch: Path, seeds: tuple[int, ...]) -> Iterator[tuple[str, int, unskew.Log]]:
+    """The name, the seed of the world and the log."""
     for campaign in CAMPAIGNS:
-        yield (
-            f"Open Bandit, {campaign}",
-            unskew.prepare(data / "open_bandit_sample" / "bts" / campaign, scratch / campaign),
-        )
-    for name, bias in WORLDS.items():
-        yield name, unskew.simulate(users=400, items=100, steps=100, bias=bias, randomised=0.0).log
+        source = data / "open_bandit_sample" / "bts" / campaign
+        yield f"Open Bandit, {campaign}", seeds[0], unskew.prepare(source, scratch / campaign)
+    for name, settings in WORLDS.items():
+        for seed in seeds:
+            world = Simulation(users=400, items=100, steps=100, **{"randomised": 0.0} | settings, seed=seed)
+            yield name, seed, unskew.simulate(**asdict(world)).log
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,59 +72,118 @@ class Run:
 
     data: Path = ROOT.parent / "shared" / "data"
     seeds: tuple[int, ...] = (0, 1, 2)
+    """Of the training of the GRUs, and of the worlds in which exposure is fitted."""
+    estimators: tuple[str, ...] = (*TRAINED, *FITTED)
+    """Whose lines are measured anew; the others stay as they are."""
 
     def run(self) -> None:
         torch.set_num_threads(1)
         lines = []
+        if RESULTS.exists():
+            stored = map(json.loads, RESULTS.read_text(encoding="utf-8").splitlines())
+            lines = [line for line in stored if line["estimator"] not in self.estimators]
         with tempfile.TemporaryDirectory() as scratch:
-            for name, log in logs(self.data, Path(scratch)):
+            for name, world, log in logs(self.data, Path(scratch), self.seeds):
                 split = unskew.split(log)
-                for kind in ESTIMATORS:
-                    for seed in self.seeds if kind == "dual" else (0,):
-                        model = unskew.create_model(
-                            "deps", SETTINGS | {"propensity": kind, "seed": seed}
-                        ).fit(split)
-                        found = health(split, model.propensities(log), SETTINGS["clip"], logged_truth(log))
-                        clicks = int(log.label[split.rows("train")].sum())
-                        for view in found.views:
-                            assert view.calibration is not None
-                            facts = {
-                                key: plain(value)
-                                for key, value in asdict(view.calibration).items()
-                                if key != "curve"
-                            }
-                            of = {
-                                "log": name,
-                                "rows": found.pairs,
-                                "clicks": clicks,
-                                "estimator": kind,
-                                "view": view.name,
-                                "seed": seed,
-                            }
-                            lines.append(of | facts)
-                            print(lines[-1], flush=True)
+                for kind, seed in self._wanted(name, world):
+                    started = process_time()
+                    estimates, more = estimated(kind, seed, split)
+                    more["seconds"] = round(process_time() - started, 1)
+                    for line in compared(split, estimates):
+                        lines.append({"log": name, "estimator": kind, "seed": seed, **line, **more})
+                        print(lines[-1], flush=True)
+        order = [*(f"Open Bandit, {campaign}" for campaign in CAMPAIGNS), *WORLDS]
+        lines.sort(key=lambda line: order.index(line["log"]))
         RESULTS.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+    def _wanted(self, name: str, world: int) -> Iterator[tuple[str, int]]:
+        """Which estimators are asked, with which seeds. The GRUs learn again and again from one world, what
+        is fitted learns once from each."""
+        for kind in self.estimators:
+            if kind in FITTED:
+                yield kind, world
+            elif world == self.seeds[0] and name not in list(WORLDS)[2:]:
+                yield from ((kind, seed) for seed in (self.seeds if kind == "dual" else (0,)))
+
+
+def estimated(kind: str, seed: int, split: unskew.Split) -> tuple[pa.Table, dict[str, Any]]:
+    """The propensities of all rows, and what else is worth a note."""
+    if kind not in FITTED:
+        model = unskew.create_model("deps", SETTINGS | {"propensity": kind, "seed": seed}).fit(split)
+        return model.propensities(split.log), {}
+    made = estimator(kind, Needs(known=split.known, clip=float(SETTINGS["clip"])))
+    made.measure(split)
+    borders, past = (split.train_end, split.valid_end), (HISTORY, AUDIENCE)
+    assert isinstance(made, Exposure | Power)
+    found = {each.name: [each.value, each.standard_error] for each in made.coefficients()}
+    return pa.concat_tables(propensity_tables(made, split.log, borders, past)), {"coefficients": found}
+
+
+def compared(split: unskew.Split, estimates: pa.Table) -> Iterator[dict[str, Any]]:
+    """Each view against the truth, over the rows that were not shown at random."""
+    log = split.log
+    truth = logged_truth(log)
+    assert truth is not None
+    if log.exposed is not None:
+        truth = np.where(log.exposed == 1, np.nan, truth)
+    found = health(split, estimates, float(SETTINGS["clip"]), truth)
+    clicks = int(log.label[split.rows("train")].sum())
+    several = len(found.views) > 2
+    for view in found.views:
+        if several or view.name != "1 / weight":
+            assert view.calibration is not None
+            facts = {key: plain(value) for key, value in asdict(view.calibration).items() if key != "curve"}
+            yield {"rows": found.pairs, "clicks": clicks, "view": view.name, **facts}
 
 
 HEAD = """# Are the estimated propensities right?
 
-**Measured before [the yardstick](yardstick.md) was mended**: events of one moment were read as past while the
-estimators learned. No test of a ranking enters here.
+**`dual` and `item-user-pro` were measured before [the yardstick](yardstick.md) was mended**: events of one
+moment were read as past while they learned. No test of a ranking enters here.
 
 Generated by `python benchmarks/calibration.py page` from `results/calibration.jsonl`, which
 `python benchmarks/calibration.py run` writes. Spearman's rank correlation of estimated with true propensities
-over training rows (mean over seeds ± deviation), and the mean distance of the two after the best common
-scale (weights need no scale). Open Bandit's sample has a few dozen clicks to learn from, so little can be
-learned; the estimators see clicks only, and take "shown and liked" for "shown".
+over training rows (mean over seeds ± deviation); the error, which is the root of the mean squared distance
+of the two in powers of ten (0.3 is a factor of two); and the same after the best common scale (weights need
+no scale). Seeds are those of the training of the GRUs, and those of the worlds for the two that are fitted.
 
-What it shows: the item view is right about the order of propensities to some degree, the user view hardly at
-all (a softmax over all users says who comes next, not what was shown to them), so the mixture is worse than
-the item view alone; and plain popularity is no worse an estimator where exposure follows popularity. Where
-exposure is even there is no order to find.
+What it shows: with impressions, `exposure` is right about the order and, what no other is, about the level: it
+needs no scale. It learns from what was shown; the others see clicks only, and take "shown and liked" for
+"shown". `power` has a level of its own, and is as good as exposure follows popularity. Of the GRUs the item
+view is right about the order to some degree, the user view hardly at all (a softmax over all users says who
+comes next, not what was shown to them), so the mixture is worse than the item view alone. Where exposure is
+even there is no order to find. Open Bandit's sample has a few dozen clicks, and no personal terms to find.
 
-| log | rows | clicks | estimator | view | rank correlation | scaled error | seeds |
-| --- | ---: | ---: | --- | --- | ---: | ---: | ---: |
+| log | rows | clicks | estimator | view | rank correlation | error | scaled error | seeds |
+| --- | ---: | ---: | --- | --- | ---: | ---: | ---: | ---: |
 """
+
+
+GAMMA = """
+## How strong is the pull of popularity?
+
+The gamma of `power`, which sees clicks alone (and, in the last world, which of them were shown at random), and
+the weight of log1p(clicks) in `exposure`, summed over its three kinds. The worlds' own is their bias.
+
+| log | power | its standard error | exposure |
+| --- | ---: | ---: | ---: |
+"""
+
+
+def gammas(lines: list[dict[str, Any]]) -> Iterator[str]:
+    """The lines of the second table."""
+    for log in dict.fromkeys(line["log"] for line in lines):
+        here = [line for line in lines if line["log"] == log and "coefficients" in line]
+        power = [line["coefficients"]["gamma"] for line in here if line["estimator"] == "power"]
+        weights = [
+            sum(value for name, (value, _) in line["coefficients"].items() if name.startswith("clicks"))
+            for line in here
+            if line["estimator"] == "exposure"
+        ]
+        if power and weights:
+            gamma, error = np.mean(power, axis=0)
+            spread = f" ± {np.std([each[0] for each in power], ddof=1):.2f}" if len(power) > 1 else ""
+            yield f"| {log} | {gamma:.2f}{spread} | {error:.2f} | {np.mean(weights):.2f} |"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,12 +196,13 @@ class Page:
         for key in dict.fromkeys((line["log"], line["estimator"], line["view"]) for line in lines):
             here = [line for line in lines if (line["log"], line["estimator"], line["view"]) == key]
             cells = [here[0]["log"], f"{here[0]['rows']:,}", f"{here[0]['clicks']:,}", *key[1:]]
-            for name in ("spearman", "scaled_error"):
+            for name in ("spearman", "error", "scaled_error"):
                 values = [line[name] for line in here if line[name] is not None]
                 spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
                 cells.append(f"{np.mean(values):.3f}{spread}" if values else "–")
             rows.append("| " + " | ".join([*cells, str(len(here))]) + " |")
-        PAGE.write_text(HEAD + "\n".join(rows) + "\n", encoding="utf-8")
+        page = HEAD + "\n".join(rows) + "\n" + GAMMA + "\n".join(gammas(lines)) + "\n"
+        PAGE.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ it is known.
 
 Four worlds, three seeds of each, and every backbone once untreated and once with each treatment, with
 everything else equal. A run is a line of results/debiasing.jsonl with its truth (`unskew.world.truth`) for
-the weights that each version of the validation part chose; what is there already is not done again, and a
-treatment that this version of the package does not have is left out and said. The tables go into
-docs/truth.md. A whole table takes two hours on one core.
+the weights that each version of the validation part chose. What is there already, with the same settings, is
+not done again. A treatment that this version of the package does not have is left out, and that is said. The
+tables go into docs/truth.md. All of it takes about two hours on one core.
 
 A new treatment is a line of TREATMENTS, a new backbone one of BACKBONES.
 """
@@ -26,6 +26,7 @@ import tyro
 
 import unskew
 from unskew.errors import BadInput
+from unskew.world.equations import Simulation
 from unskew.world.kinds import kind_named
 from unskew.world.simulate import World, simulate
 from unskew.world.truth import truth
@@ -38,7 +39,8 @@ SEEDS, VISITS = (0, 1, 2), 500
 # those that a model is trained on.
 CHOOSE_BY = "shown"
 
-SIZE: dict[str, Any] = {"users": 1000}
+# Small enough for two hours, and with clicks enough of each item that networks learn more than popularity.
+SIZE: dict[str, Any] = {"users": 1000, "items": 100, "shown": 8.0}
 WORLDS = {
     "popularity only": replace(kind_named("popularity"), **SIZE),
     "bias 0": replace(kind_named("bias-0"), **SIZE),
@@ -125,6 +127,17 @@ class Job:
         return name, backbone.settings | settings | {"seed": self.seed}
 
 
+def simulation(world: str) -> dict[str, Any]:
+    """The settings of a world that are not the defaults."""
+    default = asdict(Simulation())
+    return {name: value for name, value in asdict(WORLDS[world]).items() if value != default[name]}
+
+
+def job_of(line: dict[str, Any]) -> Job:
+    """The job that a stored line is of."""
+    return Job(line["world"], line["seed"], line["backbone"], line["treatment"])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """Train and measure what is not stored yet."""
@@ -141,7 +154,7 @@ class Run:
             for asked in getattr(self, f"{name}s"):
                 if asked not in known:
                     raise SystemExit(f"no {name} {asked!r}; there are {', '.join(map(repr, known))}")
-        done = {Job(*(line[key] for key in Job.__annotations__)) for line in _lines()}
+        done = {job_of(line) for line in _lines()}
         for world in self.worlds:
             for seed in self.seeds:
                 jobs = [job for job in self.jobs(world, seed) if job not in done and job.asked() is not None]
@@ -181,13 +194,13 @@ def measured(job: Job, world: World, split: unskew.Split) -> dict[str, Any] | No
     if "dial" in settings:
         for state in model._weights.values():
             state["dial_now"].fill_(settings["dial"])
-    found: dict[str, Any] = {"model": name, "settings": settings, "rounds": len(model.records)}
+    found: dict[str, Any] = {"model": name, "settings": settings, "simulation": simulation(job.world)}
+    found["rounds"] = len(model.records)
+    versions: list[Any] = list(model._weights)
+    of = {version: truth(model, world, split, VISITS, choose_by=version).metrics() for version in versions}
     found["truth"] = {
-        version: {
-            name: round(value, 5)
-            for name, value in truth(model, world, split, VISITS, choose_by=version).metrics().items()  # type: ignore[arg-type]
-        }
-        for version in model._weights
+        version: {metric: round(value, 5) for metric, value in metrics.items()}
+        for version, metrics in of.items()
     }
     return found | {"cpu": round(time.process_time() - began, 1)}
 
@@ -251,10 +264,7 @@ def section(lines: list[dict[str, Any]]) -> str:
 def table(lines: list[dict[str, Any]], worlds: list[str], metric: str, version: str) -> list[str]:
     """Levels of the untreated and differences of the treated, by world."""
     values = {
-        Job(*(line[key] for key in Job.__annotations__)): line["truth"].get(
-            version, next(iter(line["truth"].values()))
-        )[metric]
-        for line in lines
+        job_of(line): line["truth"].get(version, next(iter(line["truth"].values())))[metric] for line in lines
     }
     rows = [
         "| backbone | treatment | " + " | ".join(worlds) + " |",
@@ -290,11 +300,23 @@ def cell(values: dict[Job, float], world: str, backbone: str, treatment: str) ->
 
 
 def _lines() -> list[dict[str, Any]]:
-    return (
-        [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
-        if RESULTS.exists()
-        else []
-    )
+    """What is stored. Lines of other settings than those of now are passed over."""
+    if not RESULTS.exists():
+        return []
+    lines = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+    return [line for line in lines if _is_of_now(line)]
+
+
+def _is_of_now(line: dict[str, Any]) -> bool:
+    if (
+        line["world"] not in WORLDS
+        or line["backbone"] not in BACKBONES
+        or line["treatment"] not in TREATMENTS
+    ):
+        return False
+    asked = job_of(line).asked()
+    now = {"model": asked[0], "settings": asked[1], "simulation": simulation(line["world"])} if asked else {}
+    return bool(now) and all(line[name] == value for name, value in now.items())
 
 
 if __name__ == "__main__":

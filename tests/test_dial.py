@@ -19,7 +19,7 @@ from unskew.create import create_model
 from unskew.data.batch import contexts
 from unskew.data.held_out import held_out
 from unskew.evaluate import Ranked, evaluation, rank, rank_each
-from unskew.models.pulse import Pulse
+from unskew.models.pulse import DIALS, Pulse
 from unskew.ranker import Ranker, Wanted
 from unskew.train import Trainer
 
@@ -168,7 +168,7 @@ def test_validation_chooses_the_dial_by_each_criterion() -> None:
             dial: evaluation(
                 cut(), rank(network.eval(), cut(), trainer.valid.rows, dial=dial), "full", tested
             ).metrics()
-            for dial in Pulse.dials
+            for dial in DIALS
         }
         best = max(metrics["ndcg@10"] for metrics in found.values())
         number = trainer.progress.best_round[criterion]
@@ -178,7 +178,7 @@ def test_validation_chooses_the_dial_by_each_criterion() -> None:
         assert {name: value for name, value in valid.items() if name != "dial"} == pytest.approx(
             found[network.dial], abs=1e-6
         )
-        assert all(record["valid"][criterion]["dial"] in Pulse.dials for record in trainer.records)
+        assert all(record["valid"][criterion]["dial"] in DIALS for record in trainer.records)
     dials = {criterion: float(state["dial_now"]) for criterion, state in trainer.best.items()}
     assert len(set(dials.values())) == 2, "this log is there to tell the two apart"
 

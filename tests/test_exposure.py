@@ -18,7 +18,7 @@ from unskew.data.views import PAD
 from unskew.describe.figures import spearman
 from unskew.errors import BadInput
 from unskew.propensity.exposure import Exposure, served_at_random
-from unskew.propensity.exposure_fit import Fitting
+from unskew.propensity.exposure_fit import Fitting, _logit, _Part
 from unskew.propensity.power import Power, most_clicks
 from unskew.propensity.visits import (
     ItemPast,
@@ -84,7 +84,7 @@ def uniform_pairs(name: str, size: int = 4000) -> tuple[Any, Any]:
 # What is found of the truth
 
 
-@pytest.mark.parametrize(("name", "least"), [("popularity", 0.97), ("biased", 0.78), ("twice", 0.88)])
+@pytest.mark.parametrize(("name", "least"), [("popularity", 0.98), ("biased", 0.82), ("twice", 0.88)])
 def test_shown_rows_are_in_the_order_of_their_true_exposure(name: str, least: float) -> None:
     split, log = split_of(name), split_of(name).log
     rows = np.flatnonzero(split.mask("train") & ~split.first_appearance & (log.exposed == 0))[::7]
@@ -158,7 +158,7 @@ def test_drawn_pairs_stand_for_all_that_there_are() -> None:
         total = np.bincount(pairs.visit, pairs.weight, minlength=len(visits))
         np.testing.assert_allclose(total, visits.existing)
         rows, items = visits.log.item[visits.rows], len(visits.log.items)
-        there = rows < visits.existing[visits.of_row]
+        there = np.argsort(visits.order)[rows] < visits.existing[visits.of_row]
         met = set((visits.of_row[there] * items + rows[there]).tolist())
         keys = pairs.visit * items + pairs.item
         assert set(keys[pairs.happened].tolist()) == met
@@ -263,15 +263,65 @@ def test_a_longer_past_in_the_batch_changes_nothing_and_shared_rows_are_read_ali
     torch.testing.assert_close(made.item_view(shared), whole)
 
 
+def test_what_is_fitted_is_what_is_asked() -> None:
+    """The logit of a pair by hand, as it is fitted, and as a batch has it: with large personal terms."""
+    split, log = split_of("twice"), split_of("twice").log
+    made, random = Exposure(split.known, 0.5, 0.01), torch.Generator().manual_seed(0)
+    made.load_state_dict(exposure_of("twice").state_dict())
+    made.line.copy_(torch.tensor([0.0, 1.0]))
+    for name in ("item_bias", "user_P", "history_E", "item_Q", "user_G", "audience_F"):
+        made.get_buffer(name).normal_(generator=random)
+    visits = training_visits(split, clicked=False)
+    visits = visits.some((np.arange(len(visits)) % 97 == 3) & ~visits.random & (visits.time > log.time.min()))
+    slow, fast = made.half_lives.tolist()
+    past, moments = ItemPast(log, (slow, fast)), Moments(*made.moments.tolist())
+    part = _Part(visits, split.known, past, moments, Fitting(), np.random.default_rng(0))
+    part.rebase(made.theta.numpy())
+    vectors = {
+        name: torch.cat([made.get_buffer(name), torch.zeros(1, width)])
+        for name, width in (
+            ("item_bias", 1),
+            *((name, 16) for name in ("user_P", "history_E", "item_Q", "user_G", "audience_F")),
+        )
+    }
+    fitted = torch.cat([_logit(vectors, block) for block in part.blocks])
+    pairs = pairs_of(visits, np.random.default_rng(0))
+    user, time = visits.user[pairs.visit], visits.time[pairs.visit]
+    found = made.item_view(batch(log, user, time, pairs.item[:, None], None, *PAST))[:, 0]
+    torch.testing.assert_close(found, torch.sigmoid(fitted), atol=1e-4, rtol=1e-3)
+    for place in range(0, len(user), 1 + len(user) // 20):
+        by_hand = float(made._base(log, pairs.item[place], time[place]))
+        u, i = int(user[place]), int(pairs.item[place])
+        if u >= split.known_users or i >= split.known_items:
+            continue
+
+        def mean(view: Any, entity: int, table: torch.Tensor, when: int = int(time[place])) -> torch.Tensor:
+            start, end = view.before(entity, when, 20)
+            ids = view.ids[start:end][::-1].astype(np.int64)
+            weight = 0.9 ** torch.arange(len(ids))
+            return 3 * (weight[:, None] * table[ids.copy()]).sum(0) / max(float(weight.sum()), 1e-9)
+
+        side = made.user_P[u] + mean(log.histories, u, made.history_E)
+        by_hand += float(made.item_bias[i, 0] + side @ made.item_Q[i])
+        by_hand += float(made.user_G[u] @ mean(log.audiences, i, made.audience_F))
+        assert float(fitted[place]) == pytest.approx(by_hand, abs=1e-3)
+
+
 # Clicks alone
 
 
 def test_gamma_is_in_the_order_of_the_bias() -> None:
-    even, biased, twice = (gamma_of(name, 0, False) for name in ("even", "biased", "twice"))
-    assert abs(float(even.uncapped)) < 0.35
-    assert 0.6 < float(biased.uncapped) < 1.2 < float(twice.uncapped) + 0.3
-    assert float(even.uncapped) + 0.4 < float(biased.uncapped) < float(twice.uncapped)
-    assert (float(twice.gamma), float(even.gamma) >= 0) == (min(1.0, float(twice.uncapped)), True)
+    """A single log of clicks says little about it; three say more."""
+    found = {
+        name: np.mean([float(gamma_of(name, seed, False).uncapped) for seed in range(3)])
+        for name in ("even", "biased", "twice")
+    }
+    assert abs(found["even"]) < 0.35
+    assert found["even"] + 0.35 < found["biased"] < found["twice"]
+    assert 0.6 < found["biased"] < 1.2
+    for name in ("even", "twice"):
+        made = gamma_of(name, 0, False)
+        assert float(made.gamma) == min(max(float(made.uncapped), 0), 1)
 
 
 def test_random_exposure_tells_gamma_without_assumptions() -> None:

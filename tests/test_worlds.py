@@ -343,9 +343,7 @@ def test_the_world_of_a_prepared_log_is_found_and_exact(world, tmp_path):
 
 def test_other_logs_have_no_known_truth(world, split):
     other = unskew.read({"user": [1, 2, 1], "item": [1, 1, 2], "time": [1, 2, 3]})
-    with pytest.raises(
-        BadInput, match=r"^this log: not a log of a simulated world that .* made"
-    ):
+    with pytest.raises(BadInput, match=r"^this log: not a log of a simulated world that .* made"):
         world_of(other)
     with pytest.raises(BadInput, match="are not those of its world"):
         check_of_world(other, world)

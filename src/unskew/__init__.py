@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from unskew.evaluate import Evaluation
     from unskew.significance import Comparison, compare
     from unskew.timeline import Rolling, rolling
+    from unskew.zero import recommend
 
 __version__ = "0.2.0"
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "load",
     "prepare",
     "read",
+    "recommend",
     "resume",
     "rolling",
     "simulate",
@@ -45,9 +47,9 @@ def __getattr__(name: str) -> Any:
     """Models need torch, which takes seconds to import: who only prepares data does not wait for it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from unskew import api, create, evaluate, significance, timeline
+    from unskew import api, create, evaluate, significance, timeline, zero
 
-    for room in (api, create, evaluate, significance, timeline):
+    for room in (api, create, evaluate, significance, timeline, zero):
         if hasattr(room, name):
             return getattr(room, name)
     raise AssertionError(f"{name} is nowhere")

@@ -142,6 +142,7 @@ class Model:
         until: rank only what happened before this time.
         """
         _check_is(split, Split, "a split of a log, as `unskew.split(log)` makes it")
+        self._ready(split)
         self._same_ids(split.log)
         self._not_trained_on(split)
         if not cutoffs or min(cutoffs) < 1:
@@ -232,6 +233,7 @@ class Model:
 
     def _ranking(self, log: Log | None) -> Ranker:
         """The ranker of the model, which keeps its catalogue between calls."""
+        self._ready(log)
         network, known = self._trained(), self.known_log
         if self._ranker is None:
             self._ranker = Ranker(network, known)
@@ -328,6 +330,9 @@ class Model:
                     "numbers its users and items differently"
                 )
 
+    def _ready(self, given: Split | Log | None) -> None:
+        """Called with what is about to be ranked, for models that need no training."""
+
     def _trained(self) -> Recommender:
         if self.network is None:
             raise BadInput(f"{self.name} is not trained: call fit first")
@@ -359,7 +364,12 @@ def _check_is(given: Any, kind: type, wanted: str) -> None:
 
 
 def load(folder: str | os.PathLike[str]) -> Model:
-    """A model from the run that it was trained in. A run that was stopped has its best weights so far."""
+    """A model from the run that it was trained in. A run that was stopped has its best weights so far.
+    `load("pulse-zero")` is the model that comes with this package and works on any log."""
+    if os.fspath(folder) == "pulse-zero" and not Path(folder).exists():
+        from unskew.zero import ZeroShot
+
+        return ZeroShot()
     found = load_run(folder)
     cut = found.card["split"]
     made = Model(found.config["model"], found.network.config, Training(**found.config["training"]))

@@ -18,9 +18,11 @@ from torch import Tensor
 from unskew.catalog import Catalog, scores_at
 from unskew.data.batch import contexts_of
 from unskew.data.log import Log
+from unskew.data.split import split
 from unskew.data.views import PAD, Ints, Sequences, offsets_of
 from unskew.errors import BadInput
-from unskew.models.base import Recommender
+from unskew.models.base import Recommender, build
+from unskew.models.pulse import PulseZero
 from unskew.progress import progress
 
 BLOCK = 256  # contexts that are scored together
@@ -28,8 +30,8 @@ BLOCK = 256  # contexts that are scored together
 
 @dataclass(frozen=True, eq=False)
 class Recommendations:
-    """A frame `user_id, item_id, score, rank` (and title), and which ids of the request the log does not
-    know."""
+    """A frame `user_id, item_id, score, rank, source` (and title), and which ids of the request the log does
+    not know. `source` says whether the model itself or `pulse-zero` recommends."""
 
     table: pa.Table
     users_unknown: tuple[Any, ...] = ()
@@ -74,17 +76,22 @@ class Wanted:
 
 
 class Ranker:
-    """Ranks the items of a log, now, with a trained model."""
+    """Ranks the items of a log, now, with a trained model.
+
+    People of whom the model has nothing to say (`Recommender.knows`) get what `pulse-zero` recommends, and
+    the frame says so in its column `source`.
+    """
 
     def __init__(self, model: Recommender, log: Log) -> None:
         self.model, self.log = model, log
         self._catalog: Catalog | None = None
+        self._fallback: tuple[Recommender, Catalog] | None = None
 
     def follow(self, log: Log) -> None:
         """Rank the items of a newer log from now on."""
         if log is self.log:
             return
-        self.log, now = log, log.now
+        self.log, now, self._fallback = log, log.now, None
         renewed = getattr(self._catalog, "renewed", None)
         with torch.no_grad():
             self._catalog = None if renewed is None else renewed(log, now, now + 1)
@@ -135,8 +142,9 @@ class Ranker:
     @torch.no_grad()
     def _best(
         self, user: Ints, past: Sequences, owner: Ints, wanted: Wanted
-    ) -> tuple[Ints, NDArray[np.float32]]:
-        """The best items of each context with their scores; its history is the sequence `owner` of `past`."""
+    ) -> tuple[Ints, NDArray[np.float32], NDArray[np.bool_]]:
+        """The best items of each context, their scores, and whether the model knows the context; its history
+        is the sequence `owner` of `past`."""
         if wanted.k < 1:
             raise BadInput(f"k {wanted.k}: expected at least 1")
         log, now = self.log, self.log.now
@@ -146,11 +154,19 @@ class Ranker:
         width = min(wanted.k, len(log.items))
         lists: list[Ints] = [np.zeros((0, width), np.int64)]
         values: list[NDArray[np.float32]] = [np.zeros((0, width), np.float32)]
+        sources: list[NDArray[np.bool_]] = [np.zeros(0, bool)]
         for first in range(0, len(user), BLOCK):
             here = slice(first, first + BLOCK)
             times = np.full(len(user[here]), now)
             context = contexts_of(log, user[here], times, past, owner[here], self.model.history)
-            scores = scores_at(self.model, self._catalog, context, (wanted.dial,))[0]
+            knows = self.model.knows(context)
+            scores = torch.empty(len(times), len(log.items))
+            if bool(knows.any()):
+                scores = scores_at(self.model, self._catalog, context, (wanted.dial,))[0]
+            if not bool(knows.all()):
+                others = self._others(user[here], times, past, owner[here], wanted.dial)
+                scores = torch.where(knows[:, None], scores, others)
+            sources.append(knows.numpy())
             scores = scores.masked_fill(hidden, -torch.inf)
             if not wanted.include_seen:
                 row, place = past.flat(*past.before(owner[here], now))
@@ -159,7 +175,17 @@ class Ranker:
             best = scores.topk(width)
             lists.append(best.indices.numpy())
             values.append(best.values.numpy())
-        return np.concatenate(lists), np.concatenate(values)
+        return np.concatenate(lists), np.concatenate(values), np.concatenate(sources)
+
+    def _others(self, user: Ints, times: Ints, past: Sequences, owner: Ints, dial: float | None) -> Tensor:
+        """The scores of contexts of which the model has nothing to say."""
+        if self._fallback is None:
+            whole = split(self.log, shares=(100, 0, 0))
+            made = build(PulseZero, whole, PulseZero.Config()).eval()
+            self._fallback = made, made.catalog(self.log, self.log.now, self.log.now + 1)
+        zero, catalog = self._fallback
+        context = contexts_of(self.log, user, times, past, owner, zero.history)
+        return scores_at(zero, catalog, context, (dial,))[0]
 
     def _hidden(self, wanted: Wanted) -> Tensor:
         """Items that no list may hold: those that nobody had yet, and what the request rules out."""
@@ -178,7 +204,9 @@ class Ranker:
         codes = self.log.items.codes(asked) if asked else ()
         return tuple(item for item, code in zip(asked, codes, strict=True) if code == PAD)
 
-    def _frame(self, users: pa.Array, lists: Ints, scores: NDArray[np.float32]) -> pa.Table:
+    def _frame(
+        self, users: pa.Array, lists: Ints, scores: NDArray[np.float32], known: NDArray[np.bool_]
+    ) -> pa.Table:
         """One row per recommendation; a list is shorter than k where there are fewer items to choose from."""
         ranked = np.isfinite(scores)
         row, place = np.nonzero(ranked)
@@ -188,6 +216,7 @@ class Ranker:
             "item_id": self.log.items.of(codes),
             "score": scores[ranked],
             "rank": place + 1,
+            "source": np.where(known, "model", PulseZero.name)[row],
         }
         if self.log.items.titles is not None:
             columns["title"] = self.log.items.titles.take(pa.array(codes))

@@ -15,7 +15,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -239,7 +239,7 @@ def train(
     kind = model_named(asked.model)
     check(asked.config)
     check(asked.training)
-    asked = replace(asked, config=kind.settled(asked.config, split))
+    asked = asked._replace(config=kind.settled(asked.config, split))
     torch.manual_seed(asked.training.seed)
     network = build(kind, split, asked.config)
     # Made before the folder: what the trainer refuses leaves no folder behind.

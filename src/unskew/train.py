@@ -298,10 +298,10 @@ class Trainer:
         ranked = rank_each(model, self.split, self.valid.rows, dials, self.settings.seed)
         found: dict[str, dict[str, float]] = {}
         for (dial, each), (name, tested) in product(zip(dials, ranked, strict=True), self.criteria.items()):
-            metrics = evaluation(self.split, each, "full", tested, segmented=False).metrics()
+            exact = evaluation(self.split, each, "full", tested, segmented=False).metrics()
+            metrics = {metric: round(value, 6) for metric, value in exact.items()}
             if metrics[METRIC] > found.get(name, {}).get(METRIC, -math.inf):  # which nan is not
-                found[name] = {metric: round(value, 6) for metric, value in metrics.items()}
-                found[name] |= {} if dial is None else {"dial": dial}
+                found[name] = metrics | ({} if dial is None else {"dial": dial})
         return found
 
     def _save(self, record: dict[str, Any] | None = None) -> None:

@@ -44,7 +44,8 @@ def debiased(
     torch.manual_seed(0)
     kind = model_named(f"debiased-{backbone}")
     config = kind.Config(
-        backbone=tiny(MODELS[backbone], dropout=0.0, **more or {}), **{"how": "both", "propensity": "dual", "clip": CLIP} | READS | weighting
+        backbone=tiny(MODELS[backbone], dropout=0.0, **more or {}),
+        **{"how": "both", "propensity": "dual", "clip": CLIP} | READS | weighting,
     )
     made = build(kind, split, config)
     assert isinstance(made, Debiased)

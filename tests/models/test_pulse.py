@@ -147,6 +147,14 @@ def test_a_day_is_a_day_or_a_part_of_the_training_period() -> None:
     assert float(model.day_ticks) > 0  # also where no time passes
 
 
+def test_an_item_of_long_ago_is_known_as_a_repeat() -> None:
+    user, time = [0] * 150 + [1] * 150, [*range(150)] * 2
+    log = unskew.read({"user": user, "item": [n // 2 for n in range(150)] * 2, "time": time})
+    model = build(Pulse, unskew.split(log, repeats="keep"), Pulse.Config())
+    read = model.signals(log).of_requests(contexts(log, [0], [150], model.history))
+    assert read.of_pairs(np.zeros(2, np.int64), np.array([0, 74]))[:, -1].tolist() == [1, 1]
+
+
 @torch.no_grad()
 def test_inputs_are_standardised_on_training_rows(small_split: unskew.Split) -> None:
     """Neither the validation part nor the test part is read."""
@@ -174,7 +182,7 @@ def test_what_reads_a_log_follows_the_state_and_keeps_one_log_at_most(small_spli
     model.load_state_dict(state)
     assert model.signals(log).day == 2 * before
     other = unskew.read(random_table(rows=50))
-    model.signals(other)
+    assert model.signals(other).log is other
     there = weakref.ref(other)
     model.signals(log)
     del other
@@ -226,7 +234,7 @@ def test_a_refit_keeps_the_dial_and_is_the_same_from_a_disk(
     small_split: unskew.Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a log whose times are only an order, whose day is therefore that of its own training period."""
-    monkeypatch.setattr(Pulse, "dials", (0.25,))
+    monkeypatch.setattr(pulse, "DIALS", (0.25,))
     model = unskew.create_model("pulse", BRIEF).fit(small_split, show_progress=False)
     assert model.chosen == {"dial_now": 0.25}
     again = model.refit(small_split.log, tmp_path / "again", show_progress=False)

@@ -13,10 +13,11 @@ import unskew
 from tests.conftest import quick
 from tests.contract import builder, close
 from tests.runs import train
+from unskew.data import negatives
+from unskew.data.negatives import with_negatives
 from unskew.data.signals import OF_ITEM, OF_USER, OF_WALK
-from unskew.models import pulse
 from unskew.models.base import Training, build
-from unskew.models.pulse import Pulse, PulseBatch, PulseSampler, training_rows, with_negatives
+from unskew.models.pulse import Pulse, PulseBatch, PulseSampler, training_rows
 from unskew.testing import example_split
 
 SMALL = Pulse.Config(sample=150, drawn=9)
@@ -36,7 +37,7 @@ def same(one: PulseBatch, other: PulseBatch) -> bool:
 def test_negatives_exist_and_their_probability_is_how_often_they_come(
     positive_log: unskew.Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulse, "RECENT", 25)
+    monkeypatch.setattr(negatives, "RECENT", 25)
     log, drawn = positive_log, 60_000
     time = np.array([2, 60, 250, 499])
     target = np.array([0, 3, 1, 30])
@@ -58,7 +59,7 @@ def test_negatives_exist_and_their_probability_is_how_often_they_come(
 
 def test_half_of_the_negatives_come_from_the_newest_events(monkeypatch: pytest.MonkeyPatch) -> None:
     """By hand, at an odd number of them: two of five. What happens at the very moment is no past."""
-    monkeypatch.setattr(pulse, "RECENT", 4)
+    monkeypatch.setattr(negatives, "RECENT", 4)
     log = quick([(0, 0, 1), (1, 1, 2), (2, 2, 3), (3, 2, 4), (4, 1, 5), (5, 2, 6), (6, 3, 7), (7, 0, 7)])
     target, time = np.array([2, 0, 3, 0]), np.array([7, 7, 7, 2])
     candidates, log_q = with_negatives(log, target, time, 5, np.random.default_rng(1))

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from tyro.conf import Positional
 
-from unskew.cli.shared import RunArg, Verb, messages, pairs, table
+from unskew.cli.shared import Verb, messages, pairs, table
 from unskew.data.log import Log
 from unskew.errors import BadInput
 
@@ -22,10 +22,18 @@ Items = Annotated[
 class Recommend(Verb):
     """Recommend the best items for a user, after a history of item ids, or for all users, from a stored run.
 
-    A run remembers every user's history, so it needs no data; `--data` brings what happened since.
+    A run remembers every user's history, so it needs no data; `--data` brings what happened since. Without a
+    run, a prepared log is enough: then the weights that come with this package recommend (`pulse-zero`).
     """
 
-    folder: Positional[RunArg]
+    folder: Positional[
+        Annotated[
+            Path,
+            tyro.conf.arg(
+                metavar="RUN", help="A folder that `unskew train` made, or one that `unskew prepare` made."
+            ),
+        ]
+    ]
     history: Items = ()
     """Recommend after these items, oldest first: one after the other, or the flag once per item."""
     user: Annotated[str | None, tyro.conf.arg(metavar="ID")] = None
@@ -44,6 +52,9 @@ class Recommend(Verb):
     """Do not recommend these items: one after the other, or the flag once per item."""
     data: Annotated[Path | None, tyro.conf.arg(metavar="DATA")] = None
     """A prepared folder with a newer log, which goes on from the one that the run was trained on."""
+    dial: float | None = None
+    """From 0 (what will be clicked) to 1 (what would be, if all items were exposed alike), for models that
+    have a dial; by default what the validation part chose."""
     choose_by: Literal["ordinary", "balanced", "shown"] | None = None
     """Which version of the validation part chose the weights that recommend; by default what training was
     told."""
@@ -55,7 +66,16 @@ class Recommend(Verb):
             raise BadInput("--all-users and --out FILE go together")
         from unskew.api import load
 
-        trained = load(self.folder)
+        log = None if self.data is None else Log.open(self.data)
+        if (self.folder / "data.json").is_file():
+            trained, log = load("pulse-zero"), log or Log.open(self.folder)
+            messages.print(
+                f"not trained on this log: pulse-zero recommends; `unskew train {self.folder} --out RUN` "
+                "learns from it",
+                soft_wrap=True,
+            )
+        else:
+            trained = load(self.folder)
         if self.choose_by is not None:
             trained.chosen_by(self.choose_by)
         asked: dict[str, Any] = {
@@ -63,7 +83,8 @@ class Recommend(Verb):
             "include_seen": self.include_seen,
             "candidates": list(chain(*self.candidates)) or None,
             "exclude": list(chain(*self.exclude)),
-            "log": None if self.data is None else Log.open(self.data),
+            "dial": self.dial,
+            "log": log,
         }
         if self.out is not None:
             users = trained.save_recommendations(self.out, **asked)
@@ -89,7 +110,11 @@ class Recommend(Verb):
         self.show({"recommendations": listed, **counts}, table("", ("rank", "item", "score", *more), shown))
         for user in found.users_unknown:
             messages.print(
-                f"user {user!r} is not in the log of this run, so this is what an empty history gets",
+                f"user {user!r} is not in the log, so this is what an empty history gets", soft_wrap=True
+            )
+        if "pulse-zero" in found.table["source"].to_pylist() and trained.name != "pulse-zero":
+            messages.print(
+                f"{trained.name} has nothing to say about this history, so pulse-zero recommends",
                 soft_wrap=True,
             )
         if found.items_unknown:

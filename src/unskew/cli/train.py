@@ -19,7 +19,7 @@ from unskew.errors import BadInput
 if TYPE_CHECKING:
     from unskew.api import Model
 
-DEFAULT = "deps"
+DEFAULT = "pulse"
 WEIGHED = 5000  # training events whose weights are looked at after training
 
 
@@ -171,6 +171,7 @@ def _shown(trained: "Model", said: dict[str, Any], title: str) -> RenderableType
     for record in rounds:
         scores = [
             f"{record['valid'][version][METRIC]:.4f}"
+            + (f" dial {record['valid'][version]['dial']:g}" if "dial" in record["valid"][version] else "")
             + ("*" if said["best"][version]["round"] == record["round"] else "")
             for version in versions
         ]
@@ -183,7 +184,7 @@ def _plural(number: int, word: str) -> str:
 
 
 def _named(name: str) -> str:
-    return name.removesuffix("_ticks").replace("_", " ")
+    return name.removesuffix("_ticks").removesuffix("_now").replace("_", " ")
 
 
 def _shown_value(trained: "Model", name: str, value: float) -> str:

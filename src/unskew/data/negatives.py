@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from unskew.data.log import Log
 from unskew.data.split import Split
 from unskew.data.views import Ints
 from unskew.errors import BadInput
@@ -14,6 +15,7 @@ from unskew.errors import BadInput
 # How often negatives that turn out to be positives are redrawn. After that, all items that the user does not
 # have are listed, and one of them is drawn.
 ROUNDS = 16
+RECENT = 1000  # the newest events that half of the negatives of `with_negatives` come from
 
 
 class Positives:
@@ -135,3 +137,29 @@ def uniform_items(draw: Draw) -> Ints:
     # Draw from one item fewer, and move those from the logged one on up by one.
     drawn = (draw.random.random((len(item), draw.wanted)) * (choice - 1)).astype(np.int64)
     return np.asarray(drawn + (drawn >= item))
+
+
+def with_negatives(
+    log: Log, target: Ints, time: Ints, drawn: int, random: np.random.Generator
+) -> tuple[Ints, NDArray[np.float32]]:
+    """Each target with items that existed at its time behind it, half of them drawn uniformly and half from
+    the last RECENT events, and the logarithm of how likely each of these items was to be drawn."""
+    order = np.argsort(log.histories.times, kind="stable")
+    times, items = log.histories.times[order], log.histories.ids[order].astype(np.int64)
+    exists = np.maximum(log.audiences.existing(time), 1)
+    half = drawn // 2
+    uniform = (random.random((len(target), drawn - half)) * exists[:, None]).astype(np.int64)
+    end = np.searchsorted(times, time)
+    begin = np.maximum(end - RECENT, 0)
+    place = begin[:, None] + (random.random((len(target), half)) * (end - begin)[:, None]).astype(np.int64)
+    recent = np.where((end > begin)[:, None], items[np.minimum(place, len(items) - 1)], uniform[:, :1])
+    candidates = np.concatenate([target[:, None], uniform, recent], axis=1)
+    counts = np.empty(candidates.shape)
+    for row, (first, last) in enumerate(zip(begin, end, strict=True)):
+        among = np.sort(items[first:last])
+        counts[row] = np.searchsorted(among, candidates[row], "right") - np.searchsorted(
+            among, candidates[row]
+        )
+    of_recent = counts / np.maximum(end - begin, 1)[:, None]
+    share = half / drawn
+    return candidates, np.log((1 - share) / exists[:, None] + share * of_recent).astype(np.float32)

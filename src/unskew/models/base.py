@@ -166,6 +166,9 @@ class Recommender(nn.Module, ABC):
     recipe: ClassVar[dict[str, Any]] = {}
     # Named sets of settings. `paper` holds the values of the model's paper that differ from the defaults.
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
+    # What it knows somebody by: at least one past item that training saw, or being a user whom training saw.
+    # Of people without either it has nothing to say. A model that knows nobody by an id has an empty tuple.
+    knows_by: ClassVar[tuple[Literal["items", "user"], ...]] = ()
 
     def __init_subclass__(cls, *, name: str = "", paper: str = "", **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -181,6 +184,7 @@ class Recommender(nn.Module, ABC):
     def __init__(self, known: Known, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
+        self._sizes = known.users.size, known.items.size
 
     @classmethod
     def settled(cls, config: Any, split: Split) -> Any:
@@ -213,6 +217,16 @@ class Recommender(nn.Module, ABC):
     def window(self) -> int:
         """How many events of a user are trained on together, in phases that read whole histories."""
         return self.history
+
+    def knows(self, context: Batch) -> Tensor:
+        """Of which contexts the model has something to say that it would not say of anybody, (B,)."""
+        users, items = self._sizes
+        found = torch.full((len(context.user_B),), not self.knows_by)
+        if "items" in self.knows_by:
+            found |= (is_real(context.history_BL) & (context.history_BL < items)).any(1)
+        if "user" in self.knows_by:
+            found |= context.user_B < users
+        return found
 
     def measure(self, split: Split) -> None:
         """Count on the training part what the model needs and no gradient learns, into its buffers.
@@ -330,6 +344,8 @@ class NextItem(DotProduct):
     width: the width of the item embeddings and of the states.
     deviation: the standard deviation of the initial item embeddings; by default 1 / sqrt(width).
     """
+
+    knows_by = ("items",)
 
     def __init__(
         self, known: Known, config: HistoryConfig, width: int, deviation: float | None = None

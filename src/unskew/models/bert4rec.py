@@ -74,6 +74,7 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
         """The number of epochs in a round, each with new masks."""
 
     config: Config
+    knows_by = ("items",)
     recipe: ClassVar[dict[str, Any]] = {"sequences": 128, "rounds": 100, "patience": 10}
 
     def __init__(self, known: Known, config: Config) -> None:

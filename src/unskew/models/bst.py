@@ -66,6 +66,7 @@ class BST(Recommender, name="bst", paper="Chen et al., Behavior Sequence Transfo
         """The share of activations that dropout sets to zero in the block."""
 
     config: Config
+    knows_by = ("items",)
     recipe: ClassVar[dict[str, Any]] = {"batch_size": 256}
 
     def __init__(self, known: Known, config: Config) -> None:

@@ -145,6 +145,9 @@ class Debiased(Recommender):
     def forward(self, batch: Batch) -> Tensor:
         return self.backbone(self._own(batch))
 
+    def knows(self, context: Batch) -> Tensor:
+        return self.backbone.knows(self._own(context))
+
     def catalog(self, log: Log, first: int, last: int) -> Catalog:
         return _Shorter(self, self.backbone.catalog(log, first, last))
 

@@ -63,6 +63,7 @@ class DIN(Recommender, name="din", paper="Zhou et al., Deep Interest Network, KD
         """Whether the weights of a history's items are normalised by a softmax, so that they sum to one."""
 
     config: Config
+    knows_by = ("items",)
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config)

@@ -14,6 +14,8 @@ from unskew.models.base import DotProduct, ModelConfig
 class MatrixFactors(DotProduct):
     """A vector per user and a vector per item; neither time nor history is read."""
 
+    knows_by = ("user",)
+
     def __init__(self, known: Known, config: ModelConfig, width: int) -> None:
         super().__init__(known, config)
         self.users, self.items = (xavier(known, width) for known in (known.users, known.items))

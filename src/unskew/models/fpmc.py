@@ -46,6 +46,7 @@ class FPMC(DotProduct, name="fpmc", paper="Rendle et al., WWW 2010"):
         """The width of each of the four embedding tables (d)."""
 
     config: Config
+    knows_by = ("items", "user")
     # Rounds are short, and the model learns slowly.
     recipe: ClassVar[dict[str, Any]] = {"rounds": 100, "patience": 10}
 

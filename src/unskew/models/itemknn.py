@@ -48,6 +48,7 @@ class ItemKNN(Recommender, name="itemknn", paper="Sarwar et al., WWW 2001; Deshp
         validation prefers."""
 
     config: Config
+    knows_by = ("items",)
     nearest_IK: Tensor
     similarity_IK: Tensor
     popularity_I: Tensor

@@ -71,6 +71,7 @@ class LightSANs(DotProduct, name="lightsans", paper="Fan et al., LightSANs, SIGI
         (`query`), as in RecBole."""
 
     config: Config
+    knows_by = ("items",)
     recipe: ClassVar[dict[str, Any]] = {"learning_rate": 3e-3, "batch_size": 1024}
 
     def __init__(self, known: Known, config: Config) -> None:

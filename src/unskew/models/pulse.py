@@ -14,7 +14,7 @@ would be right if every item were equally popular, which is what the test `balan
 what the log's own future asks. Validation chooses the dial for each test, and everybody may turn it.
 
     loss  = -log softmax of the target among itself and negatives that existed at t, for both heads; half of
-            the negatives uniform, half from the last RECENT events, each logit minus the log of how likely
+            the negatives uniform, half from the last 1,000 events, each logit minus the log of how likely
             its item was to be drawn (log Q)
 
 It learns from a sample of the newest training positives. What is read of them never changes, so it is read
@@ -27,11 +27,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -40,6 +42,7 @@ from unskew.config import AtLeast1, Share
 from unskew.data.batch import Batch, batch_of_rows
 from unskew.data.clock import DAY
 from unskew.data.log import Log
+from unskew.data.negatives import with_negatives
 from unskew.data.signals import BLOCK, OF_ITEM, OF_USER, OF_WALK, Signals
 from unskew.data.split import Known, Split
 from unskew.data.views import Ints
@@ -48,10 +51,10 @@ from unskew.losses import weighted_mean
 from unskew.models.base import ModelConfig, Phase, Recommender, Stage
 from unskew.progress import progress
 
-RECENT = 1000  # events that half of the negatives come from
 MEASURED, EACH = 2000, 8  # rows that standardise the inputs, and items of each
 OWN_EVENTS = 200  # of a user's newest events, those that repeats are known from
 DIALS = (0.0, 0.25, 0.5, 0.75, 1.0)
+ZERO = Path(__file__).with_name("pulse-zero.safetensors")  # made by benchmarks/pulse_zero.py
 PIECE = 4096  # items that are scored together, so that they stay in the cache
 
 
@@ -216,6 +219,35 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and people ali
         return total
 
 
+class PulseZero(
+    Pulse, name="pulse-zero", paper="no paper: pulse with weights that were learned on other logs"
+):
+    """Pulse as it comes with this package: nothing is learned, so it works from the first event on. Only the
+    dial is chosen, where there is a validation part."""
+
+    recipe: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, known: Known, config: Pulse.Config) -> None:
+        if config.hidden != Pulse.Config.hidden:
+            raise BadInput(f"hidden {config.hidden}: the weights of pulse-zero have {Pulse.Config.hidden}")
+        super().__init__(known, config)
+        self.load_state_dict(load_file(ZERO), strict=False)
+        self.requires_grad_(False)
+
+    def measure(self, split: Split) -> None:
+        self.suit(split)
+
+    def options(self, split: Split) -> list[dict[str, Tensor]]:
+        return [{"dial_now": torch.tensor(dial)} for dial in DIALS] if split.mask("valid").any() else []
+
+    @property
+    def dials(self) -> tuple[float, ...]:
+        return ()
+
+    def stages(self, rounds: int) -> tuple[Stage, ...]:
+        return ()
+
+
 class ItemSide(NamedTuple):
     """What belongs to items alone: their part of the hidden layer, of the score, and their exposure."""
 
@@ -352,29 +384,3 @@ class PulseSampler:
         profile, walk = np.concatenate(profiles), np.concatenate(walks)
         parts: tuple[NDArray[Any], ...] = (rows, times, candidates, a, profile, walk, log_q, hidden)
         return PulseBatch(*map(torch.from_numpy, parts))
-
-
-def with_negatives(
-    log: Log, target: Ints, time: Ints, drawn: int, random: np.random.Generator
-) -> tuple[Ints, NDArray[np.float32]]:
-    """Each target with items that existed at its time behind it, half of them drawn uniformly and half from
-    the last RECENT events, and the logarithm of how likely each of these items was to be drawn."""
-    order = np.argsort(log.histories.times, kind="stable")
-    times, items = log.histories.times[order], log.histories.ids[order].astype(np.int64)
-    exists = np.maximum(log.audiences.existing(time), 1)
-    half = drawn // 2
-    uniform = (random.random((len(target), drawn - half)) * exists[:, None]).astype(np.int64)
-    end = np.searchsorted(times, time)
-    begin = np.maximum(end - RECENT, 0)
-    place = begin[:, None] + (random.random((len(target), half)) * (end - begin)[:, None]).astype(np.int64)
-    recent = np.where((end > begin)[:, None], items[np.minimum(place, len(items) - 1)], uniform[:, :1])
-    candidates = np.concatenate([target[:, None], uniform, recent], axis=1)
-    counts = np.empty(candidates.shape)
-    for row, (first, last) in enumerate(zip(begin, end, strict=True)):
-        among = np.sort(items[first:last])
-        counts[row] = np.searchsorted(among, candidates[row], "right") - np.searchsorted(
-            among, candidates[row]
-        )
-    of_recent = counts / np.maximum(end - begin, 1)[:, None]
-    share = half / drawn
-    return candidates, np.log((1 - share) / exists[:, None] + share * of_recent).astype(np.float32)

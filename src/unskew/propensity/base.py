@@ -6,7 +6,6 @@ An estimator is registered by the definition of its class: `class Mine(Propensit
 `unskew.testing_estimators` says whether an estimator keeps the contract.
 """
 
-import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
@@ -141,8 +140,9 @@ class Propensity(nn.Module, ABC):
 
 def estimator_named(name: str) -> type[Propensity]:
     """The estimator of this name: one of ours, one that was imported, or one of an installed package."""
-    if name not in ESTIMATORS:
-        _installed()
+    broken = {} if name in ESTIMATORS else _installed()
+    if name not in ESTIMATORS and name in broken:
+        raise BadInput(f"propensity {name!r} cannot be loaded: {broken[name]}")
     if name not in ESTIMATORS:
         near = did_you_mean(name, ESTIMATORS)
         raise BadInput(f"no propensity {name!r}{near}; there are {', '.join(sorted(ESTIMATORS))}")
@@ -156,11 +156,13 @@ def every_estimator() -> dict[str, type[Propensity]]:
 
 
 @cache
-def _installed() -> None:
-    """Register the estimators of installed packages: entry points of the group `unskew.estimators`."""
+def _installed() -> dict[str, str]:
+    """Register the estimators of installed packages: entry points of the group `unskew.estimators`. Returns
+    what is wrong with those that cannot be loaded; whoever asks for one of these is told."""
+    broken = {}
     for point in entry_points(group="unskew.estimators"):
         try:
             point.load()
         except Exception as error:  # whatever is wrong with another package, this one works without it
-            said = f"estimator {point.name} ({point.value}) cannot be loaded: {error}"
-            warnings.warn(said, RuntimeWarning, stacklevel=2)
+            broken[point.name] = f"{point.value}: {error}"
+    return broken

@@ -5,7 +5,7 @@
 
     f           log1p of the clicks and of the impressions of an item strictly before t: plain, and fading
                 with half-lives of a quarter and of a 32nd of the training part
-    sum_j       over all items that anybody was shown before t, so that a visit shows about as many at any time
+    sum_j       over all items that were shown before t, so that a visit shows about as many at any time
     b_i         what is left of an item, where it helps
     mean        of the last 20, each counting 0.9 times as much as the next one
 

@@ -100,7 +100,7 @@ def fit(split: Split, fitting: Fitting) -> Fitted:
     held = random.random(len(visits)) < HELD_OUT
     if held.all() or not held.any():
         raise BadInput(
-            f"`exposure` learns from visits that were not random, with items that somebody clicked before: "
+            f"`exposure` learns from visits that were not random, with items that were shown before: "
             f"found {len(visits)}"
         )
     span = split.train_end - int(log.time.min())
@@ -117,7 +117,7 @@ def fit(split: Split, fitting: Fitting) -> Fitted:
     for part in (learn, stop):
         part.rebase(theta)
     vectors["item_bias"] = _biases(learn, stop, vectors, fitting.l2)
-    line, share = stop.line(vectors), _share_at_random(everything, split.known_items)
+    line, share = stop.line(vectors), _share_at_random(everything, len(shown_before(log, split.train_end)))
     kept = {name: vector[:-1] for name, vector in vectors.items()}
     return Fitted(theta, covariance, line, half_lives, moments, share, kept)
 

@@ -156,7 +156,7 @@ class _Likelihood:
         self.all_items = []
         for place, moment in enumerate(found.tolist()):
             existing = int(visits.existing[which == place].min())
-            items, each = spread_items(np.arange(existing), self.items)
+            items, each = spread_items(visits.order[:existing], self.items)
             self.all_items.append((_popularity(log, items, moment), float(np.log(each))))
 
     def most_likely(self) -> tuple[float, float]:

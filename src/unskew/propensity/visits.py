@@ -1,8 +1,8 @@
 """What estimators of exposure read of a log: its visits, what happened in them and what did not, and how
 popular each item was at any moment.
 
-A visit is a user at a time, or what the log's column of visits says. The items that could have been met in it
-are those that exist at its moment (`data/views.py`).
+A visit is a user at a time, or what the log's column of visits says. The items that it could have shown are
+those that somebody was shown before; where only clicks are known, those that somebody clicked before.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,8 @@ class Visits:
     user: Ints
     time: Ints  # of the first of its rows: nothing in a visit is past for the rest of it
     random: Mask  # whether what it shows was drawn at random (`exposed`)
-    existing: Ints  # how many items there are; their codes are below this number
+    existing: Ints  # how many items there are to choose from: the first so many of `order`
+    order: Ints  # all items of the log, as they appeared
 
     def __len__(self) -> int:
         return len(self.user)
@@ -49,7 +50,7 @@ class Visits:
         kept = wanted[self.of_row]
         of_row, user, time = number[self.of_row[kept]], self.user[wanted], self.time[wanted]
         random, existing = self.random[wanted], self.existing[wanted]
-        return Visits(self.log, self.rows[kept], of_row, user, time, random, existing)
+        return Visits(self.log, self.rows[kept], of_row, user, time, random, existing, self.order)
 
 
 def training_visits(split: Split, clicked: bool) -> Visits:
@@ -73,7 +74,10 @@ def training_visits(split: Split, clicked: bool) -> Visits:
         random[of_row[log.exposed[rows] == 1]] = True
     order = np.argsort(time, kind="stable")
     user, time, place = visits[order] // width, time[order], np.argsort(order)
-    return Visits(log, rows, place[of_row], user, time, random[order], log.audiences.existing(time))
+    first = (log.audiences if clicked else impressions_of(log)).first_times
+    items = np.argsort(first, kind="stable")
+    existing = np.searchsorted(first[items], time, "left")
+    return Visits(log, rows, place[of_row], user, time, random[order], existing, items)
 
 
 class Pairs(NamedTuple):
@@ -89,15 +93,17 @@ def pairs_of(visits: Visits, random: np.random.Generator, most: int = ALL, drawn
     """All items that were met in each visit, and those that were not: all of them where at most `most` items
     exist, and otherwise an even draw, weighted so that it stands for all."""
     log, existing, size = visits.log, visits.existing, len(visits.log.items)
+    place = np.argsort(visits.order)
     item = log.item[visits.rows].astype(np.int64)
-    there = item < existing[visits.of_row]
+    there = place[item] < existing[visits.of_row]
     met = np.unique(visits.of_row[there] * size + item[there])
     all_of = existing <= most
     count = np.where(all_of, existing, drawn)
     visit = np.repeat(np.arange(len(visits)), count)
     item = np.arange(len(visit)) - np.repeat(np.cumsum(count) - count, count)
     item = np.where(all_of[visit], item, (random.random(len(visit)) * existing[visit]).astype(np.int64))
-    unmet = ~np.isin(visit * size + item, met, assume_unique=False)
+    item = visits.order[item]
+    unmet = ~np.isin(visit * size + item, met)
     visit, item = visit[unmet], item[unmet]
     met_in, kept = (np.bincount(of, minlength=len(visits)) for of in (met // size, visit))
     weight = ((existing - met_in) / np.maximum(kept, 1))[visit]
