@@ -24,6 +24,7 @@ from unskew.train import Trainer
 SHORT = Training(rounds=2, batch_size=128, sequences=16, valid_rows=50, learning_rate=0.01)
 READS = {"past_items": 5, "past_users": 4, "propensity_width": 6, "propensity_rounds": 1}
 CLIP = 0.35
+PAPER: dict[str, Any] = {"how": "both", "propensity": "dual", "clip": CLIP}
 
 
 def with_propensities(scale: float = 1.0, negatives: float = 0.7) -> unskew.Split:
@@ -45,7 +46,7 @@ def debiased(
     kind = model_named(f"debiased-{backbone}")
     config = kind.Config(
         backbone=tiny(MODELS[backbone], dropout=0.0, **more or {}),
-        **{"how": "both", "propensity": "dual", "clip": CLIP} | READS | weighting,
+        **PAPER | READS | weighting,
     )
     made = build(kind, split, config)
     assert isinstance(made, Debiased)

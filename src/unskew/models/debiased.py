@@ -4,7 +4,8 @@ likely each item, or each pair, was to be observed.
 `how` says what the loss makes of it (`unskew.propensity.treatment` has the equations), `propensity` how it is
 estimated. With `auto`, both are chosen by what the log holds:
 
-    the log has impressions    propensity `exposure`; `weights` of power 1/2 for losses of single pairs
+    the log has impressions    propensity `exposure`; `weights` of power 1/2 for losses of single pairs that
+                               read them, `negatives` for those that draw their own
     the log has clicks alone   propensity `power`; `negatives` for losses of single pairs
     either                     `offset` for losses that compare items: softmax, BPR
 
@@ -114,7 +115,8 @@ class Debiased(Recommender):
         with torch.random.fork_rng(devices=[]):  # only to ask which losses it has
             stages = cls.Backbone(split.known, config.backbone).stages(1)
         phases = [phase for stage in stages for phase in stage.phases if phase.weighted]
-        return settle(config, split, all(phase.separate for phase in phases))
+        reads_shown = any(phase.batches in ("pairs", "prefixes") for phase in phases)
+        return settle(config, split, all(phase.separate for phase in phases), reads_shown)
 
     def measure(self, split: Split) -> None:
         self.backbone.measure(split)

@@ -31,7 +31,7 @@ from unskew.propensity.base import Propensity, estimator_named
 How = Literal["auto", "offset", "negatives", "weights", "both"]
 Scale = Literal["clipped", "ips", "snips"]
 ROWS = 2048  # rows whose weights are computed together
-MOMENTS = 16  # of the training part, at which the offsets of all items are kept
+MOMENTS = 16  # stretches of the training part at whose beginnings the offsets of all items are kept
 
 
 def has_impressions(split: Split) -> bool:
@@ -48,16 +48,17 @@ def knows_items(propensity: str) -> bool:
     return kind.log_exposure is not Propensity.log_exposure and not only_users
 
 
-def settle(config: Any, split: Split, separate: bool) -> Any:
+def settle(config: Any, split: Split, separate: bool, reads_shown: bool = True) -> Any:
     """The same settings with everything chosen that is `auto`.
 
     separate: whether the loss is a sum over single pairs.
+    reads_shown: whether the loss reads what was shown and not clicked, where the log says so.
     """
     impressions = has_impressions(split)
     how, propensity, power = config.how, config.propensity, config.power
     if propensity == "auto":
         propensity = "exposure" if impressions else "power"
-    if how == "auto" and (not knows_items(propensity) or (separate and impressions)):
+    if how == "auto" and (not knows_items(propensity) or (separate and reads_shown and impressions)):
         how = "weights"
     elif how == "auto":
         how = "negatives" if separate else "offset"
@@ -121,7 +122,10 @@ class Treatment:
             weight = self.propensity.weights(batch.truncate(*self.past))
             if self.how == "weights":
                 weight = weight**self.power
-            weight = self._scaled(weight, torch.ones_like(weight).bool())
+            counted = torch.ones_like(weight).bool()
+            if self.how == "weights":
+                counted[:, 1:] = False
+            weight = self._scaled(weight, counted)
             if self.how == "weights":
                 weight[:, 1:] = 1
             return batch._replace(weight_BC=weight)
@@ -154,7 +158,7 @@ class Treatment:
         """power log p of each candidate at its own time, relative to the mean of p over all items then."""
         item, time = batch.candidates_BC.numpy(), batch.times_B.numpy()
         raw = self.power * self.propensity.log_exposure(self._training.log, item, time[:, None])
-        moments, offset = self._at_moments()
+        moments, _ = self._at_moments()
         return raw.float() - self._means[_newest(moments, time)][:, None]
 
     def _offset(self, time: Tensor) -> Offset:
@@ -166,10 +170,15 @@ class Treatment:
         if self._moments is None:
             log = self._training.log
             times = np.sort(log.time[self._training.mask("train") & (log.label == 1)])
-            moments = np.unique(times[(np.arange(MOMENTS) * len(times)) // MOMENTS])
+            places = (np.arange(MOMENTS) * len(times)) // MOMENTS
+            # In the first stretch counts grow many times over, so it is halved again and again.
+            early = (len(times) // MOMENTS) >> np.arange(1, len(times).bit_length())
+            moments = np.unique(times[np.union1d(places, early)])
             items = np.arange(len(log.items))
             table = self.power * self.propensity.log_exposure(log, items, moments[:, None]).float()
-            existing = np.maximum(log.audiences.existing(moments), 1)
+            existing = log.audiences.existing(moments)
+            # As where negatives are drawn: at the very first moment all known items count.
+            existing = np.where(existing > 0, existing, self._training.known_items)
             exists = torch.from_numpy(items[None] < existing[:, None])
             total = torch.logsumexp(table.masked_fill(~exists, -torch.inf), dim=1)
             self._means = total - torch.from_numpy(np.log(existing)).float()
