@@ -86,7 +86,7 @@ def test_help_is_one_paragraph_per_flag(capsys, monkeypatch: pytest.MonkeyPatch)
         "validation part chose: the number of rounds, and settings that no gradient learns.",
         "Which version of the validation part chooses the weights that recommend. The best",
         "Whether an item that a user has had before can be recommended to the user again.",
-        "How the propensity P(o = 1) is estimated: by two GRUs",
+        "How the propensity P(o = 1) is estimated: from impressions (`exposure`), from clicks alone",
     ):
         assert any(whole in line for line in lines), whole
 

@@ -32,7 +32,7 @@ from unskew.layers import Embeddings
 from unskew.models.base import MODELS, Recommender, Training, build, model_named, parameters_of
 from unskew.models.deps import DEPS
 
-WITHOUT_EMBEDDINGS = {"popularity", "itemknn", "pulse"}
+WITHOUT_EMBEDDINGS = {"popularity", "itemknn", "pulse", "pulse-zero"}
 
 
 @every_model

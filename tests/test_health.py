@@ -16,6 +16,7 @@ from unskew.cli import main, shared
 from unskew.errors import BadInput
 from unskew.progress import shown_on
 from unskew.propensity.health import Health, health, logged_truth, weighted_rows, weights_verdict
+from unskew.propensity.health_words import exposure_verdict, held_back
 from unskew.report.health_page import health_page
 from unskew.world.simulate import simulate
 
@@ -254,7 +255,8 @@ def trained(tmp_path_factory):
     world = simulate(users=60, items=40, steps=60, visits=0.3)
     unskew.prepare(world.log, folder / "data", duplicates="keep")
     flags = [str(part) for name, value in SMALL_DEPS.items() for part in (flag(name), value)]
-    assert main(["train", str(folder / "data"), "--out", str(folder / "run"), "--clip", "0.05", *flags]) == 0
+    asked = ["--model", "deps", "--clip", "0.05", *flags]
+    assert main(["train", str(folder / "data"), "--out", str(folder / "run"), *asked]) == 0
     return folder
 
 
@@ -301,3 +303,75 @@ def test_it_shows_progress(split, truth, monkeypatch):
     said = console.file.getvalue()
     assert "health: 1 of 11 balance" in said
     assert "health: 11 of 11" in said
+
+
+# Models that take exposure out without weights
+
+
+def test_how_much_the_exposed_are_held_back():
+    exposure = np.log(np.repeat([1.0, 3.0, 6.0], [10, 80, 10]))
+    assert held_back(np.random.default_rng(0).permutation(exposure), 1.0) == pytest.approx(6)
+    assert held_back(exposure + 5, 0.5) == pytest.approx(6**0.5)
+    assert held_back(np.log([2.0, 8.0]), 1.0) == pytest.approx(4)  # fewer than ten: one against one
+    assert held_back([], 1.0) == 1
+    assert exposure_verdict(exposure, 1.0) == (
+        "Takes exposure out of the logits: the most exposed tenth of the items is held back by a factor of 6 "
+        "against the least exposed tenth; judge it with `unskew evaluate RUN --test balanced`, and turn it "
+        "back with `--dial`."
+    )
+    said = exposure_verdict(exposure, 0.5, "negatives")
+    assert said.startswith("Takes exposure out of what is learned, by the weights of drawn negatives: ")
+    assert "a factor of 2.45 against" in said
+
+
+def test_nothing_to_take_out_and_too_much():
+    alike = exposure_verdict(np.log(np.linspace(1, 1.08, 50)), 1.0)
+    assert alike.startswith("Nothing happens: by this propensity all items are exposed nearly alike")
+    assert "`--propensity item-pro`" in alike
+    assert "`--power` of 0; train again with 1" in exposure_verdict([0.0, 5.0], 0.0)
+    wild = exposure_verdict(np.log([1.0, 5000.0]), 1.0)
+    assert "a factor of 5,000 against" in wild
+    assert "half the `--power`" in wild
+
+
+def debiased(folder, how: str, propensity: str, *more) -> list:
+    small = ["--rounds", 1, "--valid-rows", 50, "--width", 8, "--sequences", 32]
+    name = folder / f"{how}-{propensity}"
+    asked = ["--model", "debiased-gru4rec", "--how", how, "--propensity", propensity, *small, *more]
+    return ["train", folder / "data", "--out", name, *asked], name
+
+
+@pytest.mark.parametrize("how", ["offset", "negatives"])
+def test_commands_say_how_much_exposure_is_taken_out(trained, capsys, how):
+    command, folder = debiased(trained, how, "item-pro", "--power", 0.5)
+    code, _, err = run(capsys, *command)
+    assert code == 0
+    split = unskew.split(unskew.Log.open(trained / "data"))
+    shares = np.sort(np.maximum(split.item_counts[: split.known_items], 0.5))
+    tenth = len(shares) // 10
+    factor = np.exp(0.5 * (np.log(shares[-tenth:]).mean() - np.log(shares[:tenth]).mean()))
+    assert factor > 1.2
+    sentence = exposure_verdict(np.log(shares), 0.5, how)
+    assert f"a factor of {factor:.3g} against" in sentence
+    assert sentence in err
+    assert "The weights do nothing" not in err
+    code, out, _ = run(capsys, "propensity", "health", folder, "--sample", 200, "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert document["verdict"]["finding"] == document["exposure"] == sentence
+    assert "trained without them" in document["verdict"]["advice"][0]
+    code, out, _ = run(capsys, "propensity", "health", folder, "--sample", 200)
+    assert " ".join(out.split()).startswith("Takes exposure out of")
+
+
+def test_commands_say_that_nothing_is_taken_out(trained, capsys):
+    command, folder = debiased(trained, "offset", "item-pro", "--power", 0)
+    code, _, err = run(capsys, *command)
+    assert (code, "Nothing happens: no exposure is taken out" in err) == (0, True)
+    code, out, _ = run(capsys, "propensity", "health", folder, "--sample", 200)
+    assert (code, " ".join(out.split()).startswith("Nothing happens: ")) == (0, True)
+
+
+def test_a_model_that_weights_speaks_of_weights(trained, capsys):
+    code, out, _ = run(capsys, "propensity", "health", trained / "run", "--sample", 200, "--json")
+    assert (code, json.loads(out)["exposure"]) == (0, "")

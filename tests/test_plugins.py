@@ -53,7 +53,8 @@ from unskew.create import create_model
 short = dict(rounds=2, sequences=64, valid_rows=50, learning_rate=0.01)
 plain = create_model("toy", dict(width=4, history=6, forgets=0.7, **short)).fit(split, folder + "/plain")
 settings = dict(width=4, forgets=0.7, clip=0.01, propensity_width=4, propensity_rounds=1, **short)
-weighted = unskew.Debiased("toy", settings).fit(split)
+paper = {"how": "both", "propensity": "dual"}
+weighted = unskew.Debiased("toy", settings | paper).fit(split)
 weighted.save(folder + "/weighted")
 for made, name in ((plain, "plain"), (weighted, "weighted")):
     again = unskew.load(f"{folder}/{name}")
@@ -136,11 +137,12 @@ def test_an_installed_package_brings_its_models_to_the_command_line(
 ) -> None:
     install(elsewhere, "toymaker", "toy = toy:Toy")
     flags = ("--rounds", 1, "--sequences", 64, "--valid-rows", 50, "--forgets", 0.9)
+    paper = {"toy": (), "debiased-toy": ("--preset", "paper")}
     models, *done = commands(
         elsewhere,
         ("models", "--json"),
         *(
-            ("train", data, "--out", tmp_path / model, "--model", model, *flags)
+            ("train", data, "--out", tmp_path / model, "--model", model, *flags, *paper[model])
             for model in ("toy", "debiased-toy")
         ),
         *(("evaluate", tmp_path / model, "--json") for model in ("toy", "debiased-toy")),

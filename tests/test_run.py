@@ -97,7 +97,7 @@ def test_a_real_kill_and_the_command_line(tmp_path: Path) -> None:
     """As soon as there is a checkpoint, and then at whatever the process is doing after a while."""
     unskew.prepare(random_table(rows=4000, users=80, items=60, negatives=0.0), tmp_path / "data")
     flags = (
-        "--width 8 --layers 1 --inner 16 --unsupervised-rounds 1 --rounds 4 --batch-size 64 "
+        "--model deps --width 8 --layers 1 --inner 16 --unsupervised-rounds 1 --rounds 4 --batch-size 64 "
         "--threads 1 --valid-rows 50 --dropout 0.2"
     )
     code = (

@@ -171,6 +171,7 @@ def test_the_command_line(capsys, tmp_path: Path, monkeypatch) -> None:
         str(tmp_path / "run"),
         "--tensorboard",
         str(tmp_path / "board"),
+        "--model=deps",
         *flags,
     ]
     assert main(command) == 0

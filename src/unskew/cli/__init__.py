@@ -15,7 +15,8 @@ from typing import Any
 import duckdb
 import tyro
 
-from unskew.cli.data import Audit, Demo, Inspect, Prepare, Simulate
+from unskew.cli.data import Audit, Inspect, Prepare, Simulate
+from unskew.cli.demo import Demo
 from unskew.cli.hints import check_flags, check_words, one_line
 from unskew.cli.measure import Compare, Evaluate
 from unskew.cli.propensity import Propensity

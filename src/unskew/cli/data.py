@@ -1,4 +1,4 @@
-"""The verbs of data: prepare, inspect, audit, simulate, and the demo."""
+"""The verbs of data: prepare, inspect, audit, and simulate."""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -140,38 +140,3 @@ class Simulate(Verb):
             {"data": str(self.out), **facts, "world": asdict(self.settings)},
             pairs(f"simulated world -> {self.out}", facts),
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Demo(Verb):
-    """See it work: prepare the demo data, audit it, draw how it is skewed, and train DEPS and its unweighted
-    twin."""
-
-    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("demo")
-    """Where the prepared data and the page go."""
-
-    def run(self) -> None:
-        from unskew import demo
-
-        done = demo.run(self.out)
-        leak_free = (
-            f"Leak audit: {sum(finding.checked for finding in done.findings):,} values checked, no leak."
-        )
-        document = done.inspection.as_dict() | {
-            "page": str(done.page),
-            "leak_free": True,
-            "results": done.results,
-            "protocol": "full",
-        }
-        tests, metrics = ("ordinary", "balanced"), ("ndcg@10", "hr@10")
-        scores = [
-            (name, *(" / ".join(f"{found[test][metric]:.4f}" for metric in metrics) for test in tests))
-            for name, found in done.results.items()
-        ]
-        repeats = "kept" if done.inspection.repeats.kept else "hidden"
-        head = (f"NDCG@10 / HR@10, past items {repeats}", *(f"{test} test" for test in tests))
-        verdict = verdict_table(done.inspection)
-        self.show(document, verdict, inspection_table(done.inspection), table("", head, scores))
-        for sentence in done.inspection.sentences():
-            messages.print(sentence, soft_wrap=True)
-        messages.print(f"{leak_free}\nThe picture: {done.page}", soft_wrap=True)

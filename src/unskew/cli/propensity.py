@@ -20,7 +20,7 @@ from unskew.cli.shared import (
     verdict_table,
     write_page,
 )
-from unskew.propensity.health import health, logged_truth, weighted_rows
+from unskew.propensity.health import exposure_taken, health, logged_truth, weighted_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,8 @@ class PropensityHealth(Verb):
         cut = split_of_run(self.folder, self.data)
         rows = weighted_rows(cut, self.sample, self.seed)
         estimates = trained.propensities(cut.log, rows)
-        found = health(cut, estimates, clip, logged_truth(cut.log), self.seed, rows)
+        exposure = exposure_taken(getattr(trained.network, "treatment", None), cut)
+        found = health(cut, estimates, clip, logged_truth(cut.log), self.seed, rows, exposure)
         if self.html is not None:
             from unskew.report.health_page import health_page
 

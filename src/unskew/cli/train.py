@@ -193,13 +193,16 @@ def _shown_value(trained: "Model", name: str, value: float) -> str:
 
 
 def _weights_warning(trained: "Model", cut: Split) -> str:
-    """One sentence where the propensity weights of a model do nothing, or where a few of them do all."""
-    from unskew.propensity.health import weighted_rows, weights_verdict
+    """One sentence where the propensity weights of a model do nothing, or where a few of them do all; of a
+    model that takes exposure out in another way, how much."""
+    from unskew.propensity.health import exposure_taken, weighted_rows, weights_verdict
 
     try:
         clip = trained.propensity.clip
     except BadInput:  # it has none
         return ""
+    if said := exposure_taken(getattr(trained.network, "treatment", None), cut):
+        return said if trained.records else ""
     rows = weighted_rows(cut, WEIGHED, seed=0)
     return weights_verdict(trained.propensities(cut.log, rows)["weight"], clip)
 

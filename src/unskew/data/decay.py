@@ -9,6 +9,7 @@ long), and a count at any time is one look-up and one factor. An event that come
 (`Decayed`).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -41,6 +42,37 @@ class Decay:
         age = np.asarray(time) - self.view.times[last]
         fading = np.exp2(-np.where(end > start, age, 0)[..., None] / np.array(self.half_lives))
         return np.asarray(self.after_each[last] * fading * (end > start)[..., None])
+
+    def along(self, times: Ints) -> Iterator[Floats]:
+        """The counts of all entities at one time after the other, (entities, half-lives); times must not
+        decrease. What it gives is one array, which changes with the next time.
+
+        From one time to the next, all counts fade by the same factor. Only those of entities with an event in
+        between are looked up again, so the cost of a time is one product per entity.
+        """
+        if not len(times):
+            return
+        when, who = self._in_time
+        # Each event between the first time and the last changes its entity at the first time after it.
+        first, last = np.searchsorted(when, times[[0, -1]])
+        step, entity = np.searchsorted(times, when[first:last], "right"), who[first:last]
+        changes = self.at(entity, times[step])
+        part = np.searchsorted(step, np.arange(len(times) + 1))
+        fading = np.exp2(-np.diff(times)[:, None] / np.array(self.half_lives))
+        counts = self.at(np.arange(len(self.view)), times[0])
+        yield counts
+        for place in range(1, len(times)):
+            counts *= fading[place - 1]
+            changed = slice(part[place], part[place + 1])
+            counts[entity[changed]] = changes[changed]
+            yield counts
+
+    @cached_property
+    def _in_time(self) -> tuple[Ints, Ints]:
+        """The times of all events of the view in order, and the entities of these events."""
+        order = np.argsort(self.view.times, kind="stable")
+        who = np.repeat(np.arange(len(self.view)), np.diff(self.view.offsets))
+        return self.view.times[order], who[order]
 
     @cached_property
     def after_each(self) -> Floats:

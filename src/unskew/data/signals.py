@@ -15,6 +15,7 @@ that of `walk.py`. Shares instead of counts make logs of any size comparable. Of
 something is known about are stored; it is zero for all others.
 """
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -88,11 +89,21 @@ class Signals:
         all_times, which = np.unique(time, return_inverse=True)
         totals = np.log(self.total.at(0, all_times) + FLOOR)[which.reshape(np.shape(time))]
         item, time = np.broadcast_arrays(item, time)
-        shares = np.log(self.decay.at(item, time) + FLOOR) - totals
         known = (item >= 0) & (item < len(self.born))
         born = np.where(known, self.born[np.where(known, item, 0)], time) if len(self.born) else time
-        age = np.log1p(np.maximum(time - np.minimum(born, time), 0) / self.day)
-        return np.concatenate([shares, age[..., None]], axis=-1, dtype=np.float32)
+        return self._vectors(self.decay.at(item, time), totals, time - np.minimum(born, time))
+
+    def of_everything(self, times: Ints) -> Iterator[Floats]:
+        """The vectors a of all items at one time after the other; times must not decrease."""
+        totals = np.log(self.total.at(0, times) + FLOOR)
+        for time, total, counts in zip(times, totals, self.decay.along(times), strict=True):
+            yield self._vectors(counts, total, time - np.minimum(self.born, time))
+
+    def _vectors(self, counts: NDArray[np.float64], totals: NDArray[np.float64], age: Ints) -> Floats:
+        found = np.empty((*counts.shape[:-1], OF_ITEM), np.float32)
+        np.subtract(np.log(counts + FLOOR), totals, out=found[..., :-1], casting="same_kind")
+        found[..., -1] = np.log1p(age / self.day)
+        return found
 
     def of_requests(self, batch: Batch) -> Requests:
         """What is known of the contexts of a batch."""

@@ -21,6 +21,7 @@ from unskew.catalog import Catalog
 from unskew.config import NotNegative
 from unskew.data.batch import Batch
 from unskew.data.clock import DAY
+from unskew.data.decay import Decay
 from unskew.data.log import Log
 from unskew.data.split import Known, Split
 from unskew.data.views import Ints
@@ -132,29 +133,13 @@ class Counting:
 
 
 class Fading:
-    """A catalogue of counts that fade with age.
-
-    It walks along the log once: all weights fade at every step, and each event adds one.
-    """
+    """A catalogue of counts that fade with age."""
 
     def __init__(self, log: Log, half_life: float) -> None:
-        order = np.argsort(log.histories.times, kind="stable")
-        self.times, self.items = log.histories.times[order], log.histories.ids[order]
-        self.rate = np.log(2) / half_life
-        self.weight = np.zeros(len(log.items))
-        self.at, self.now = 0, int(self.times[0]) if len(self.times) else 0
+        self.decay = Decay(log.audiences, (half_life,))
 
     def scores(self, context: Batch) -> Tensor:
-        """The faded counts of all items at the time of each context; times must not decrease from call to
-        call."""
+        """The faded counts of all items at the time of each context."""
         times, of = np.unique(context.times_B.numpy(), return_inverse=True)
-        return torch.from_numpy(np.stack([self._until(int(time)) for time in times])[of].astype(np.float32))
-
-    def _until(self, time: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """The weight of each item at a time, which must not be earlier than the time asked for before."""
-        end = int(np.searchsorted(self.times, time))
-        new = slice(self.at, end)
-        self.weight *= np.exp(-self.rate * max(time - self.now, 0))
-        np.add.at(self.weight, self.items[new], np.exp(-self.rate * (time - self.times[new])))
-        self.at, self.now = end, max(time, self.now)
-        return self.weight.copy()
+        counts = np.stack([counts[:, 0].astype(np.float32) for counts in self.decay.along(times)])
+        return torch.from_numpy(counts[of])

@@ -40,6 +40,7 @@ from unskew.propensity.health_figures import (
     views_of,
     weights_of,
 )
+from unskew.propensity.treatment import Treatment
 
 UNIFORM_PAIRS = 100_000  # a mean of so many is off by 0.3 % of a standard deviation
 EQUAL = 0.99  # effective share from which the weighted loss is the unweighted one, but for its scale
@@ -61,6 +62,7 @@ class Health:
     weights: Weights
     balance: tuple[Balance, ...]
     deciles: tuple[Decile, ...]
+    exposure: str = ""  # of a model that does not weight: how much exposure it takes out
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types; what is undefined is None."""
@@ -69,7 +71,7 @@ class Health:
 
     def verdict(self) -> Verdict:
         """What the weights do, and what to do about it."""
-        return words.verdict(self.warning, self.clip, self.known, self.views, self.balance)
+        return words.verdict(self.warning, self.clip, self.known, self.views, self.balance, self.exposure)
 
     def sentences(self) -> tuple[str, ...]:
         """What was found, one sentence per topic."""
@@ -103,6 +105,7 @@ def health(
     truth: ArrayLike | None = None,
     seed: int = 0,
     rows: Ints | None = None,
+    exposure: str = "",
 ) -> Health:
     """Look at the propensities that a model estimated for a log.
 
@@ -113,6 +116,7 @@ def health(
     seed: of the uniform pairs that the events are compared with.
     rows: the rows to look at, of `weighted_rows`; then `estimates` has one line for each of these. By default
         all of them.
+    exposure: of a model that uses no weights, what `exposure_taken` says of it.
     """
     log = split.log
     true = np.full(len(log), np.nan) if truth is None else np.array(truth, np.float64)
@@ -167,6 +171,7 @@ def health(
         weights=weights_of(columns["weight"]),
         balance=balance_of(observed, uniform, columns["weight"]),
         deciles=tuple(deciles),
+        exposure=exposure,
     )
 
 
@@ -216,6 +221,16 @@ def weights_verdict(weights: ArrayLike, clip: float | None = None) -> str:
             f"{effective:,.0f} unweighted ones, so training is noisy; train again with a larger `--clip`."
         )
     return ""
+
+
+def exposure_taken(treatment: Treatment | None, split: Split) -> str:
+    """One sentence on how much exposure a model takes out by `offset` or `negatives`, as of the end of its
+    training part; empty for models that weight."""
+    if treatment is None or treatment.how not in ("offset", "negatives"):
+        return ""
+    items = np.arange(split.known_items)
+    exposure = treatment.propensity.log_exposure(split.log, items, split.train_end)
+    return words.exposure_verdict(exposure, treatment.power, treatment.how)
 
 
 def logged_truth(log: Log) -> Floats | None:

@@ -4,12 +4,17 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from unskew import formatting
 from unskew.describe.summary import Row, Verdict
 from unskew.propensity.health_figures import Balance, Decile, View, Weights
 
 BALANCED = 0.1  # standard deviations; smaller distances are usually called balanced
 MANY = 0.1  # share of the estimates below the clip from which lowering it makes a difference
+ALIKE = 1.1  # factor between tenths of the items below which they are exposed alike
+EXTREME = 1000.0  # the same, from which rare items may come out on top
 FOLLOWS = 0.3  # rank correlation with the truth below which the estimates hardly follow it
 BOTH = "1 / weight"
 LABELS = {"item view": "item view", "user view": "user view", BOTH: "both views"}
@@ -29,10 +34,51 @@ class Tenths(NamedTuple):
     rows: tuple[tuple[str, ...], ...]
 
 
+def held_back(log_exposure: ArrayLike, power: float) -> float:
+    """The factor by which the most exposed tenth of the items is held back against the least exposed tenth,
+    where `power` of the exposure is taken out: the ratio of their geometric means."""
+    taken = power * np.sort(np.asarray(log_exposure, np.float64))
+    tenth = max(len(taken) // 10, 1)
+    return float(np.exp(taken[-tenth:].mean() - taken[:tenth].mean())) if len(taken) else 1.0
+
+
+def exposure_verdict(log_exposure: ArrayLike, power: float, how: str = "offset") -> str:
+    """Say in one sentence how much exposure a model takes out by `offset` or `negatives`, and what to do.
+
+    log_exposure: of each item that exists, at the end of training; a constant among all is of no matter.
+    """
+    factor = held_back(log_exposure, power)
+    where = "the logits" if how == "offset" else "what is learned, by the weights of drawn negatives"
+    if power == 0:
+        return "Nothing happens: no exposure is taken out with a `--power` of 0; train again with 1."
+    if factor < ALIKE:
+        return (
+            "Nothing happens: by this propensity all items are exposed nearly alike, so the model learns as if "
+            "it had none; if popular items were shown more often in this log, train again with `--propensity "
+            "item-pro`, which takes popularity for exposure."
+        )
+    said = (
+        f"Takes exposure out of {where}: the most exposed tenth of the items is held back by a factor of "
+        f"{_number(factor)} against the least exposed tenth"
+    )
+    if factor > EXTREME:
+        return f"{said}, so that items with hardly any clicks may come out on top; try half the `--power`."
+    return f"{said}; judge it with `unskew evaluate RUN --test balanced`, and turn it back with `--dial`."
+
+
 def verdict(
-    warning: str, clip: float, known: bool, views: Sequence[View], balance: Sequence[Balance]
+    warning: str,
+    clip: float,
+    known: bool,
+    views: Sequence[View],
+    balance: Sequence[Balance],
+    exposure: str = "",
 ) -> Verdict:
-    """What the weights do, and what to do about it. A warning of `weights_verdict` comes first."""
+    """What the weights do, and what to do about it. A warning of `weights_verdict` comes first; where a model
+    takes exposure out in another way, only `exposure` is what it does."""
+    if exposure:
+        unused = "The weights below are those of `--how weights`; this model was trained without them."
+        return Verdict(exposure, (unused,))
     popularity = balance[0]
     moved = (
         f"(distance from an even sample: {popularity.before:.2f} without weights, "

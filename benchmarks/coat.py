@@ -1,0 +1,269 @@
+"""Coat: ratings that people chose to give, and ratings of items that were drawn for them at random. A model
+learns from the former and is tested on the latter.
+
+    python benchmarks/coat.py run      # results/coat.jsonl, some minutes
+    python benchmarks/coat.py page     # docs/coat.md
+
+Ratings of at least 4 are positive. There are no times, so nothing has a past: the models are matrix factors,
+one of our own here and UIR without its own propensities. Weight decay and rounds of each are chosen without
+treatment, by a tenth of the chosen ratings that is held out for it; the random ratings choose nothing.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from time import process_time
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import torch
+import tyro
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+import unskew
+from unskew.data.batch import Batch, contexts
+from unskew.data.split import Known, Split, Splitting, split_at
+from unskew.losses import click_loss
+from unskew.models.base import ModelConfig, Phase, Recommender, Stage, Training, model_named
+from unskew.models.factors import MatrixFactors
+from unskew.models.uir import UIR
+from unskew.propensity.base import Propensity
+from unskew.run import Asked, train
+
+ROOT = Path(__file__).parents[1]
+RESULTS, PAGE = ROOT / "results" / "coat.jsonl", ROOT / "docs" / "coat.md"
+DATA = ROOT.parent / "shared" / "data" / "coat"
+POSITIVE, CUTOFF = 4, 5
+Floats = NDArray[np.float64]
+
+
+class Factors(MatrixFactors, name="coat-factors", paper="Koren et al., Matrix Factorization, Computer 2009"):
+    """Matrix factors with a bias per user and per item, and binary cross-entropy."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(ModelConfig):
+        """The settings of the factors."""
+
+        width: int = 16
+        """The width of the embeddings."""
+        learns_from: Literal["shown", "drawn"] = "drawn"
+        """Whether negatives are the ratings below 4, or drawn items."""
+
+    config: Config
+
+    def __init__(self, known: Known, config: Config) -> None:
+        super().__init__(known, config, config.width)
+        self.user_bias = nn.Embedding(known.users.size + 1, 1)
+        self.item_bias = nn.Embedding(known.items.size + 1, 1)
+        nn.init.zeros_(self.user_bias.weight)
+        nn.init.zeros_(self.item_bias.weight)
+
+    def context(self, batch: Batch) -> Tensor:
+        vector = super().context(batch)
+        bias = self.user_bias(batch.user_B.clamp(max=self._sizes[0]))
+        return torch.cat([vector, bias, torch.ones_like(bias)], dim=-1)
+
+    def vectors(self, item: Tensor) -> Tensor:
+        vector, bias = super().vectors(item), self.item_bias(item.clamp(max=self._sizes[1]))
+        return torch.cat([vector, torch.ones_like(bias), bias], dim=-1)
+
+    def stages(self, rounds: int) -> tuple[Stage, ...]:
+        drawn = self.config.learns_from == "drawn"
+        kind: Any = "positives" if drawn else "pairs"
+        phase = Phase("clicks", kind, self.loss, self.parameters, negatives=int(drawn) * 4, separate=True)
+        return (Stage("train", (phase,), rounds, validated=True),)
+
+    def loss(self, batch: Batch) -> Tensor:
+        return click_loss(batch.with_offset(self(batch)), batch.labels_BC, batch.weight_BC)
+
+
+class Rated(Propensity, name="coat-rated"):
+    """The share of the users who chose to rate an item, whatever the rating."""
+
+    share: Tensor
+
+    def measure(self, split: Split) -> None:
+        rows = split.rows("train")
+        counts = np.bincount(split.log.item[rows], minlength=len(split.log.items))
+        self.share = torch.from_numpy((counts + 0.5) / (len(split.log.users) + 1)).float()
+
+    def item_view(self, batch: Batch) -> Tensor:
+        return self.share[batch.candidates_BC]
+
+    def user_view(self, batch: Batch) -> None:
+        return None
+
+    def log_exposure(self, log: unskew.Log, item: ArrayLike, time: ArrayLike) -> Tensor:
+        asked, _ = np.broadcast_arrays(np.asarray(item), np.asarray(time))
+        return self.share[torch.tensor(asked)].log()
+
+
+class Given(Propensity, name="coat-given"):
+    """The propensities of pairs that come with the data, which its authors learned from features of users and
+    items; of an item alone, their mean."""
+
+    p_UI: Tensor
+
+    def measure(self, split: Split) -> None:
+        users, items = (np.asarray(ids.of(np.arange(len(ids)))) for ids in (split.log.users, split.log.items))
+        given = np.loadtxt(DATA / "propensities.ascii")
+        self.p_UI = torch.from_numpy(given[np.ix_(users, items)]).float()
+
+    def item_view(self, batch: Batch) -> Tensor:
+        return self.p_UI[batch.user_B[:, None], batch.candidates_BC]
+
+    def user_view(self, batch: Batch) -> None:
+        return None
+
+    def log_exposure(self, log: unskew.Log, item: ArrayLike, time: ArrayLike) -> Tensor:
+        asked, _ = np.broadcast_arrays(np.asarray(item), np.asarray(time))
+        return self.p_UI.mean(0)[torch.tensor(asked)].log()
+
+
+@cache
+def ratings(held_out: bool) -> tuple[Split, NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """What is trained on, and the pairs of users and items that are tested with their labels: the random
+    ratings, or else a tenth of the chosen ones, which is then not trained on."""
+    chosen, drawn = (np.loadtxt(DATA / f"{name}.ascii", dtype=int) for name in ("train", "test"))
+    if held_out:
+        user, item = np.nonzero(chosen)
+        tenth = np.random.default_rng(0).random(len(user)) < 0.1
+        drawn = np.zeros_like(chosen)
+        drawn[user[tenth], item[tenth]] = chosen[user[tenth], item[tenth]]
+        chosen = np.where(drawn > 0, 0, chosen)
+    parts = []
+    for time, table in enumerate((chosen, drawn)):
+        user, item = np.nonzero(table)
+        rating = table[user, item]
+        parts.append(
+            pa.table({"user": user, "item": item, "time": np.full(len(user), time), "rating": rating})
+        )
+    log = unskew.read(pa.concat_tables(parts), positive=POSITIVE)
+    tested = np.flatnonzero(log.time == 1)
+    split = split_at(log, Splitting(repeats="keep"), 1, 1)
+    return split, log.user[tested].astype(np.int64), log.item[tested].astype(np.int64), log.label[tested] == 1
+
+
+def measured(model: Recommender, held_out: bool) -> dict[str, float]:
+    """The means over users of AUC and NDCG@5, among the items that each of them rated, and the AUC of all
+    pairs together. Users with one kind of rating have no AUC."""
+    split, user, item, positive = ratings(held_out)
+    everybody = np.arange(len(split.log.users))
+    with torch.no_grad():
+        asked = contexts(split.log, everybody, 1)
+        scores = model.eval().catalog(split.log, 1, 1).scores(asked)[user, item].double().numpy()
+    aucs, ndcgs = [], []
+    for each in everybody[np.bincount(user[positive], minlength=len(everybody)) > 0]:
+        mine, liked = scores[user == each], positive[user == each]
+        gains = (
+            liked[np.argsort(-mine, kind="stable")][:CUTOFF] / np.log2(np.arange(2, 2 + CUTOFF))[: len(mine)]
+        )
+        ndcgs.append(gains.sum() / (1 / np.log2(np.arange(2, 2 + min(CUTOFF, int(liked.sum()))))).sum())
+        if not liked.all():
+            aucs.append(auc(mine, liked))
+    return {"auc": float(np.mean(aucs)), "ndcg": float(np.mean(ndcgs)), "pooled_auc": auc(scores, positive)}
+
+
+def auc(scores: Floats, positive: NDArray[np.bool_]) -> float:
+    """How often a positive is above another one; ties count half."""
+    above = scores[positive][:, None] - scores[~positive]
+    return float((above > 0).mean() + (above == 0).mean() / 2)
+
+
+# What is compared
+
+UNTREATED = "nothing"
+SHOWN, DRAWN, PLAIN_UIR = (
+    "factors, ratings below 4",
+    "factors, drawn negatives",
+    "UIR, eta 0, drawn negatives",
+)
+BACKBONES: dict[str, tuple[str, ModelConfig]] = {
+    SHOWN: ("coat-factors", Factors.Config(learns_from="shown")),
+    DRAWN: ("coat-factors", Factors.Config(learns_from="drawn")),
+    PLAIN_UIR: ("uir", UIR.Config(exponent=0.0, width=16)),
+}
+ESTIMATORS = {"coat-given": "the given p", "coat-rated": "the share who rated it", "item-pro": "Item-Pro"}
+ASYMMETRIC = {
+    "drawn negatives x p^1/2": {"how": "negatives", "power": 0.5},
+    "drawn negatives x p": {"how": "negatives", "power": 1.0},
+    "clicks x (1/p)^1/2": {"how": "weights", "power": 0.5},
+    "both sides x 1/p": {"how": "both"},
+}
+TREATMENTS: dict[str, dict[str, dict[str, Any]]] = {
+    SHOWN: {"(1/p)^1/2": {"how": "weights", "power": 0.5}, "1/p": {"how": "weights", "power": 1.0}},
+    DRAWN: ASYMMETRIC,
+    PLAIN_UIR: {name: ASYMMETRIC[name] for name in ("drawn negatives x p^1/2", "both sides x 1/p")},
+}
+DECAYS, ROUNDS = (1e-5, 1e-4, 1e-3), (10, 20, 40)
+TRAINING = Training(batch_size=256, learning_rate=1e-2)
+
+
+def trained(backbone: str, treatment: dict[str, Any], training: Training, held_out: bool) -> Recommender:
+    """A model of this backbone, treated."""
+    name, config = BACKBONES[backbone]
+    wrapped = model_named(f"debiased-{name}")
+    asked: Any = wrapped.Config(backbone=config, clip=1e-3, **treatment)  # type: ignore[call-arg]
+    return train(ratings(held_out)[0], Asked(wrapped.name, asked, training))[0]
+
+
+def chosen(backbone: str) -> tuple[Training, dict[str, Any]]:
+    """Weight decay and rounds that rank held-out chosen ratings best, and how good each was."""
+    found = {}
+    for decay in DECAYS:
+        for rounds in ROUNDS:
+            training = replace(TRAINING, weight_decay=decay, rounds=rounds)
+            model = trained(backbone, {"propensity": "none"}, training, held_out=True)
+            found[decay, rounds] = measured(model, held_out=True)["auc"]
+    decay, rounds = max(found, key=lambda key: found[key])
+    facts = {"weight_decay": decay, "rounds": rounds, "held_out_auc": found[decay, rounds]}
+    return replace(TRAINING, weight_decay=decay, rounds=rounds), facts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Train and test everything."""
+
+    seeds: int = 10
+    """How many seeds each line of the table has."""
+
+    def run(self) -> None:
+        torch.set_num_threads(1)
+        lines = []
+        for backbone, treatments in TREATMENTS.items():
+            training, facts = chosen(backbone)
+            jobs: list[tuple[str, str, dict[str, Any]]] = [(UNTREATED, "", {"propensity": "none"})]
+            for name, settings in treatments.items():
+                jobs += [(name, by, settings | {"propensity": by}) for by in ESTIMATORS]
+            for name, by, settings in jobs:
+                for seed in range(self.seeds):
+                    started = process_time()
+                    model = trained(backbone, settings, replace(training, seed=seed), held_out=False)
+                    line = {"backbone": backbone, "treatment": name, "propensity": by, "seed": seed}
+                    line |= measured(model, held_out=False) | facts
+                    lines.append(line | {"seconds": round(process_time() - started, 2)})
+                print(*lines[-1].items(), flush=True)
+        RESULTS.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+HEAD = """# Coat: does it help on a random test?
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """Write docs/coat.md."""
+
+    def run(self) -> None:
+        PAGE.write_text(HEAD, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    tyro.cli(
+        Annotated[Run, tyro.conf.subcommand(name="run")] | Annotated[Page, tyro.conf.subcommand(name="page")],
+        description=__doc__,
+    ).run()
