@@ -136,7 +136,8 @@ def test_a_day_is_a_day_or_a_part_of_the_training_period() -> None:
     order = unskew.split(unskew.read(table), repeats="keep")
     dated = table.set_column(2, "time", [[10**12 + 3_600_000 * time for time in table["time"].to_pylist()]])
     clock = unskew.split(unskew.read(dated), repeats="hide")
-    for cut, day in ((order, (order.train_end - order.log.time.min()) / 200), (clock, 86_400_000)):
+    trained = order.log.time[order.mask("train")]
+    for cut, day in ((order, (trained.max() - trained.min()) / 200), (clock, 86_400_000)):
         model = Pulse(cut.known, Pulse.Config())
         model.suit(cut)
         assert float(model.day_ticks) == day

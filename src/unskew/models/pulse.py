@@ -131,9 +131,12 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and people ali
 
     def suit(self, split: Split) -> None:
         """Take from a log what is no weight: how long its day is, and whether past items are candidates."""
-        ticks, times = split.log.clock.ticks, split.log.time
-        # Where times only give an order, a day is a two-hundredth of the training period.
-        day = DAY * ticks if ticks else max((split.train_end - int(times.min())) / 200, 1e-6)
+        ticks, times = split.log.clock.ticks, split.log.histories.times
+        times = times[times < split.train_end]
+        # Where times only give an order, a day is a two-hundredth of the time from the first training
+        # positive to the last.
+        span = int(times.max() - times.min()) if len(times) else 0
+        day = DAY * ticks if ticks else max(span / 200, 1e-6)
         self.day_ticks.fill_(day)
         self.repeats.fill_(split.repeats)
 
@@ -173,13 +176,11 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and people ali
         """What belongs to requests alone, from their vectors u."""
         return self.of_user((profile - self.mean_u) / self.scale_u)
 
-    def clicks(self, items: "ItemSide", users: Tensor, w: Tensor | None = None) -> Tensor:
-        """The head of clicks; without `w`, for items about which a request knows nothing."""
-        before, skip = items.hidden + users, items.skip
-        if w is not None:
-            w = w / self.scale_w
-            before, skip = before + self.of_walk(w), skip + w @ self.walk_skip
-        return self.last(functional.relu(before)).squeeze(-1) + skip
+    def clicks(self, items: "ItemSide", users: Tensor, w: Tensor) -> Tensor:
+        """The head of clicks."""
+        w = w / self.scale_w
+        hidden = functional.relu(items.hidden + users + self.of_walk(w))
+        return self.last(hidden).squeeze(-1) + items.skip + w @ self.walk_skip
 
     def forward(self, batch: Batch) -> Tensor:
         assert batch.log is not None, "pulse reads the log itself"
@@ -260,20 +261,19 @@ class ItemSide(NamedTuple):
     skip: Tensor
     exposure: Tensor
 
-    def part(self, rows: Tensor | slice) -> "ItemSide":
+    def part(self, rows: Tensor) -> "ItemSide":
         """Some of the items."""
         return ItemSide(self.hidden[rows], self.skip[rows], self.exposure[rows])
 
 
 class PulseCatalog:
-    """All items at the times of some contexts: an addition, a relu and a product per item, and what is known
-    of the items that the walk reaches. What belongs to items alone is kept until the time changes."""
+    """All items at the times of some contexts: a maximum and a product per item, and what is known of the
+    items that the walk reaches. What belongs to items alone is kept until the time changes."""
 
     def __init__(self, model: Pulse, log: Log) -> None:
         self.model, self.log, self.signals = model, log, model.signals(log)
-        self.everything = np.arange(len(log.items))
         self._at: tuple[int, ItemSide] | None = None
-        self._buffer = torch.empty(min(PIECE, len(self.everything)), model.config.hidden)
+        self._buffer = torch.empty(min(PIECE, len(log.items)), model.config.hidden)
 
     def scores(self, context: Batch) -> Tensor:
         """The scores of all items in each context."""
@@ -284,21 +284,19 @@ class PulseCatalog:
         """The same at several dials."""
         read = self.signals.of_requests(context)
         users = self.model.user_side(torch.from_numpy(read.profile))
-        found = [torch.empty(len(read.time), len(self.everything)) for _ in dials]
+        found = [torch.empty(len(read.time), len(self.log.items)) for _ in dials]
         order = np.argsort(read.time, kind="stable")
         for row, items in zip(order.tolist(), self._items(read.time[order]), strict=True):
             clicks = self._unknown(items, users[row])
-            known, w = read.of_request(row)
-            item = torch.from_numpy(known)
-            clicks[item] = self.model.clicks(items.part(item), users[row], torch.from_numpy(w))
+            item, w = map(torch.from_numpy, read.of_request(row))
+            clicks[item] = self.model.clicks(items.part(item), users[row], w)
             for scores, dial in zip(found, dials, strict=True):
                 torch.add(clicks, items.exposure, alpha=-dial, out=scores[row])
         return found
 
     def _unknown(self, items: ItemSide, user: Tensor) -> Tensor:
-        """The head of clicks for all items, as if nothing were known of any: a few at a time, in one buffer
-        that stays in the cache, and with relu(x + u) . v as max(x, -u) . v + u . v, which reads them once
-        less."""
+        """The head of clicks where a request knows nothing of an item: in one buffer that stays in the cache,
+        with relu(x + u) . v as max(x, -u) . v + u . v, which is one pass less."""
         weight, least = self.model.last.weight[0], -user
         clicks = items.skip + user @ weight
         for first in range(0, len(clicks), PIECE):
@@ -309,9 +307,8 @@ class PulseCatalog:
 
     def _items(self, times: Ints) -> Iterator[ItemSide]:
         """What belongs to items alone, at one time after the other."""
-        new = np.unique(times)
-        new = new[1:] if self._at is not None and self._at[0] in new[:1] else new
-        read = self.signals.of_everything(new)
+        kept = self._at is not None and self._at[0] in times[:1]
+        read = self.signals.of_everything(np.unique(times)[int(kept) :])
         for time in times.tolist():
             if self._at is None or self._at[0] != time:
                 self._at = time, self.model.item_side(torch.from_numpy(next(read)))
