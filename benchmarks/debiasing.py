@@ -107,6 +107,8 @@ TREATMENTS: dict[str, dict[str, dict[str, Any]]] = {
     "1/p, exposure": {SHOWN: {"how": "weights", "propensity": "exposure", "power": 1.0, "clip": 0.001}},
     "negatives x p, power": {CLICKS: {"how": "negatives", "propensity": "power"}},
     "offset, exposure": {SASREC: {"how": "offset", "propensity": "exposure"}},
+    "offset of 1/2 log p, exposure": {SASREC: {"how": "offset", "propensity": "exposure", "power": 0.5}},
+    "offset of 1/2 log p, power": {SASREC: {"how": "offset", "propensity": "power", "power": 0.5}},
     "offset, power": {
         SASREC: {"how": "offset", "propensity": "power"},
         CLICKS: {"how": "offset", "propensity": "power"},
@@ -182,8 +184,9 @@ class Run:
     def in_one_world(self, jobs: list[Job], world: World) -> None:
         """Do some jobs and store each as soon as it is done."""
         splits = {False: unskew.split(world.log), True: unskew.split(clicks_of(world))}
+        fitted: dict[str, unskew.Model] = {}
         for job in jobs:
-            found = measured(job, world, splits[BACKBONES[job.backbone].clicks_only])
+            found = measured(job, world, splits[BACKBONES[job.backbone].clicks_only], fitted)
             if found is None:
                 continue
             with RESULTS.open("a", encoding="utf-8") as file:
@@ -200,20 +203,27 @@ def clicks_of(world: World) -> unskew.Log:
     return replace(clicks, metadata=clicks.metadata | {"world": log.metadata["world"]})
 
 
-def measured(job: Job, world: World, split: unskew.Split) -> dict[str, Any] | None:
-    """The truth of a run, with the weights by each version of the validation part."""
+def measured(
+    job: Job, world: World, split: unskew.Split, fitted: dict[str, unskew.Model]
+) -> dict[str, Any] | None:
+    """The truth of a run, with the weights by each version of the validation part. Runs that differ only in
+    the dial are trained once."""
     asked, began = job.asked(), time.process_time()
     assert asked is not None
     name, settings = asked
+    trained = {key: value for key, value in settings.items() if key != "dial"}
+    key = json.dumps([name, trained])
     try:
-        model = unskew.create_model(name, {key: settings[key] for key in settings if key != "dial"})
-        model.fit(split, show_progress=False)
+        model = fitted.get(key) or unskew.create_model(name, trained).fit(split, show_progress=False)
     except BadInput as error:
         print(f"left out: {job.backbone}, {job.treatment}: {error}", flush=True)
         return None
+    if job.backbone == "Pulse":
+        fitted[key] = model
+    chosen = {version: state.copy() for version, state in model._weights.items()}
     if "dial" in settings:
         for state in model._weights.values():
-            state["dial_now"].fill_(settings["dial"])
+            state["dial_now"] = torch.tensor(settings["dial"])
     found: dict[str, Any] = {"model": name, "settings": settings, "simulation": simulation(job.world)}
     found["rounds"] = len(model.records)
     versions: list[Any] = list(model._weights)
@@ -222,6 +232,7 @@ def measured(job: Job, world: World, split: unskew.Split) -> dict[str, Any] | No
         version: {metric: round(value, 5) for metric, value in metrics.items()}
         for version, metrics in of.items()
     }
+    model._weights = chosen
     return found | {"cpu": round(time.process_time() - began, 1)}
 
 

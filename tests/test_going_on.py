@@ -23,7 +23,22 @@ from unskew.create import create_model
 from unskew.run import RunFolder
 from unskew.train import Trainer
 
-FLAGS = ["--model", "deps", "--width", 8, "--layers", 1, "--inner", 16, "--hidden", 8, "--history", 6, "--audience", 4]
+FLAGS = [
+    "--model",
+    "deps",
+    "--width",
+    8,
+    "--layers",
+    1,
+    "--inner",
+    16,
+    "--hidden",
+    8,
+    "--history",
+    6,
+    "--audience",
+    4,
+]
 FLAGS += ["--unsupervised-rounds", 1, "--rounds", 3, "--patience", 9, "--batch-size", 128]
 FLAGS += ["--valid-rows", 50, "--threads", 1]
 

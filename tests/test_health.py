@@ -334,16 +334,27 @@ def test_nothing_to_take_out_and_too_much():
     assert "half the `--power`" in wild
 
 
-def debiased(folder, how: str, propensity: str, *more) -> list:
+def debiased(folder, how: str, power: float):
+    """The command that trains a small model whose exposure is popularity, and where the run is."""
     small = ["--rounds", 1, "--valid-rows", 50, "--width", 8, "--sequences", 32]
-    name = folder / f"{how}-{propensity}"
-    asked = ["--model", "debiased-gru4rec", "--how", how, "--propensity", propensity, *small, *more]
+    name = folder / f"{how}-{power}"
+    asked = [
+        "--model",
+        "debiased-gru4rec",
+        "--how",
+        how,
+        "--propensity",
+        "item-pro",
+        "--power",
+        power,
+        *small,
+    ]
     return ["train", folder / "data", "--out", name, *asked], name
 
 
 @pytest.mark.parametrize("how", ["offset", "negatives"])
 def test_commands_say_how_much_exposure_is_taken_out(trained, capsys, how):
-    command, folder = debiased(trained, how, "item-pro", "--power", 0.5)
+    command, folder = debiased(trained, how, 0.5)
     code, _, err = run(capsys, *command)
     assert code == 0
     split = unskew.split(unskew.Log.open(trained / "data"))
@@ -365,7 +376,7 @@ def test_commands_say_how_much_exposure_is_taken_out(trained, capsys, how):
 
 
 def test_commands_say_that_nothing_is_taken_out(trained, capsys):
-    command, folder = debiased(trained, "offset", "item-pro", "--power", 0)
+    command, folder = debiased(trained, "offset", 0)
     code, _, err = run(capsys, *command)
     assert (code, "Nothing happens: no exposure is taken out" in err) == (0, True)
     code, out, _ = run(capsys, "propensity", "health", folder, "--sample", 200)

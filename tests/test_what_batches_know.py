@@ -143,8 +143,9 @@ def test_a_model_is_built_for_the_categories_of_known_items(example: unskew.Spli
 class Reversed:
     """The newest events of the training part, ten at a time, as plain tensors."""
 
-    def __init__(self, split: unskew.Split, seed: int) -> None:
+    def __init__(self, split: unskew.Split, seed: int, batch_size: int) -> None:
         self.rows, self.log, self.step, self.seed = split.rows("train")[-100:], split.log, 0, seed
+        self.batch_size = batch_size
 
     def __len__(self) -> int:
         return 10
@@ -182,7 +183,9 @@ def test_a_phase_may_have_batches_of_its_own(small_split: unskew.Split) -> None:
     trainer.run()
     assert len(Own.given) == 20
     assert all(batch.shape == (10,) for batch in Own.given)
-    assert isinstance(trainer.samplers["own"], Reversed)
+    own = trainer.samplers["own"]
+    assert isinstance(own, Reversed)
+    assert own.batch_size == SHORT.batch_size
     assert [set(record["losses"]) for record in trainer.records] == [{"next item", "own"}] * 2
     tensors, words = trainer.state()
     again = Trainer(Own(small_split.known, model.config), small_split, replace(SHORT, rounds=2))

@@ -53,9 +53,9 @@ def exposure_verdict(log_exposure: ArrayLike, power: float, how: str = "offset")
         return "Nothing happens: no exposure is taken out with a `--power` of 0; train again with 1."
     if factor < ALIKE:
         return (
-            "Nothing happens: by this propensity all items are exposed nearly alike, so the model learns as if "
-            "it had none; if popular items were shown more often in this log, train again with `--propensity "
-            "item-pro`, which takes popularity for exposure."
+            "Nothing happens: by this propensity all items are exposed nearly alike, so the model learns as "
+            "if it had none; if popular items were shown more often in this log, train again with "
+            "`--propensity item-pro`, which takes popularity for exposure."
         )
     said = (
         f"Takes exposure out of {where}: the most exposed tenth of the items is held back by a factor of "

@@ -1,0 +1,233 @@
+"""What Pulse costs, and what its dial does.
+
+    python benchmarks/pulse.py cost [--events N ...]    training, and a request: results/pulse.jsonl
+    python benchmarks/pulse.py dial [--sets NAME ...]   real logs at nine dials: results/dial.jsonl
+    python benchmarks/pulse.py page                     docs/pulse.md and docs/dial.svg from what is stored
+
+One thread; CPU-seconds, because other work may share the machine. What is measured replaces what was stored
+of the same log.
+"""
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+import torch
+import tyro
+from results import DATA, METRIC, SETS
+
+import unskew
+from unskew.data.batch import contexts
+from unskew.data.held_out import held_out
+from unskew.data.signals import Signals
+from unskew.evaluate import evaluation, rank_each
+from unskew.models import pulse
+from unskew.models.base import Training, build
+from unskew.models.pulse import Pulse, PulseCatalog, PulseSampler, PulseZero
+from unskew.ranker import Ranker, Wanted
+from unskew.significance import interval
+from unskew.train import Trainer
+
+ROOT = Path(__file__).parents[1]
+COST, DIAL = ROOT / "results" / "pulse.jsonl", ROOT / "results" / "dial.jsonl"
+EVENTS = (100_000, 1_000_000, 10_000_000)
+EVENTS_OF_ITEM, EVENTS_OF_USER, YEAR = 40, 10, 365 * 86_400
+MANY, FEW = 100_000, 200  # from so many items on, so few validation rows are ranked, and the cost is scaled
+ITEMS, CALLS = 100_000, 40  # of the request
+DIALS = tuple(step / 8 for step in range(9))
+SAMPLE = 2000  # test positives of each set, the same at every dial; their weights come from the whole test
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Measure training on made-up logs, and a request."""
+
+    events: tuple[int, ...] = EVENTS
+    """The sizes of the logs that it is trained on."""
+    request: bool = True
+    """Measure a request, too."""
+
+    def __call__(self) -> None:
+        torch.set_num_threads(1)
+        for events in self.events:
+            _store(COST, "what", {"what": f"training, {events}", **trained(made_up(events))})
+        if self.request:
+            _store(COST, "what", {"what": "request", **requested(made_up(10 * ITEMS, ITEMS))})
+
+
+def made_up(events: int, items: int = 0) -> unskew.Log:
+    """A year. Every item is born once and is taken more and more often from then on; a few items and a few
+    users have most of the events (Zipf)."""
+    random = np.random.default_rng(0)
+    items, users = items or events // EVENTS_OF_ITEM, events // EVENTS_OF_USER
+    born = np.sort(random.random(items)) * 0.9
+    taken = random.permutation(items)[_zipf(random, items, 1.0, events - items)]
+    when = born[taken] + (1 - born[taken]) * np.sqrt(random.random(len(taken)))
+    user = _zipf(random, users, 0.8, events)
+    clock = 1_600_000_000 + (np.concatenate([born, when]) * YEAR).astype(np.int64)
+    return unskew.read(
+        pa.table({"user": user, "item": np.concatenate([np.arange(items), taken]), "time": clock})
+    )
+
+
+def _zipf(random: np.random.Generator, size: int, exponent: float, draws: int) -> Any:
+    shares = np.cumsum((np.arange(size) + 10.0) ** -exponent)
+    return np.searchsorted(shares, random.random(draws) * shares[-1])
+
+
+def trained(log: unskew.Log) -> dict[str, Any]:
+    """CPU-seconds of a training with all defaults, by what they are spent on."""
+    split = unskew.split(log, repeats="hide")
+    spent: dict[str, float] = {}
+    network = Pulse(split.known, Pulse.Config())
+    network.suit(split)
+    signals = network.signals(log)
+
+    def once() -> None:
+        signals.of_requests(contexts(log, [0], [log.now], network.history))
+        signals.of_items(np.zeros(1, np.int64), np.array([log.now]))
+
+    rows = min(FEW if len(log.items) > MANY else Training.valid_rows, Training.valid_rows)
+    with _watched(spent, "once", Pulse, "measure"):
+        spent["counts"] = _cpu(once)
+        network.measure(split)
+        trainer = Trainer(network, split, Training(**Pulse.recipe, valid_rows=rows))
+    (sampler,) = trainer.samplers.values()
+    assert isinstance(sampler, PulseSampler)
+    with (
+        _watched(spent, "negatives", pulse, "with_negatives"),
+        _watched(spent, "walks", Signals, "of_requests"),
+    ):
+        spent["read"] = _cpu(lambda: sampler._read)
+    with _watched(spent, "validation", Trainer, "_validate"):
+        spent["run"] = _cpu(trainer.run)
+    scale = Training.valid_rows / rows
+    found = {
+        "events": len(log),
+        "items": len(log.items),
+        "rows": len(sampler.rows),
+        "epochs": trainer.progress.step // len(sampler),
+        "valid_rows": rows,
+        "counts_s": spent["counts"],
+        "measure_s": spent["once"],
+        "negatives_s": spent["negatives"],
+        "walks_s": spent["walks"],
+        "signals_s": spent["read"] - spent["walks"] - spent["negatives"],
+        "gradients_s": spent["run"] - spent["validation"],
+        "validation_s": spent["validation"] * scale,
+    }
+    found["total_s"] = sum(value for name, value in found.items() if name.endswith("_s"))
+    print(found, flush=True)
+    return found
+
+
+def requested(log: unskew.Log) -> dict[str, Any]:
+    """CPU-milliseconds of a request for one user, whose catalogue is kept, beside a bare matrix product."""
+    network = build(PulseZero, unskew.split(log, repeats="hide"), PulseZero.Config()).eval()
+    ranker, wanted = Ranker(network, log), Wanted(k=10)
+    chosen = np.random.default_rng(1).choice(log.user, CALLS)
+    users = log.users.of(chosen).to_pylist()
+    first = _cpu(lambda: ranker.for_users([users[0]], wanted))
+    one, all_ = torch.randn(1, network.config.hidden), torch.randn(network.config.hidden, len(log.items))
+    calls = []
+    for user in users:
+        spent: dict[str, float] = {}
+        with (
+            _watched(spent, "scores", PulseCatalog, "at_dials"),
+            _watched(spent, "walk", Signals, "of_requests"),
+        ):
+            whole = _cpu(lambda user=user: ranker.for_users([user], wanted))
+        bare = _cpu(lambda: one @ all_)
+        calls.append((whole, spent["walk"], spent["scores"] - spent["walk"], bare))
+    found = dict(zip(("whole", "walk", "scoring", "bare"), zip(*calls, strict=True), strict=True))
+    medians = {f"{name}_ms": 1000 * statistics.median(values) for name, values in found.items()}
+    ratio = statistics.median(scoring / bare for _, _, scoring, bare in calls)
+    said = {"items": len(log.items), "events": len(log), "calls": CALLS, "first_ms": 1000 * first}
+    print(said | medians | {"ratio": ratio}, flush=True)
+    return said | medians | {"ratio": ratio}
+
+
+@contextmanager
+def _watched(spent: dict[str, float], name: str, owner: Any, method: str) -> Iterator[None]:
+    """Add up the CPU-seconds of a function while this lasts."""
+    plain = getattr(owner, method)
+    spent[name] = 0.0
+
+    def watched(*given: Any, **named: Any) -> Any:
+        started = time.process_time()
+        try:
+            return plain(*given, **named)
+        finally:
+            spent[name] += time.process_time() - started
+
+    with patch.object(owner, method, watched):
+        yield
+
+
+def _cpu(work: Callable[[], object]) -> float:
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dial:
+    """Train Pulse on real logs, and rank the test at nine dials."""
+
+    sets: tuple[str, ...] = tuple(SETS)
+    data: Path = DATA
+
+    def __call__(self) -> None:
+        torch.set_num_threads(1)
+        for name in self.sets:
+            path, settings = SETS[name]
+            with tempfile.TemporaryDirectory() as scratch:
+                split = unskew.split(unskew.prepare(self.data / path, Path(scratch) / "data", **settings))
+                record = {"set": name, **turned(split)}
+            _store(DIAL, "set", record)
+            print(json.dumps(record), flush=True)
+
+
+def turned(split: unskew.Split) -> dict[str, Any]:
+    """Both tests at every dial, with the weights that `balanced` chose on the validation part."""
+    model = unskew.create_model("pulse").fit(split, show_progress=False)
+    chosen = {by: model.chosen_by(by).chosen["dial_now"] for by in ("ordinary", "balanced")}
+    network = model.network
+    assert network is not None  # and it has the weights that were chosen last
+    sample = held_out(split, "test", "ordinary", SAMPLE)
+    tests = {test: held_out(split, "test", test) for test in chosen}
+    points = []
+    for dial, ranked in zip(DIALS, rank_each(network.eval(), split, sample.rows, DIALS), strict=True):
+        found = {
+            test: evaluation(split, ranked, "full", each, segmented=False) for test, each in tests.items()
+        }
+        point: dict[str, Any] = {"dial": dial, "coverage": found["ordinary"].beyond["coverage@10"]}
+        point |= {test: one.mean(METRIC) for test, one in found.items()}
+        points.append(point | {f"{test}_interval": interval(one, METRIC) for test, one in found.items()})
+    rows, items = len(sample.rows), len(split.log.items)
+    return {"rows": rows, "items": items, "events": len(split.log), "chosen": chosen, "points": points}
+
+
+def _store(file: Path, key: str, record: dict[str, Any]) -> None:
+    """Replace the line of the same key, or add one."""
+    kept = [line for line in _lines(file) if line[key] != record[key]]
+    file.write_text("".join(json.dumps(line) + "\n" for line in [*kept, record]), encoding="utf-8")
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    return (
+        [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+    )
+
+
+if __name__ == "__main__":
+    tyro.extras.subcommand_cli_from_dict({"cost": Cost, "dial": Dial})()
