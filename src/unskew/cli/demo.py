@@ -103,8 +103,8 @@ def person_table(person: "Person", at_least: int, repeats: bool) -> RenderableTy
     lists.add_row(*(Text(f"liked by {mean_liked(side)} people on average", "bold") for side in sides))
     new = "" if repeats else " and this person has not rated"
     about = (
-        f"By Pulse, now, among what at least {at_least} people liked{new}. Because: of the newest 20 that the "
-        "person liked, the one that most people liked together with it lately."
+        f"By Pulse, now, among what at least {at_least} people liked{new}. Because: of the newest 20 that "
+        "the person liked, the one that most people liked together with it lately."
     )
     return Group(
         Text(f"Person {person.user}, drawn at random, has {person.likes} likes. The newest ones:"),
@@ -140,7 +140,11 @@ def known_table(known: "Known", users: int, items: int) -> RenderableType:
         f"A simulated world of {users:,} people and {items:,} items, in which what is popular is shown more. "
         f"At {known.visits:,} visits, all items are ranked; 1 is the true order of preference."
     )
-    return Group(Text(about, "dim"), made, Text(""), Text(known.sentence, "bold"))
+    limits = (
+        "One brief training of each, and intervals over users only: with another seed or less data, a "
+        "difference can vanish or turn round. `unskew truth` measures runs of your own."
+    )
+    return Group(Text(about, "dim"), made, Text(""), Text(known.sentence, "bold"), Text(limits, "dim"))
 
 
 def titled(item: "Item", width: int) -> str:

@@ -179,7 +179,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and people ali
     def clicks(self, items: "ItemSide", users: Tensor, w: Tensor) -> Tensor:
         """The head of clicks."""
         w = w / self.scale_w
-        hidden = functional.relu(items.hidden + users + self.of_walk(w))
+        hidden = (items.hidden + users).add_(self.of_walk(w)).relu_()
         return self.last(hidden).squeeze(-1) + items.skip + w @ self.walk_skip
 
     def forward(self, batch: Batch) -> Tensor:
@@ -263,7 +263,7 @@ class ItemSide(NamedTuple):
 
     def part(self, rows: Tensor) -> "ItemSide":
         """Some of the items."""
-        return ItemSide(self.hidden[rows], self.skip[rows], self.exposure[rows])
+        return ItemSide(*(part.index_select(0, rows) for part in self))
 
 
 class PulseCatalog:
@@ -274,6 +274,7 @@ class PulseCatalog:
         self.model, self.log, self.signals = model, log, model.signals(log)
         self._at: tuple[int, ItemSide] | None = None
         self._buffer = torch.empty(min(PIECE, len(log.items)), model.config.hidden)
+        self._clicks = torch.empty(len(log.items))
 
     def scores(self, context: Batch) -> Tensor:
         """The scores of all items in each context."""
@@ -289,7 +290,7 @@ class PulseCatalog:
         for row, items in zip(order.tolist(), self._items(read.time[order]), strict=True):
             clicks = self._unknown(items, users[row])
             item, w = map(torch.from_numpy, read.of_request(row))
-            clicks[item] = self.model.clicks(items.part(item), users[row], w)
+            clicks.index_copy_(0, item, self.model.clicks(items.part(item), users[row], w))
             for scores, dial in zip(found, dials, strict=True):
                 torch.add(clicks, items.exposure, alpha=-dial, out=scores[row])
         return found
@@ -298,11 +299,9 @@ class PulseCatalog:
         """The head of clicks where a request knows nothing of an item: in one buffer that stays in the cache,
         with relu(x + u) . v as max(x, -u) . v + u . v, which is one pass less."""
         weight, least = self.model.last.weight[0], -user
-        clicks = items.skip + user @ weight
-        for first in range(0, len(clicks), PIECE):
-            hidden = items.hidden[first : first + PIECE]
-            larger = torch.maximum(hidden, least, out=self._buffer[: len(hidden)])
-            clicks[first : first + PIECE].addmv_(larger, weight)
+        clicks = torch.add(items.skip, user @ weight, out=self._clicks)
+        for some, hidden in zip(clicks.split(PIECE), items.hidden.split(PIECE), strict=True):
+            some.addmv_(torch.maximum(hidden, least, out=self._buffer[: len(hidden)]), weight)
         return clicks
 
     def _items(self, times: Ints) -> Iterator[ItemSide]:
