@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -149,7 +150,7 @@ def requested(log: unskew.Log) -> dict[str, Any]:
             _watched(spent, "scores", PulseCatalog, "at_dials"),
             _watched(spent, "walk", Signals, "of_requests"),
         ):
-            whole = _cpu(lambda user=user: ranker.for_users([user], wanted))
+            whole = _cpu(partial(ranker.for_users, [user], wanted))
         bare = _cpu(lambda: one @ all_)
         calls.append((whole, spent["walk"], spent["scores"] - spent["walk"], bare))
     found = dict(zip(("whole", "walk", "scoring", "bare"), zip(*calls, strict=True), strict=True))
@@ -237,27 +238,15 @@ class Turning(Lines):
         looks = zip((*COLOURS, INK), "os^Dv", ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1))), strict=True)
         for line, (colour, marker, dashes) in zip(self.curves, looks, strict=False):
             x, y = (_relative(line, name) for name in (self.across, self.up))
-            axes.plot(
-                x,
-                y,
-                color=colour,
-                linestyle=dashes,
-                linewidth=1.5,
-                marker=marker,
-                markersize=4.2,
-                label=line["set"],
-            )
+            style: dict[str, Any] = {"color": colour, "linestyle": dashes, "marker": marker}
+            axes.plot(x, y, **style, linewidth=1.5, markersize=4.2, label=line["set"])
             at = DIALS.index(line["chosen"]["balanced"])
-            axes.plot(x[at], y[at], "o", markersize=11, markerfacecolor="none", color=INK, markeredgewidth=1)
-            for end, place in (("dial 0", 0), ("1", -1)) if self.across != "dial" else ():
-                axes.annotate(
-                    end,
-                    (x[place], y[place]),
-                    (-14, -14) if place == 0 else (-10, -11),
-                    textcoords="offset points",
-                    color=colour,
-                    fontsize=9,
-                )
+            axes.plot(x[at], y[at], "o", markersize=11, markerfacecolor="none", color=INK)
+            if self.across != "dial":
+                for said, place, offset in (("0", 0, (7, -4)), ("dial 1", -1, (-14, -14))):
+                    beside = {"xytext": offset, "textcoords": "offset points", "fontsize": 9}
+                    axes.annotate(said, (x[place], y[place]), color=colour, **beside)
+        axes.margins(0.08)
         super().draw(axes)
         for axis in (axes.xaxis, axes.yaxis) if self.across != "dial" else (axes.yaxis,):
             axis.set_major_formatter(lambda value, _: f"{value:g} %")
@@ -293,78 +282,38 @@ def drawing(lines: list[dict[str, Any]]) -> str:
         return picture(panels, "dial", said)
 
 
-HEAD = """# Pulse
-
-Pulse (`unskew train --model pulse`) is a network of about two thousand parameters that knows nobody by an id.
-It reads *when* things happened, strictly before the request: how fast the audience of an item grows at six
-half-lives from six hours to most of a year, how old the item is, the user's own pace, and what people alike
-took lately, ever and next (a walk from the user's items to their other users and on to what these took).
-Two heads learn from the same sample of 20,000 training positives: *clicks*, what this user takes next, and
-*exposure*, what anybody would take at that moment. The score is clicks - dial * exposure. At dial 0 it ranks
-by what will be clicked in a log like this one; at 1 by what this user takes more often than others do.
-Validation chooses the dial for each test, and every request may turn it (`recommend(..., dial=0.5)`). Nothing
-in it belongs to one log, so `pulse-zero` comes with weights that were learned on other logs and needs no
-training. Do not use it if times carry no meaning, if what matters is taste that changes slowly and every item
-has a long past (then ItemKNN or SASRec, see [results](results.md)), or if items are known by what they
-contain and not by who took them: an item that nobody has taken yet is never recommended.
-"""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """Write docs/pulse.md and docs/dial.svg from what is stored."""
+    """Write docs/dial.svg, and the tables of docs/pulse.md between their marks, from what is stored."""
 
     def __call__(self) -> None:
         dials = sorted(_lines(DIAL), key=lambda line: list(SETS).index(line["set"]))
         costs = {line["what"]: line for line in _lines(COST)}
+        runs = [line for what, line in costs.items() if what.startswith("training")]
         PICTURE.write_text(drawing(dials) + "\n", encoding="utf-8")
-        PAGE.write_text(
-            "\n".join([HEAD, turning(dials), training(costs), request(costs["request"])]), encoding="utf-8"
-        )
+        parts = {"dial": turning(dials), "training": training(runs), "request": request(costs["request"])}
+        text = PAGE.read_text(encoding="utf-8")
+        for name, part in parts.items():
+            mark = f"<!-- {name}: made by benchmarks/pulse.py -->"
+            first, rest = text.split(mark)
+            text = f"{first}{mark}\n\n{part}\n\n<!-- end -->{rest.split('<!-- end -->', 1)[1]}"
+        PAGE.write_text(text, encoding="utf-8")
 
 
 def turning(lines: list[dict[str, Any]]) -> str:
     """What the dial does, log by log."""
-    head = ["log", "", *(f"{dial:g}" for dial in DIALS), "chosen"]
     rows = []
     for line in lines:
+        points = line["points"]
         for test in ("ordinary", "balanced"):
-            best, chosen = max(point[test] for point in line["points"]), f"{line['chosen'][test]:g}"
-            cells = [
-                f"**{point[test]:.4f}**" if point[test] == best else f"{point[test]:.4f}"
-                for point in line["points"]
-            ]
-            rows.append([line["set"] if test == "ordinary" else "", test, *cells, chosen])
-        cells = [f"{100 * point['coverage']:.0f} %" for point in line["points"]]
-        rows.append(["", "coverage@10", *cells, ""])
-    wide = "; ".join(
-        f"{line['set']} {100 * _width(line, 'ordinary'):.0f} % and {100 * _width(line, 'balanced'):.0f} %"
-        for line in lines
-    )
-    return f"""## What the dial does
-
-![What is lost of one test and won of the other as the dial turns, and how many items are recommended](dial.svg)
-
-Left: each point is a dial, from 0 to 1 in steps of an eighth; a ring is the dial that the validation part
-chose for the balanced test. Right: the share of the log's items that are in the ten best of any of the ranked
-requests. NDCG@10 among all items (`full`), {SAMPLE:,} test positives of each log, the same at every dial, one
-seed. All dials have the weights that the balanced version of the validation part chose; *chosen* is the dial
-that each version chose (from quarters), that of *ordinary* with weights of its own.
-
-{Table(head, rows, text=(0, 1)).markdown()}
-
-The best is bold. These are single samples: half of the 95 % interval over users is, of the figure itself, on
-average (ordinary and balanced): {wide}. Points of one curve share their requests, so they differ by less than
-that, but the peak of a curve is not known to an eighth.
-
-Made by `python benchmarks/pulse.py dial` and `python benchmarks/pulse.py page` from
-[results/dial.jsonl](../results/dial.jsonl).
-"""
-
-
-def _width(line: dict[str, Any], test: str) -> float:
-    ranges = [(point[f"{test}_interval"], point[test]) for point in line["points"]]
-    return statistics.mean((high - low) / 2 / value for (low, high), value in ranges)
+            figures = [point[test] for point in points]
+            cells = [f"**{one:.4f}**" if one == max(figures) else f"{one:.4f}" for one in figures]
+            widths = [(point[f"{test}_interval"][1] - point[f"{test}_interval"][0]) / 2 for point in points]
+            last = [f"{line['chosen'][test]:g}", f"{statistics.mean(widths):.4f}"]
+            rows.append([line["set"] if test == "ordinary" else "", test, *cells, *last])
+        rows.append(["", "coverage@10", *(f"{100 * point['coverage']:.0f} %" for point in points), "", ""])
+    head = ["log", "dial", *(f"{dial:g}" for dial in DIALS), "chosen", "±"]
+    return Table(head, rows, text=(0, 1)).markdown()
 
 
 PARTS = {
@@ -379,40 +328,21 @@ PARTS = {
 }
 
 
-def training(costs: dict[str, Any]) -> str:
-    """What training costs."""
-    lines = [line for what, line in costs.items() if what.startswith("training")]
+def training(lines: list[dict[str, Any]]) -> str:
+    """What training costs, in all and by row."""
     lines.sort(key=lambda line: int(line["events"]))
     rows = [[said, *(f"{line[part]:,.1f}" for line in lines)] for part, said in PARTS.items()]
-    reading = [
-        1000 * (line["negatives_s"] + line["walks_s"] + line["signals_s"]) / line["rows"] for line in lines
-    ]
-    steps = [1000 * line["gradients_s"] / line["rows"] / line["epochs"] for line in lines]
-    ranked = [1e6 * line["validation_s"] / 5 / Training.valid_rows / line["items"] for line in lines]
-    rows += [
-        ["reading, ms per training row", *(f"{value:.2f}" for value in reading)],
-        ["gradient steps, ms per row and epoch", *(f"{value:.3f}" for value in steps)],
-        ["validation, µs per row and item", *(f"{value:.2f}" for value in ranked)],
-    ]
-    scaled = [f"{line['events']:,}" for line in lines if line["valid_rows"] < Training.valid_rows]
-    few = (
-        f" With {', '.join(scaled)} events, {FEW} rows were ranked and the figure was scaled."
-        if scaled
-        else ""
-    )
+    reading, steps, ranked = [], [], []
+    for line in lines:
+        read = line["negatives_s"] + line["walks_s"] + line["signals_s"]
+        rounds = Pulse.recipe["rounds"] * Training.valid_rows * line["items"]
+        reading.append(f"{1000 * read / line['rows']:.2f}")
+        steps.append(f"{1000 * line['gradients_s'] / line['rows'] / line['epochs']:.3f}")
+        ranked.append(f"{1e6 * line['validation_s'] / rounds:.2f}")
+    rows += [["reading, ms per training row", *reading], ["gradient steps, ms per row and epoch", *steps]]
+    rows.append(["validation, µs per ranked row and item", *ranked])
     head = ["CPU-seconds", *(f"{line['events']:,} events, {line['items']:,} items" for line in lines)]
-    return f"""## What training costs
-
-All defaults, one core; made-up logs of a year with Zipf items and users and growing audiences.
-
-{Table(head, rows).markdown()}
-
-However long the log is, {lines[0]["rows"]:,} positives are read and learned from. What is read of a row are a
-few thousand events, wherever they are in memory. Validation ranks {Training.valid_rows:,} rows among all items
-after each of the five rounds, so it grows with the number of items; `valid_rows` makes it shorter.{few}
-
-Made by `python benchmarks/pulse.py cost` from [results/pulse.jsonl](../results/pulse.jsonl).
-"""
+    return Table(head, rows).markdown()
 
 
 def request(line: dict[str, Any]) -> str:
@@ -425,21 +355,11 @@ def request(line: dict[str, Any]) -> str:
         ["ids, hiding what is past, the ten best", f"{rest:.1f}"],
         ["**whole request**", f"{line['whole_ms']:.1f}"],
         ["bare product (1 x 64) (64 x items)", f"{line['bare_ms']:.1f}"],
+        ["scoring / bare product", f"{middle:.1f} (quartiles {low:.1f} to {high:.1f})"],
         ["the first request, which counts the log", f"{line['first_ms']:,.0f}"],
     ]
-    return f"""## What a request costs
-
-CPU-milliseconds for one user, {line["items"]:,} items and {line["events"]:,} events, one core, the median of
-{line["calls"]} users; the catalogue is kept from the request before.
-
-{Table(["", "ms"], rows).markdown()}
-
-Scoring takes {middle:.1f} times as long as a bare matrix product of the same shapes, which runs after each
-request (quartiles {low:.1f} to {high:.1f}): every item's hidden layer is a maximum, which is written and read
-once more.
-
-Made by `python benchmarks/pulse.py cost` from [results/pulse.jsonl](../results/pulse.jsonl).
-"""
+    head = [f"{line['items']:,} items, {line['events']:,} events", "CPU-ms"]
+    return Table(head, rows).markdown()
 
 
 def _store(file: Path, key: str, record: dict[str, Any]) -> None:

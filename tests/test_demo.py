@@ -111,6 +111,10 @@ def test_the_reason_is_the_item_with_most_people_in_common() -> None:
     log = liked([*rows, ("s", "a", 11)])
     me = int(log.users.codes(["me"])[0])
     assert demo.because(log, me, code(log, "target")) == (code(log, "a"), 3)
+    # Whom everybody likes is a poor reason: two of two say more than two of many.
+    log = liked([*rows, *((f"x{n}", "b", 12) for n in range(9))])
+    me = int(log.users.codes(["me"])[0])
+    assert demo.because(log, me, code(log, "target")) == (code(log, "a"), 2)
 
 
 def test_without_anybody_in_common_there_is_no_reason() -> None:

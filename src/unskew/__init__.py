@@ -9,8 +9,8 @@ from unskew.errors import BadInput, Leak, UnskewError
 from unskew.world.simulate import World, simulate
 
 if TYPE_CHECKING:
-    from unskew.api import Model, load, resume
-    from unskew.create import DEPS, Debiased, create_model
+    from unskew.api import Model, load
+    from unskew.create import DEPS, Debiased, create_model, resume
     from unskew.evaluate import Evaluation
     from unskew.significance import Comparison, compare
     from unskew.timeline import Rolling, rolling

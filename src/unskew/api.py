@@ -13,20 +13,18 @@ import pyarrow as pa
 from torch import Tensor
 
 from unskew.card import card_of, chosen_settings, settings_key, weights_of
-from unskew.config import rebuilt
 from unskew.data.held_out import Criterion, Protocol, held_out, nothing_to_rank
 from unskew.data.log import Log, same_ids
 from unskew.data.split import Part, Split, split
 from unskew.data.views import Ints
 from unskew.errors import BadInput
 from unskew.evaluate import CUTOFFS, Evaluation, evaluation, rank
-from unskew.memory import split_of
 from unskew.models.base import ModelConfig, Recommender, Training, model_named
 from unskew.progress import shown
 from unskew.propensity.estimators import Propensity, Unit
 from unskew.propensity.export import PARTS, part_of, propensity_tables
 from unskew.ranker import Ranker, Recommendations, Wanted
-from unskew.run import Asked, RunFolder, read_config, read_records, train
+from unskew.run import Asked, RunFolder, read_records, train
 from unskew.run import load as load_run
 from unskew.storage import check_free, save_frames
 from unskew.train import OnRecord, Trainer
@@ -379,26 +377,3 @@ def load(folder: str | os.PathLike[str]) -> Model:
     made._data, made.records = found.card["data"]["hash"], read_records(Path(folder))
     made._sizes, made._min_count = (cut["known_users"], cut["known_items"]), cut["min_count"]
     return made
-
-
-def resume(
-    folder: str | os.PathLike[str],
-    split: Split | None = None,
-    rounds: int | None = None,
-    patience: int | None = None,
-    on_record: OnRecord | None = None,
-    show_progress: bool = True,
-) -> Model:
-    """Go on with a run that was stopped, or add rounds to one that was not.
-
-    split: what it was trained on; by default the prepared folder that it names is opened and cut again.
-    rounds, patience: new limits; by default those that the run has.
-    """
-    config = read_config(Path(folder))
-    kind = model_named(config["model"])
-    limits = {"rounds": rounds, "patience": patience}
-    given = {name: value for name, value in limits.items() if value is not None}
-    training = Training(**config["training"] | given)
-    made = Model(config["model"], rebuilt(kind.Config, config["config"]), training)
-    cut = split_of(config) if split is None else split
-    return made.fit(cut, folder, True, on_record, show_progress, config["chosen"])

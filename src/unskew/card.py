@@ -50,9 +50,13 @@ def card_of(split: Split, trainer: Trainer, asked: dict[str, Any]) -> dict[str, 
 
 def chosen_settings(model: Recommender, state: State) -> dict[str, float]:
     """What was chosen on the validation part and by no gradient: the numbers of the state that are no
-    parameters."""
+    parameters and no part of an estimator, which is fitted to the training part."""
     learned = {name for name, _ in model.named_parameters()}
-    left = {name: value for name, value in state.items() if name not in learned}
+    left = {
+        name: value
+        for name, value in state.items()
+        if name not in learned and not name.startswith("propensity.")
+    }
     return {
         name: float(value) for name, value in left.items() if not value.ndim and value.is_floating_point()
     }

@@ -1,7 +1,10 @@
-"""New models from their settings: `DEPS(width=32)`, `Debiased("gru4rec")`, `create_model("sasrec")`."""
+"""New models from their settings: `DEPS(width=32)`, `Debiased("gru4rec")`, `create_model("sasrec")`; and a
+model that goes on with its run, `resume(folder)`."""
 
 import dataclasses
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from unskew.api import Model
@@ -15,10 +18,15 @@ from unskew.config import (
     did_you_mean,
     meant,
     names_of,
+    rebuilt,
 )
+from unskew.data.split import Split
 from unskew.errors import BadInput
+from unskew.memory import split_of
 from unskew.models import deps
 from unskew.models.base import Recommender, Training, model_named
+from unskew.run import read_config
+from unskew.train import OnRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,3 +108,26 @@ def _taken(kind: Any, settings: dict[str, Any], defaults: dict[str, Any] | None 
             check_type(field.name, settings[field.name], hints[field.name])
             found[field.name] = settings[field.name]
     return kind(**found)
+
+
+def resume(
+    folder: str | os.PathLike[str],
+    split: Split | None = None,
+    rounds: int | None = None,
+    patience: int | None = None,
+    on_record: OnRecord | None = None,
+    show_progress: bool = True,
+) -> Model:
+    """Go on with a run that was stopped, or add rounds to one that was not.
+
+    split: what it was trained on; by default the prepared folder that it names is opened and cut again.
+    rounds, patience: new limits; by default those that the run has.
+    """
+    config = read_config(Path(folder))
+    kind = model_named(config["model"])
+    limits = {"rounds": rounds, "patience": patience}
+    given = {name: value for name, value in limits.items() if value is not None}
+    training = Training(**config["training"] | given)
+    made = Model(config["model"], rebuilt(kind.Config, config["config"]), training)
+    cut = split_of(config) if split is None else split
+    return made.fit(cut, folder, True, on_record, show_progress, config["chosen"])

@@ -77,7 +77,7 @@ VISITS = 500  # of the test part of the world that are asked, a seeded sample
 ENOUGH = 20  # liked items from which a history is worth looking at
 LISTED, TOLD = 6, 5  # recommendations in a list, and newest liked items that are told
 AT_LEAST = 10  # people who liked an item, for it to be listed: at dial 1, a single one is reason enough
-NEWEST, READERS = 20, 30  # liked items that may be a reason, and people of each item who are compared
+NEWEST, READERS = 20, 200  # liked items that may be a reason, and people of each item who are compared
 
 
 # What it finds
@@ -245,18 +245,24 @@ def suggestion(log: Log, user: int, item: int) -> Suggestion:
 
 
 def because(log: Log, user: int, item: int) -> tuple[int, int]:
-    """Of the NEWEST items that a user liked, the one that has most people in common with another item, and
-    how many: of each item, the newest READERS people other than the user are compared. PAD and 0 if there is
-    nobody; of equals, the one that the user liked last."""
+    """Of the NEWEST items that a user liked, the one that has most people in common with another item for how
+    popular it is (their number over the root of its own), and how many: of each item, the newest READERS
+    people other than the user are compared. PAD and 0 if there is nobody; of equals, the one that the user
+    liked last."""
     start, end = log.histories.before(user, log.now, NEWEST)
     mine = log.histories.ids[start:end][::-1]
     readers = _readers(log, item, user, READERS)
+    others = [_readers(log, int(liked), user, READERS) for liked in mine]
     shared = [
-        0 if liked == item else len(np.intersect1d(readers, _readers(log, int(liked), user, READERS)))
-        for liked in mine
+        0 if liked == item else len(np.intersect1d(readers, theirs))
+        for liked, theirs in zip(mine, others, strict=True)
     ]
-    most = max(shared, default=0)
-    return (int(mine[shared.index(most)]), most) if most else (PAD, 0)
+    if not any(shared):
+        return PAD, 0
+    best = int(
+        np.argmax([one / max(len(theirs), 1) ** 0.5 for one, theirs in zip(shared, others, strict=True)])
+    )
+    return int(mine[best]), shared[best]
 
 
 def _readers(log: Log, item: int, without: int, newest: int | None) -> Ints:

@@ -104,7 +104,7 @@ def person_table(person: "Person", at_least: int, repeats: bool) -> RenderableTy
     new = "" if repeats else " and this person has not rated"
     about = (
         f"By Pulse, now, among what at least {at_least} people liked{new}. Because: of the newest 20 that "
-        "the person liked, the one that most people liked together with it lately."
+        "the person liked, the one that most people liked together with it, for how popular it is."
     )
     return Group(
         Text(f"Person {person.user}, drawn at random, has {person.likes} likes. The newest ones:"),
