@@ -243,7 +243,7 @@ class Turning(Lines):
             at = DIALS.index(line["chosen"]["balanced"])
             axes.plot(x[at], y[at], "o", markersize=11, markerfacecolor="none", color=INK)
             if self.across != "dial":
-                for said, place, offset in (("0", 0, (7, -4)), ("dial 1", -1, (-14, -14))):
+                for said, place, offset in (("0", 0, (7, -4)), ("dial 1", -1, (-14, 8))):
                     beside = {"xytext": offset, "textcoords": "offset points", "fontsize": 9}
                     axes.annotate(said, (x[place], y[place]), color=colour, **beside)
         axes.margins(0.08)

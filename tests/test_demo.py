@@ -72,7 +72,7 @@ def test_the_whole_demo_as_a_document(capsys, tmp_path: Path, tiny: None) -> Non
 def test_the_whole_demo_as_people_read_it(capsys, tmp_path: Path, tiny: None) -> None:
     code, out, _ = run(capsys, "demo", "--out", tmp_path / "demo")
     assert code == 0
-    assert max(map(len, out.splitlines())) <= WIDTH
+    assert all(len(line) <= WIDTH or str(tmp_path) in line for line in out.splitlines())  # no path is torn
     places = [out.index(f"\n{part}. ") if part > 1 else out.index("1. ") for part in (1, 2, 3, 4)]
     assert places == sorted(places)
     assert "bias.html" in out[places[-1] :]

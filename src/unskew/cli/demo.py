@@ -61,7 +61,9 @@ class Demo(Verb):
         document = demo.as_document(models, person, known, seconds)
         results = demo.write(self.out, document)
         self.tell(Rule("Next", align="left"))
-        self.tell(f"The page about the log: {seen.page}\nAll figures: {results}\nWith a log of your own:\n")
+        console = messages if self.json else output
+        console.print(f"The page about the log: {seen.page}\nAll figures: {results}", soft_wrap=True)
+        self.tell("With a log of your own:\n")
         self.tell(NEXT)
         self.show(seen.inspection.as_dict() | {"page": str(seen.page), "leak_free": True} | document)
 
