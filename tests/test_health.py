@@ -15,8 +15,17 @@ from tests.conftest import SMALL_DEPS
 from unskew.cli import main, shared
 from unskew.errors import BadInput
 from unskew.progress import shown_on
-from unskew.propensity.health import Health, health, logged_truth, weighted_rows, weights_verdict
+from unskew.propensity.health import (
+    Health,
+    exposure_taken,
+    health,
+    logged_truth,
+    weighted_rows,
+    weights_verdict,
+)
 from unskew.propensity.health_words import exposure_verdict, held_back
+from unskew.propensity.power import Power
+from unskew.propensity.treatment import Treatment
 from unskew.report.health_page import health_page
 from unskew.world.simulate import simulate
 
@@ -278,6 +287,7 @@ def test_the_command_says_that_the_weights_do_nothing(trained, capsys, monkeypat
     document = json.loads(out)
     assert document["pairs"] == 500 < document["pairs_in_training"]
     assert document["warning"].startswith("The weights do nothing: ")
+    assert document["exposure"] == ""
     code, _, err = run(capsys, "propensity", "health", trained / "run", "--sample", 0)
     assert (code, "sample 0: expected at least 1" in err) == (2, True)
 
@@ -334,6 +344,13 @@ def test_nothing_to_take_out_and_too_much():
     assert "half the `--power`" in wild
 
 
+def test_exposure_is_that_at_the_end_of_training(split):
+    made = Treatment(Power(0.5, CLIP, gamma=1.0), "offset", 1.0, "clipped", (5, 5))
+    made.measure(split)
+    clicks = split.item_counts[: split.known_items]
+    assert exposure_taken(made, split) == exposure_verdict(np.log1p(clicks), 1.0)
+
+
 def debiased(folder, how: str, power: float):
     """The command that trains a small model whose exposure is popularity, and where the run is."""
     small = ["--rounds", 1, "--valid-rows", 50, "--width", 8, "--sequences", 32]
@@ -381,8 +398,3 @@ def test_commands_say_that_nothing_is_taken_out(trained, capsys):
     assert (code, "Nothing happens: no exposure is taken out" in err) == (0, True)
     code, out, _ = run(capsys, "propensity", "health", folder, "--sample", 200)
     assert (code, " ".join(out.split()).startswith("Nothing happens: ")) == (0, True)
-
-
-def test_a_model_that_weights_speaks_of_weights(trained, capsys):
-    code, out, _ = run(capsys, "propensity", "health", trained / "run", "--sample", 200, "--json")
-    assert (code, json.loads(out)["exposure"]) == (0, "")

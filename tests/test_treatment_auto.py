@@ -1,5 +1,6 @@
 """What `auto` settles to by what the log holds and by the loss, what a run stores of it, and the dial."""
 
+import dataclasses
 import json
 from functools import cache
 from pathlib import Path
@@ -11,11 +12,12 @@ import torch
 
 import unskew
 from tests.conftest import random_table
-from tests.contract import tiny
+from tests.contract import first_batch, phases, tiny
 from tests.runs import Killed, records, train
 from unskew.create import create_model
 from unskew.data.split import Splitting, split_at
-from unskew.models.base import MODELS, Training, model_named
+from unskew.models.base import MODELS, Training, build, model_named
+from unskew.models.debiased import Debiased
 from unskew.propensity.estimators import Unit
 from unskew.propensity.treatment import How, Treatment, has_impressions, knows_items, settle
 
@@ -98,6 +100,19 @@ def test_deps_settles_like_a_loss_of_single_pairs(shown: bool, expected: tuple[s
 )
 def test_the_dial_is_the_power(how: How, power: float | None, dial: float) -> None:
     assert Treatment(Unit(), how, power, "clipped", (5, 5)).dial == dial
+
+
+@pytest.mark.parametrize(("backbone", "single"), [(DRAWS, True), (SINGLE, True), ("ubpr", False)])
+def test_each_loss_gets_what_it_can_use(backbone: str, single: bool) -> None:
+    """Weights of drawn negatives where each pair has a term of its own, offsets where pairs are compared."""
+    kind, given = model_named(f"debiased-{backbone}"), []
+    config: Any = kind.Config(backbone=tiny(MODELS[backbone]), how="negatives", propensity="item-pro")  # type: ignore[call-arg]
+    model = build(kind, cut(False), config)
+    assert isinstance(model, Debiased)
+    phase = phases(model.backbone)[0]
+    spied = model._treated(dataclasses.replace(phase, loss=given.append))
+    spied.loss(first_batch(model, phase, cut(False)))
+    assert [given[0].weight_BC is None, given[0].offset_BC is None] == [not single, single]
 
 
 # Runs

@@ -4,7 +4,7 @@ from planted.mutant import of
 
 MUTANTS = [
     *of(
-        "propensity/estimators.py",
+        "propensity/base.py",
         "test_propensity_views.py test_propensity_weights.py test_propensity_loss.py",
         (
             "the item view is not clipped",
@@ -19,6 +19,38 @@ MUTANTS = [
             "(1 - self.alpha) / item + self.alpha / user",
         ),
         ("weights have a gradient", "@torch.no_grad()\n    def weights(", "def weights("),
+    ),
+    *of(
+        "propensity/treatment.py",
+        "models/test_debiased.py test_treatment.py test_treatment_auto.py test_theory.py",
+        (
+            "an event has its neighbour's weight",
+            "self._rows()[batch.event_BL]",
+            "self._rows().roll(1)[batch.event_BL]",
+        ),
+        ("weights of rows are never refreshed", "self._of_rows = self._mean = None", "self._mean = None"),
+        ("the mean of ips is never refreshed", "self._of_rows = self._mean = None", "self._of_rows = None"),
+        (
+            "the snips mean counts padding",
+            "weight / weight[counted].mean() if bool(counted.any()) else weight",
+            "weight / weight.mean()",
+        ),
+        ("clipped weights are not times M", "return weight * self.propensity.clip", "return weight"),
+        ("ips has no mean of one", "return weight / self._typical()", "return weight"),
+        (
+            "the estimator reads all of a batch",
+            "self.propensity.weights(batch.truncate(*self.past))",
+            "self.propensity.weights(batch)",
+        ),
+        ("sampled negatives are weighted, too", "weight[:, 1:] = 1", "pass"),
+        ("the logged row is weighted as a negative", "weight[:, 0] = 1", "pass"),
+        ("a later moment is used", '"right") - 1, 0)', '"right"), 0)'),
+        ("the moment itself is not used", 'time, "right")', 'time, "left")'),
+        ("the estimator counts nothing", "self.propensity.measure(split)", "pass"),
+    ),
+    *of(
+        "propensity/estimators.py",
+        "test_propensity_views.py test_propensity_weights.py test_propensity_loss.py",
         ("the loss trains embeddings of others", "if self.trains else table(ids_BL).detach()\n", "\n"),
         (
             "ties are a past",
@@ -41,42 +73,6 @@ MUTANTS = [
             "a sampled normaliser is not scaled up",
             " + torch.log(torch.tensor(table.known / len(spread)))",
             "",
-        ),
-    ),
-    *of(
-        "models/debiased.py",
-        "models/test_debiased.py",
-        (
-            "an event has its neighbour's weight",
-            "self._rows()[batch.event_BL]",
-            "self._rows().roll(1)[batch.event_BL]",
-        ),
-        (
-            "weights of rows are never refreshed",
-            "self._of_rows = self._mean = None  # this",
-            "self._mean = None  # this",
-        ),
-        (
-            "the mean of ips is never refreshed",
-            "self._of_rows = self._mean = None  # this",
-            "self._of_rows = None  # this",
-        ),
-        (
-            "the snips mean counts padding",
-            "weight / weight[counted].mean() if bool(counted.any()) else weight",
-            "weight / weight.mean()",
-        ),
-        ("clipped weights are not times M", "return weight * self.propensity.clip if", "return weight if"),
-        ("ips has no mean of one", "else weight / self._typical()", "else weight"),
-        (
-            "the estimator reads all of a batch",
-            "weight = self.propensity.weights(read)",
-            "weight = self.propensity.weights(batch)",
-        ),
-        (
-            "the estimator of rows reads as much as its backbone",
-            "batch_of_rows(self._training.log, rows, self.config.past_items, self.config.past_users)",
-            "batch_of_rows(self._training.log, rows, self.backbone.history, self.config.past_users)",
         ),
     ),
     *of(
@@ -108,8 +104,18 @@ MUTANTS = [
     ),
     *of(
         "train.py",
-        "test_trainer.py test_choose_by.py test_run.py",
-        ("validation drops activations", "rank(self.model.eval(), self.split", "rank(self.model, self.split"),
+        "test_trainer.py test_choose_by.py test_run.py test_dial.py",
+        (
+            "validation drops activations",
+            "model = self.model.eval()\n        dials",
+            "model = self.model\n        dials",
+        ),
+        (
+            "the last dial is kept",
+            "if metrics[METRIC] > found.get(name, {}).get(METRIC, -math.inf):",
+            "if True:",
+        ),
+        ("no dial is kept", 'self.model.turn(metrics["dial"])', "pass"),
         (
             "the fastest criterion stops training",
             "max(at.best_round.values(), default=0)",

@@ -60,7 +60,7 @@ MUTANTS = [
         "models/debiased.py",
         "models/test_debiased.py",
         ("the backbone counts nothing", "self.backbone.measure(split)", "pass"),
-        ("the estimator counts nothing", "self.propensity.measure(split)", "pass"),
+        ("the estimator counts nothing", "self.treatment.measure(split)", "pass"),
     ),
     *of(
         "propensity/estimators.py",

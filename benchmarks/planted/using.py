@@ -5,7 +5,7 @@ from planted.mutant import of
 MUTANTS = [
     *of(
         "ranker.py",
-        "test_ranker.py test_ranker_keeps.py",
+        "test_zero.py test_ranker.py test_ranker_keeps.py",
         (
             "what nobody had yet is recommended",
             ">= int(self.log.audiences.existing(self.log.now))",
@@ -27,7 +27,11 @@ MUTANTS = [
             "self._catalog = None if renewed is None else renewed(log, now, now + 1)",
             "pass",
         ),
-        ("a newer log is read at the end of the older", "now = log, log.now", "now = log, self.log.now"),
+        (
+            "a newer log is read at the end of the older",
+            "self.log, now, self._fallback = log, log.now, None",
+            "self.log, now, self._fallback = log, self.log.now, None",
+        ),
         ("a bare history is not past", "np.full(len(owner), log.now - 1)", "np.full(len(owner), log.now)"),
         (
             "a stranger is padding",
@@ -114,16 +118,6 @@ MUTANTS = [
         "memory.py",
         "test_memory.py",
         ("nobody is rare in a loaded run", "if ids.rare is not None:", "if False:"),
-        (
-            "an item whose audience is not read does not exist",
-            "else max(audience, 1)",
-            "else audience",
-        ),
-        (
-            "only the newest items were seen",
-            '("history", log.histories, None)',
-            '("history", log.histories, newest)',
-        ),
         ("a loaded run is at its last event", 'end=int(memory["now"][0])', 'end=int(memory["now"][0]) - 1'),
     ),
     *of(
