@@ -105,7 +105,8 @@ def test_snips_is_a_mean_of_one_over_the_logged_rows() -> None:
 def test_both_sides_are_weighted_alike_and_have_no_power() -> None:
     for scale, by in (("clipped", 1 / CLIP), ("ips", mean_weight(1.0)), ("snips", float(INVERSE.mean()))):
         for power in (None, 0.5):
-            treated = treatment("both", power, scale).of_pairs(pairs(), separate=True)  # type: ignore[arg-type]
+            made = treatment("both", power, scale)  # type: ignore[arg-type]
+            treated = made.of_pairs(pairs(), separate=True)
             assert treated.weight_BC is not None
             close(treated.weight_BC, INVERSE / by)
 

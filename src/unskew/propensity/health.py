@@ -11,7 +11,7 @@ bring the balance to 0.
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +40,9 @@ from unskew.propensity.health_figures import (
     views_of,
     weights_of,
 )
-from unskew.propensity.treatment import Treatment
+
+if TYPE_CHECKING:
+    from unskew.propensity.treatment import Treatment
 
 UNIFORM_PAIRS = 100_000  # a mean of so many is off by 0.3 % of a standard deviation
 EQUAL = 0.99  # effective share from which the weighted loss is the unweighted one, but for its scale
@@ -223,7 +225,7 @@ def weights_verdict(weights: ArrayLike, clip: float | None = None) -> str:
     return ""
 
 
-def exposure_taken(treatment: Treatment | None, split: Split) -> str:
+def exposure_taken(treatment: "Treatment | None", split: Split) -> str:
     """One sentence on how much exposure a model takes out by `offset` or `negatives`, as of the end of its
     training part; empty for models that weight."""
     if treatment is None or treatment.how not in ("offset", "negatives"):
