@@ -281,13 +281,11 @@ FOUND = """
 - With the ratings below 4 as negatives, (1/p)^1/2 helps the AUC whatever the propensity is, and NDCG@5 a
   little. The full 1/p helps more with propensities of items, and not with the given ones of pairs.
 - Drawn negatives x p^1/2 do not help here: nothing is gained with the given propensities and with the share
-  who rated, and Item-Pro does harm, the more of it is taken out. Coats were not shown by a shop, people chose
-  them: what is rated or clicked often is also what is liked, and that is taken out, too.
-- Both sides x 1/p cost NDCG@5 in every line; the AUC goes either way.
+  who rated, and Item-Pro does harm, the more of it is taken out. A likely reason, which is not tested here:
+  coats were not shown by a shop, people chose them, so what is chosen often is also what is liked.
+- Both sides x 1/p cost NDCG@5 in every line, in one of them no more than chance; the AUC goes either way.
 - These are {lines} comparisons on one test of 290 people with settings that were chosen once, without
-  treatment, so a difference of a hundredth is no proof of anything. Scale matters as much as treatment: with
-  `weights` `clipped` instead of `snips`, both sides x 1/p lost up to 0.16 of the AUC, because the loss is
-  multiplied by the clip and weight decay is not.
+  treatment, so a difference of a hundredth is no proof of anything.
 """
 
 

@@ -273,7 +273,7 @@ def test_half_a_power_of_weights_lies_between_shown_and_everything() -> None:
 def test_with_impressions_negatives_change_nothing_and_an_offset_is_wrong() -> None:
     """What was shown says r already: `auto` gives neither to a loss of single shown pairs."""
     for how, expected in (("negatives", R_UI), ("offset", R_UI / (1 - R_UI) / P_UI)):
-        made = treatment(how, p_UI=np.stack([P, P]))  # type: ignore[arg-type]
+        made = treatment(how, p_UI=np.stack([P, P]))
         found = shown_optimum(made, 2 * ITEMS)
         if how == "negatives":
             np.testing.assert_allclose(found, expected.ravel(), atol=1e-3)

@@ -105,7 +105,7 @@ def test_snips_is_a_mean_of_one_over_the_logged_rows() -> None:
 def test_both_sides_are_weighted_alike_and_have_no_power() -> None:
     for scale, by in (("clipped", 1 / CLIP), ("ips", mean_weight(1.0)), ("snips", float(INVERSE.mean()))):
         for power in (None, 0.5):
-            made = treatment("both", power, scale)  # type: ignore[arg-type]
+            made = treatment("both", power, scale)
             treated = made.of_pairs(pairs(), separate=True)
             assert treated.weight_BC is not None
             close(treated.weight_BC, INVERSE / by)
@@ -151,7 +151,7 @@ def test_a_batch_of_a_models_own_kind() -> None:
     close(weighted.weight_B, p**-0.5 / mean_weight(0.5, 0.001))
     assert weighted.offset_BC is None
     for how in ("offset", "negatives"):
-        moved = treatment(how).of_own(asked)  # type: ignore[arg-type]
+        moved = treatment(how).of_own(asked)
         assert moved.weight_B is None
         close(moved.offset_BC[:2], treatment("offset").of_pairs(pairs(), separate=True).offset_BC)
 

@@ -82,7 +82,7 @@ def test_auto_goes_by_the_log_and_by_the_loss(backbone: str, shown: bool) -> Non
 
 @pytest.mark.parametrize(("shown", "expected"), [(True, AUTO[SINGLE, True]), (False, AUTO[SINGLE, False])])
 def test_deps_settles_like_a_loss_of_single_pairs(shown: bool, expected: tuple[str, str, float]) -> None:
-    made = settle(MODELS["deps"].Config(how="auto", propensity="auto"), cut(shown), separate=True)  # type: ignore[call-arg]
+    made = settle(MODELS["deps"].Config(how="auto", propensity="auto"), cut(shown), separate=True)
     assert (made.how, made.propensity, made.power) == expected
     default: Any = MODELS["deps"].settled(MODELS["deps"].Config(), cut(shown))
     assert (default.how, default.propensity, default.power) == ("both", "dual", 1.0)
@@ -106,7 +106,7 @@ def test_the_dial_is_the_power(how: How, power: float | None, dial: float) -> No
 def test_each_loss_gets_what_it_can_use(backbone: str, single: bool) -> None:
     """Weights of drawn negatives where each pair has a term of its own, offsets where pairs are compared."""
     kind, given = model_named(f"debiased-{backbone}"), []
-    config: Any = kind.Config(backbone=tiny(MODELS[backbone]), how="negatives", propensity="item-pro")  # type: ignore[call-arg]
+    config: Any = kind.Config(backbone=tiny(MODELS[backbone]), how="negatives", propensity="item-pro")
     model = build(kind, cut(False), config)
     assert isinstance(model, Debiased)
     phase = phases(model.backbone)[0]
@@ -141,14 +141,14 @@ def test_a_run_stores_what_auto_settled_to_and_resumes(backbone: str, shown: boo
     for name, value in whole.state_dict().items():
         assert torch.equal(value, again.state_dict()[name]), name
     loaded = unskew.load(tmp_path / "run").config
-    assert (loaded.how, loaded.propensity, loaded.power) == AUTO[backbone, shown]  # type: ignore[attr-defined]
+    assert (loaded.how, loaded.propensity, loaded.power) == AUTO[backbone, shown]
 
 
 @pytest.mark.parametrize("power", [1.0, 0.5])
 def test_a_dial_of_zero_gives_the_exposure_back(power: float) -> None:
     settings = {"power": power, "rounds": 1, "valid_rows": 40, "width": 8, "sequences": 16}
     model = create_model("debiased-gru4rec", settings).fit(cut(False), show_progress=False)
-    assert model.config.how == "offset"  # type: ignore[attr-defined]
+    assert model.config.how == "offset"
     log, users = cut(False).log, ["u1", "u2"]
     lists = {
         dial: model.recommend(users=users, dial=dial, k=30, include_seen=True).to_pandas()
@@ -158,7 +158,7 @@ def test_a_dial_of_zero_gives_the_exposure_back(power: float) -> None:
     assert len(frame) == 2 * len(log.items)
     codes = log.items.codes(frame["item_id"].tolist())
     start, end = log.audiences.before(codes, log.now)
-    gamma = float(model.network.propensity.gamma)  # type: ignore[union-attr]
+    gamma = float(model.network.propensity.gamma)
     assert gamma > 0.05
     by_hand = frame["score"] + power * gamma * np.log1p(end - start)
     np.testing.assert_allclose(frame["score_at_0"], by_hand, atol=1e-4)
