@@ -241,7 +241,7 @@ def test_where_all_is_one_moment_the_mean_is_over_all_known_items() -> None:
     rows = [(user, item, 0) for item in range(4) for user in range(item + 1)] + [(0, 9, 5)]
     split = unskew.split(log_of(rows), shares=(10, 0, 1))
     kind = model_named("debiased-uir")
-    made = build(kind, split, kind.Config(how="negatives", propensity="item-pro"))
+    made = build(kind, split, kind.Config(how="negatives", propensity="item-pro", power=1.0))
     assert isinstance(made, Debiased)
     asked = batch(split.log, [0], [0], [[3, 0, 1, 2, 3]])
     weight = made.treatment.of_pairs(asked, separate=True).weight_BC

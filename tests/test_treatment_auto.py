@@ -45,11 +45,11 @@ def test_a_log_has_impressions_if_there_are_as_many_as_clicks(negatives: int, ex
 SINGLE, DRAWS, COMPARES = "din", "uir", "sasrec"
 AUTO = {
     (SINGLE, True): ("weights", "exposure", 0.5),
-    (SINGLE, False): ("negatives", "power", 1.0),
-    (DRAWS, True): ("negatives", "exposure", 1.0),  # it does not read what was shown and not clicked
-    (DRAWS, False): ("negatives", "power", 1.0),
-    (COMPARES, True): ("offset", "exposure", 1.0),
-    (COMPARES, False): ("offset", "power", 1.0),
+    (SINGLE, False): ("negatives", "power", 0.5),
+    (DRAWS, True): ("negatives", "exposure", 0.5),  # it does not read what was shown and not clicked
+    (DRAWS, False): ("negatives", "power", 0.5),
+    (COMPARES, True): ("offset", "exposure", 0.5),
+    (COMPARES, False): ("offset", "power", 0.5),
 }
 
 
@@ -74,7 +74,7 @@ def test_auto_goes_by_the_log_and_by_the_loss(backbone: str, shown: bool) -> Non
         assert settled(backbone, shown, propensity=propensity) == ("weights", propensity, 0.5)
     # What was asked for stays.
     for how in ("offset", "negatives", "weights", "both"):
-        power = 0.5 if how == "weights" else 1.0
+        power = 1.0 if how == "both" else 0.5
         assert settled(backbone, shown, how=how) == (how, expected[1], power)
         assert settled(backbone, shown, how=how, power=0.3) == (how, expected[1], 0.3)
     assert settled(backbone, shown, power=0.0)[2] == 0

@@ -7,7 +7,8 @@ estimated. With `auto`, both are chosen by what the log holds:
     the log has impressions    propensity `exposure`; `weights` of power 1/2 for losses of single pairs that
                                read them, `negatives` for those that draw their own
     the log has clicks alone   propensity `power`; `negatives` for losses of single pairs
-    either                     `offset` for losses that compare items: softmax, BPR
+    either                     `offset` for losses that compare items: softmax, BPR; half of the propensity is
+                               taken out, because that came nearer to the truth than all (docs/truth.md)
 
 The preset `paper` is the paper's claim that its weights fit every backbone (Table model-agnostic): two GRUs,
 both sides weighted. Its stage 1 trains the estimator; stage 2 alternates between estimator and backbone. For
@@ -62,7 +63,7 @@ class Weighting(ModelConfig):
     `item-user-pro`), as logged (`logged`), not at all (`none`), or by a registered estimator of your own.
     `auto` is `exposure` or `power`, by what the log holds."""
     power: NotNegative | None = None
-    """How much of the propensity is taken out, 1 is all of it. By default 1, and 1/2 for `weights`."""
+    """How much of the propensity is taken out, 1 is all of it. By default 1/2, and 1 for `both`."""
     weights: Scale = "clipped"
     """How weights are scaled: clipped propensities (`clipped`), plain ones (`ips`), or clipped ones with the
     weights divided by their mean in the batch (`snips`)."""

@@ -85,7 +85,7 @@ class DEPS(
         propensity itself (`negatives`), or it is added to the logits while training (`offset`). `auto` goes
         by the log."""
         power: NotNegative | None = None
-        """How much of the propensity is taken out, 1 is all of it. By default 1, and 1/2 for `weights`."""
+        """How much of the propensity is taken out, 1 is all of it. By default 1/2, and 1 for `both`."""
         alpha: Share = 0.5
         """The weight of the item view, which is an item's propensity given the user's history. The user view,
         a user's propensity given the item's audience, has the rest."""
@@ -251,6 +251,7 @@ class DEPS(
     def autoregressive_loss(self, batch: SequenceBatch) -> Tensor:
         """The propensity losses L_u^AR + L_i^AR, as a mean per id."""
         assert isinstance(self.propensity, DualGRU)
+        self.treatment.forget()  # this step changes the weights
         return self.propensity.loss(batch)
 
     def masked_loss(self, batch: SequenceBatch) -> Tensor:

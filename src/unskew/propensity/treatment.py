@@ -63,7 +63,7 @@ def settle(config: Any, split: Split, separate: bool, reads_shown: bool = True) 
     elif how == "auto":
         how = "negatives" if separate else "offset"
     if power is None:
-        power = 0.5 if how == "weights" else 1.0
+        power = 1.0 if how == "both" else 0.5  # half came nearer to the truth than all (docs/truth.md)
     return replace(config, how=how, propensity=propensity, power=power)
 
 
