@@ -105,13 +105,13 @@ TREATMENTS: dict[str, dict[str, dict[str, Any]]] = {
     "clicks x 1/p, power": {CLICKS: {"how": "weights", "propensity": "power", "power": 1.0, "clip": 0.001}},
     "(1/p)^1/2, exposure": {SHOWN: {"how": "weights", "propensity": "exposure", "clip": 0.001}},
     "1/p, exposure": {SHOWN: {"how": "weights", "propensity": "exposure", "power": 1.0, "clip": 0.001}},
-    "negatives x p, power": {CLICKS: {"how": "negatives", "propensity": "power"}},
-    "offset, exposure": {SASREC: {"how": "offset", "propensity": "exposure"}},
+    "negatives x p, power": {CLICKS: {"how": "negatives", "propensity": "power", "power": 1.0}},
+    "offset, exposure": {SASREC: {"how": "offset", "propensity": "exposure", "power": 1.0}},
     "offset of 1/2 log p, exposure": {SASREC: {"how": "offset", "propensity": "exposure", "power": 0.5}},
     "offset of 1/2 log p, power": {SASREC: {"how": "offset", "propensity": "power", "power": 0.5}},
     "offset, power": {
-        SASREC: {"how": "offset", "propensity": "power"},
-        CLICKS: {"how": "offset", "propensity": "power"},
+        SASREC: {"how": "offset", "propensity": "power", "power": 1.0},
+        CLICKS: {"how": "offset", "propensity": "power", "power": 1.0},
     },
     "dial 0.5": {"Pulse": {"dial": 0.5}},
     "dial 1": {"Pulse": {"dial": 1.0}},
@@ -266,7 +266,7 @@ def section(lines: list[dict[str, Any]]) -> str:
             "",
             f"NDCG@10 with the true preference of all items as gain, at {VISITS} visits of the test part. "
             f"{len(worlds)} worlds with",
-            f"{size.users:,} users and {size.items} items, {len(seeds)} seeds of each. The first row of a "
+            f"{size.users:,} users and {size.items} items, {len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'} of each. The first row of a "
             "backbone is its level without a treatment; all",
             "others are differences to that twin in the same world with the same seed: the mean, and its "
             "standard error over the",

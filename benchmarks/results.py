@@ -59,6 +59,14 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 SHOWN = ("ordinary", "balanced")
+IN_SHORT = {  # the columns of the summary in the README
+    "popularity, recency by validation": "popularity",
+    "ItemKNN": "ItemKNN",
+    "SASRec": "SASRec",
+    "DEPS": "DEPS",
+    "pulse-zero (not trained)": "pulse-zero",
+    "pulse": "**pulse**",
+}
 SEGMENTS = [
     ("user", "known"),
     ("user", "new"),
@@ -272,20 +280,16 @@ def part_of(name: str, lines: list[dict[str, Any]]) -> str:
 
 
 def summary(lines: list[dict[str, Any]], sets: list[str]) -> str:
-    rows = [
-        [
-            model,
-            *(
-                _value(
-                    [line["tests"][test] for line in lines if (line["set"], line["model"]) == (name, model)]
-                )
-                for name in sets
-                for test in SHOWN
-            ),
-        ]
-        for model in _models(lines)
-    ]
-    return markdown(["NDCG@10", *(f"{name}, {test}" for name in sets for test in SHOWN)], rows)
+    """A row per set, with what stands for its kind; a cell has the ordinary test and the balanced one."""
+    models = [model for model in IN_SHORT if any(line["model"] == model for line in lines)]
+
+    def cell(name: str, model: str) -> str:
+        mine = [line["tests"] for line in lines if (line["set"], line["model"]) == (name, model)]
+        values = [_value([tests[test] for tests in mine]) for test in SHOWN]
+        return " / ".join(values) if mine else "–"
+
+    rows = [[name, *(cell(name, model) for model in models)] for name in sets]
+    return markdown(["NDCG@10, ordinary / balanced", *(IN_SHORT[model] for model in models)], rows)
 
 
 def _models(lines: list[dict[str, Any]]) -> list[str]:
