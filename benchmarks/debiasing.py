@@ -259,14 +259,14 @@ def section(lines: list[dict[str, Any]]) -> str:
     """The words and the tables."""
     worlds = [name for name in WORLDS if any(line["world"] == name for line in lines)]
     seeds = sorted({line["seed"] for line in lines})
-    size = WORLDS["bias 1"]
+    size, of_seeds = WORLDS["bias 1"], f"{len(seeds)} seed{'s' * (len(seeds) > 1)}"
     return "\n".join(
         [
             "## What debiases, by the truth",
             "",
             f"NDCG@10 with the true preference of all items as gain, at {VISITS} visits of the test part. "
             f"{len(worlds)} worlds with",
-            f"{size.users:,} users and {size.items} items, {len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'} of each. The first row of a "
+            f"{size.users:,} users and {size.items} items, {of_seeds} of each. The first row of a "
             "backbone is its level without a treatment; all",
             "others are differences to that twin in the same world with the same seed: the mean, and its "
             "standard error over the",
