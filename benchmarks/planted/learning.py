@@ -39,10 +39,10 @@ MUTANTS = [
         ("ips has no mean of one", "return weight / self._typical()", "return weight"),
         (
             "the estimator reads all of a batch",
-            "self.propensity.weights(batch.truncate(*self.past))",
-            "self.propensity.weights(batch)",
+            "self._weights(batch.truncate(*self.past))",
+            "self._weights(batch)",
         ),
-        ("sampled negatives are weighted, too", "weight[:, 1:] = 1", "pass"),
+        ("sampled negatives are weighted, too", 'once[:, 1:] = self.how == "weights"', "pass"),
         ("the logged row is weighted as a negative", "weight[:, 0] = 1", "pass"),
         ("a later moment is used", '"right") - 1, 0)', '"right"), 0)'),
         ("the moment itself is not used", 'time, "right")', 'time, "left")'),

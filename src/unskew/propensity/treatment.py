@@ -119,16 +119,10 @@ class Treatment:
         separate: whether the loss is a sum over single pairs; otherwise it compares them.
         """
         if self.how in ("weights", "both"):
-            weight = self.propensity.weights(batch.truncate(*self.past))
-            if self.how == "weights":
-                weight = weight**self.power
-            counted = torch.ones_like(weight).bool()
-            if self.how == "weights":
-                counted[:, 1:] = False
-            weight = self._scaled(weight, counted)
-            if self.how == "weights":
-                weight[:, 1:] = 1
-            return batch._replace(weight_BC=weight)
+            weight = self._weights(batch.truncate(*self.past))
+            once = torch.zeros_like(weight).bool()
+            once[:, 1:] = self.how == "weights"
+            return batch._replace(weight_BC=self._scaled(weight, ~once).masked_fill(once, 1))
         offset_BC = self._offset_of(batch)
         if self.how == "negatives" and separate:
             weight = offset_BC.exp()
@@ -215,7 +209,11 @@ class Treatment:
 
     def _weights_of(self, rows: Ints) -> Tensor:
         """The weights of some rows of the log, (N,)."""
-        weight = self.propensity.weights(batch_of_rows(self._training.log, rows, *self.past)).squeeze(1)
+        return self._weights(batch_of_rows(self._training.log, rows, *self.past)).squeeze(1)
+
+    def _weights(self, batch: Batch) -> Tensor:
+        """The weight of each pair of a batch, before it is scaled."""
+        weight = self.propensity.weights(batch)
         return weight**self.power if self.how == "weights" else weight
 
     def _rows(self) -> Tensor:
