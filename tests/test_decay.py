@@ -33,6 +33,18 @@ def test_a_count_is_the_sum_over_the_past(rows: list[tuple[int, int, int]]) -> N
 
 
 @effort(max_examples=60)
+@given(rows=rows, times=st.lists(st.integers(-2, 15), max_size=8))
+def test_one_time_after_the_other_gives_the_same(rows: list[tuple[int, int, int]], times: list[int]) -> None:
+    log = quick(rows)
+    decay, when = Decay(log.audiences, HALF_LIVES), np.sort(np.array(times, np.int64))
+    found = [counts.copy() for counts in decay.along(when)]  # one array, which changes with the next time
+    expected = [decay.at(np.arange(len(log.items)), time) for time in when]
+    assert len(found) == len(expected)
+    for mine, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-12)
+
+
+@effort(max_examples=60)
 @given(rows=rows, cut=st.integers(0, 13))
 def test_one_event_at_a_time_gives_the_same(rows: list[tuple[int, int, int]], cut: int) -> None:
     log = quick(rows)

@@ -103,6 +103,15 @@ def test_times_of_many_requests_and_one_time_for_all_items_are_broadcast() -> No
     np.testing.assert_array_equal(found.of_items(some, np.asarray(8))[0], found.of_items(some[0], times[:1]))
 
 
+def test_all_items_at_one_time_after_the_other() -> None:
+    log = quick([(user, item, 3 * user + item) for user in range(5) for item in range(4)])
+    times, signals = np.array([0, 3, 3, 7, 8, 30]), reader(log)
+    found = [vectors.copy() for vectors in signals.of_everything(times)]
+    everything = np.arange(len(log.items))
+    for mine, time in zip(found, times, strict=True):
+        np.testing.assert_allclose(mine, signals.of_items(everything, time), rtol=1e-5, atol=1e-6)
+
+
 def test_a_log_in_which_nothing_was_clicked() -> None:
     """No reader makes one, but a witness of an early moment has one."""
     nothing, offsets, two = np.zeros(0, np.int32), np.zeros(3, np.int64), pa.table({"id": [1, 2]})
