@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import tyro
+from pages import replace_between
 
 import unskew
 from unskew.catalog import Scorer
@@ -161,14 +162,7 @@ class Page:
     """Write the table into docs/truth.md."""
 
     def __call__(self) -> None:
-        text = PAGE.read_text(encoding="utf-8")
-        made = f"{BEGIN}\n\n{table(_lines())}\n{END}"
-        before, after = (
-            (text[: text.index(BEGIN)], text[text.index(END) + len(END) :])
-            if BEGIN in text
-            else (f"{text.rstrip()}\n\n", "\n")
-        )
-        PAGE.write_text(before + made + after, encoding="utf-8")
+        replace_between(PAGE, BEGIN, END, table(_lines()))
 
 
 def table(lines: list[dict[str, Any]]) -> str:

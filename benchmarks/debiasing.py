@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 import tyro
+from pages import replace_between
 
 import unskew
 from unskew.errors import BadInput
@@ -245,14 +246,7 @@ class Page:
 
     def __call__(self) -> None:
         """Replace what stands between the markers, or append it."""
-        text = PAGE.read_text(encoding="utf-8")
-        made = f"{BEGIN}\n\n{section(_lines())}\n{END}"
-        before, after = (
-            (text[: text.index(BEGIN)], text[text.index(END) + len(END) :])
-            if BEGIN in text
-            else (f"{text.rstrip()}\n\n", "\n")
-        )
-        PAGE.write_text(before + made + after, encoding="utf-8")
+        replace_between(PAGE, BEGIN, END, section(_lines()))
 
 
 def section(lines: list[dict[str, Any]]) -> str:

@@ -106,8 +106,11 @@ TAIL = """
 - **Where every item counts once** (`balanced`), popularity is last, and what knows items is ahead. Pulse's
   dial takes out what anybody would click, and leaves what this person would rather than others.
 - DEPS finds what is popular now, and has little to say where every item counts once. Its own weights do
-  nothing at the paper's clip (`unskew propensity health RUN`); `working treatment` is what debiases
-  ([by the truth](truth.md)).
+  nothing at the paper's clip (`unskew propensity health RUN`); `--preset working` has a treatment that
+  debiases SASRec [by the truth](truth.md), but `debiased SASRec` is no better than SASRec here.
+- **MIND flatters Pulse.** Its histories have no times and are put just before the first impression, so
+  whatever is older than the log looks equally old, and what is new is told by its age at once. On the few
+  test clicks on known items Pulse finds nothing. Where only the shown items compete, its lead is small.
 - Defaults are the papers' values, with fewer rounds for SASRec and GRU4Rec+. Intervals cover users only;
   with one seed nothing is called significant. Beauty is the published 5-core: that an item returns there is
   certain from the start, which helps what counts audiences.

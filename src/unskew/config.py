@@ -241,3 +241,16 @@ def explained(settings: Any) -> dict[str, str]:
 
 def _listed(helps: dict[str, str]) -> str:
     return "\n".join(f"{name}: {words}" for name, words in helps.items())
+
+
+def register(registry: dict[str, type[R]], name: str, kind: type[R], what: str) -> None:
+    """Enter a class by its name. The same class may be defined again, as by a module that is loaded anew;
+    two classes of one name are refused.
+
+    what: what the class is, for the error, such as `a model`.
+    """
+    other = registry.get(name)
+    if other is not None and (other.__module__, other.__qualname__) != (kind.__module__, kind.__qualname__):
+        where = f"{other.__module__}.{other.__qualname__}"
+        raise BadInput(f"{what} named {name!r} is registered already: {where}; choose another name")
+    registry[name] = kind

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from unskew.catalog import Catalog, DotCatalog, PlainCatalog
-from unskew.config import AtLeast0, AtLeast1, NotNegative, Positive, did_you_mean
+from unskew.config import AtLeast0, AtLeast1, NotNegative, Positive, did_you_mean, register
 from unskew.data.batch import Batch, Offset, SequenceBatch
 from unskew.data.held_out import Criterion
 from unskew.data.log import Log
@@ -174,12 +174,8 @@ class Recommender(nn.Module, ABC):
         super().__init_subclass__(**keywords)
         if not name:
             return
-        other = MODELS.get(name)
-        if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
-            where = f"{other.__module__}.{other.__qualname__}"
-            raise BadInput(f"a model named {name!r} is registered already: {where}; choose another name")
         cls.name, cls.paper = name, paper
-        MODELS[name] = cls
+        register(MODELS, name, cls, "a model")
 
     def __init__(self, known: Known, config: ModelConfig) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from unskew.config import did_you_mean
+from unskew.config import did_you_mean, register
 from unskew.data.batch import Batch
 from unskew.data.log import Log
 from unskew.data.split import Known, Split
@@ -63,12 +63,8 @@ class Propensity(nn.Module, ABC):
         super().__init_subclass__(**keywords)
         if not name:
             return
-        other = ESTIMATORS.get(name)
-        if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
-            where = f"{other.__module__}.{other.__qualname__}"
-            raise BadInput(f"an estimator named {name!r} is registered already: {where}; choose another name")
+        register(ESTIMATORS, name, cls, "an estimator")
         cls.name = name
-        ESTIMATORS[name] = cls
 
     def __init__(self, alpha: float = 0.5, clip: float = 0.05) -> None:
         super().__init__()
