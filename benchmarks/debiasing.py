@@ -67,6 +67,7 @@ class Backbone:
 
 DEPS: dict[str, Any] = {
     "reads": "history",
+    "audience": 30,
     "width": 32,
     "layers": 1,
     "inner": 64,
@@ -80,7 +81,8 @@ DEPS: dict[str, Any] = {
 }
 # Every network first learns who is popular, and stays there for some hundreds of steps before it learns who
 # likes what. So the recipes have small batches, and patience enough to get beyond that. Of DEPS, whose
-# pairs are scored by a sum of two sides, only the history is read: with audiences it takes far longer.
+# pairs are scored by a sum of two sides, only the history is read: with audiences it takes far longer. The
+# paper's estimator reads audiences in any case: the 30 newest, where each item has hundreds.
 BACKBONES = {
     "popularity": Backbone("popularity", {}, treatable=False),
     "ItemKNN": Backbone("itemknn", {}, treatable=False),

@@ -149,13 +149,13 @@ def test_saved_evaluations_are_compared(capsys, world_run: tuple[Path, Path], tm
     code, out, _ = run(capsys, "compare", *files, "--json")
     assert code == 0
     found = json.loads(out)
-    (compared,) = found["comparisons"].values()
-    assert compared["seeds"] == [2, 1]
+    (compared,) = found["comparisons"]
+    assert compared["seeds"] == [1, 2]
     assert (compared["p_bootstrap"], compared["interval_over"]) == (None, "users only")
     means = [model["mean"] for model in found["models"].values()]
-    assert compared["difference"] == pytest.approx(means[0] - means[1])
+    assert compared["difference"] == pytest.approx(means[1] - means[0])
     code, out, _ = run(capsys, "compare", *files)
-    assert "one seed: none" in out
+    assert "only where both models have several seeds" in " ".join(out.split())
     code, out, err = run(capsys, "compare", *files[:2])
     assert (code, out) == (2, "")
     assert "at least two models" in err
@@ -176,8 +176,17 @@ def test_rolling(capsys, world_run: tuple[Path, Path]) -> None:
     code, out, _ = run(capsys, "evaluate", folder, "--rolling", "10h", "--refresh", "each", "--sample", 30)
     assert code == 0
     assert "all windows" in out
+    asked = ("--rolling", "5h", "--refresh", "10h", "--windows", 2, "--sample", 30, "--json")
+    code, out, _ = run(capsys, "evaluate", folder, *asked)
+    assert code == 0
+    assert [part["start"] for part in json.loads(out)["windows"]] == [
+        part["start"] for part in found["windows"][-2:]
+    ]
     for flags in (
         ["--refresh", "each"],
+        ["--windows", "2"],
+        ["--rolling", "5h", "--windows", "0"],
+        ["--rolling", "5h", "--refresh", "daily"],
         ["--rolling", "7 moons"],
         ["--rolling", "7"],
         ["--rolling", "5h", "--save", "x.parquet"],

@@ -19,6 +19,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("deps", {"heads": 3}, "heads 3: expected a divisor of width, 64"),
     ("deps", {"heads": 0}, "heads 0: expected at least 1"),
     ("sasrec", {"heads": 4, "width": 6}, "heads 4: expected a divisor of width, 6"),
+    ("bst", {"width": 8, "heads": 1}, "place_width 8: expected less than width, 8"),
     ("debiased-sasrec", {"heads": 5}, "heads 5: expected a divisor of width, 64"),
     ("deps", {"dropout": 1.0}, "dropout 1.0: expected at least 0 and at most 0.99"),
     ("sasrec", {"dropout": -0.1}, "dropout -0.1: expected at least 0 and at most 0.99"),

@@ -74,3 +74,42 @@ def test_the_command_line_names_tests_too(tmp_path: Path, write) -> None:
     assert main(["prepare", str(source), "--out", str(tmp_path / "data"), "--tests", "mine"]) == 0
     split = unskew.split(unskew.Log.open(tmp_path / "data"))
     assert [time for _, _, time in named(split, held_out(split, "test", "mine"))] == [29, 31, 33, 35, 37, 39]
+
+
+def test_a_value_of_a_column_names_a_test_and_two_of_them_are_borders(tmp_path: Path, write) -> None:
+    """Published data sets say `train`, `valid` and `test` in one column. Rows of the first kind may come
+    later: they are no training rows then."""
+    part = ["train"] * 20 + ["valid", "train"] * 5 + ["test", "train "] * 5
+    rows = [f"u{n % 3},i{n % 4},{n},{part[n]}\n" for n in range(40)]
+    source = write("log.csv", "user,item,time,split\n" + "".join(rows))
+    tests = "published=split:test, tuned = split:valid"
+    log = unskew.prepare(source, tmp_path / "data", tests=tests, borders="tuned,published")
+    assert list(log.marks) == ["published", "tuned"]
+    split = unskew.split(unskew.Log.open(tmp_path / "data"))
+    assert (split.train_end, split.valid_end) == (20, 30)
+    assert [time for _, _, time in named(split, held_out(split, "test", "published"))] == [30, 32, 34, 36, 38]
+    assert unskew.split(log, borders="").train_end == 20  # by shares again: half of 40 rows
+    assert unskew.split(log, borders="", shares=(75, 5, 20)).train_end == 30
+    assert unskew.split(log, shares=(75, 5, 20)).train_end == 20  # borders count more than shares
+
+
+@pytest.mark.parametrize(
+    ("borders", "said"),
+    [
+        ("published", "two named tests"),
+        ("published,tuned", "begins after"),
+        ("tuned,nothing", "no row is marked as 'nothing'; named tests are published, tuned, nobody"),
+        ("tuned,nobody", "no row is marked as 'nobody'"),
+    ],
+)
+def test_borders_that_are_none_are_refused_and_nothing_is_written(
+    tmp_path: Path, write, borders: str, said: str
+) -> None:
+    part = ["train"] * 10 + ["valid"] * 5 + ["test"] * 5
+    source = write(
+        "log.csv", "user,item,time,split\n" + "".join(f"u{n % 3},i{n % 4},{n},{part[n]}\n" for n in range(20))
+    )
+    tests = "published=split:test,tuned=split:valid,nobody=split:none"
+    with pytest.raises(unskew.BadInput, match=said):
+        unskew.prepare(source, tmp_path / "data", tests=tests, borders=borders)
+    assert not (tmp_path / "data").exists()

@@ -9,7 +9,7 @@ import pytest
 
 import unskew
 from unskew.evaluate import Evaluation
-from unskew.significance import compare, holm, interval, paired_t
+from unskew.significance import check_comparable, compare, drawn_means, holm, interval, paired_t
 
 
 def evaluated(values: Any, user: Any = None, **more: Any) -> Evaluation:
@@ -48,18 +48,57 @@ def test_what_cannot_be_compared() -> None:
             compare(one, other)
 
 
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"protocol": "uni100"}, "protocol full is not protocol uni100"),
+        ({"test": "balanced"}, "the ordinary test is not the balanced test"),
+        ({"about": {"repeats": "hidden"}}, "repeats are None in one and hidden in the other"),
+        ({"about": {"data": "abc"}}, "they are not of the same data"),
+        ({"values": [0.1, 0.2]}, "they are not of the same rows: 3 units and 2 units"),
+        ({"user": [0, 2, 1]}, "they are not of the same rows, though both have 3 units"),
+        ({"weights": np.array([1.0, 2.0, 1.0])}, "they are not of the same rows: the weights differ"),
+    ],
+)
+def test_an_error_says_which_two_and_in_what_they_differ(other: dict[str, Any], said: str) -> None:
+    values = [0.1, 0.2, 0.3]
+    group = [evaluated(values), evaluated(values), evaluated(**({"values": values} | other))]
+    with pytest.raises(unskew.BadInput) as error:
+        check_comparable(group, "ndcg@10", ["a", "b", "c"])
+    assert str(error.value) == f"a and c cannot be compared: {said}"
+    with pytest.raises(unskew.BadInput, match=r"^c: no metric 'x'; there are ndcg@10$"):
+        check_comparable([evaluated(values)], "x", ["c"])
+
+
+def test_an_error_of_compare_names_the_models() -> None:
+    one = evaluated([0.1, 0.2], about={"model": "pulse", "training_seed": 3})
+    with pytest.raises(unskew.BadInput, match=r"evaluation 1 \(pulse, seed 3\) and evaluation 2 cannot be"):
+        compare(one, evaluated([0.1, 0.2], test="balanced"))
+
+
+def test_candidates_of_another_seed_are_others() -> None:
+    """A whole catalogue is the same for every seed; a hundred drawn items are not."""
+    for protocol, alike in (("full", True), ("uni100", False), ("authors", False)):
+        one, other = (evaluated([0.1, 0.2], protocol=protocol, about={"seed": seed}) for seed in (0, 1))
+        if alike:
+            check_comparable([one, other])
+        else:
+            with pytest.raises(unskew.BadInput, match="candidates were drawn with seed 0 and with seed 1"):
+                check_comparable([one, other])
+
+
 def test_the_same_model_twice_is_no_difference() -> None:
     one = evaluated(np.random.default_rng(0).random(50))
     found = compare([one, one], [one, one], draws=200)
     assert (found.difference, found.low, found.high, found.p_bootstrap, found.p_t) == (0, 0, 0, 1, 1)
 
 
-def test_of_one_seed_there_is_an_interval_over_users_and_no_p() -> None:
+def test_of_one_seed_there_is_an_interval_over_users_and_no_p_of_the_bootstrap() -> None:
     one, other = synthetic(0, 0.2)
     for pair in ((one, other), ([one], [other, other]), ([one, one], other)):
         found = compare(*pair)
         assert found.p_bootstrap is None
-        assert found.p_t is None
+        assert found.p_t == paired_t(one.values["ndcg@10"] - other.values["ndcg@10"]) < 1e-6
         assert found.interval_over == "users only"
         assert found.low < found.difference < found.high
     assert compare([one, one], [other, other]).interval_over == "users and seeds"
@@ -146,6 +185,18 @@ def test_a_difference_is_weighted() -> None:
     assert (low, high) == pytest.approx((0.2, 0.2))
 
 
+def test_in_a_draw_all_models_have_the_same_users_and_seeds_of_their_own() -> None:
+    base = np.random.default_rng(0).random(40)
+    models = [[evaluated(base + shift)] for shift in (0.0, 0.1, 0.3)]
+    drawn = drawn_means(models, "ndcg@10", 50, 0)
+    assert drawn.shape == (3, 50)
+    assert drawn[0].std() > 0.01
+    assert np.allclose(drawn[1] - drawn[0], 0.1)
+    assert np.allclose(drawn[2] - drawn[0], 0.3)
+    twins = drawn_means([alike(0.4, 0.6), alike(0.4, 0.6)], "ndcg@10", 50, 0)
+    assert not np.allclose(twins[0], twins[1])
+
+
 def test_comparisons_are_seeded() -> None:
     pair = synthetic(1, 0.02)
     assert compare(*pair, draws=100, seed=1) == compare(*pair, draws=100, seed=1)
@@ -181,6 +232,28 @@ def test_students_table(t: float, freedom: int, p: float) -> None:
     spread = (spread - spread.mean()) / spread.std(ddof=1)
     for sign in (1, -1):
         assert paired_t(spread + sign * t / math.sqrt(size)) == pytest.approx(p, rel=3e-3)
+
+
+def test_the_t_test_is_of_the_weighted_mean() -> None:
+    """By hand: each unit is off by its share of the weight times its distance from the mean."""
+    difference, weights = np.array([0.5, 0.1, 0.0, 0.2]), np.array([2.0, 2.0, 4.0, 4.0])
+    mean = (1.0 + 0.2 + 0.0 + 0.8) / 12
+    off = [2 / 3 * (0.5 - mean), 2 / 3 * (0.1 - mean), 4 / 3 * (0.0 - mean), 4 / 3 * (0.2 - mean)]
+    deviation = math.sqrt(sum(each**2 for each in off) / 3)
+    spread = np.array([-1.5, -0.5, 0.5, 1.5])
+    same = spread / spread.std(ddof=1) + mean / deviation  # the same t of four equal units
+    assert paired_t(difference, weights) == pytest.approx(paired_t(same), rel=1e-9)
+    assert paired_t(difference, weights) == paired_t(difference, 10 * weights)
+    assert paired_t(difference, np.full(4, 7.0)) == pytest.approx(paired_t(difference), rel=1e-9)
+    one, other = evaluated(difference, weights=weights), evaluated(np.zeros(4), weights=weights)
+    assert compare(one, other, draws=10).p_t == paired_t(difference, weights)
+
+
+def test_the_weighted_t_test_is_seldom_wrong_where_there_is_nothing() -> None:
+    random = np.random.default_rng(5)
+    weights = 1 / random.integers(1, 20, 300)
+    found = [paired_t(random.standard_normal(300), weights) for _ in range(400)]
+    assert 0.02 < np.mean(np.array(found) < 0.05) < 0.09
 
 
 def test_students_ends() -> None:

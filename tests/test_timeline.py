@@ -152,5 +152,21 @@ def test_durations_that_are_none(window: str, ticks: int | None, said: str) -> N
 def test_too_many_windows_and_unknown_refreshes(split: unskew.Split, model: unskew.Model) -> None:
     with pytest.raises(unskew.BadInput, match="is the unit right"):
         unskew.rolling(model, split, "1s")
-    with pytest.raises(unskew.BadInput, match="never or each"):
-        unskew.rolling(model, split, "1d", refresh="daily")  # type: ignore[arg-type]
+    with pytest.raises(unskew.BadInput, match="expected never, each, or a time"):
+        unskew.rolling(model, split, "1d", refresh="daily")
+
+
+def test_a_model_is_refreshed_when_so_much_time_has_passed(split: unskew.Split, model: unskew.Model) -> None:
+    """Windows between two refreshes are tested with the model of the last one; only the last windows are
+    asked for, and the first of them comes so late that the model is trained again at once."""
+    each = unskew.rolling(model, split, "3d", refresh="each", sample=20)
+    every_second = unskew.rolling(model, split, "3d", refresh="6d", sample=20, windows=4)
+    assert [w.start for w in every_second.windows] == [w.start for w in each.windows[-4:]]
+    trained = [w.trained_until for w in every_second.windows]
+    fresh = [w.trained_until for w in each.windows[-4:]]
+    assert trained == [fresh[0], fresh[0], fresh[2], fresh[2]]
+    for one, other in ((0, 0), (2, 2)):
+        mine, theirs = every_second.windows[one].evaluation, each.windows[-4:][other].evaluation
+        assert mine is not None
+        assert theirs is not None
+        np.testing.assert_array_equal(mine.values["ndcg@10"], theirs.values["ndcg@10"])

@@ -136,6 +136,9 @@ def test_a_folder_that_is_something_else(capsys, data: Path, saved: Path, tmp_pa
     ):
         code, _, err = run(capsys, "evaluate", folder)
         assert (code, said in err) == (2, True)
-    for wrong in (saved, saved / "users.parquet"):
+    for wrong, said in (
+        (saved, "trained from Python and does not know where its data is; say it with --data"),
+        (saved / "users.parquet", "not a saved evaluation; `unskew evaluate"),
+    ):
         code, _, err = run(capsys, "compare", wrong, wrong)
-        assert (code, err.count("\n"), "not a saved evaluation; `unskew evaluate" in err) == (2, 1, True)
+        assert (code, err.count("\n"), said in err) == (2, 1, True)

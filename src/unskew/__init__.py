@@ -10,27 +10,34 @@ from unskew.world.simulate import World, simulate
 
 if TYPE_CHECKING:
     from unskew.api import Model, load
+    from unskew.comparison import Family, compare_models
     from unskew.create import DEPS, Debiased, create_model, resume
     from unskew.evaluate import Evaluation
+    from unskew.search import BeforeTest
     from unskew.significance import Comparison, compare
     from unskew.timeline import Rolling, rolling
+    from unskew.tuning import Tuned, tune
     from unskew.zero import recommend
 
 __version__ = "0.2.0"
 __all__ = [
     "DEPS",
     "BadInput",
+    "BeforeTest",
     "Comparison",
     "Debiased",
     "Evaluation",
+    "Family",
     "Leak",
     "Log",
     "Model",
     "Rolling",
     "Split",
+    "Tuned",
     "UnskewError",
     "World",
     "compare",
+    "compare_models",
     "create_model",
     "load",
     "prepare",
@@ -40,6 +47,7 @@ __all__ = [
     "rolling",
     "simulate",
     "split",
+    "tune",
 ]
 
 
@@ -47,9 +55,9 @@ def __getattr__(name: str) -> Any:
     """Models need torch, which takes seconds to import: who only prepares data does not wait for it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from unskew import api, create, evaluate, significance, timeline, zero
+    from unskew import api, comparison, create, evaluate, search, significance, timeline, tuning, zero
 
-    for room in (api, create, evaluate, significance, timeline, zero):
+    for room in (api, comparison, create, evaluate, search, significance, timeline, tuning, zero):
         if hasattr(room, name):
             return getattr(room, name)
     raise AssertionError(f"{name} is nowhere")

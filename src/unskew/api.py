@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from unskew.data.log import Log, same_ids
 from unskew.data.split import Part, Split, split
 from unskew.data.views import Ints
 from unskew.errors import BadInput
-from unskew.evaluate import CUTOFFS, Evaluation, evaluation, rank
+from unskew.evaluate import CUTOFFS, Evaluation, evaluation, rank_each
 from unskew.models.base import ModelConfig, Recommender, Training, model_named
 from unskew.progress import shown
 from unskew.propensity.estimators import Propensity, Unit
@@ -139,28 +140,49 @@ class Model:
             that have a dial; by default as the chosen weights have it.
         until: rank only what happened before this time.
         """
+        test = test or ("authors" if protocol == "authors" else "ordinary")
+        more = sample, seed, cutoffs, choose_by, (dial,), until, show_progress
+        return self.evaluate_each(split, (protocol,), test, *more)[0]
+
+    def evaluate_each(
+        self,
+        split: Split,
+        protocols: Sequence[Protocol] = ("full",),
+        test: str = "ordinary",
+        sample: int | None = None,
+        seed: int = 0,
+        cutoffs: tuple[int, ...] = CUTOFFS,
+        choose_by: str | None = None,
+        dials: Sequence[float | None] = (None,),
+        until: int | None = None,
+        show_progress: bool = True,
+    ) -> list[Evaluation]:
+        """The same under several protocols and at several dials, from one ranking: by dial, and for each of
+        them by protocol. Only the first one is grouped into segments."""
         _check_is(split, Split, "a split of a log, as `unskew.split(log)` makes it")
         self._ready(split)
         self._same_ids(split.log)
         self._not_trained_on(split)
         if not cutoffs or min(cutoffs) < 1:
             raise BadInput(f"cutoffs {cutoffs}: expected whole numbers of at least 1")
-        test = test or ("authors" if protocol == "authors" else "ordinary")
         tested = held_out(split, "test", test, sample, seed, until)
         if not len(tested.rows):
             raise nothing_to_rank(split, "test", test)
         network, by = self._chosen_for(test, choose_by)
-        made = {"weights_chosen_by": by, "dial": network.dial if dial is None else dial}
+        kept = network.dial
         try:
             with shown(show_progress):
-                ranked = rank(network, split, tested.rows, seed, max(cutoffs), dial)
+                each = rank_each(network, split, tested.rows, dials, seed, max(cutoffs))
         finally:
             network.load_state_dict(self._weights[self._choose_by])
-        found = evaluation(split, ranked, protocol, tested, cutoffs)
         self._data = self._data or split.log.fingerprint()
-        made |= {"seed": seed, "sample": sample, "model": self.name, "training_seed": self.training.seed}
-        made |= {"data": self._data, "settings": settings_key(self.name, self.config, self.training)}
-        found.about.update(made)
+        made = {"weights_chosen_by": by, "seed": seed, "sample": sample, "model": self.name}
+        made |= {"training_seed": self.training.seed, "data": self._data}
+        made["settings"] = settings_key(self.name, self.config, self.training)
+        found: list[Evaluation] = []
+        for (dial, ranked), protocol in product(zip(dials, each, strict=True), protocols):
+            found.append(evaluation(split, ranked, protocol, tested, cutoffs, segmented=not found))
+            found[-1].about.update(made | {"dial": kept if dial is None else dial})
         return found
 
     def _chosen_for(self, test: str, choose_by: str | None) -> tuple[Recommender, str]:
@@ -195,8 +217,7 @@ class Model:
         """The k best items now, for users of the log or after bare histories of item ids, as a frame
         `user_id, item_id, score, rank`.
 
-        include_seen: whether items of the history can be recommended again; by default as in the evaluation
-            of this model.
+        include_seen: whether items of the history can come again; by default as in this model's evaluation.
         log: a newer log, which goes on from the one that the model was trained on; by default that one.
         candidates: the ids of the only items that can be recommended.
         exclude: the ids of items that are not recommended.

@@ -8,7 +8,7 @@ import inspect
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import pairwise
 from types import NoneType, UnionType
 from typing import (
@@ -117,14 +117,54 @@ class Range:
         return " and ".join(f"{words} {bound:g}" for words, bound in bounds if math.isfinite(bound))
 
 
-# The ranges that most settings have.
+@dataclass(frozen=True)
+class Search:
+    """Where `unskew tune` looks for a setting, as a note on its type beside its range: at the numbers from
+    `low` to `high`, on a logarithmic scale if `log`; or among a few values, `Search.among(64, 128, 256)`."""
+
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+    values: tuple[Any, ...] = ()
+
+    @classmethod
+    def among(cls, *values: Any) -> "Search":
+        """One of these values."""
+        return cls(values=values)
+
+    def __contains__(self, value: Any) -> bool:
+        if self.values or not isinstance(value, int | float):
+            return value in self.values
+        return self.low <= value <= self.high
+
+    def containing(self, value: Any) -> "Search":
+        """The same with room for one more value, such as the default of a model."""
+        if value in self:
+            return self
+        if not self.values:
+            return replace(self, low=min(self.low, value), high=max(self.high, value))
+        values = (*self.values, value)
+        ordered = all(isinstance(each, int | float) for each in values)
+        return replace(self, values=tuple(sorted(values)) if ordered else values)
+
+    def __str__(self) -> str:
+        if self.values:
+            return ", ".join(map(str, self.values))
+        return f"{self.low:g} to {self.high:g}{' (logarithmic)' if self.log else ''}"
+
+
+# The ranges that most settings have. Where they are searched, it is as the DEPS paper does for all models.
 AtLeast0 = Annotated[int, Range(least=0)]
 AtLeast1 = Annotated[int, Range(least=1)]
 NotNegative = Annotated[float, Range(least=0)]
 Positive = Annotated[float, Range(above=0)]
 Share = Annotated[float, Range(least=0, most=1)]
 Probability = Annotated[float, Range(above=0, most=1)]  # one that is divided by
-Dropped = Annotated[float, Range(least=0, most=0.99)]  # a share of activations
+Dropped = Annotated[float, Range(least=0, most=0.99), Search.among(0.1, 0.2, 0.3, 0.4, 0.5)]  # a share
+Width = Annotated[AtLeast1, Search.among(64, 128, 256)]  # of embeddings and states
+Layers = Annotated[AtLeast1, Search.among(2, 3, 4)]  # of a transformer
+Clip = Annotated[Probability, Search(0.01, 0.2, log=True)]  # the lower bound of propensities
+Alpha = Annotated[Share, Search(0.4, 0.6)]  # the weight of the item view
 
 
 def check(settings: Any) -> None:
@@ -144,12 +184,50 @@ def check(settings: Any) -> None:
 
 
 def _ranges(hint: Any) -> Iterator[Range]:
-    """The ranges in a field's type, also where the field may be None."""
+    return (note for note in _notes(hint) if isinstance(note, Range))
+
+
+def _notes(hint: Any) -> Iterator[Any]:
+    """The notes on a field's type, also where the field may be None."""
     if get_origin(hint) is Annotated:
-        yield from (note for note in hint.__metadata__ if isinstance(note, Range))
+        yield from hint.__metadata__
     elif get_origin(hint) in (Union, UnionType):
         for part in get_args(hint):
-            yield from _ranges(part)
+            yield from _notes(part)
+
+
+def searched(settings: Any) -> dict[str, Search]:
+    """Where each setting is searched that has a note about it, settings within settings included. A name that
+    two parts have is left out, because it does not say which of them is meant. Of several notes on one type
+    the last counts."""
+    found = {
+        name: note
+        for part in parts_of(settings)
+        for name, hint in get_type_hints(part, include_extras=True).items()
+        for note in _notes(hint)
+        if isinstance(note, Search)
+    }
+    names = names_of(settings)
+    return {name: note for name, note in found.items() if names.count(name) == 1}
+
+
+def parts_of(settings: Any) -> Iterator[Any]:
+    """These settings and those within them."""
+    yield settings
+    for hint in get_type_hints(settings).values():
+        if is_dataclass(hint):
+            yield from parts_of(hint)
+
+
+def flat(settings: Any) -> dict[str, Any]:
+    """The values of all settings by their names, those within settings included. A name that two parts have
+    is left out."""
+    names = names_of(type(settings))
+    found: dict[str, Any] = {}
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        found |= flat(value) if is_dataclass(value) else {field.name: value}
+    return {name: value for name, value in found.items() if names.count(name) == 1}
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -7,32 +7,32 @@ person nor the settings, and the sentence about the known world follows its figu
 
 import json
 import math
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from unskew.api import Model
-from unskew.catalog import Catalog, scores_at
-from unskew.create import create_model
+from unskew.api import Model, load
 from unskew.data.audit import require_no_leak
-from unskew.data.batch import Batch
 from unskew.data.log import Log
 from unskew.data.prepare import prepare
 from unskew.data.split import Split, split
 from unskew.data.telling import Finding
 from unskew.data.views import PAD, Ints
 from unskew.describe.log import Inspection, inspect
+from unskew.errors import UnskewError
 from unskew.evaluate import Evaluation
-from unskew.models.base import Recommender
 from unskew.report.inspect_page import inspect_page, picture
 from unskew.significance import Comparison, compare, interval
+from unskew.suites.bench import Bench
+from unskew.suites.page import report_page
+from unskew.suites.recipe import Arm, Source, Suite
+from unskew.suites.store import Results
 from unskew.world.kinds import kind_named
 from unskew.world.simulate import simulate
 from unskew.world.truth import truth
@@ -40,6 +40,7 @@ from unskew.world.truth import truth
 T = TypeVar("T")
 
 METRIC, TESTS = "ndcg@10", ("ordinary", "balanced")
+BENCH = "bench"  # the folder of what was trained, in that of the demo
 RANKED = 700  # test positives, a seeded sample
 DRAWS = 500  # of the bootstrap, for each interval
 
@@ -169,6 +170,7 @@ def timed(work: Callable[[], T]) -> tuple[T, float]:
 def look(out: Path) -> Seen:
     """Prepare the demo data, audit it, and draw how it is skewed."""
     torch.set_num_threads(1)  # two wait for each other wherever something else runs on the machine
+    shutil.rmtree(out / BENCH, ignore_errors=True)  # of an earlier demo: this one trains again
     cut = split(demo_data(out / "data"))
     inspection = inspect(cut)
     page = out / "bias.html"
@@ -192,14 +194,47 @@ def demo_data(folder: Path) -> Log:
 # The models
 
 
-def compete(cut: Split) -> dict[str, Trained]:
-    """Train all models, and rank the same sample of the test part with each."""
+def compete(out: Path) -> dict[str, Trained]:
+    """Train all models and rank the same sample of the test part with each, as `unskew bench` does it."""
+    log = Log.open(out / "data")
+    suite = Suite(
+        name="demo",
+        title="What is liked next",
+        question="Who ranks best what people liked next, and who does where every item counts once?",
+        arms=arms(MODELS),
+    )
+    source = Source(name=str(log.metadata["source"]), data=log.fingerprint(), folder=str(out / "data"))
     found = {}
-    for shown, (name, settings) in MODELS.items():
-        model, seconds = timed(partial(create_model(name, settings).fit, cut))
-        figures = {test: figure(model.evaluate(cut, test=test, sample=RANKED)) for test in TESTS}
-        found[shown] = Trained(model, seconds, figures)
+    for shown, (line, model) in benched(suite, out, (source,)).items():
+        tests = {test: line["tests"][f"{test}, full"] for test in TESTS}
+        figures = {test: Figure(each["metrics"][METRIC], *each["interval"]) for test, each in tests.items()}
+        found[shown] = Trained(model, line["cost"]["cpu_s"], figures)
     return found
+
+
+def arms(models: dict[str, tuple[str, dict[str, Any]]]) -> tuple[Arm, ...]:
+    """The models as rows of a table."""
+    return tuple(Arm(name=shown, model=name, settings=given) for shown, (name, given) in models.items())
+
+
+def benched(
+    suite: Suite, out: Path, sources: Sequence[Source] = ()
+) -> dict[str, tuple[dict[str, Any], Model]]:
+    """Run a suite with one seed. Returns for each arm what its cell found, and its model."""
+    bench = Bench(suites=(suite,), sources=sources, seeds=1, sample=RANKED, keep_runs=True)
+    failed = bench.run(out / BENCH, command="unskew demo").failed
+    if failed:
+        raise UnskewError(f"a model of the demo failed: {next(iter(failed.values()))}")
+    results = Results.open(out / BENCH)
+    keys = {place["arm"]: place["key"] for place in results.asked["places"] if place["suite"] == suite.name}
+    return {arm: (results.cells[key], load(out / BENCH / "runs" / key)) for arm, key in keys.items()}
+
+
+def report(out: Path) -> Path:
+    """Write the report of everything that was trained."""
+    page = out / "report.html"
+    page.write_text(report_page(Results.open(out / BENCH), "unskew demo"), encoding="utf-8")
+    return page
 
 
 def figure(found: Evaluation) -> Figure:
@@ -285,52 +320,25 @@ def item_of(log: Log, code: int) -> Item:
 # The world whose truth is known
 
 
-@dataclass(frozen=True, eq=False)
-class Turned:
-    """A trained model at a dial, as something that scores a catalogue."""
-
-    network: Recommender
-    dial: float
-
-    @property
-    def history(self) -> int:
-        """How many past items of a user it reads."""
-        return self.network.history
-
-    def catalog(self, log: Log, first: int, last: int) -> "TurnedCatalog":
-        """The catalogue of the model, whose scores are turned."""
-        return TurnedCatalog(self, self.network.catalog(log, first, last))
-
-
-@dataclass(frozen=True, eq=False)
-class TurnedCatalog:
-    """The scores of all items at a dial."""
-
-    scorer: Turned
-    catalog: Catalog
-
-    def scores(self, context: Batch) -> Tensor:
-        """The scores of every item in each context."""
-        return scores_at(self.scorer.network, self.catalog, context, (self.scorer.dial,))[0]
-
-
-def with_known_truth() -> Known:
+def with_known_truth(out: Path) -> Known:
     """Train some models in a small world and compare what they rank first with what people truly like there.
-
     All weights are chosen by what validation visits showed and what of it was clicked: ordinary clicks are as
     skewed as those that the models are trained on.
     """
     world = simulate(**asdict(WORLD))
     cut = split(world.log)
+    suite = Suite(
+        name="world",
+        title="A world whose truth is known",
+        question="Who comes nearest to what people truly like?",
+        worlds={"simulated world": WORLD},
+        arms=arms(WORLD_MODELS),
+    )
     found: dict[str, Evaluation] = {}
-    for shown, (name, settings) in WORLD_MODELS.items():
-        model = create_model(name, settings).fit(cut).chosen_by("shown")
-        if name == "pulse":
-            assert model.network is not None
-            network = model.network.eval()
-            found |= {
-                turned: truth(Turned(network, dial), world, cut, VISITS) for turned, dial in DIALLED.items()
-            }
+    for shown, (_, model) in benched(suite, out).items():
+        model.chosen_by("shown")
+        if model.name == "pulse":
+            found |= {turned: truth(model, world, cut, VISITS, dial=dial) for turned, dial in DIALLED.items()}
         else:
             found[shown] = truth(model, world, cut, VISITS)
     figures = {name: figure(each) for name, each in found.items()}
@@ -342,8 +350,7 @@ def with_known_truth() -> Known:
 
 
 def sentence(figures: dict[str, Figure], differences: dict[str, Comparison]) -> str:
-    """What came out, in one sentence that follows the figures: a difference counts as one if its 95 %
-    interval leaves out zero."""
+    """What came out: a difference counts as one if its 95 % interval leaves out zero."""
     verbs = {
         name: "helped" if found.low > 0 else "harmed" if found.high < 0 else "made no clear difference to"
         for name, found in differences.items()
@@ -358,9 +365,6 @@ def sentence(figures: dict[str, Figure], differences: dict[str, Comparison]) -> 
         f"{first} against what people truly like, taking out the pull of popularity {' and '.join(said)}; "
         f"nearest of all came {best}."
     )
-
-
-# What is left behind
 
 
 def as_document(

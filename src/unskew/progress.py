@@ -22,8 +22,8 @@ _console: ContextVar[Console | None] = ContextVar("console", default=None)
 
 
 @contextmanager
-def shown_on(console: Console) -> Iterator[None]:
-    """Show the progress of all jobs inside this context on a console."""
+def shown_on(console: Console | None) -> Iterator[None]:
+    """Show the progress of all jobs inside this context on a console; with None, nowhere."""
     token = _console.set(console)
     try:
         yield

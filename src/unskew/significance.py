@@ -1,15 +1,21 @@
 """Is one model better than another, or is the difference due to chance?
 
 There are two sources of chance: the seed with which a model was trained, and the users who happen to be in
-the log. The bootstrap draws both with replacement: the users, the same for both models, and the seeds,
+the log. The bootstrap draws both with replacement: the users, the same for all models, and the seeds,
 separately for each model. The mean of n resampled seeds varies less than the mean of n new ones, by a factor
 of (n - 1) / n in variance, and is corrected for that. With a single seed, the effect of the seed is unknown.
-Then the interval is over users only, says so, and comes without a p-value.
+Then the interval is over users only, says so, and the bootstrap gives no p-value.
+
+The paired t-test over units, which papers report, is always given. It takes the means over seeds for granted
+and all units for independent, though rows of one user are alike. So it answers a smaller question: whether
+these very networks differ on such rows, and not whether the models do. With a single seed it is the only
+p-value there is, and whoever shows it says what it ignores.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +24,7 @@ from unskew.errors import BadInput
 from unskew.evaluate import Evaluation
 
 Floats = NDArray[np.float64]
+Name = TypeVar("Name", bound=Hashable)
 
 DRAWS = 2000
 
@@ -32,8 +39,7 @@ class Comparison:
     high: float
     seeds: tuple[int, int]  # how many seeds each of the two models has
     p_bootstrap: float | None  # over seeds and users; None if one of the models has a single seed
-    # The paired t-test of the paper, over units, of means over seeds. It ignores chance due to the seeds.
-    p_t: float | None
+    p_t: float  # the paired t-test over units, of means over seeds; it ignores chance due to the seeds
 
     @property
     def interval_over(self) -> str:
@@ -55,20 +61,27 @@ def compare(
     seed: the seed of these draws.
     """
     ones, others = ([found] if isinstance(found, Evaluation) else list(found) for found in (one, other))
-    _check_comparable([*ones, *others], metric)
-    first, second = (np.stack([found.values[metric] for found in group]) for group in (ones, others))
-    weights = ones[0].weights
-    means_of_first = _means(first, weights, ones[0].user, draws, seed, 1)
-    drawn = means_of_first - _means(second, weights, ones[0].user, draws, seed, 2)
+    check_comparable([*ones, *others], metric)
+    first, second = drawn_means([ones, others], metric, draws, seed)
+    return comparison_of(ones, others, metric, first - second)
+
+
+def comparison_of(
+    ones: Sequence[Evaluation], others: Sequence[Evaluation], metric: str, drawn: Floats
+) -> Comparison:
+    """The comparison of two models whose differences the bootstrap has drawn already."""
+    seeds, weights = (len(ones), len(others)), ones[0].weights
     low, high = np.quantile(drawn, [0.025, 0.975])
-    difference = first.mean(0) - second.mean(0)
-    seeds = len(first), len(second)
-    p_bootstrap = p_t = None
+    first, second = (np.mean([found.values[metric] for found in group], axis=0) for group in (ones, others))
+    difference = first - second
+    p_bootstrap = None
     if min(seeds) > 1:
         tail = min((drawn <= 0).mean(), (drawn >= 0).mean())
-        p_bootstrap, p_t = min(1.0, 2 * float(tail + 1 / draws)), paired_t(difference)
+        p_bootstrap = min(1.0, 2 * float(tail + 1 / len(drawn)))
     mean = float((difference * weights).sum() / weights.sum())
-    return Comparison(metric, mean, float(low), float(high), seeds, p_bootstrap, p_t)
+    return Comparison(
+        metric, mean, float(low), float(high), seeds, p_bootstrap, paired_t(difference, weights)
+    )
 
 
 def interval(
@@ -76,33 +89,55 @@ def interval(
 ) -> tuple[float, float]:
     """The 95 % bootstrap interval of a mean: over users and, if there are several evaluations, over seeds."""
     group = [found] if isinstance(found, Evaluation) else list(found)
-    _check_comparable(group, metric)
-    values = np.stack([each.values[metric] for each in group])
-    low, high = np.quantile(_means(values, group[0].weights, group[0].user, draws, seed, 1), [0.025, 0.975])
+    check_comparable(group, metric)
+    low, high = np.quantile(drawn_means([group], metric, draws, seed)[0], [0.025, 0.975])
     return float(low), float(high)
 
 
-def _check_comparable(group: list[Evaluation], metric: str) -> None:
-    """Refuse evaluations that differ in anything but the model and its seed."""
-    first = group[0]
-    for each in group:
-        if metric not in each.values:
-            raise BadInput(f"no metric {metric!r}; there are {', '.join(each.values)}")
-        if (first.protocol, first.test) != (each.protocol, each.test):
-            raise BadInput(
-                f"{first.protocol} on {first.test} cannot be compared with {each.protocol} on {each.test}"
-            )
-        if first.about.get("repeats") != each.about.get("repeats"):
-            raise BadInput(
-                f"repeats {first.about.get('repeats')} cannot be compared with repeats "
-                f"{each.about.get('repeats')}"
-            )
-        if first.about.get("data") != each.about.get("data"):
-            raise BadInput("the evaluations are not of the same data")
-        same_users = np.array_equal(first.user, each.user)
-        same_weights = np.array_equal(first.weights, each.weights)
-        if not same_users or not _same_rows(first, each) or not same_weights:
-            raise BadInput("the evaluations are not of the same rows")
+def check_comparable(
+    group: Sequence[Evaluation], metric: str | None = None, names: Sequence[str] | None = None
+) -> None:
+    """Refuse evaluations that differ in anything but the model and its seed.
+
+    metric: refuse evaluations without this one, too.
+    names: what an error calls each evaluation; by default its model.
+    """
+    called = names or [_called(found, number) for number, found in enumerate(group, 1)]
+    for name, each in zip(called, group, strict=True):
+        if metric is not None and metric not in each.values:
+            raise BadInput(f"{name}: no metric {metric!r}; there are {', '.join(each.values)}")
+        different = unlike(group[0], each)
+        if different:
+            raise BadInput(f"{called[0]} and {name} cannot be compared: {different}")
+
+
+def _called(found: Evaluation, number: int) -> str:
+    model, seed = found.about.get("model"), found.about.get("training_seed")
+    known = "" if model is None else f" ({model})" if seed is None else f" ({model}, seed {seed})"
+    return f"evaluation {number}{known}"
+
+
+def unlike(one: Evaluation, other: Evaluation) -> str:
+    """In what two evaluations differ besides the model and its seed; empty if they can be compared."""
+    both = one.about, other.about
+    if one.protocol != other.protocol:
+        return f"protocol {one.protocol} is not protocol {other.protocol}"
+    if one.test != other.test:
+        return f"the {one.test} test is not the {other.test} test"
+    data, repeats, seeds = ([about.get(name) for about in both] for name in ("data", "repeats", "seed"))
+    if data[0] != data[1]:
+        return "they are not of the same data"
+    if repeats[0] != repeats[1]:
+        return f"repeats are {repeats[0]} in one and {repeats[1]} in the other"
+    if one.protocol != "full" and seeds[0] != seeds[1]:
+        return f"their candidates were drawn with seed {seeds[0]} and with seed {seeds[1]}"
+    if len(one.user) != len(other.user):
+        return f"they are not of the same rows: {len(one.user):,} units and {len(other.user):,} units"
+    if not np.array_equal(one.user, other.user) or not _same_rows(one, other):
+        return f"they are not of the same rows, though both have {len(one.user):,} units"
+    if not np.array_equal(one.weights, other.weights):
+        return "they are not of the same rows: the weights differ"
+    return ""
 
 
 def _same_rows(one: Evaluation, other: Evaluation) -> bool:
@@ -111,38 +146,50 @@ def _same_rows(one: Evaluation, other: Evaluation) -> bool:
     return np.array_equal(one.rows, other.rows)
 
 
-def _means(
-    values_SU: Floats, weights_U: Floats, user_U: NDArray[np.int64], draws: int, seed: int, stream: int
-) -> Floats:
-    """The weighted mean of each draw of users and seeds.
+def drawn_means(groups: Sequence[Sequence[Evaluation]], metric: str, draws: int, seed: int) -> Floats:
+    """The weighted mean of each model (row) in each draw of users and seeds (column).
 
-    The drawn users depend on `seed` only, so two models are compared on the same users. The drawn seeds also
-    depend on `stream`, which differs between the models.
+    groups: of each model its evaluations, one for each seed; all of the same units (`check_comparable`).
+
+    In a draw all models have the same users, so that their differences are paired. The seeds are drawn for
+    each model on its own.
     """
-    users, of = np.unique(user_U, return_inverse=True)
+    weights_U = groups[0][0].weights
+    users, of = np.unique(groups[0][0].user, return_inverse=True)
     size = np.bincount(of, weights_U)
-    sums_SU = np.stack([np.bincount(of, values * weights_U) for values in values_SU])
-    of_users, of_seeds = np.random.default_rng([seed, 17]), np.random.default_rng([seed, 17, stream])
-    seeds = len(values_SU)
-    widened = math.sqrt(seeds / (seeds - 1)) if seeds > 1 else 0.0
-    means = np.empty(draws)
+    sums = [
+        np.stack([np.bincount(of, found.values[metric] * weights_U) for found in group]) for group in groups
+    ]
+    of_users = np.random.default_rng([seed, 17])
+    of_seeds = [np.random.default_rng([seed, 17, stream]) for stream in range(1, len(groups) + 1)]
+    means = np.empty((len(groups), draws))
     for draw in range(draws):
         times = np.bincount(of_users.integers(0, len(users), len(users)), minlength=len(users))
-        mean_S = sums_SU @ times / float(size @ times)
-        chosen = of_seeds.integers(0, seeds, seeds)
-        means[draw] = mean_S.mean() + widened * (mean_S[chosen].mean() - mean_S.mean())
+        total = float(size @ times)
+        for model, (sums_SU, random) in enumerate(zip(sums, of_seeds, strict=True)):
+            seeds = len(sums_SU)
+            mean_S = sums_SU @ times / total
+            widened = math.sqrt(seeds / (seeds - 1)) if seeds > 1 else 0.0
+            chosen = random.integers(0, seeds, seeds)
+            means[model, draw] = mean_S.mean() + widened * (mean_S[chosen].mean() - mean_S.mean())
     return means
 
 
-def paired_t(difference: Floats) -> float:
-    """The two-sided p-value of Student's paired t-test."""
+def paired_t(difference: Floats, weights: Floats | None = None) -> float:
+    """The two-sided p-value of Student's paired t-test.
+
+    With weights it is of the weighted mean, whose variance is that of a ratio of two sums. Equal weights are
+    as good as none.
+    """
     size = len(difference)
     if size < 2:
         return 1.0  # a single unit says nothing
-    deviation = difference.std(ddof=1)
+    share = np.ones(size) if weights is None else weights / weights.mean()
+    mean = (share * difference).mean()
+    deviation = np.sqrt(((share * (difference - mean)) ** 2).sum() / (size - 1))
     if not deviation:
         return 1.0 if not difference.any() else 0.0
-    t = abs(difference.mean()) / (deviation / np.sqrt(size))
+    t = abs(mean) / (deviation / np.sqrt(size))
     # With x = sqrt(n) tan(angle), the density of T with n degrees of freedom becomes a power of the cosine.
     freedom = size - 1
     angle = math.atan(t / math.sqrt(freedom))
@@ -151,12 +198,13 @@ def paired_t(difference: Floats) -> float:
     return min(1.0, 2 * height * float(np.trapezoid(np.cos(angles) ** (freedom - 1), angles)))
 
 
-def holm(p_values: dict[str, float]) -> dict[str, float]:
+def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
     """Holm's correction for several tests.
 
     The k-th smallest of m p-values is multiplied by m - k + 1, and none may be smaller than the one before.
     """
-    adjusted, highest = {}, 0.0
+    adjusted: dict[Name, float] = {}
+    highest = 0.0
     for place, (name, p) in enumerate(sorted(p_values.items(), key=lambda pair: pair[1])):
         highest = max(highest, min(1.0, (len(p_values) - place) * p))
         adjusted[name] = highest

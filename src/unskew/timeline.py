@@ -3,12 +3,13 @@
 The usual test asks how good a model that was trained once is for the whole rest of the log. In production,
 models are trained again and again. Here each window is tested first and is known afterwards: histories,
 audiences and counts are always up to date, and with `refresh="each"` the model itself is trained again before
-each window, on everything before it.
+each window, on everything before it; with a time such as `refresh="1w"`, whenever so much time has passed.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,6 @@ from unskew.evaluate import Evaluation
 from unskew.progress import progress
 from unskew.significance import interval
 
-Refresh = Literal["never", "each"]
 MOST = 1000  # windows; more are most likely a mistake in the unit
 
 
@@ -40,7 +40,7 @@ class Rolling:
     """The evaluations of all windows."""
 
     windows: tuple[Window, ...]
-    refresh: Refresh
+    refresh: str
     clock: Clock
 
     def curve(self, metric: str = "ndcg@10") -> list[float]:
@@ -93,11 +93,12 @@ def rolling(
     model: Model,
     split: Split,
     window: str,
-    refresh: Refresh = "never",
+    refresh: str = "never",
     protocol: Protocol = "full",
     test: str | None = None,
     sample: int | None = None,
     seed: int = 0,
+    windows: int | None = None,
 ) -> Rolling:
     """Test a trained model on the test part of a split, window by window.
 
@@ -105,34 +106,49 @@ def rolling(
         of the log only give an order.
     refresh: `never` keeps the model as it is. `each` trains it again before each window but the first, from
         the start and with the same settings, on everything before the window; the newest of that is the
-        validation part, with the same share as in the split.
+        validation part, with the same share as in the split. A time such as `1w` does so before those windows
+        by which so much time has passed since the model was last trained.
     protocol, test, seed: as in `Model.evaluate`.
     sample: rank only so many positives of each window, drawn at random.
+    windows: roll over so many windows at the end of the log only; by default over the whole test part.
     """
-    if refresh not in ("never", "each"):
-        raise BadInput(f"refresh {refresh!r}: expected never or each")
     log = split.log
     length, last = log.clock.ticks_in(window), int(log.time.max()) + 1
-    starts = range(split.valid_end, last, length)
+    pause = _pause(log.clock, refresh, length)
+    starts: Sequence[int] = range(split.valid_end, last, length)
+    if windows is not None and windows < 1:
+        raise BadInput(f"windows {windows}: expected at least 1")
+    starts = starts if windows is None else starts[-windows:]
     if not starts:
         raise BadInput("the test part is empty: nothing to roll over")
     if len(starts) > MOST:
         raise BadInput(
             f"window {window}: {len(starts):,} windows; expected at most {MOST:,}; is the unit right?"
         )
-    found = []
+    found, cut = [], split
     with progress("windows", len(starts)) as job:
         for start in starts:
-            here, end = replace(split, valid_end=start), min(start + length, last)
-            if refresh == "each" and start > split.valid_end:
-                here = _everything_before(split, start)
-                model = Model(model.name, model.config, model.training).fit(here)
+            end = min(start + length, last)
+            if pause is not None and start - cut.valid_end >= pause:
+                cut = _everything_before(split, start)
+                model = Model(model.name, model.config, model.training).fit(cut)
+            here = replace(cut, valid_end=start)
             made: Evaluation | None = None
             with suppress(NothingToRank):
                 made = model.evaluate(here, protocol, test, sample, seed, until=end)
             found.append(Window(start, end, here.train_end, made))
             job.advance(note=f"until {log.clock.date(end)}")
     return Rolling(tuple(found), refresh, log.clock)
+
+
+def _pause(clock: Clock, refresh: str, length: int) -> int | None:
+    """After how many ticks a model is trained again; None is never."""
+    if refresh in ("never", "each"):
+        return length if refresh == "each" else None
+    try:
+        return clock.ticks_in(refresh)
+    except BadInput as error:
+        raise BadInput(f"refresh {refresh!r}: expected never, each, or a time such as 1w ({error})") from None
 
 
 def _everything_before(split: Split, time: int) -> Split:

@@ -15,15 +15,19 @@ from typing import Any
 import duckdb
 import tyro
 
+from unskew.cli.bench import Bench
+from unskew.cli.compare import Compare
 from unskew.cli.data import Audit, Inspect, Prepare, Simulate
 from unskew.cli.demo import Demo
 from unskew.cli.hints import check_flags, check_words, one_line
-from unskew.cli.measure import Compare, Evaluate
+from unskew.cli.measure import Evaluate
 from unskew.cli.propensity import Propensity
+from unskew.cli.report import Report
 from unskew.cli.runs import Models, Recommend
 from unskew.cli.shared import joined_help, messages
 from unskew.cli.train import Train, train_of
 from unskew.cli.truth import Truth, simulate_of
+from unskew.cli.tune import Tune, tune_of
 from unskew.errors import BadInput, UnskewError
 from unskew.progress import shown_on
 
@@ -33,11 +37,14 @@ VERBS: dict[str, Callable[..., Any]] = {
     "audit": Audit,
     "simulate": Simulate,
     "train": Train,
+    "tune": Tune,
     "evaluate": Evaluate,
     "compare": Compare,
     "truth": Truth,
     "recommend": Recommend,
     "propensity": Propensity,
+    "bench": Bench,
+    "report": Report,
     "models": Models,
     "demo": Demo,
 }
@@ -54,6 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
         check_words(arguments, VERBS)
         verbs = VERBS | ({"train": train_of(arguments)} if arguments[:1] == ["train"] else {})
         verbs |= {"simulate": simulate_of(arguments)} if arguments[:1] == ["simulate"] else {}
+        verbs |= {"tune": tune_of(arguments)} if arguments[:1] == ["tune"] else {}
         for kind in verbs.values():
             joined_help(kind)
         if arguments and arguments[0] in verbs:

@@ -46,7 +46,7 @@ class Demo(Verb):
         self.tell(f"Leak audit: {checked:,} values checked, no leak.")
 
         self.tell(Rule("2. Who ranks best what people liked next?", align="left"))
-        models, seconds["models"] = demo.timed(lambda: demo.compete(seen.split))
+        models, seconds["models"] = demo.timed(lambda: demo.compete(self.out))
         self.tell(models_table(models, demo.RANKED))
 
         self.tell(Rule("3. What would somebody get?", align="left"))
@@ -55,17 +55,23 @@ class Demo(Verb):
         self.tell(person_table(person, demo.AT_LEAST, seen.split.repeats))
 
         self.tell(Rule("4. And in a world whose truth is known?", align="left"))
-        known, seconds["world"] = demo.timed(demo.with_known_truth)
+        known, seconds["world"] = demo.timed(lambda: demo.with_known_truth(self.out))
         self.tell(known_table(known, demo.WORLD.users, demo.WORLD.items))
 
         document = demo.as_document(models, person, known, seconds)
-        results = demo.write(self.out, document)
+        results, report = demo.write(self.out, document), demo.report(self.out)
         self.tell(Rule("Next", align="left"))
         console = messages if self.json else output
-        console.print(f"The page about the log: {seen.page}\nAll figures: {results}", soft_wrap=True)
+        pages = f"The page about the log: {seen.page}\nThe report of all models: {report}"
+        console.print(f"{pages}\nAll figures: {results}", soft_wrap=True)
         self.tell("With a log of your own:\n")
         self.tell(NEXT)
-        self.show(seen.inspection.as_dict() | {"page": str(seen.page), "leak_free": True} | document)
+        self.show(
+            seen.inspection.as_dict()
+            | {"page": str(seen.page), "leak_free": True}
+            | document
+            | {"report": str(report)}
+        )
 
     def tell(self, what: RenderableType) -> None:
         """Print something for people to read: beside the JSON document, on standard error."""

@@ -1,6 +1,6 @@
-"""The verbs of measuring: evaluate, along the time line too, and compare."""
+"""The verb evaluate, along the time line, too."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -45,8 +45,11 @@ class Evaluate(Verb):
     """Also write every ranked row with its values as a Parquet file, for `unskew compare`."""
     rolling: Annotated[str | None, tyro.conf.arg(metavar="WINDOW")] = None
     """Evaluate window by window along the time line instead: a duration such as 7d, 12h or 1w."""
-    refresh: Literal["never", "each"] = "never"
-    """With --rolling: train the model again before each window, or never."""
+    refresh: str = "never"
+    """With --rolling: train the model again before each window (`each`), whenever so much time has passed
+    (such as 1w), or `never`."""
+    windows: int | None = None
+    """With --rolling: evaluate only so many windows, at the end of the log."""
 
     def run(self) -> None:
         from unskew.api import load
@@ -56,8 +59,8 @@ class Evaluate(Verb):
         trained, cut = load(self.folder), split_of_run(self.folder, self.data)
         if self.rolling is not None:
             return self._roll(trained, cut)
-        if self.refresh != "never":
-            raise BadInput("--refresh goes with --rolling WINDOW")
+        if self.refresh != "never" or self.windows is not None:
+            raise BadInput("--refresh and --windows go with --rolling WINDOW")
         found = trained.evaluate(
             cut, self.protocol, self.test, self.sample, self.seed, self.cutoffs, self.choose_by
         )
@@ -106,9 +109,8 @@ class Evaluate(Verb):
         if self.save is not None or self.choose_by is not None:
             raise BadInput("--save and --choose-by do not go with --rolling")
         assert self.rolling is not None
-        found = rolling(
-            trained, cut, self.rolling, self.refresh, self.protocol, self.test, self.sample, self.seed
-        )
+        asked = self.rolling, self.refresh, self.protocol, self.test, self.sample, self.seed, self.windows
+        found = rolling(trained, cut, *asked)
         metrics = [f"{name}@10" for name in ("ndcg", "hr", "mrr")]
         document = found.as_dict()
         rows = [
@@ -130,74 +132,3 @@ class Evaluate(Verb):
             plain({"run": str(self.folder), **document, "metrics": mean}),
             table(title, ("from", "units", *metrics), rows),
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Compare(Verb):
-    """Compare saved evaluations of the same rows. Files of one model with different seeds count together; the
-    first model is compared with each of the others."""
-
-    files: Positional[
-        Annotated[
-            tuple[Path, ...], tyro.conf.arg(metavar="FILE", help="Files that `unskew evaluate --save` made.")
-        ]
-    ]
-    metric: str = "ndcg@10"
-    """Which metric."""
-
-    def run(self) -> None:
-        from unskew.evaluate import Evaluation
-        from unskew.significance import compare, holm, interval
-
-        groups: dict[str, list[Evaluation]] = {}
-        for file in self.files:
-            found = Evaluation.load(file)
-            groups.setdefault(found.about.get("settings", str(file)), []).append(found)
-        models = list(groups.values())
-        if len(models) < 2:
-            raise BadInput(
-                "expected files of at least two models; files that differ in the seed only are one model"
-            )
-        names = [
-            _numbered(group[0].about.get("model", "?"), number) for number, group in enumerate(models, 1)
-        ]
-        compared = {
-            name: compare(models[0], group, self.metric)
-            for name, group in zip(names[1:], models[1:], strict=True)
-        }
-        adjusted = holm(
-            {name: each.p_bootstrap for name, each in compared.items() if each.p_bootstrap is not None}
-        )
-        means = {name: interval(group, self.metric) for name, group in zip(names, models, strict=True)}
-        document = {
-            "metric": self.metric,
-            "models": {
-                name: {
-                    "mean": sum(each.mean(self.metric) for each in group) / len(group),
-                    "interval": means[name],
-                    "seeds": len(group),
-                }
-                for name, group in zip(names, models, strict=True)
-            },
-            "comparisons": {
-                name: asdict(each) | {"interval_over": each.interval_over, "p_holm": adjusted.get(name)}
-                for name, each in compared.items()
-            },
-        }
-        rows = [
-            (
-                f"{names[0]} - {name}",
-                f"{each.difference:+.4f}",
-                f"{each.low:+.4f} - {each.high:+.4f}",
-                each.interval_over,
-                "one seed: none"
-                if each.p_bootstrap is None
-                else f"{each.p_bootstrap:.3f} (Holm {adjusted[name]:.3f})",
-            )
-            for name, each in compared.items()
-        ]
-        self.show(plain(document), table("", (self.metric, "difference", "95 % interval", "over", "p"), rows))
-
-
-def _numbered(name: str, number: int) -> str:
-    return f"{name} ({number})"

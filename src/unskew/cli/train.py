@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import tyro
 from rich.console import RenderableType
@@ -18,6 +18,8 @@ from unskew.errors import BadInput
 
 if TYPE_CHECKING:
     from unskew.api import Model
+
+V = TypeVar("V", bound=Verb)
 
 DEFAULT = "pulse"
 WEIGHED = 5000  # training events whose weights are looked at after training
@@ -47,6 +49,8 @@ class Train(Verb):
     """A named set of settings to start from, or several between commas: `paper` has the values of the model's
     paper where the defaults differ, `without-ips` and others are ablations (`unskew models` lists them).
     Flags go before presets."""
+    config: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Model, settings and split as `unskew tune` wrote them. Flags go before the file."""
     resume: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
     """Go on with this run. It needs no other flag; with a larger --rounds (and --patience) rounds are
     added."""
@@ -60,7 +64,7 @@ class Train(Verb):
     # Flags of the model that is named, and of its training: see `train_of`. A refitted run has them already.
     splitting: Suppress[Any] = None
     training: Suppress[Any] = None
-    config: Suppress[Any] = None
+    settings: Suppress[Any] = None
 
     def run(self) -> None:
         import torch
@@ -80,8 +84,11 @@ class Train(Verb):
             raise BadInput(
                 "expected --out RUN, the folder of the new run (or --resume RUN to go on with one)"
             )
-        if self.preset is not None and (self.resume is not None or self.refit is not None):
-            raise BadInput("--preset is for new runs; this one has its settings already")
+        for flag, value in (("--preset", self.preset), ("--config", self.config)):
+            if value is not None and (self.resume is not None or self.refit is not None):
+                raise BadInput(f"{flag} is for new runs; this one has its settings already")
+        if self.preset is not None and self.config is not None:
+            raise BadInput(f"{self.config} has all settings: leave --preset away")
         try:
             trained, cut = self._refit(folder) if self.refit is not None else self._train(folder)
         except KeyboardInterrupt:
@@ -113,7 +120,7 @@ class Train(Verb):
                 "over what another run chose)",
                 soft_wrap=True,
             )
-        made = Model(self.model, self.config, self.training)
+        made = Model(self.model, self.settings, self.training)
         made.fit(cut, folder, self.resume is not None, self._on_record(), chosen=chosen)
         if self.resume is not None and len(made.records) == before:
             messages.print("this run has ended, so nothing was done; --rounds (and --patience) add to it")
@@ -221,7 +228,21 @@ def model_of(arguments: list[str]) -> str:
         from unskew.run import read_config
 
         return str(read_config(Path(run))["model"])
-    return flag_of(arguments, "--model") or DEFAULT
+    said, file = flag_of(arguments, "--model"), _file_of(arguments)
+    if file is None:
+        return said or DEFAULT
+    from unskew.study import read_best
+
+    name = read_best(file)[0].name
+    if said not in (None, name):
+        raise BadInput(f"{file}: these are settings of {name}, not of {said}; leave --model away")
+    return name
+
+
+def _file_of(arguments: list[str]) -> Path | None:
+    """The file of settings that a command line names."""
+    file = flag_of(arguments, "--config")
+    return None if file is None or file.startswith("-") else Path(file)
 
 
 def train_of(arguments: list[str]) -> type[Train]:
@@ -231,36 +252,54 @@ def train_of(arguments: list[str]) -> type[Train]:
 
     if flag_of(arguments, "--refit") is not None:
         return Train
-    name, run = model_of(arguments), flag_of(arguments, "--resume")
-    kind = model_named(name)
-    names = names_of(kind.Config)
-    everything = [*names, *names_of(Training), *names_of(Splitting), *(f.name for f in fields(Train))]
-    for setting in names:
-        if everything.count(setting) > 1:
-            raise BadInput(
-                f"{name}: {setting!r} is a setting of two of its parts, and a flag can mean only one; train "
-                "it from Python"
-            )
-    defaults: dict[str, Any] = {"config": kind.Config(), "training": Training(**kind.recipe)}
-    defaults |= {"splitting": Splitting(), "model": name}
+    name, run, file = model_of(arguments), flag_of(arguments, "--resume"), _file_of(arguments)
+    defaults = defaults_of(name, flag_of(arguments, "--preset")) | {"model": name}
     if run is not None and not run.startswith("-"):
         from unskew.memory import splitting_of
         from unskew.run import read_config
 
         stored = read_config(Path(run))
-        defaults |= {"config": rebuilt(kind.Config, stored["config"]), "model": stored["model"]}
-        defaults |= {"training": Training(**stored["training"]), "splitting": splitting_of(stored)}
-    elif flag_of(arguments, "--preset") is not None:
-        from unskew.create import create_model
+        config = rebuilt(model_named(name).Config, stored["config"])
+        defaults |= {"settings": config, "training": Training(**stored["training"])}
+        defaults |= {"splitting": splitting_of(stored)}
+    elif file is not None:
+        from unskew.study import read_best
 
-        made = create_model(name, preset=flag_of(arguments, "--preset"))
-        defaults |= {"config": made.config, "training": made.training}
+        made, splitting = read_best(file)
+        defaults |= {"settings": made.config, "training": made.training, "splitting": splitting}
+    return with_flags(Train, name, defaults)
+
+
+def defaults_of(name: str, preset: str | None) -> dict[str, Any]:
+    """The parts of a verb that trains a model, as they are unless flags say otherwise."""
+    from unskew.create import create_model
+
+    made = create_model(name, preset=preset)
+    return {"settings": made.config, "training": made.training, "splitting": Splitting()}
+
+
+def with_flags(verb: type[V], name: str, defaults: dict[str, Any]) -> type[V]:
+    """A verb with the flags of a model, of its training and of the split, and with these defaults."""
+    from unskew.models.base import Training, model_named
+
+    kind = model_named(name)
+    names = names_of(kind.Config)
+    everything = [*names, *names_of(Training), *names_of(Splitting), *(f.name for f in fields(verb))]
+    for setting in names:
+        if everything.count(setting) > 1:
+            raise BadInput(
+                f"{name}: {setting!r} is a setting of two of its parts, and a flag can mean only one; "
+                f"{verb.__name__.lower()} it from Python"
+            )
     flags: Any = OmitArgPrefixes
-    types = {"config": flags[kind.Config], "training": flags[Training], "model": str}
-    types |= {"splitting": flags[Splitting]}
+    hidden: Any = Suppress
+    types = {"settings": flags[kind.Config], "training": flags[Training], "splitting": flags[Splitting]}
+    types |= {"model": str, "given": hidden[Any]}
     parts = [(part, types[part], field(default_factory=partial(_same, of))) for part, of in defaults.items()]
-    documented = {"__doc__": Train.__doc__}
-    return make_dataclass("Train", parts, bases=(Train,), frozen=True, kw_only=True, namespace=documented)
+    documented = {"__doc__": verb.__doc__}
+    return make_dataclass(
+        verb.__name__, parts, bases=(verb,), frozen=True, kw_only=True, namespace=documented
+    )
 
 
 def _same(value: Any) -> Any:

@@ -4,6 +4,7 @@ The caller names them, or they are guessed from their usual names. The answer is
 for each role the SQL that gives its value.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from unskew.data.engines import Scan, identifier
+from unskew.data.engines import Scan, identifier, literal
 from unskew.data.log import FEATURE, MARK, TESTS
 from unskew.errors import BadInput
 
@@ -71,8 +72,9 @@ class Reading:
     """Name of the column with the visit or impression: rows of a user with the same value were shown
     together. Without it, rows of a user with the same time count as shown together."""
     tests: str | None = None
-    """Names of columns, separated by commas. Each is 1 where a row belongs to the test of that name, which
-    `--test NAME` then asks for."""
+    """Named tests, separated by commas, which `--test NAME` then asks for. Each is the name of a column that
+    is 1 where a row belongs to the test, or NAME=COLUMN:VALUE, which takes the rows where a column has that
+    value, as in published=split:test."""
     title: str | None = None
     """Name of the column with the item's title."""
     item_features: str | None = None
@@ -188,11 +190,24 @@ def _column(scan: Scan, name: str, place: int) -> Column:
 def _marks(scan: Scan, reading: Reading, name: str) -> dict[str, Column]:
     """The columns of named tests: those that the caller lists, and those of an earlier log."""
     found = {}
-    for test, column in _named(scan, reading.tests, MARK).items():
+    for listed, column in _named(scan, reading.tests, MARK).items():
+        test, where, value = _condition(scan, listed, column)
         if test in (*TESTS, "resampled"):
-            raise BadInput(f"{name}: a test {test!r} is there already; rename the column")
-        found[f"{MARK}{test}"] = _column(scan, name, _place(scan, name, column, "a test"))
+            raise BadInput(f"{name}: a test {test!r} is there already; give it another name")
+        marked = _column(scan, name, _place(scan, name, where, "a test"))
+        if value is not None:
+            same = f"trim(CAST({marked.sql} AS STRING)) = {literal(value)}"
+            marked = replace(marked, sql=f"CASE WHEN {same} THEN 1 ELSE 0 END", kind="int")
+        found[f"{MARK}{test}"] = marked
     return found
+
+
+def _condition(scan: Scan, test: str, column: str) -> tuple[str, str, str | None]:
+    """The name of a test, its column, and the value of the column in its rows; None if it is 1 there."""
+    parts = re.fullmatch(r"([^=:]+)=([^:]+):(.+)", column)
+    if column in scan.names or parts is None:
+        return test, column, None
+    return parts[1].strip(), parts[2].strip(), parts[3].strip()
 
 
 def _features(scan: Scan, reading: Reading, name: str) -> dict[str, dict[str, Column]]:

@@ -114,6 +114,7 @@ class DuckDB(Engine):
             self.connection = duckdb.connect(config=settings)
         except duckdb.Error as error:
             raise BadInput(f"memory {memory!r}: {_first_line(error)}") from None
+        self.connection.execute("SET enable_progress_bar = false")  # ours says more, and knows where to
         self.connection.execute(DUCKDB_MACROS)
 
     def scan(self, scan: Scan) -> str:

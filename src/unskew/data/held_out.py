@@ -74,7 +74,7 @@ def available_tests(split: Split, part: Part = "test") -> tuple[str, ...]:
         found.append("randomised")
     if log.propensity is not None:
         found.append("weighted")
-    return (*found, "authors", *log.marks)
+    return (*found, "authors", *(name for name, mark in log.marks.items() if mark[rows].any()))
 
 
 def criteria_of(split: Split) -> tuple[Criterion, ...]:

@@ -239,6 +239,24 @@ class Log:
             np.arange(lengths.sum()) + np.repeat(start - np.cumsum(lengths) + lengths, lengths)
         ]
 
+    def named_borders(self, names: str) -> tuple[int, int]:
+        """The times of the first rows that two named tests mark, `VALID,TEST`: where the validation and the
+        test part of a split begin."""
+        wanted = [name.strip() for name in names.split(",")]
+        if len(wanted) != 2:
+            raise BadInput(f"borders {names!r}: expected two named tests between a comma, VALID,TEST")
+        firsts = []
+        for name in wanted:
+            if name not in self.marks or not self.marks[name].any():
+                there = ", ".join(self.marks) or "none; `prepare --tests` makes them"
+                raise BadInput(f"borders {names!r}: no row is marked as {name!r}; named tests are {there}")
+            firsts.append(int(self.time[self.marks[name] == 1].min()))
+        if firsts[0] > firsts[1]:
+            raise BadInput(
+                f"borders {names!r}: {wanted[0]!r} begins after {wanted[1]!r}; expected VALID,TEST"
+            )
+        return firsts[0], firsts[1]
+
     def fingerprint(self) -> str:
         """A hash of all rows, ids and features: logs with the same hash have the same content."""
         digest = hashlib.blake2b(digest_size=16)

@@ -42,6 +42,9 @@ class Preparation(Reading):
     """Users and items with fewer positives in the training part are unknown to every model: they share one
     learned vector. No row is removed. The number is stored with the data as the default of `split` and
     `train`, which know the training part."""
+    borders: str | None = None
+    """Two of the named tests (`--tests`) between a comma, VALID,TEST, with whose first rows the validation
+    part and the test part begin. It is stored with the data as the default of `split` and `train`."""
     k_core: int = 1
     """Remove users and items with fewer interactions than this, again and again until none is left. Such a
     filter over the whole log looks into the future, because whatever stays is certain to come again. Use it
@@ -95,7 +98,9 @@ def prepare(source: Any, out: str | os.PathLike[str], settings: Preparation) -> 
     target = Path(out).expanduser().resolve()
     found = recognise(source, settings)
     with new_folder(target) as folder, _engine(settings, folder) as engine, progress("prepare") as job:
-        _run(engine, check(engine, found, settings), found, settings, on_disk(folder), folder, job)
+        made = _run(engine, check(engine, found, settings), found, settings, on_disk(folder), folder, job)
+        if settings.borders is not None:
+            made.named_borders(settings.borders)
     return Log.open(target)
 
 

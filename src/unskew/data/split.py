@@ -33,6 +33,10 @@ class Splitting:
     """Whether an item that a user has had before can be recommended to the user again. `keep`: it can, in
     training, evaluation and recommendation alike. `hide`: it cannot, and positives that repeat one are left
     out and counted. `auto`: `keep` if at least 1 % of the training positives repeat an item."""
+    borders: str | None = None
+    """Two named tests of the log between a comma, VALID,TEST: the validation part begins with the first row
+    that VALID marks, and the test part with the first one that TEST marks, whatever the shares are. The
+    default is what `prepare` was told, or else the shares decide."""
     min_count: int | None = None
     """Users and items with fewer positives than this in the training part are unknown to every model: they
     share one learned vector. No row is removed. The default is what `prepare` was told, or else 1."""
@@ -161,8 +165,11 @@ def split(log: Log, settings: Splitting) -> Split:
     shares = np.asarray(settings.shares, float)
     if len(shares) != 3 or (shares < 0).any() or not shares.sum() > 0 or shares[0] == 0:
         raise BadInput(f"shares {settings.shares}: expected three of at least 0, the first above 0")
-    train_end, valid_end = borders(log.time, shares / shares.sum())
-    return split_at(log, settings, train_end, valid_end)
+    prepared = log.metadata.get("settings", {}).get("borders")
+    wanted = prepared if settings.borders is None else settings.borders
+    if wanted:
+        return split_at(log, settings, *log.named_borders(wanted))
+    return split_at(log, settings, *borders(log.time, shares / shares.sum()))
 
 
 def split_at(log: Log, settings: Splitting, train_end: int, valid_end: int) -> Split:

@@ -7,14 +7,14 @@ and `NextItem` are bases for the two most common kinds.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from unskew.catalog import Catalog, DotCatalog, PlainCatalog
-from unskew.config import AtLeast0, AtLeast1, NotNegative, Positive, did_you_mean, register
+from unskew.config import AtLeast0, AtLeast1, NotNegative, Positive, Search, did_you_mean, register
 from unskew.data.batch import Batch, Offset, SequenceBatch
 from unskew.data.held_out import Criterion
 from unskew.data.log import Log
@@ -126,14 +126,14 @@ class Training:
     ranked."""
     patience: AtLeast0 = 5
     """Training stops after this many rounds without a better validation metric."""
-    batch_size: AtLeast1 = 512
+    batch_size: Annotated[AtLeast1, Search.among(1024, 2048, 4096)] = 512
     """The number of contexts in a batch, for losses that compare pairs."""
-    sequences: AtLeast1 = 256
+    sequences: Annotated[AtLeast1, Search.among(64, 128, 256)] = 256
     """The number of sequences in a batch, for losses that read whole sequences."""
     negatives: AtLeast0 | None = None
     """How many negative items are sampled for each context. By default one where the log has fewer negatives
     of its own than positives, and otherwise none."""
-    learning_rate: Positive = 1e-3
+    learning_rate: Annotated[Positive, Search(1e-4, 1e-3, log=True)] = 1e-3
     """The learning rate of the optimizer."""
     weight_decay: NotNegative = 0.0
     """The weight decay (L2 penalty) of the optimizer."""
@@ -164,6 +164,8 @@ class Recommender(nn.Module, ABC):
     choose_by: ClassVar[Criterion] = "ordinary"
     # The model's own defaults of training settings.
     recipe: ClassVar[dict[str, Any]] = {}
+    # Where `unskew tune` looks for training settings, if not where `Training` says.
+    searched: ClassVar[dict[str, Search]] = {}
     # Named sets of settings. `paper` holds the values of the model's paper that differ from the defaults.
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     # What it knows somebody by: at least one past item that training saw, or being a user whom training saw.

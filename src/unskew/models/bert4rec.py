@@ -31,13 +31,13 @@ Simpler    Adam with a constant learning rate replaces AdamW with warm-up and de
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.config import AtLeast1, Dropped, Share
+from unskew.config import AtLeast1, Dropped, Layers, Search, Share, Width
 from unskew.data.batch import Batch, SequenceBatch
 from unskew.data.split import Known
 from unskew.layers import Dropout, Embeddings, Table, in_groups, is_real
@@ -54,9 +54,9 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
     class Config(HistoryConfig):
         """The settings of BERT4Rec."""
 
-        width: AtLeast1 = 64
+        width: Width = 64
         """The width of embeddings and hidden states (d)."""
-        layers: AtLeast1 = 2
+        layers: Layers = 2
         """The number of transformer blocks."""
         heads: AtLeast1 = 2
         """The number of attention heads of each block."""
@@ -64,7 +64,7 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
         """The width of the feed-forward layer of a block."""
         dropout: Dropped = 0.2
         """The share of activations that dropout sets to zero."""
-        masked: Share = 0.2
+        masked: Annotated[Share, Search.among(0.2, 0.4, 0.6)] = 0.2
         """The share of a window's positions that is masked (rho)."""
         most_masked: AtLeast1 = 30
         """The largest number of positions of a window that are masked."""

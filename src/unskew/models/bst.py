@@ -24,17 +24,18 @@ Smaller    Width 32, 4 heads instead of 8, an MLP of 256-128-64 instead of 1024-
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from unskew.catalog import Catalog
-from unskew.config import AtLeast1, Dropped
+from unskew.config import AtLeast1, Dropped, Search
 from unskew.data.batch import Batch
 from unskew.data.log import Log
 from unskew.data.split import Known
+from unskew.errors import BadInput
 from unskew.layers import Dropout, Embeddings, is_real
 from unskew.losses import click_loss
 from unskew.models.base import HistoryConfig, Phase, Recommender, Stage
@@ -51,7 +52,7 @@ class BST(Recommender, name="bst", paper="Chen et al., Behavior Sequence Transfo
 
         history: AtLeast1 = 20
         """The number of past items of a user that the model reads: the newest ones."""
-        width: AtLeast1 = 32
+        width: Annotated[AtLeast1, Search.among(32, 64, 128)] = 32
         """The width of the transformer block: that of an item and its position beside each other."""
         place_width: AtLeast1 = 8
         """The part of this width that belongs to the position."""
@@ -64,6 +65,10 @@ class BST(Recommender, name="bst", paper="Chen et al., Behavior Sequence Transfo
         before."""
         dropout: Dropped = 0.2
         """The share of activations that dropout sets to zero in the block."""
+
+        def __post_init__(self) -> None:
+            if self.place_width >= self.width:
+                raise BadInput(f"place_width {self.place_width}: expected less than width, {self.width}")
 
     config: Config
     knows_by = ("items",)

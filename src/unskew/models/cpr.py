@@ -34,7 +34,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.config import AtLeast1, NotNegative, Positive, Range
+from unskew.config import NotNegative, Positive, Range, Search, Width
 from unskew.data.batch import Batch
 from unskew.data.negatives import Draw
 from unskew.data.split import Known
@@ -54,21 +54,22 @@ class CPR(
     class Config(ModelConfig):
         """The settings of CPR."""
 
-        width: AtLeast1 = 128
+        width: Width = 128
         """The width of the embeddings (d)."""
         longest: Annotated[int, Range(least=2)] = 3
         """The number of pairs in the longest cycles (K); the shortest have two."""
-        sample_ratio: Positive = 3.0
+        sample_ratio: Annotated[Positive, Search.among(2.0, 3.0)] = 3.0
         """How many cycles of k pairs there are for each cycle of k + 1 pairs (r)."""
-        sample_rate: Annotated[float, Range(least=1)] = 1.0
+        sample_rate: Annotated[float, Range(least=1), Search.among(1.0, 3.0)] = 1.0
         """How many cycles are made for each one that is trained on, which is the one that is ranked worst
         (rho). With 1, all cycles are trained on."""
-        regulariser: NotNegative = 1e-3
+        regulariser: Annotated[NotNegative, Search(1e-4, 1e-2, log=True)] = 1e-3
         """The weight of the mean squared norm of all embeddings in the loss (reg)."""
 
     config: Config
     # A batch of 4608 pairs has 2048 cycles.
     recipe: ClassVar[dict[str, Any]] = {"batch_size": 4608, "rounds": 200, "patience": 10}
+    searched: ClassVar[dict[str, Search]] = {"batch_size": Search.among(2304, 4608, 9216)}
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config, config.width)

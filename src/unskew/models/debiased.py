@@ -29,14 +29,14 @@ the weights, `scale` is one of
 from collections.abc import Sequence
 from dataclasses import dataclass, field, make_dataclass, replace
 from functools import cache
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from unskew.catalog import Catalog, scores_at, turned
-from unskew.config import AtLeast0, AtLeast1, NotNegative, Probability, Share
+from unskew.config import Alpha, AtLeast0, AtLeast1, Clip, NotNegative, Search
 from unskew.data.batch import Batch, SequenceBatch
 from unskew.data.held_out import Criterion
 from unskew.data.log import Log
@@ -62,15 +62,15 @@ class Weighting(ModelConfig):
     by two GRUs (`dual`), by one of them (`item`, `user`), by frequencies (`item-pro`, `user-pro`,
     `item-user-pro`), as logged (`logged`), not at all (`none`), or by a registered estimator of your own.
     `auto` is `exposure` or `power`, by what the log holds."""
-    power: NotNegative | None = None
+    power: Annotated[NotNegative, Search(0.0, 1.0)] | None = None
     """How much of the propensity is taken out, 1 is all of it. By default 1/2, and 1 for `both`."""
     weights: Scale = "clipped"
     """How weights are scaled: clipped propensities (`clipped`), plain ones (`ips`), or clipped ones with the
     weights divided by their mean in the batch (`snips`)."""
-    alpha: Share = 0.5
+    alpha: Alpha = 0.5
     """The weight of the item view, which is an item's propensity given the user's history. The user view, a
     user's propensity given the item's audience, has the rest."""
-    clip: Probability = 0.05
+    clip: Clip = 0.05
     """The lower bound of propensities; smaller ones are raised to it (M). `ips` does not use it."""
     past_items: AtLeast1 = HISTORY
     """The number of past items of a user that the estimator reads: the newest ones."""
@@ -268,6 +268,7 @@ def debias(kind: type[Recommender]) -> type[Debiased]:
             "Backbone": kind,
             "Config": config,
             "recipe": kind.recipe,
+            "searched": kind.searched,
             "presets": kind.presets | {"paper": paper},
             **names,
         },

@@ -24,7 +24,7 @@ is longer than the authors' 30 users; the preset `paper` has their values.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from numpy.typing import ArrayLike
@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unskew.catalog import AudienceCatalog, Catalog
-from unskew.config import AtLeast0, AtLeast1, Dropped, NotNegative, Probability, Share
+from unskew.config import Alpha, AtLeast0, AtLeast1, Clip, Dropped, Layers, NotNegative, Search, Share, Width
 from unskew.data.batch import Batch, SequenceBatch
 from unskew.data.held_out import Criterion
 from unskew.data.log import Log
@@ -57,9 +57,9 @@ class DEPS(
         audience: AtLeast0 = 500
         """The number of past users of an item that the model reads: the newest ones. The authors' 30 hide how
         popular an item is; 500 may rank far better."""
-        width: AtLeast1 = 64
+        width: Width = 64
         """The width of embeddings and hidden states (d)."""
-        layers: AtLeast1 = 2
+        layers: Layers = 2
         """The number of layers of each transformer."""
         heads: AtLeast1 = 2
         """The number of attention heads of each transformer layer."""
@@ -84,12 +84,12 @@ class DEPS(
         inverse, as in the paper (`both`), observed pairs alone (`weights`), sampled negatives by the
         propensity itself (`negatives`), or it is added to the logits while training (`offset`). `auto` goes
         by the log."""
-        power: NotNegative | None = None
+        power: Annotated[NotNegative, Search(0.0, 1.0)] | None = None
         """How much of the propensity is taken out, 1 is all of it. By default 1/2, and 1 for `both`."""
-        alpha: Share = 0.5
+        alpha: Alpha = 0.5
         """The weight of the item view, which is an item's propensity given the user's history. The user view,
         a user's propensity given the item's audience, has the rest."""
-        clip: Probability = 0.05
+        clip: Clip = 0.05
         """The lower bound of propensities; smaller ones are raised to it (M)."""
         gru_layers: AtLeast1 = 1
         """The number of layers of each of the estimator's GRUs."""

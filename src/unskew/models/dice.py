@@ -31,14 +31,14 @@ changes the step size but not the balance of the terms.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unskew.config import AtLeast1, NotNegative, Probability
+from unskew.config import AtLeast1, NotNegative, Probability, Search, Width
 from unskew.data.batch import Batch
 from unskew.data.negatives import ROUNDS, Draw, Positives, uniform_negatives
 from unskew.data.split import Known, Split
@@ -65,11 +65,11 @@ class DICE(
     class Config(ModelConfig):
         """The settings of DICE."""
 
-        width: AtLeast1 = 64
+        width: Width = 64
         """The width of the interest embeddings, and also of the conformity embeddings (d)."""
         popularity: Literal["counts", "quantiles"] = "counts"
         """The unit of popularity, and so of the margin: clicks, or the share of items with fewer clicks."""
-        margin: NotNegative = 40.0
+        margin: Annotated[NotNegative, Search.among(10.0, 40.0)] = 40.0
         """By how much a popular negative must be more popular than the positive, in the first epoch (m)."""
         pool: AtLeast1 = 40
         """The number of items that a pool must have for negatives to be drawn from it."""

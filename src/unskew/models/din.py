@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from unskew.catalog import Catalog
-from unskew.config import AtLeast1
+from unskew.config import AtLeast1, Width
 from unskew.data.batch import Batch
 from unskew.data.log import Log
 from unskew.data.split import Known
@@ -53,7 +53,7 @@ class DIN(Recommender, name="din", paper="Zhou et al., Deep Interest Network, KD
     class Config(HistoryConfig):
         """The settings of DIN."""
 
-        width: AtLeast1 = 64
+        width: Width = 64
         """The width of the embeddings (d)."""
         attention: AtLeast1 = 80
         """The width of the first hidden layer of the activation unit; the second is half as wide."""

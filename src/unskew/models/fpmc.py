@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unskew.config import AtLeast1
+from unskew.config import AtLeast1, Width
 from unskew.data.batch import Batch, SequenceBatch
 from unskew.data.split import Known
 from unskew.data.views import HISTORY, PAD
@@ -42,7 +42,7 @@ class FPMC(DotProduct, name="fpmc", paper="Rendle et al., WWW 2010"):
 
         history: AtLeast1 = 1
         """The number of last items of a user that count as the basket before."""
-        width: AtLeast1 = 64
+        width: Width = 64
         """The width of each of the four embedding tables (d)."""
 
     config: Config

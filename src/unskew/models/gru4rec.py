@@ -29,14 +29,14 @@ dropout=0.3, without biases, at a learning rate of 0.001.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.config import AtLeast1, Dropped, NotNegative
+from unskew.config import AtLeast1, Dropped, NotNegative, Search, Width
 from unskew.data.batch import Batch, Offset
 from unskew.data.split import Known, Split
 from unskew.layers import Dropout, Embeddings
@@ -57,9 +57,9 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
     class Config(HistoryConfig):
         """The settings of GRU4Rec."""
 
-        width: AtLeast1 = 100
+        width: Width = 100
         """The width of the item embeddings."""
-        hidden: AtLeast1 = 100
+        hidden: Width = 100
         """The width of the GRU's hidden state. If it differs from that of the embeddings, a linear layer maps
         the state to their width."""
         layers: AtLeast1 = 1
@@ -72,13 +72,13 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
         """The loss: BPR-max or TOP1-max against drawn negatives, or cross-entropy among all items."""
         samples: AtLeast1 = 2048
         """The number of negatives drawn for a batch."""
-        exponent: NotNegative = 0.5
+        exponent: Annotated[NotNegative, Search(0.0, 1.0)] = 0.5
         """Negatives are drawn in proportion to their counts to the power of this (alpha): 0 is uniform, 1 is
         by popularity."""
-        elu: NotNegative = 0.5
+        elu: Annotated[NotNegative, Search.among(0.0, 0.5, 1.0)] = 0.5
         """BPR-max and TOP1-max bend scores below zero (ELU), so that none is below minus this; 0 leaves
         scores as they are."""
-        regularisation: NotNegative = 1.0
+        regularisation: Annotated[NotNegative, Search(0.0, 2.0)] = 1.0
         """The weight of the negatives' squared scores in BPR-max (lambda)."""
         optimizer: Literal["adagrad", "adam"] = "adagrad"
         """The optimizer: Adagrad as in the authors' code, or Adam as in RecBole."""
@@ -86,6 +86,7 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
     config: Config
     cumulative: Tensor
     recipe: ClassVar[dict[str, Any]] = {"learning_rate": 0.05, "sequences": 64, "rounds": 40, "patience": 4}
+    searched: ClassVar[dict[str, Search]] = {"learning_rate": Search(0.01, 0.25, log=True)}
     # The authors train for ten epochs, whatever the validation part says.
     presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"rounds": 10, "patience": 10}}
 

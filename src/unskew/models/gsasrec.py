@@ -21,13 +21,13 @@ candidates start with vectors of length sqrt(d), which made learning slower in o
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unskew.config import AtLeast1, Dropped, Share
+from unskew.config import AtLeast1, Dropped, Layers, Search, Share, Width
 from unskew.data.batch import Offset
 from unskew.data.split import Known
 from unskew.layers import CausalEncoder, Embeddings
@@ -44,9 +44,9 @@ class GSASRec(NextItem, name="gsasrec", paper="Petrov and Macdonald, RecSys 2023
     class Config(HistoryConfig):
         """The settings of gSASRec."""
 
-        width: AtLeast1 = 128
+        width: Width = 128
         """The width of embeddings and hidden states (d)."""
-        layers: AtLeast1 = 2
+        layers: Layers = 2
         """The number of transformer blocks."""
         heads: AtLeast1 = 1
         """The number of attention heads of each block."""
@@ -54,7 +54,7 @@ class GSASRec(NextItem, name="gsasrec", paper="Petrov and Macdonald, RecSys 2023
         """The share of activations that dropout sets to zero."""
         samples: AtLeast1 = 256
         """The number of negatives drawn for each position (k)."""
-        calibration: Share = 0.75
+        calibration: Annotated[Share, Search.among(0.0, 0.25, 0.5, 0.75, 1.0)] = 0.75
         """How far the loss is calibrated (t): 0 is plain binary cross-entropy, 1 is fully calibrated."""
         output: Literal["separate", "tied"] = "separate"
         """Whether candidates have an embedding table of their own (`separate`) or share the table of the

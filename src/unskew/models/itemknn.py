@@ -13,13 +13,14 @@ for an empty history.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from unskew.catalog import Catalog
-from unskew.config import AtLeast1, NotNegative, Share
+from unskew.config import AtLeast1, NotNegative, Search, Share
 from unskew.data.batch import Batch
 from unskew.data.log import Log
 from unskew.data.split import Known, Split
@@ -38,9 +39,9 @@ class ItemKNN(Recommender, name="itemknn", paper="Sarwar et al., WWW 2001; Deshp
     class Config(HistoryConfig):
         """The settings of ItemKNN."""
 
-        neighbours: AtLeast1 = 100
+        neighbours: Annotated[AtLeast1, Search.among(50, 100, 200)] = 100
         """The number of nearest items that each candidate is compared with."""
-        shrink: NotNegative = 0.0
+        shrink: Annotated[NotNegative, Search.among(0.0, 10.0, 100.0)] = 0.0
         """A number added to the denominator of a similarity, so that pairs of items with few common users
         count less."""
         decay: Share | None = None

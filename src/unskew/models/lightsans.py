@@ -28,13 +28,13 @@ Simpler    Attention weights are not dropped.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.config import AtLeast1, Dropped
+from unskew.config import AtLeast1, Dropped, Layers, Search, Width
 from unskew.data.batch import Batch
 from unskew.data.split import Known
 from unskew.layers import Dropout, Embeddings, in_groups, is_real
@@ -53,15 +53,15 @@ class LightSANs(DotProduct, name="lightsans", paper="Fan et al., LightSANs, SIGI
     class Config(HistoryConfig):
         """The settings of LightSANs."""
 
-        width: AtLeast1 = 64
+        width: Width = 64
         """The width of embeddings and hidden states (d)."""
-        layers: AtLeast1 = 2
+        layers: Layers = 2
         """The number of transformer blocks."""
         heads: AtLeast1 = 2
         """The number of attention heads of each block."""
         inner: AtLeast1 = 256
         """The width of the feed-forward layer of a block."""
-        interests: AtLeast1 = 5
+        interests: Annotated[AtLeast1, Search.among(5, 10, 15, 20)] = 5
         """The number of interests that a history is pooled into (k). The default is a tenth of the default
         history."""
         dropout: Dropped = 0.5
@@ -73,6 +73,7 @@ class LightSANs(DotProduct, name="lightsans", paper="Fan et al., LightSANs, SIGI
     config: Config
     knows_by = ("items",)
     recipe: ClassVar[dict[str, Any]] = {"learning_rate": 3e-3, "batch_size": 1024}
+    searched: ClassVar[dict[str, Search]] = {"learning_rate": Search(3e-4, 1e-2, log=True)}
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config)

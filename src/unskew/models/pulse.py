@@ -28,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unskew.catalog import Catalog
-from unskew.config import AtLeast1, Share
+from unskew.config import AtLeast1, Search, Share
 from unskew.data.batch import Batch, batch_of_rows
 from unskew.data.clock import DAY
 from unskew.data.log import Log
@@ -65,24 +65,21 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and people ali
     class Config(ModelConfig):
         """The settings of Pulse."""
 
-        hidden: AtLeast1 = 64
+        hidden: Annotated[AtLeast1, Search.among(32, 64, 128)] = 64
         """The width of the hidden layer of the head of clicks; that of the head of exposure is half as
         wide."""
         sample: AtLeast1 = 20_000
         """The number of training positives that it learns from, a sample of the newest ones."""
-        newest: Share = 0.8
+        newest: Annotated[Share, Search.among(0.5, 0.8, 1.0)] = 0.8
         """The share of the training positives, the newest, that the sample is drawn from."""
-        drawn: AtLeast1 = 64
+        drawn: Annotated[AtLeast1, Search.among(32, 64, 128)] = 64
         """The number of negatives of each positive."""
 
     config: Config
-    recipe: ClassVar[dict[str, Any]] = {
-        "rounds": 5,
-        "patience": 5,
-        "learning_rate": 5e-3,
-        "weight_decay": 1e-5,
-        "batch_size": 128,
-    }
+    recipe: ClassVar[dict[str, Any]] = {"rounds": 5, "patience": 5, "batch_size": 128}
+    recipe |= {"learning_rate": 5e-3, "weight_decay": 1e-5}
+    searched: ClassVar[dict[str, Search]] = {"batch_size": Search.among(64, 128, 256)}
+    searched |= {"learning_rate": Search(1e-3, 2e-2, log=True), "weight_decay": Search(1e-6, 1e-3, log=True)}
     dial_now: Tensor
     day_ticks: Tensor
     repeats: Tensor

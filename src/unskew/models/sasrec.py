@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from unskew.config import AtLeast1, Dropped
+from unskew.config import AtLeast1, Dropped, Layers, Width
 from unskew.data.split import Known
 from unskew.layers import CausalEncoder
 from unskew.models.base import HistoryConfig, NextItem
@@ -35,9 +35,9 @@ class SASRec(
     class Config(HistoryConfig):
         """The settings of SASRec."""
 
-        width: AtLeast1 = 64
+        width: Width = 64
         """The width of embeddings and hidden states (d)."""
-        layers: AtLeast1 = 2
+        layers: Layers = 2
         """The number of transformer blocks."""
         heads: AtLeast1 = 1
         """The number of attention heads of each block."""

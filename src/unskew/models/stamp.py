@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from unskew.config import AtLeast1
+from unskew.config import Search, Width
 from unskew.data.split import Known
 from unskew.models.base import HistoryConfig, NextItem
 
@@ -37,7 +37,7 @@ class STAMP(NextItem, name="stamp", paper="Liu et al., KDD 2018"):
     class Config(HistoryConfig):
         """The settings of STAMP."""
 
-        width: AtLeast1 = 100
+        width: Width = 100
         """The width of embeddings and hidden states (d)."""
         add_mean: bool = True
         """Whether to add the mean of the history to the attended memory, as the authors' code does and their
@@ -45,6 +45,7 @@ class STAMP(NextItem, name="stamp", paper="Liu et al., KDD 2018"):
 
     config: Config
     recipe: ClassVar[dict[str, Any]] = {"learning_rate": 3e-3, "sequences": 64}
+    searched: ClassVar[dict[str, Search]] = {"learning_rate": Search(1e-3, 1e-2, log=True)}
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config, config.width, deviation=0.002)

@@ -23,12 +23,12 @@ authors' matrix for Coat also has unlabelled pairs, so that all their propensiti
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from unskew.config import AtLeast1, NotNegative, Probability
+from unskew.config import AtLeast1, NotNegative, Probability, Search
 from unskew.data.batch import Batch
 from unskew.data.negatives import uniform_items
 from unskew.data.split import Known, Split
@@ -50,18 +50,19 @@ class UBPR(
     class Config(ModelConfig):
         """The settings of UBPR."""
 
-        width: AtLeast1 = 100
+        width: Annotated[AtLeast1, Search.among(100, 200, 300)] = 100
         """The width of the embeddings (d)."""
-        exponent: NotNegative = 0.5
+        exponent: Annotated[NotNegative, Search(0.5, 1.0)] = 0.5
         """The propensity of an item is its relative popularity to the power of this (eta)."""
-        clip: Probability = 0.01
+        clip: Annotated[Probability, Search(1e-3, 0.2, log=True)] = 0.01
         """The lower bound of propensities; smaller ones are raised to it (M)."""
-        floor: NotNegative = 0.00234
+        floor: Annotated[NotNegative, Search(1e-3, 1e-2, log=True)] = 0.00234
         """How far below zero a term of the loss may be (beta)."""
 
     config: Config
     theta_I: Tensor
     recipe: ClassVar[dict[str, Any]] = {"batch_size": 256, "weight_decay": 3.84e-5}
+    searched: ClassVar[dict[str, Search]] = {"weight_decay": Search(1e-7, 1e-3, log=True)}
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config, config.width)

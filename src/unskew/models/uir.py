@@ -26,14 +26,14 @@ embeddings of users with few clicks vanish elsewhere.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unskew.config import AtLeast1, NotNegative, Probability
+from unskew.config import AtLeast1, NotNegative, Probability, Search
 from unskew.data.batch import Batch
 from unskew.data.split import Known, Split
 from unskew.losses import weighted_mean
@@ -56,11 +56,11 @@ class UIR(
     class Config(ModelConfig):
         """The settings of UIR."""
 
-        width: AtLeast1 = 200
+        width: Annotated[AtLeast1, Search.among(100, 200, 300)] = 200
         """The width of the embeddings (d)."""
-        exponent: NotNegative = 0.5
+        exponent: Annotated[NotNegative, Search(0.5, 1.0)] = 0.5
         """The propensity of an item is its relative popularity to the power of this (eta)."""
-        clip: Probability = 0.00914
+        clip: Annotated[Probability, Search(1e-3, 0.2, log=True)] = 0.00914
         """The lower bound of propensities; smaller ones are raised to it (M)."""
         error: Error = "squared"
         """How the error of a prediction is measured. Cross-entropy has no lower bound of its own where a
@@ -79,6 +79,10 @@ class UIR(
         "weight_decay": 1e-5,
         "rounds": 100,
         "patience": 10,
+    }
+    searched: ClassVar[dict[str, Search]] = {
+        "learning_rate": Search(1e-3, 1e-2, log=True),
+        "weight_decay": Search(1e-7, 1e-3, log=True),
     }
 
     def __init__(self, known: Known, config: Config) -> None:

@@ -31,13 +31,13 @@ of 1 / |items|, and `weights="snips"` divides the weights by their mean in the b
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.config import AtLeast0, AtLeast1, Dropped, Positive
+from unskew.config import AtLeast0, AtLeast1, Dropped, Positive, Search, Width
 from unskew.data.batch import Batch, SequenceBatch
 from unskew.data.split import Known
 from unskew.errors import BadInput
@@ -62,7 +62,7 @@ class USR(
     class Config(HistoryConfig):
         """The settings of USR."""
 
-        width: AtLeast1 = 64
+        width: Width = 64
         """The width of embeddings and hidden states (d)."""
         layers: AtLeast1 = 1
         """The number of layers of the recommender's GRU."""
@@ -75,7 +75,7 @@ class USR(
         confounder: Confounder = "step"
         """What the latent confounder is made from: each state (`step`), or also the confounder before
         (`recurrent`). `none` leaves it out, which is plain inverse propensity weighting of sequences."""
-        clip: Positive = 0.1
+        clip: Annotated[Positive, Search(0.01, 0.2, log=True)] = 0.1
         """The lower bound of propensities; smaller ones are raised to it (M)."""
         clip_unit: Literal["probability", "uniform"] = "probability"
         """The unit of the clip: a probability, or the probability of an item if all had the same

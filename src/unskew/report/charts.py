@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from unskew.errors import BadInput
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # The colour-blind can tell them apart, and they are strong enough on white and on black.
 COLOURS = ("#2f80c8", "#dd7a26", "#1f9e89", "#8a8f99")
+# Lines also differ in their dashes, so that they can be told apart in black and white.
+DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 INK, GROUND = "#010203", "#fdfeff"  # replaced after matplotlib has drawn; nothing else has these colours
 PANEL = (4.9, 3.0)  # inches; a chart of this size is readable at the width of a phone
 # What a picture of its own brings along; a page has the same colours.
@@ -48,11 +50,13 @@ class Lines:
 
     def draw(self, axes: "Axes") -> None:
         """Draw the lines on matplotlib's axes."""
-        for (name, y), colour in zip(self.series.items(), cycle(COLOURS), strict=False):
+        styles = zip(self.series.items(), cycle(COLOURS), cycle(DASHES), strict=False)
+        for (name, y), colour, dash in styles:
             axes.plot(
                 self.x,
                 y,
                 color=colour,
+                linestyle=dash,
                 label=name,
                 linewidth=1.8,
                 marker="o" if self.marked else "",
@@ -66,15 +70,15 @@ class Lines:
             short = max(values, default=1) < 100 * min(values, default=1)
             axes.set_xscale("log")
             axes.set_yscale("log", subs=[2, 5] if short else [])
-            axes.xaxis.set_major_formatter(_thousands)
-            axes.yaxis.set_major_formatter(_thousands)
-            axes.yaxis.set_minor_formatter(_thousands)
+            axes.xaxis.set_major_formatter(thousands)
+            axes.yaxis.set_major_formatter(thousands)
+            axes.yaxis.set_minor_formatter(thousands)
             axes.tick_params(axis="x", which="minor", length=0)
         if self.x_ticks is not None:
             axes.set_xticks(self.x_ticks)
         if self.y_range is not None:
             axes.set_ylim(*self.y_range)
-        _finish(axes, self.x_label, self.y_label, self.title, len(self.series) > 1)
+        finish(axes, self.x_label, self.y_label, self.title, len(self.series) > 1)
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,7 @@ class Bars:
         tallest = max((height for heights in self.series.values() for height in heights), default=0)
         axes.set_ylim(0, max(105 * tallest, 1))
         axes.locator_params("y", nbins=6, steps=[1, 2, 5, 10])
-        _finish(axes, self.x_label, self.y_label, self.title, len(self.series) > 1)
+        finish(axes, self.x_label, self.y_label, self.title, len(self.series) > 1)
 
 
 @dataclass(frozen=True)
@@ -142,30 +146,51 @@ class Marked:
             label=self.values_name,
         )
         axes.axvline(self.mark, color=COLOURS[1], linewidth=2.2, label=self.mark_name)
-        axes.xaxis.set_major_formatter(_thousands)
+        axes.xaxis.set_major_formatter(thousands)
         axes.locator_params(axis="x", nbins=5)
         axes.locator_params(axis="y", integer=True)
         axes.set_xlim(low - 0.08 * width, high + 0.08 * width)
-        _finish(axes, self.x_label, self.y_label, self.title, legend=True)
+        finish(axes, self.x_label, self.y_label, self.title, legend=True)
 
 
-Chart = Lines | Bars | Marked
+class Chart(Protocol):
+    """Whatever can be drawn."""
+
+    def draw(self, axes: "Axes") -> None:
+        """Draw on matplotlib's axes."""
+
+
+@runtime_checkable
+class Labelled(Protocol):
+    """A chart whose labels stand where there is room for them."""
+
+    def label(self, axes: "Axes") -> None:
+        """Write the labels on axes that have their final size."""
+
+
+class Frame(NamedTuple):
+    """Where the axes of a drawing are: the values at its left, right, bottom and top, and the same places in
+    the drawing's own units."""
+
+    values: tuple[float, float, float, float]
+    places: tuple[float, float, float, float]
 
 
 def svg(chart: Chart, name: str, alt: str) -> str:
     """One chart for a page, in the page's colours. `name` must be unique in the page; `alt` says what is
     seen, for people who do not see it."""
-    return _svg([chart], name, alt, "none")
+    return rendered([chart], name, alt, "none")[0]
 
 
 def picture(charts: Sequence[Chart], name: str, alt: str) -> str:
     """Panels side by side as one file that stands alone: dark on white, or light on black in dark mode."""
-    drawn = _svg(charts, name, alt, GROUND)
+    drawn, _ = rendered(charts, name, alt, GROUND)
     drawn = re.sub(rf'style="fill: {GROUND}[^"]*"', 'class="ground"', drawn)
     return drawn.replace("<defs>", f"{MODES}\n<defs>", 1)
 
 
-def _svg(charts: Sequence[Chart], name: str, alt: str, ground: str) -> str:
+def rendered(charts: Sequence[Chart], name: str, alt: str, ground: str) -> tuple[str, Frame]:
+    """Panels side by side, and where the axes of the first one are."""
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -203,7 +228,19 @@ def _svg(charts: Sequence[Chart], name: str, alt: str, ground: str) -> str:
         for at, chart in enumerate(charts):
             chart.draw(figure.add_subplot(1, len(charts), at + 1))
         figure.draw_without_rendering()  # the ticks settle only when drawn; the layout must know their width
-        return _clean(_written(figure, ground), name, alt).replace(INK, "currentColor")
+        for axes, chart in zip(figure.axes, charts, strict=True):
+            if isinstance(chart, Labelled):
+                chart.label(axes)
+        made = _clean(_written(figure, ground), name, alt).replace(INK, "currentColor")
+        return made, _frame(figure)
+
+
+def _frame(figure: "Figure") -> Frame:
+    """Where the first axes are in the drawing, whose unit is a point, counted from the top left."""
+    axes, (width, height) = figure.axes[0], figure.get_size_inches() * 72
+    box = axes.get_position()
+    places = box.x0 * width, box.x1 * width, (1 - box.y0) * height, (1 - box.y1) * height
+    return Frame((*axes.get_xlim(), *axes.get_ylim()), places)
 
 
 def _written(figure: "Figure", ground: str) -> str:
@@ -218,6 +255,7 @@ def _clean(text: str, name: str, alt: str) -> str:
     the ids, keep those that something points to, and put the chart's name before them."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<!--.*?-->\s*|<style.*?</style>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r' id="series-(\d+)"', r' data-series="\1"', text)
     used = set(re.findall(r'(?:url\(|href=")#([^")]+)', text))
     text = re.sub(
         r' id="([^"]+)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", text
@@ -228,7 +266,12 @@ def _clean(text: str, name: str, alt: str) -> str:
     return re.sub(r"\s*\n\s*", "\n", text).replace("<svg", root, 1).strip()
 
 
-def _finish(axes: "Axes", x_label: str, y_label: str, title: str, legend: bool) -> None:
+def finish(axes: "Axes", x_label: str, y_label: str, title: str, legend: bool, pad: float = 22) -> None:
+    """Labels, grid, title and legend.
+
+    pad: the room between title and axes: by default enough for a legend, with or without one, so that the
+        titles of panels align.
+    """
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.7)
@@ -236,8 +279,7 @@ def _finish(axes: "Axes", x_label: str, y_label: str, title: str, legend: bool) 
     _, names = axes.get_legend_handles_labels()
     columns = len(names) if sum(map(len, names)) < 36 else 2
     if title:
-        # Room for a legend, with or without one: titles of panels align.
-        axes.set_title(title, loc="left", pad=22 if len(names) <= columns else 36)
+        axes.set_title(title, loc="left", pad=pad if len(names) <= columns else 36)
     if legend:
         # Above the axes: it can never cover the data.
         axes.legend(
@@ -249,5 +291,6 @@ def _finish(axes: "Axes", x_label: str, y_label: str, title: str, legend: bool) 
         )
 
 
-def _thousands(value: float, _: float) -> str:
+def thousands(value: float, _: float) -> str:
+    """A number at a tick of an axis."""
     return f"{value:,.0f}" if value == round(value) else f"{value:g}"

@@ -3,6 +3,8 @@
 Text becomes `Markup` only through the functions here, and they escape it.
 """
 
+import base64
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -92,6 +94,26 @@ class Section:
 
     title: str
     body: tuple[Markup, ...]
+    name: str = ""  # what a link to it is called
+
+
+@dataclass(frozen=True)
+class Extra:
+    """What a page has beyond the others.
+
+    style: rules after those that all pages have.
+    head: the title of the sentences below the finding.
+    top: what stands between the verdict and the sections.
+    end: what stands after everything else.
+    script: a script that makes the page easier to use. No other script can run in the page, and nothing can
+        be fetched from anywhere.
+    """
+
+    style: str = ""
+    head: str = "What to do"
+    top: Markup = Markup("")
+    end: Markup = Markup("")
+    script: str = ""
 
 
 @dataclass(frozen=True)
@@ -109,36 +131,55 @@ class Origin:
 
 
 def page(
-    title: str, verdict: Verdict, sections: Sequence[Section], origin: Origin, subtitle: str = ""
+    title: str,
+    verdict: Verdict,
+    sections: Sequence[Section],
+    origin: Origin,
+    subtitle: str = "",
+    extra: Extra | None = None,
 ) -> str:
     """The whole file. The verdict stands above everything else."""
+    more = extra or Extra()
     below = f'<p class="soft">{escape(subtitle)}</p>' if subtitle else ""
-    parts = "\n".join(
-        f"<section>\n<h2>{escape(part.title)}</h2>\n{''.join(part.body)}\n</section>" for part in sections
+    parts = "\n".join(map(_section, sections))
+    script = f"<script>{more.script}</script>\n" if more.script else ""
+    policy = (
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy(more.script)}">\n' if script else ""
     )
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
+{policy}<meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{escape(title)}</title>
-<style>{STYLE}</style>
+<style>{STYLE}{more.style}</style>
 </head>
 <body>
 <main>
 <header><h1>{escape(title)}</h1>{below}</header>
 <section class="verdict">
 <p class="finding">{_inline(verdict.finding)}</p>
-<h3>What to do</h3>
-{points(verdict.advice)}
+<h3>{escape(more.head)}</h3>
+{points(verdict.advice, topics=extra is not None)}
 </section>
-{parts}
+{more.top}{parts}
 {_foot(origin)}
 </main>
-</body>
+{more.end}{script}</body>
 </html>
 """
+
+
+def _section(part: Section) -> str:
+    name = f' id="{escape(part.name)}"' if part.name else ""
+    return f"<section{name}>\n<h2>{escape(part.title)}</h2>\n{''.join(part.body)}\n</section>"
+
+
+def _policy(script: str) -> str:
+    """What the page may do: have styles, and run this very script."""
+    mark = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{mark}'"
 
 
 def paragraph(text: str) -> Markup:

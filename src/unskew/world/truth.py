@@ -29,7 +29,7 @@ from torch import Tensor
 
 from unskew.api import Model
 from unskew.card import settings_key
-from unskew.catalog import Scorer
+from unskew.catalog import Scorer, scores_at
 from unskew.data.batch import Batch, contexts
 from unskew.data.held_out import Criterion
 from unskew.data.log import Log
@@ -55,6 +55,7 @@ def truth(
     seed: int = 0,
     cut: int = 10,
     choose_by: Criterion | None = None,
+    dial: float | None = None,
 ) -> Evaluation:
     """Compare the order in which a model puts all items with the true preferences of a world, at visits of
     the test part.
@@ -65,23 +66,26 @@ def truth(
     seed: the seed of this sample.
     cut: the K of NDCG@K, clicks@K and share@K.
     choose_by: the version of the validation part that chose the weights; by default those that recommend.
+    dial: of the scores, for models that have one; by default as the chosen weights have it.
     """
     if cut < 1:
         raise BadInput(f"cut {cut}: expected at least 1")
     if not isinstance(model, Model):
         if split is None:
             raise BadInput("a scorer without a split: expected the split whose test part is asked")
-        return _measured(model, world, split, sample, seed, cut)
+        return _measured(model, world, split, sample, seed, cut, dial)
     split = model.split if split is None else split
     model._same_ids(split.log)
     model._not_trained_on(split)
     network, by = model._chosen_for("truth", choose_by)
     try:
-        found = _measured(network, world, split, sample, seed, cut)
+        found = _measured(network, world, split, sample, seed, cut, dial)
+        used = network.dial if dial is None else dial
     finally:
         network.load_state_dict(model._weights[model._choose_by])
     found.about.update(
         weights_chosen_by=by,
+        dial=used,
         model=model.name,
         training_seed=model.training.seed,
         settings=settings_key(model.name, model.config, model.training),
@@ -108,7 +112,13 @@ def visits_of(split: Split, sample: int | None = VISITS, seed: int = 0) -> Ints:
 
 @torch.no_grad()
 def _measured(
-    scorer: Scorer, world: World, split: Split, sample: int | None, seed: int, cut: int
+    scorer: Scorer,
+    world: World,
+    split: Split,
+    sample: int | None,
+    seed: int,
+    cut: int,
+    dial: float | None,
 ) -> Evaluation:
     log, rows = split.log, visits_of(split, sample, seed)
     check_of_world(log, world)
@@ -118,7 +128,8 @@ def _measured(
     found: list[dict[str, float]] = []
     for first in range(0, len(rows), BLOCK):
         part = slice(first, first + BLOCK)
-        scores_BI = catalog.scores(contexts(log, user[part], time[part], scorer.history)).numpy()
+        context = contexts(log, user[part], time[part], scorer.history)
+        scores_BI = scores_at(scorer, catalog, context, (dial,))[0].numpy()
         if not np.isfinite(scores_BI).all():
             raise UnskewError("a score is not finite (nan or inf): the model has diverged")
         pairs = user_id[part, None], item_id, time[part, None]

@@ -1,0 +1,158 @@
+"""The verb of benchmark suites: bench."""
+
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+from tyro.conf import OmitArgPrefixes, Positional
+
+from unskew.cli.shared import Verb, command_line, messages, pairs, table
+from unskew.data.split import Splitting
+from unskew.errors import BadInput, UnskewError
+
+if TYPE_CHECKING:
+    from unskew.suites.bench import Bench as Runner
+    from unskew.suites.bench import State
+    from unskew.suites.recipe import Suite
+
+LONGEST = 8  # failures that are told
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench(Verb):
+    """Run a suite of experiments on prepared data, and store every result: the tables and figures of the
+    paper (main, views, parts, frequency, agnostic, clip), worlds whose truth is known (truth, industry), and
+    models that grow old (rolling). `all` is all of them.
+
+    What is stored already is not done again, so a bench can be stopped and called again at any time.
+    `unskew report DIR` shows what it found.
+    """
+
+    words: Positional[
+        Annotated[
+            tuple[str, ...],
+            tyro.conf.arg(
+                metavar="SUITE [DATA ...]",
+                help="The name of a suite, and folders that `unskew prepare` made. NAME=FOLDER gives a "
+                "folder the name that tables call it.",
+            ),
+        ]
+    ]
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR")]
+    """The folder of the results, a new one or that of an earlier bench, which goes on."""
+    suite: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """A Python file with a suite of your own, and with models of your own if it has any. Then SUITE may be
+    left away."""
+    seeds: int | None = None
+    """How many seeds each model is trained with; by default what the suite says, which is 3 for most."""
+    sample: int = 5000
+    """How many test positives are ranked: a seeded sample, the same for every model."""
+    workers: int = 1
+    """How many runs are made at the same time, each on one core."""
+    budget: float | None = None
+    """After so many minutes no further run is begun. Every first seed comes before any second one."""
+    smoke: bool = False
+    """Make everything tiny, on a simulated world: to see in two minutes that it works."""
+    keep_runs: bool = False
+    """Keep the folder of each run in DIR/runs, to recommend from it or to look at its propensities."""
+    splitting: OmitArgPrefixes[Splitting] = field(default_factory=Splitting)
+
+    def run(self) -> None:
+        runner = self._runner()
+        shown = _Shown(runner, json=self.json)
+        with shown.live():
+            state = runner.run(self.out, shown, command_line())
+        document = {"dir": str(self.out), "cells": state.total, "done": state.done}
+        document |= {"failed": len(state.failed), "minutes": round((time.monotonic() - state.began) / 60, 1)}
+        self.show(document | {"failures": state.failed}, pairs(f"bench -> {self.out}", document))
+        for why in list(state.failed.values())[:LONGEST]:
+            messages.print(f"failed: {why}", soft_wrap=True)
+        messages.print(f"see it with `unskew report {self.out} --html FILE`", soft_wrap=True)
+        if state.failed:
+            raise UnskewError(
+                f"{len(state.failed)} of {state.total} runs failed; the same command tries them again"
+            )
+
+    def _runner(self) -> "Runner":
+        from unskew.suites.bench import Bench as Runner
+        from unskew.suites.bench import source_of, suites_in
+        from unskew.suites.recipe import SMOKE_WORLD, world_source
+
+        suites, data = self._asked(suites_in(self.suite) if self.suite is not None else {})
+        sources: list[Any] = [source_of(word, self.splitting) for word in data]
+        names = [source.name for source in sources]
+        for name in names:
+            if names.count(name) > 1:
+                raise BadInput(
+                    f"two data sets are named {name!r}; call one of them something else: NAME=DATA"
+                )
+        if self.smoke and not sources:
+            sources = [world_source("the known world", SMOKE_WORLD)]
+        return Runner(
+            suites=suites,
+            sources=sources,
+            splitting=self.splitting,
+            seeds=1 if self.smoke and self.seeds is None else self.seeds,
+            sample=self.sample,
+            smoke=self.smoke,
+            workers=self.workers,
+            budget=self.budget,
+            keep_runs=self.keep_runs,
+            files=() if self.suite is None else (self.suite,),
+        )
+
+    def _asked(self, own: "dict[str, Suite]") -> "tuple[list[Suite], list[str]]":
+        """The suites and the data that the words name. With a file of suites, all words may be data."""
+        from unskew.suites.registry import suites, suites_named
+
+        first, *rest = self.words or ("",)
+        if own and first not in own:
+            return list(own.values()), [word for word in self.words if word]
+        if not first:
+            raise BadInput("expected a SUITE, such as main; `unskew bench --help` lists them")
+        return suites_named(first, suites() | own), rest
+
+
+class _Shown:
+    """The state of a bench for people: a live table on a terminal, and otherwise a line for each cell."""
+
+    def __init__(self, runner: "Runner", json: bool) -> None:
+        self.runner, self.last, self.estimated = runner, "", False
+        self._live = Live(console=messages, refresh_per_second=2) if messages.is_terminal else None
+
+    def live(self) -> Any:
+        return self._live if self._live is not None else nullcontext()
+
+    def __call__(self, state: "State") -> None:
+        if not self.estimated:
+            self.estimated = True
+            wall = state.left / self.runner.workers
+            words = f"{state.total} runs, {state.done} of them done; the rest will take about {_time(wall)}"
+            budget = self.runner.budget
+            if budget is not None and wall > 60 * budget:
+                words += f", of which {budget:g} min are asked for now"
+            messages.print(words, soft_wrap=True)
+        if state.last != self.last:
+            self.last = state.last
+            messages.print(f"[{state.done}/{state.total}] {state.last}", soft_wrap=True)
+        if self._live is not None:
+            self._live.update(self._table(state))
+
+    def _table(self, state: "State") -> RenderableType:
+        now = time.monotonic()
+        rows = [(key, _time(now - began)) for key, began in state.running.items()]
+        left = state.left / self.runner.workers
+        words = f"{state.done} of {state.total} done, {len(state.failed)} failed, about {_time(left)} left"
+        return Group(Text(words), table("", ("under way", "for"), rows))
+
+
+def _time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,298 @@
+"""The verb compare: several runs on the same rows.
+
+Whatever cannot be compared is refused before anything is ranked. For that, each run has an evaluation without
+values, with the rows that it is going to rank.
+"""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+import tyro
+from rich.console import RenderableType
+from rich.text import Text
+from tyro.conf import Positional
+
+from unskew.cli.shared import Verb, grid, messages, split_of_run
+from unskew.data.held_out import Protocol, held_out, nothing_to_rank
+from unskew.data.split import Split
+from unskew.errors import BadInput, UnskewError
+from unskew.report.table import Table
+from unskew.storage import beside
+
+if TYPE_CHECKING:
+    from unskew.comparison import Family
+    from unskew.evaluate import Evaluation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compare(Verb):
+    """Compare runs on the same rows: the mean of each with its interval, their differences, and whether these
+    are due to chance. Runs that differ in the training seed only are one model."""
+
+    runs: Positional[
+        Annotated[
+            tuple[Path, ...],
+            tyro.conf.arg(
+                metavar="RUN",
+                help="Folders that `unskew train` made, or files that `unskew evaluate --save` made.",
+            ),
+        ]
+    ]
+    metric: str = "ndcg@10"
+    """Which metric: ndcg@K, hr@K or mrr@K and, in the shown test, auc."""
+    against: Literal["first", "best", "all"] = "first"
+    """What each model is compared with. first: the model of the first RUN. best: the one with the highest
+    mean. all: every other model, also as a matrix. All p-values are corrected by Holm; with best over all
+    pairs, because the best was found on the same rows."""
+    protocol: Protocol | None = None
+    """How each positive is ranked, as in `unskew evaluate`. By default as in the files, and full without
+    any."""
+    test: str | None = None
+    """Which test, as in `unskew evaluate`. By default that of the files; without any ordinary, and authors
+    with that protocol."""
+    data: Annotated[Path | None, tyro.conf.arg(metavar="DATA")] = None
+    """Where the prepared data is, if it has moved."""
+    sample: int | None = None
+    """Rank a fixed, seeded sample of so many positives, the same for all; their weights come from the whole
+    test. By default as in the files, and everything without any."""
+    seed: int | None = None
+    """Seed of the sample, of the drawn candidates and of the authors' resampling. By default as in the files,
+    and 0 without any."""
+    markdown: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Also write the tables as Markdown."""
+    latex: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Also write the tables as LaTeX, for the package booktabs."""
+
+    def run(self) -> None:
+        from unskew.comparison import compare_models
+
+        for file in (self.markdown, self.latex):
+            if file is not None and file.is_dir():
+                raise BadInput(f"{file}: is a folder; expected the name of a file to write")
+        given = _read(self.runs)
+        terms = self._terms(given)
+        runs = [each for each in given if each.config]
+        cut: Split | None = None
+        cutoffs: tuple[int, ...] = ()
+        if runs:
+            cutoffs = _cutoffs(self.metric, terms)
+            _check_runs(runs)
+            cut = _split_of(runs, self.data)
+            given = _planned(given, cut, terms)
+        _check(given, self.metric)
+        found = [each.evaluated(cut, terms, cutoffs) for each in given]
+        family = compare_models(found, self.metric, self.against)
+        for file, written in ((self.markdown, family.markdown), (self.latex, family.latex)):
+            if file is not None:
+                _write(file, written())
+        self.show(family.document() | {"runs": [str(path) for path in self.runs]}, *_shown(family))
+
+    def _terms(self, given: list["_Given"]) -> "_Terms":
+        """How runs are evaluated: as asked, or else as the files were."""
+        files = [(each.path, _Terms.of(each.found)) for each in given if each.found is not None]
+        flags = {"protocol": self.protocol, "test": self.test, "sample": self.sample, "seed": self.seed}
+        asked: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
+        for path, terms in files:
+            for name, value in asked.items():
+                was = getattr(terms, name)
+                if was != value:
+                    raise BadInput(f"{path}: was evaluated with {name} {was}, not with {name} {value}")
+        protocol: Protocol = self.protocol or "full"
+        usual = _Terms(protocol, "authors" if protocol == "authors" else "ordinary")
+        return replace(files[0][1] if files else usual, **asked)
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """How a run is evaluated."""
+
+    protocol: Protocol
+    test: str
+    sample: int | None = None
+    seed: int = 0
+
+    @classmethod
+    def of(cls, found: "Evaluation") -> "_Terms":
+        return cls(found.protocol, found.test, found.about.get("sample"), found.about.get("seed", 0))
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What was given: a run with its configuration, or a file. `found` is the evaluation in the file; that of
+    a run has no values yet."""
+
+    path: Path
+    config: dict[str, Any] = field(default_factory=dict)
+    found: "Evaluation | None" = None
+
+    def evaluated(self, cut: Split | None, terms: _Terms, cutoffs: tuple[int, ...]) -> "Evaluation":
+        """The evaluation in a file; a run is ranked now."""
+        from unskew.api import load
+
+        if cut is None or not self.config:
+            assert self.found is not None
+            return self.found
+        return load(self.path).evaluate(cut, terms.protocol, terms.test, terms.sample, terms.seed, cutoffs)
+
+
+def _read(paths: tuple[Path, ...]) -> list[_Given]:
+    """The configurations of runs, and the evaluations in files."""
+    from unskew.evaluate import Evaluation
+    from unskew.run import read_config
+
+    if len(paths) < 2:
+        raise BadInput("expected two or more, each a RUN of `unskew train` or a FILE of `evaluate --save`")
+    given = []
+    for path in paths:
+        if not path.exists():
+            raise BadInput(
+                f"{path}: no such run or file; `unskew train DATA --out RUN` makes a run, and `unskew "
+                "evaluate RUN --save FILE` a file"
+            )
+        folder = path.is_dir()
+        given.append(_Given(path, read_config(path)) if folder else _Given(path, found=Evaluation.load(path)))
+    return given
+
+
+def _cutoffs(metric: str, terms: _Terms) -> tuple[int, ...]:
+    """The cut-offs with which a run has the metric. A metric, a test and a protocol that do not go together
+    are refused."""
+    from unskew.evaluate import CUTOFFS
+    from unskew.metrics import METRICS
+
+    if terms.protocol == "authors" and terms.test in ("balanced", "weighted", "shown"):
+        raise BadInput(f"protocol authors pools the rows of a user: there is no {terms.test} test of it")
+    if terms.protocol != "full" and terms.test == "shown":
+        raise BadInput(
+            f"the shown test ranks what a visit showed: there is no protocol {terms.protocol} of it"
+        )
+    name, _, cut = metric.partition("@")
+    if name in METRICS and cut.isdecimal() and int(cut) > 0:
+        return tuple(sorted({*CUTOFFS, int(cut)}))
+    if metric == "auc" and terms.test == "shown":
+        return CUTOFFS
+    known = ", ".join(f"{name}@K" for name in METRICS)
+    raise BadInput(f"no metric {metric!r}; there are {known} and, in the shown test, auc")
+
+
+def _check_runs(runs: list[_Given]) -> None:
+    """Refuse runs of other data or of another split, by what they say of themselves."""
+    for each in runs:
+        one, other = runs[0].config, each.config
+        words = ""
+        if one["hash"] != other["hash"]:
+            where = [config["data"] or "a log from Python" for config in (one, other)]
+            words = f"they were trained on other data, {where[0]} and {where[1]}"
+        elif _split_in_words(one) != _split_in_words(other):
+            words = f"their splits are {_split_in_words(one)}, and {_split_in_words(other)}"
+        if words:
+            raise BadInput(f"{runs[0].path} and {each.path} cannot be compared: {words}")
+
+
+def _split_in_words(config: dict[str, Any]) -> str:
+    shares = config["split"]["shares"]
+    parts = " / ".join(f"{100 * share / sum(shares):g}" for share in shares)
+    repeats = "kept" if config["repeats"] else "hidden"
+    return f"{parts} % with repeats {repeats} and min_count {config['min_count']}"
+
+
+def _split_of(runs: list[_Given], data: Path | None) -> Split:
+    """The split of all runs, from whichever of them still knows where the data is."""
+    knows = (each for each in runs if each.config["data"] and Path(each.config["data"]).exists())
+    return split_of_run(next(knows, runs[0]).path, data)
+
+
+def _planned(given: list[_Given], cut: Split, terms: _Terms) -> list[_Given]:
+    """The same, with the evaluation of each run but for its values: which rows it is going to rank."""
+    from unskew.evaluate import Evaluation
+
+    tested = held_out(cut, "test", terms.test, terms.sample, terms.seed)
+    if not len(tested.rows):
+        raise nothing_to_rank(cut, "test", terms.test)
+    counted = tested.weights > 0
+    rows, weights = tested.rows[counted], tested.weights[counted]
+    user = cut.log.user[rows].astype(np.int64)
+    if terms.protocol == "authors":
+        user = np.unique(user)
+        weights = np.ones(len(user))
+    about = {"repeats": "kept as candidates" if cut.repeats else "hidden", "seed": terms.seed}
+    plan = Evaluation(
+        terms.protocol, terms.test, user, {}, weights, rows=None if terms.protocol == "authors" else rows
+    )
+    return [
+        replace(each, found=replace(plan, about=about | _model_of(each, terms.test))) if each.config else each
+        for each in given
+    ]
+
+
+def _model_of(run: _Given, test: str) -> dict[str, Any]:
+    """What an evaluation of a run says of its model."""
+    from unskew.api import load
+    from unskew.card import settings_key
+    from unskew.config import rebuilt
+    from unskew.models.base import Training, model_named
+    from unskew.run import read_card
+
+    if not (run.path / "card.json").is_file():
+        load(run.path)  # which refuses a run without a finished round
+    card, name = read_card(run.path), run.config["model"]
+    training = Training(**run.config["training"])
+    settings = settings_key(name, rebuilt(model_named(name).Config, run.config["config"]), training)
+    by = test if test in card["weights"] else card["choose_by"]
+    said = {"model": name, "training_seed": training.seed, "settings": settings}
+    return said | {"data": run.config["hash"], "weights_chosen_by": by}
+
+
+def _check(given: list[_Given], metric: str) -> None:
+    """Refuse what cannot be compared, by the names that were given."""
+    from unskew.comparison import grouped
+    from unskew.significance import check_comparable
+
+    found = [each.found for each in given if each.found is not None]
+    names = [str(each.path) for each in given]
+    for each in given:
+        if not each.config and each.found is not None:
+            check_comparable([each.found], metric, [str(each.path)])
+    check_comparable(found, None, names)
+    if len(grouped(found, names)) < 2:
+        raise BadInput(
+            "expected at least two models; these differ in the training seed only, which makes them one"
+        )
+
+
+def _shown(family: "Family") -> list[RenderableType]:
+    """What is printed: narrow tables, and below them what they mean."""
+    parts: list[RenderableType] = [Text(f"{family.about()}\n"), _printed(family.mean_table()), Text()]
+    if family.reference is None:
+        parts += [Text("the model of the row minus that of the column"), _printed(family.matrix()), Text()]
+    else:
+        parts.append(Text(f"minus {family.reference}"))
+    return [*parts, _printed(family.listed()), Text(f"\n{family.intervals()} {family.comparisons()}", "dim")]
+
+
+def _printed(made: Table) -> RenderableType:
+    """A table for the terminal."""
+    found = grid(tuple(made.head))
+    for at, column in enumerate(found.columns):
+        column.justify = "left" if at in made.text else "right"
+    for row, cells in enumerate(made.rows):
+        found.add_row(
+            *(
+                Text(cell + "*" * made.stars.get((row, at), 0), "bold" if (row, at) in made.bold else "")
+                for at, cell in enumerate(cells)
+            )
+        )
+    return found
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a file, whole or not at all, and say where it is."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with beside(file) as path:
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UnskewError(f"{file}: cannot be written ({error.strerror})") from None
+    messages.print(f"the tables: {file}", soft_wrap=True)

@@ -1,0 +1,58 @@
+"""The verb `report`: what a bench found, as a page or as tables."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.text import Text
+from tyro.conf import Positional
+
+from unskew.cli.shared import Verb, command_line, messages, pairs, write_page
+from unskew.errors import UnskewError
+from unskew.storage import beside
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report(Verb):
+    """Turn the results of `unskew bench` into one self-contained HTML file, or into tables in Markdown or
+    LaTeX. Without a file it prints the verdict in words; `--json` prints every figure of the tables.
+
+    A bench that is not finished, or in which runs have failed, can be reported at any time.
+    """
+
+    folder: Positional[Annotated[Path, tyro.conf.arg(metavar="DIR", help="A folder of `unskew bench`.")]]
+    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the report, one HTML file that needs no network and no server (needs the extra `report`)."""
+    markdown: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the tables as Markdown."""
+    latex: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write the tables as LaTeX, for the package booktabs."""
+
+    def run(self) -> None:
+        from unskew.suites.document import Report as Found
+        from unskew.suites.found import Findings
+
+        found = Found.of(Findings.open(self.folder))
+        if self.html is not None:
+            from unskew.suites.page import report_page
+
+            write_page(self.html, report_page(found, command_line()))
+        if self.markdown is not None:
+            _write(self.markdown, found.written("markdown"))
+        if self.latex is not None:
+            _write(self.latex, found.written("latex"))
+        runs = {"runs": found.findings.planned, "done": found.findings.done}
+        verdict = [Text(found.verdict.finding, "bold"), *(Text(f"- {line}") for line in found.verdict.advice)]
+        document = found.document() if self.json else {}
+        self.show(document, *verdict, pairs("", runs))
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with beside(file) as path:
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UnskewError(f"{file}: cannot be written ({error.strerror})") from None
+    messages.print(f"the tables: {file}", soft_wrap=True)

@@ -1,0 +1,158 @@
+"""The verb `tune`: search the settings of a model on the validation part."""
+
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+from tyro.conf import Positional, Suppress
+
+from unskew.cli.shared import Data, Verb, command_line, messages, pairs, split_of, table
+from unskew.cli.train import defaults_of, flag_of, with_flags
+from unskew.config import flat
+from unskew.errors import BadInput
+
+if TYPE_CHECKING:
+    from unskew.tuning import Tuned
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tune(Verb):
+    """Search the settings of a model on the validation part. The test part is cut off before it begins.
+
+    A setting that a flag names has that value; the others that have a range are searched. The first trial has
+    the model's own settings. The same command goes on where a study was stopped, by Ctrl-C or otherwise.
+    `unskew train DATA --out RUN --config FILE` trains with what was found.
+    """
+
+    model: Positional[
+        Annotated[
+            str,
+            tyro.conf.arg(
+                metavar="MODEL",
+                help="Which model is tuned; `unskew models` lists them. Its own settings are flags, too.",
+            ),
+        ]
+    ]
+    data: Positional[Data]
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE.json")]
+    """The file of the best settings. It is written after each trial that ends."""
+    trials: int | None = None
+    """How many trials the study has in all, those of earlier calls included; by default 20 where there is no
+    budget."""
+    budget: Annotated[float | None, tyro.conf.arg(metavar="MINUTES")] = None
+    """The minutes after which this call ends. The trial that is under way ends with its round."""
+    storage: Annotated[str | None, tyro.conf.arg(metavar="URL")] = None
+    """Where the study is, so that several machines can share it: any address that Optuna knows. By default an
+    SQLite file beside the output."""
+    study: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """The name of the study there; by default that of the model."""
+    preset: str | None = None
+    """A named set of settings to begin with, or several between commas. They are searched like any others."""
+    threads: int | None = None
+    """How many threads torch uses; by default its own choice. The same number gives the same values."""
+    # Flags of the model, of its training and of the split, and which of them were given: see `tune_of`.
+    splitting: Suppress[Any] = None
+    training: Suppress[Any] = None
+    settings: Suppress[Any] = None
+    given: Suppress[Any] = ()
+
+    def run(self) -> None:
+        import torch
+
+        from unskew.models.base import model_named
+        from unskew.search import BeforeTest
+        from unskew.tuning import tune
+
+        if self.threads is not None:
+            if self.threads < 1:
+                raise BadInput(f"threads {self.threads}: expected at least 1")
+            torch.set_num_threads(self.threads)
+        if not isinstance(self.settings, model_named(self.model).Config):
+            raise BadInput("expected MODEL and DATA in front of all flags")
+        every = flat(self.settings) | flat(self.training)
+        try:
+            found = tune(
+                self.model,
+                BeforeTest(split_of(self.data, self.splitting)),
+                {name: value for name, value in every.items() if name in self.given},
+                self.preset,
+                self.trials,
+                self.budget,
+                self.storage,
+                self.out,
+                self.study,
+                _said,
+                command=command_line(),
+            )
+        except KeyboardInterrupt:
+            kept = f"{self.out} has the best so far" if self.out.is_file() else "no trial has ended"
+            messages.print(f"{kept}; the same command goes on", soft_wrap=True)
+            raise
+        self._told(found)
+
+    def _told(self, found: "Tuned") -> None:
+        said, searched = found.document, found.document["searched"]
+        rows = [
+            {name: value for name, value in row.items() if name not in searched}
+            | {"settings": {name: row[name] for name in searched}}
+            for row in found.trials.to_pylist()
+        ]
+        shown = [
+            (
+                f"{row['number']}{'*' if row['number'] == said['trial'] else ''}",
+                "–" if row["value"] is None else f"{row['value']:.4f}",
+                row["state"],
+                str(row["rounds"] or "–"),
+                _settings(row) if row["state"] != "failed" else f"{_settings(row)}: {row['reason']}",
+            )
+            for row in rows
+        ]
+        gain = "" if said["defaults"] is None else f" (the defaults {said['defaults']:.4f})"
+        title = f"{found.model} -> {self.out}: {found.choose_by} {said['metric']} {found.value:.4f}{gain}"
+        self.show(
+            {"file": str(self.out), **said, "rows": rows},
+            pairs(title, found.best),
+            table("", ("trial", said["metric"], "", "rounds", "settings"), shown),
+        )
+
+
+def _said(row: dict[str, Any]) -> None:
+    """Print a line about a trial that has ended."""
+    value = "" if row["value"] is None else f" {row['value']:.4f}"
+    why = f" ({row['reason']})" if row["reason"] else ""
+    messages.print(f"trial {row['number']}: {row['state']}{value}{why}; {_settings(row)}", soft_wrap=True)
+
+
+def _settings(row: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {_plain(value)}" for name, value in row["settings"].items())
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def tune_of(arguments: list[str]) -> type[Tune]:
+    """The verb with the flags of the model that was named, and with the names of those that were given."""
+    own = {f"--{field.name}" for field in fields(Tune) if field.name != "json"}
+    words = [word for before, word in pairwise(arguments) if before not in own and not word.startswith("-")]
+    if not words:
+        return Tune
+    from unskew.models.base import model_named
+
+    name = next(filter(_is_model, words), words[0])
+    model_named(name)  # or an error that says which models there are
+    flags = [word.split("=", 1)[0] for word in arguments[1:] if word.startswith("--")]
+    given = tuple(flag.removeprefix("--").replace("-", "_") for flag in flags)
+    defaults = defaults_of(name, flag_of(arguments, "--preset")) | {"given": given}
+    return with_flags(Tune, name, defaults)
+
+
+def _is_model(word: str) -> bool:
+    from unskew.models.base import model_named
+
+    with suppress(BadInput):
+        return bool(model_named(word))
+    return False

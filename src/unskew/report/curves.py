@@ -1,0 +1,159 @@
+"""Charts of many series that share one legend, which the page has: training curves, trade-offs, costs.
+
+A series has the same look in every chart of a page. A script of the page finds the values of a point by its
+place (`Frame`), and a series by its `data-series`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from unskew.report.charts import COLOURS, DASHES, INK, Chart, Frame, finish, rendered, thousands
+from unskew.report.slim import slim
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Mid-tones, readable on white and on black.
+MANY = (*COLOURS[:3], "#c2559d", "#8c6bd1", "#b08a00", "#d1495b", COLOURS[3])
+SHAPED = 4  # points of a curve that have its shape, at most
+SHAPES = "osD^vP*Xp<"
+
+
+class Style(NamedTuple):
+    """How one of many series looks, in every chart of a page."""
+
+    colour: str
+    dash: Any
+    shape: str
+    hollow: bool
+
+
+def style_of(number: int) -> Style:
+    """The look of a series by its number. The first twenty differ in colour, and also without colours."""
+    colour, dash = MANY[number % len(MANY)], DASHES[number % len(DASHES)]
+    return Style(colour, dash, SHAPES[number % len(SHAPES)], number // len(SHAPES) % 2 == 1)
+
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One series: its look by number, the points of its line, and a point that stands out, if it has one."""
+
+    style: int
+    points: Sequence[Point] = ()
+    spot: Point | None = None
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Many series, each with points of its own, explained by a legend that the page has.
+
+    labelled: write the name of a series beside the point that stands out, where there is room.
+    x_names: words for some places on the axis, instead of numbers.
+    """
+
+    series: Mapping[str, Curve]
+    x_label: str
+    y_label: str
+    title: str = ""
+    logarithmic: bool = False  # the x axis
+    labelled: bool = False
+    x_names: Mapping[float, str] | None = None
+
+    def draw(self, axes: "Axes") -> None:
+        """Draw the series on matplotlib's axes."""
+        for number, curve in enumerate(self.series.values()):
+            style = style_of(curve.style)
+            looks: dict[str, Any] = {"color": style.colour, "clip_on": False, "gid": f"series-{number}"}
+            looks["markerfacecolor"] = "none" if style.hollow else style.colour
+            if curve.points:
+                # Of many points only some have the shape of their series: shapes must not become a band.
+                every = -(-len(curve.points) // SHAPED)
+                small = curve.spot is not None
+                axes.plot(
+                    *zip(*curve.points, strict=True),
+                    linestyle=style.dash,
+                    linewidth=1.4,
+                    marker="o" if small else style.shape,
+                    markersize=2.2 if small else 4.5,
+                    markevery=1 if small else every,
+                    **looks,
+                )
+            if curve.spot is not None:
+                axes.plot(*curve.spot, style.shape, markersize=6.5, zorder=3, **looks)
+        if self.logarithmic:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(thousands)
+            axes.tick_params(axis="x", which="minor", length=0, labelbottom=False)
+        elif self.x_names is not None:
+            axes.set_xticks(list(self.x_names), list(self.x_names.values()))
+        else:
+            axes.locator_params("x", nbins=6, integer=not self.labelled)
+        axes.locator_params("y", nbins=6)
+        finish(axes, self.x_label, self.y_label, self.title, legend=False, pad=8)
+
+    def label(self, axes: "Axes") -> None:
+        """Write names beside points that stand out, each at the first place around its point where it covers
+        nothing. A name for which there is no room is left to the legend."""
+        if not self.labelled:
+            return
+        spots = {number: curve.spot for number, curve in enumerate(self.series.values()) if curve.spot}
+        points = 72 / axes.figure.dpi
+        left, bottom, right, top = (edge * points for edge in axes.get_window_extent().extents)
+        at = axes.transData.transform(list(spots.values())) * points
+        taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in at]
+        for (number, spot), (x, y) in zip(spots.items(), at, strict=True):
+            name = list(self.series)[number]
+            wide, tall = 4.4 * len(name), 8.0
+            for dx, dy in _around(wide, tall):
+                box = x + dx, y + dy, x + dx + wide, y + dy + tall
+                inside = left <= box[0] and box[2] <= right + 4 and bottom <= box[1] and box[3] <= top
+                if inside and not any(_overlap(box, other) for other in taken):
+                    taken.append(box)
+                    text = axes.annotate(name, spot, (dx, dy), textcoords="offset points", fontsize=8)
+                    text.set(gid=f"series-{number}", in_layout=False, color=INK)
+                    break
+
+
+def _around(wide: float, tall: float) -> Iterator[tuple[float, float]]:
+    """Where a label may stand, as the distance of its lower left corner from the point."""
+    for far in (6.0, 14.0):
+        yield from ((far, -tall / 2), (-far - wide, -tall / 2), (-wide / 2, far), (-wide / 2, -far - tall))
+        yield from (
+            (far, far - 4),
+            (far, 4 - far - tall),
+            (-far - wide, far - 4),
+            (-far - wide, 4 - far - tall),
+        )
+
+
+def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def swatch(number: int) -> str:
+    """The look of a series as the content of a small SVG, 26 wide and 10 high."""
+    from matplotlib.markers import MarkerStyle
+
+    style = style_of(number)
+    dashes = "" if style.dash == "-" else " ".join(f"{part:g}" for part in style.dash[1])
+    dash = f' stroke-dasharray="{dashes}"' if dashes else ""
+    mark = '<circle cx="13" cy="5" r="3"'
+    if style.shape != "o":
+        marker = MarkerStyle(style.shape)
+        corners: Any = marker.get_path().transformed(marker.get_transform()).vertices
+        places = " ".join(f"{13 + 6 * x:.1f},{5 - 6 * y:.1f}" for x, y in corners)
+        mark = f'<polygon points="{places}"'
+    fill = "none" if style.hollow else style.colour
+    line = f'<path d="M0 5H26" stroke="{style.colour}" stroke-width="1.4"{dash}/>'
+    return f'{line}{mark} fill="{fill}" stroke="{style.colour}"/>'
+
+
+def drawing(chart: Chart, name: str, alt: str) -> tuple[str, Frame]:
+    """The same with the place of its axes, from which a script finds the place of any value. It is small, and
+    depends on the page's style for the font of its text."""
+    made, frame = rendered([chart], name, alt, "none")
+    return slim(made), frame

@@ -1,0 +1,1 @@
+"""Benchmark suites: the experiments of the paper, and more, as grids of runs that are stored and reported."""

@@ -1,0 +1,259 @@
+"""One cell of a bench: train a model on a data set, test it in every way that the data allow, and put all
+that was found into one document.
+
+Validation chooses everything, the dial as well; the test part is ranked at the end. Where a model has a dial,
+the tests are also ranked at each of its positions, to draw the trade-off; nothing is chosen by that.
+"""
+
+import hashlib
+import platform
+import resource
+import time
+from dataclasses import asdict, replace
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unskew.api import Model
+from unskew.card import settings_key
+from unskew.config import rebuilt
+from unskew.data.held_out import Protocol, available_tests
+from unskew.data.log import Log
+from unskew.data.split import Split, split
+from unskew.errors import BadInput
+from unskew.evaluate import Evaluation
+from unskew.formatting import plain
+from unskew.models.base import Training, model_named
+from unskew.propensity.health import exposure_taken, weighted_rows, weights_verdict
+from unskew.significance import interval
+from unskew.suites.recipe import FORMAT, Cell, Source
+from unskew.suites.store import encoded, packed
+from unskew.timeline import rolling
+from unskew.world.simulate import World, simulate
+from unskew.world.truth import truth
+
+METRIC = "ndcg@10"
+DIALS = (0.0, 0.25, 0.5, 0.75, 1.0)
+DIGITS = 5
+WEIGHED = 5000  # training events whose weights are looked at
+VISITS = 500  # of a known world at which the truth is asked
+PER_WINDOW = 500  # positives that are ranked in a window of a time line
+DRAWS = 500  # of the bootstrap of each interval
+
+
+def measured(cell: Cell, folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The document of a cell, and the units of its tests by their keys.
+
+    folder: where the run is kept while it is trained; a run that was stopped there goes on.
+    """
+    kind = model_named(cell.model)
+    cut, world = opened(cell.source, cell.splitting)
+    model = Model(cell.model, rebuilt(kind.Config, dict(cell.config)), Training(**cell.training))
+    used, began = _cpu(), time.monotonic()
+    model.fit(cut, folder, (folder / "config.json").is_file(), show_progress=False)
+    cost = {"cpu_s": round(_cpu() - used, 1), "wall_s": round(time.monotonic() - began, 1)}
+    cost["parameters"] = sum(parameter.numel() for parameter in model._trained().parameters())
+    units: dict[str, dict[str, Any]] = {}
+    document: dict[str, Any] = {"key": cell.key, "format": FORMAT, "model": cell.model, **_said(cell)}
+    document |= {"settings_key": settings_key(cell.model, model.config, model.training)}
+    document |= {"data": _described(cell, cut), "cost": cost, "records": _records(model)}
+    if cell.rolling is None:
+        document["tests"] = _tested(model, cut, world, cell.sample, units)
+        document["dials"] = _dialled(document["tests"])
+    else:
+        document["tests"], document["windows"] = _rolled(model, cut, cell, units)
+    document["health"] = _health(model, cut)
+    document["versions"] = _versions()
+    document["cost"]["memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    return _rounded(plain(document)), units
+
+
+@lru_cache(maxsize=2)
+def opened(source: Source, splitting: Any) -> tuple[Split, World | None]:
+    """The split of a data set, and its world where there is one."""
+    if source.world is not None:
+        world = simulate(**asdict(source.world))
+        return split(world.log, **asdict(splitting)), world
+    return split(Log.open(Path(source.folder)), **asdict(splitting)), None
+
+
+def _tested(
+    model: Model, cut: Split, world: World | None, sample: int, units: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """What every test found, by its name and protocol: each is ranked once."""
+    found: dict[str, Any] = {}
+    network = model._trained()
+    dials = (None, *DIALS) if network.dials or _turns(network) else (None,)
+    for test in available_tests(cut):
+        if test == "authors":  # the paper's own resampling of whatever log; its own rows are a named test
+            continue
+        protocols: tuple[Protocol, ...] = ("full",) if test == "shown" else ("full", "uni100")
+        if test in cut.log.marks:
+            protocols = (*protocols, "authors")
+        each = model.evaluate_each(cut, protocols, test, sample, dials=dials, show_progress=False)
+        for one in each[: len(protocols)]:
+            found[f"{test}, {one.protocol}"] = _one(one, units)
+        turned = {
+            f"{one.about['dial']:g}": one.mean(METRIC) for one in each[len(protocols) :: len(protocols)]
+        }
+        found[f"{test}, full"]["dials"] = turned
+    if world is not None:
+        by: Any = "shown" if "shown" in model._weights else None
+        found["truth, full"] = _one(truth(model, world, cut, VISITS, choose_by=by), units)
+        if len(dials) > 1:
+            at = {dial: truth(model, world, cut, VISITS, choose_by=by, dial=dial) for dial in DIALS}
+            found["truth, full"]["dials"] = {f"{dial:g}": one.mean(METRIC) for dial, one in at.items()}
+    return found
+
+
+def _turns(network: Any) -> bool:
+    """Whether the scores of a model can be turned, because it knows how exposed items are."""
+    return getattr(network, "treatment", None) is not None and network.treatment.how in (
+        "offset",
+        "negatives",
+    )
+
+
+def _one(found: Evaluation, units: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What is kept of an evaluation. Its units are stored once for all cells."""
+    user, weight = encoded(found.user.astype(np.int32)), encoded(found.weights.astype(np.float32))
+    about = found.about
+    said: dict[str, Any] = {"test": found.test, "protocol": found.protocol, "size": len(found.user)}
+    said |= {"repeats": about["repeats"], "data": about["data"], "user": user, "weight": weight}
+    rows = b"" if found.rows is None else np.asarray(found.rows, np.int64).tobytes()
+    key = _digest(
+        f"{found.test} {found.protocol} {about['data']}".encode(), rows, user.encode(), weight.encode()
+    )
+    units[key] = said
+    kept: dict[str, Any] = {"units": key, "size": len(found.user), "whole_test": about.get("whole_test")}
+    kept |= {"effective_sample_size": found.effective_sample_size, "left_out": about.get("left_out", {})}
+    kept |= {"chosen_by": about.get("weights_chosen_by"), "dial": about.get("dial")}
+    kept |= {"metrics": found.metrics(), "interval": interval(found, METRIC, DRAWS)}
+    segments = {
+        name: {group: [part["units"], part.get(METRIC)] for group, part in groups.items()}
+        for name, groups in found.by_segment().items()
+    }
+    return kept | {"segments": segments, "beyond": found.beyond, "values": packed(found)}
+
+
+def _rolled(
+    model: Model, cut: Split, cell: Cell, units: dict[str, dict[str, Any]]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Window by window along the time line: all windows together as one test, and each of them."""
+    assert cell.rolling is not None
+    asked, clock = cell.rolling, cut.log.clock
+    window, refresh = asked.window, asked.refresh
+    if clock.ticks is None:  # an order has no days: as many windows, and as many refreshes
+        length = max(1, (int(cut.log.time.max()) + 1 - cut.valid_end) // asked.windows)
+        window, refresh = str(length), {"never": "never", "1d": str(length)}.get(refresh, str(7 * length))
+    sample = min(PER_WINDOW, cell.sample)
+    found = rolling(model, cut, window, refresh, "full", "ordinary", sample, windows=asked.windows)
+    parts = [one.evaluation for one in found.windows if one.evaluation is not None]
+    if not parts:
+        raise BadInput("no window at the end of this log has a positive to rank")
+    whole = replace(
+        parts[0],
+        user=np.concatenate([part.user for part in parts]),
+        values={name: np.concatenate([part.values[name] for part in parts]) for name in parts[0].values},
+        weights=np.concatenate([part.weights for part in parts]),
+        rows=np.concatenate([np.asarray(part.rows) for part in parts]),
+        segments={},
+        beyond={},
+        about=parts[0].about | {"left_out": {}, "whole_test": None},
+    )
+    curve = [
+        {"start": clock.date(one.start), "trained_until": clock.date(one.trained_until), METRIC: value}
+        for one, value in zip(found.windows, found.curve(), strict=True)
+    ]
+    return {"ordinary, full": _one(whole, units)}, curve
+
+
+def _dialled(tests: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """The metric of each test at each position of the dial; nothing for models without one."""
+    return {name: dials for name, found in tests.items() if (dials := found.pop("dials", {}))}
+
+
+def _records(model: Model) -> list[dict[str, Any]]:
+    """Of each round: the losses, and the metric of each version of the validation part."""
+    return [
+        {
+            "round": record["round"],
+            "stage": record["stage"],
+            "losses": record["losses"],
+            "valid": {name: found[METRIC] for name, found in record.get("valid", {}).items()},
+        }
+        for record in model.records
+    ]
+
+
+def _health(model: Model, cut: Split) -> dict[str, Any] | None:
+    """What the propensities of a model do to its loss; None for models without any."""
+    try:
+        clip = model.propensity.clip
+    except BadInput:
+        return None
+    treatment = getattr(model.network, "treatment", None)
+    rows = weighted_rows(cut, WEIGHED, seed=0)
+    if said := exposure_taken(treatment, cut):
+        return {"clip": clip, "verdict": said}
+    weight = np.asarray(model.propensities(cut.log, rows)["weight"], np.float64)
+    effective = weight.sum() ** 2 / (weight**2).sum() / len(weight)
+    clipped = float((weight * clip >= 1 - 1e-6).mean())
+    verdict = weights_verdict(weight, clip) or "The weights differ, and no few of them dominate."
+    spread = np.quantile(weight / weight.mean(), [0.01, 0.25, 0.5, 0.75, 0.99]).tolist()
+    found = {"clip": clip, "effective_share": float(effective), "clipped": clipped, "spread": spread}
+    return found | {"verdict": verdict}
+
+
+def _said(cell: Cell) -> dict[str, Any]:
+    return {
+        "config": dict(cell.config),
+        "training": dict(cell.training),
+        "sample": cell.sample,
+        "rolling": cell.rolling and asdict(cell.rolling),
+    }
+
+
+def _described(cell: Cell, cut: Split) -> dict[str, Any]:
+    log = cut.log
+    dates = [log.clock.date(time) for time in (cut.train_end, cut.valid_end)]
+    sizes = {"rows": len(log), "positives": log.positives, "users": len(log.users), "items": len(log.items)}
+    return {
+        "name": cell.source.name,
+        "hash": log.fingerprint(),
+        "world": cell.source.world and asdict(cell.source.world),
+        "splitting": asdict(cell.splitting),
+        "train_before": dates[0],
+        "test_from": dates[1],
+        "repeats": cut.repeats,
+        **sizes,
+    }
+
+
+def _versions() -> dict[str, str]:
+    own = {"unskew": version("unskew"), "python": platform.python_version()}
+    return own | {"torch": torch.__version__, "numpy": np.__version__}
+
+
+def _cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _digest(*parts: bytes) -> str:
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(part)
+    return whole.hexdigest()[:16]
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(inner) for inner in value]
+    return round(value, DIGITS) if isinstance(value, float) else value

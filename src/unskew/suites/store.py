@@ -1,0 +1,220 @@
+"""Where a bench keeps what it found: a folder of small text files that a report needs and nothing else.
+
+suites.json     the suites that were asked for, their arms, and where each cell stands
+cells.jsonl     a line for each cell: settings, figures, curves, segments, and the result of each unit
+tests.jsonl     a line for each test of each data set: the user and the weight of each unit
+failures.jsonl  a line for each cell that failed the last time it was tried
+runs/           the run of each cell that is under way; it goes on where it stopped
+
+The result of a unit is the rank of a positive, of which only the first places matter, so thousands of them
+are a few hundred bytes. From these the paired tests between any two models can be made later.
+"""
+
+import base64
+import fcntl
+import json
+import os
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unskew.errors import BadInput, UnskewError
+from unskew.evaluate import CUTOFFS, Evaluation
+from unskew.metrics import METRICS
+from unskew.storage import beside
+from unskew.suites.recipe import FORMAT, Place, Suite
+
+Floats = NDArray[np.float64]
+
+SHOWN_METRICS = ("ndcg", "hr")  # that tables have, at every cut-off
+LOWEST = max(CUTOFFS) + 1  # ranks from here on are the same to every metric
+EXACT = 2  # equal scores share the mean of their ranks, so ranks are halves
+
+
+class Results:
+    """The folder of a bench."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cells = {line["key"]: line for line in self._lines("cells.jsonl") if line["format"] == FORMAT}
+        self.tests = {line["key"]: line for line in self._lines("tests.jsonl")}
+        self._lock: int | None = None
+
+    @classmethod
+    def open(cls, folder: Path) -> "Results":
+        """What an earlier bench stored."""
+        if not (folder / "suites.json").is_file():
+            raise BadInput(f"{folder}: not a folder of `unskew bench` (no suites.json)")
+        return cls(folder)
+
+    def begin(self) -> None:
+        """Make the folder, and keep other benches out of it until `end`."""
+        try:
+            (self.folder / "runs").mkdir(parents=True, exist_ok=True)
+            number = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise BadInput(f"{self.folder}: cannot write there ({error.strerror})") from None
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(number)
+            raise BadInput(f"{self.folder}: another bench is running in this folder right now") from None
+        self._lock = number
+        for name in ("cells.jsonl", "tests.jsonl"):
+            self._mend(name)
+
+    def end(self) -> None:
+        """Let other benches in."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    # Writing
+
+    def plan(self, suites: Iterable[Suite], places: Iterable[Place], about: Mapping[str, Any]) -> None:
+        """Add suites and the places of their cells to what is there. A suite that is asked for again, with
+        more data or more seeds, keeps its other places."""
+        known = self.asked if (self.folder / "suites.json").is_file() else {"suites": {}, "places": []}
+        for suite in suites:
+            arms = [
+                {"name": arm.name, "model": arm.model, "twin": arm.twin, "x": arm.x} for arm in suite.arms
+            ]
+            said = {"title": suite.title, "question": suite.question, "of": suite.of, "axis": suite.axis}
+            known["suites"][suite.name] = said | {"arms": arms, "rivals": list(suite.rivals)}
+        by_place = {
+            tuple(place[name] for name in ("suite", "source", "arm", "seed")): place
+            for place in [*known["places"], *map(asdict, places)]
+        }
+        known["places"] = list(by_place.values())
+        known["about"] = dict(about)
+        self._replace("suites.json", json.dumps(known, indent=1, default=str) + "\n")
+
+    def add(self, line: dict[str, Any], tests: Mapping[str, dict[str, Any]]) -> None:
+        """Store a cell, and the tests that it is the first to have."""
+        for key, test in tests.items():
+            if key not in self.tests:
+                self.tests[key] = {"key": key, **test}
+                self._append("tests.jsonl", self.tests[key])
+        self._append("cells.jsonl", line)
+        self.cells[line["key"]] = line
+
+    def failed(self, failures: Mapping[str, str]) -> None:
+        """Store which cells failed and why, instead of what failed before."""
+        lines = (json.dumps({"key": key, "why": why}) + "\n" for key, why in failures.items())
+        self._replace("failures.jsonl", "".join(lines))
+
+    # Reading
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The suites, and where each cell stands."""
+        try:
+            return dict(json.loads((self.folder / "suites.json").read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise BadInput(f"{self.folder / 'suites.json'}: is damaged ({error})") from None
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Why cells failed the last time."""
+        return {line["key"]: line["why"] for line in self._lines("failures.jsonl")}
+
+    def evaluation(self, key: str, test: str) -> Evaluation:
+        """The evaluation of a cell in one of its tests, unit by unit, without segments and rows."""
+        cell = self.cells[key]
+        found = cell["tests"][test]
+        units = self.tests[found["units"]]
+        values = {
+            name: values for name, values in unpacked(found["values"]).items() if len(values) == units["size"]
+        }
+        about = {
+            "model": cell["model"],
+            "training_seed": cell["training"]["seed"],
+            "data": cell["data"]["hash"],
+        }
+        about |= {"repeats": units["repeats"], "settings": cell["settings_key"]}
+        return Evaluation(
+            protocol=units["protocol"],
+            test=units["test"],
+            user=np.asarray(decoded(units["user"], np.int32), np.int64),
+            values=values,
+            weights=np.asarray(decoded(units["weight"], np.float32), np.float64),
+            about=about,
+        )
+
+    # Files
+
+    def _lines(self, name: str) -> list[dict[str, Any]]:
+        """The lines of a file. The last one may be cut off, if the machine went down while it was written."""
+        path = self.folder / name
+        if not path.is_file():
+            return []
+        found = []
+        lines = path.read_text(encoding="utf-8").split("\n")
+        for number, line in enumerate(lines):
+            try:
+                if line:
+                    found.append(json.loads(line))
+            except ValueError:
+                if number < len(lines) - 1:
+                    raise BadInput(f"{path}, line {number + 1}: is damaged; remove this line") from None
+        return found
+
+    def _mend(self, name: str) -> None:
+        """Remove a last line that was cut off."""
+        path = self.folder / name
+        if path.is_file():
+            text = path.read_bytes()
+            if not text.endswith(b"\n"):
+                os.truncate(path, text.rfind(b"\n") + 1)
+
+    def _append(self, name: str, line: dict[str, Any]) -> None:
+        try:
+            with (self.folder / name).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise UnskewError(
+                f"{self.folder / name}: writing failed ({error.strerror}); what was stored before is kept"
+            ) from error
+
+    def _replace(self, name: str, text: str) -> None:
+        with beside(self.folder / name) as path:
+            path.write_text(text, encoding="utf-8")
+
+
+# Units
+
+
+def packed(found: Evaluation) -> dict[str, str]:
+    """The results of all units as text: the rank of each, or, where a unit is not a single positive, the
+    values of each metric that tables show."""
+    reciprocal = found.values.get(f"mrr@{max(CUTOFFS)}")
+    if reciprocal is not None and found.protocol != "authors":
+        ranks = np.where(reciprocal > 0, 1 / np.where(reciprocal > 0, reciprocal, 1), LOWEST)
+        return {"rank": encoded(np.round(ranks * EXACT).astype(np.uint8))}
+    wanted = [name for name in found.values if name.split("@")[0] in (*SHOWN_METRICS, "preference", "beyond")]
+    return {name: encoded(found.values[name].astype(np.float16)) for name in wanted}
+
+
+def unpacked(values: Mapping[str, str]) -> dict[str, Floats]:
+    """The values of each metric for each unit."""
+    if "rank" not in values:
+        return {name: np.asarray(decoded(text, np.float16), np.float64) for name, text in values.items()}
+    ranks = np.asarray(decoded(values["rank"], np.uint8), np.float64) / EXACT
+    return {f"{name}@{cut}": METRICS[name](ranks, cut) for name in SHOWN_METRICS for cut in CUTOFFS}
+
+
+def encoded(values: NDArray[Any]) -> str:
+    """Numbers as text."""
+    return base64.b85encode(zlib.compress(np.ascontiguousarray(values).tobytes(), 9)).decode()
+
+
+def decoded(text: str, kind: Any) -> NDArray[Any]:
+    """Numbers from what `encoded` made of them."""
+    return np.frombuffer(zlib.decompress(base64.b85decode(text)), kind)

@@ -1,0 +1,223 @@
+"""The verdict above a report, in words that are made from its figures: who is first, by how much, and what
+speaks against it."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from unskew.describe.summary import Verdict
+from unskew.suites.chance import METRIC, Measured, Versus
+from unskew.suites.claims import NOTHING, Claim, Outcome, overall
+from unskew.suites.found import BALANCED, ORDINARY, Findings, SuiteFindings, Yardstick
+from unskew.suites.tables import usual_seeds, written
+
+OURS = ("pulse", "deps")  # the models that this package is about: the one that it ships, and the paper's
+MOST_NAMED = 6  # data sets that a sentence names
+SMOKE = (
+    "This is a smoke test: everything in it was made as small as it can be, to see that all parts work. Its "
+    "figures say nothing about any model."
+)
+
+
+def verdict(findings: Findings, outcomes: Mapping[Claim, Sequence[Outcome]]) -> Verdict:
+    """What a reader should know first. The finding is who is first; the other sentences begin with their
+    topics."""
+    suite = leading(findings)
+    tables = {by: _tables(suite, by) for by in (ORDINARY, BALANCED)}
+    firsts = [_first(by, of) for by, of in tables.items() if of]
+    finding = " ".join(firsts) or f"No run of {suite.title} has been tested in the ordinary test yet."
+    said = [
+        *(line for by, of in tables.items() for line in _ours(suite, by, of)),
+        *_rivals(suite, tables),
+        *_popularity(suite, tables),
+        *_weights(suite),
+        *_claims(outcomes),
+        _seeds(suite),
+        *_missing(findings),
+    ]
+    if findings.smoke:
+        return Verdict(SMOKE, (f"What it would say: {finding}", *_missing(findings)))
+    return Verdict(finding, tuple(said))
+
+
+def leading(findings: Findings) -> SuiteFindings:
+    """The suite that the verdict is about: the one with DEPS and its rivals, or else the first."""
+    return next(
+        (suite for name in ("main", "industry") if (suite := findings.suite(name)) is not None),
+        findings.suites[0],
+    )
+
+
+def _tables(suite: SuiteFindings, by: Yardstick) -> dict[str, Measured]:
+    found = {source: suite.measured(source, by) for source in suite.sources}
+    return {source: one for source, one in found.items() if one is not None}
+
+
+def _first(by: Yardstick, tables: Mapping[str, Measured]) -> str:
+    """Who is first on how many of the data sets."""
+    firsts = Counter(one.best() for one in tables.values())
+    ranked = firsts.most_common()
+    if len(tables) == 1:
+        source, found = next(iter(tables.items()))
+        leader = str(ranked[0][0])
+        return f"In the {by.test} test {leader} is first on {source} ({_lead(found, leader)})."
+    words = [f"{name} is first on {count} of {len(tables)} data sets" for name, count in ranked[:1]]
+    words += [f"{name} on {count}" for name, count in ranked[1:]]
+    leader = str(ranked[0][0])
+    leads = [_next_best(one, leader) for one in tables.values() if one.best() == leader]
+    shares = [lead.share for _, lead in leads if lead is not None and not math.isnan(lead.share)]
+    by_how_much = f", {_range(shares)} ahead of the next" if shares else ""
+    return f"In the {by.test} test {words[0]}{by_how_much}{''.join(f'; {word}' for word in words[1:])}."
+
+
+def _ours(suite: SuiteFindings, by: Yardstick, tables: Mapping[str, Measured]) -> Iterator[str]:
+    """For each model of ours: by how much it leads, and, as plainly, where it does not."""
+    for arm in suite.arms:
+        there = {source: one for source, one in tables.items() if arm.name in one.seeds}
+        if arm.model not in OURS or not there or arm.name not in _named(suite):
+            continue
+        ahead: list[str] = []
+        behind: list[str] = []
+        unsure: list[str] = []
+        for source, found in there.items():
+            other, lead = _next_best(found, arm.name)
+            if lead is None or other is None:
+                continue
+            words = f"{source} {_percent(lead)} {'over' if lead.difference > 0 else 'to'} {other}"
+            (ahead if lead.difference > 0 else behind).append(words)
+            if lead.low <= 0 <= lead.high:
+                unsure.append(source)
+        said = []
+        if ahead:
+            said.append(f"ahead of the best other model on {_listed(ahead, there)}")
+        if behind:
+            said.append(f"behind the best other model on {_listed(behind, there)}")
+        if unsure:
+            said.append(f"on {_some(unsure)} the interval of the difference holds 0")
+        if said:
+            yield f"{arm.name}, {by.test} test: {'; '.join(said)}."
+
+
+def _named(suite: SuiteFindings) -> set[str]:
+    """Of each model of ours the one arm that sentences are about: the first of them."""
+    return {next((arm.name for arm in suite.arms if arm.model == model), "") for model in OURS}
+
+
+def _rivals(suite: SuiteFindings, tables: Mapping[Yardstick, Mapping[str, Measured]]) -> Iterator[str]:
+    """How the first arm stands among the rivals that its suite names, if these are not all others."""
+    if not suite.rivals or len(suite.rivals) == len(suite.arms) - 1:
+        return
+    words = []
+    for by, of in tables.items():
+        found = [one.over_best_rival() for one in of.values()]
+        gains = [gain for each in found if each is not None for gain in each[1:]]
+        won = sum(gain.difference > 0 for gain in gains)
+        sure = sum(gain.difference > 0 and gain.starred for gain in gains)
+        if gains:
+            words.append(
+                f"better than the best of them on {won} of {len(gains)} in the {by.test} test ({sure} "
+                "significantly)"
+            )
+    if words:
+        yield f"{suite.first} among its {len(suite.rivals)} rivals: {', and '.join(words)}."
+
+
+def _popularity(suite: SuiteFindings, tables: Mapping[Yardstick, Mapping[str, Measured]]) -> Iterator[str]:
+    """How many of the models that were trained are not better than popularity."""
+    # The last one, if there are several: the first is a plain total, and this one's recency is chosen.
+    simple = next((arm.name for arm in reversed(suite.arms) if arm.model == "popularity"), None)
+    words = []
+    for by, of in tables.items():
+        beaten = {
+            source: [name for name in one.seeds if one.mean(name) < one.mean(simple)]
+            for source, one in of.items()
+            if simple is not None and simple in one.seeds
+        }
+        if beaten:
+            few, many = (pick(map(len, beaten.values())) for pick in (min, max))
+            count = f"{many}" if few == many else f"{few} to {many}"
+            words.append(f"{count} of {len(suite.arms) - 1} other models in the {by.test} test")
+    if words:
+        yield f"Popularity alone: {simple} is better than {' and than '.join(words)}, by data set."
+
+
+def _weights(suite: SuiteFindings) -> Iterator[str]:
+    """On how many data sets the propensity weights of the first arm do nothing."""
+    cells = [suite.cell(source, suite.first) for source in suite.sources]
+    health = [cell["health"] for cell in cells if cell is not None and cell["health"] is not None]
+    idle = sum(str(one["verdict"]).startswith(NOTHING) for one in health)
+    if idle:
+        yield (
+            f"Propensities: the weights of {suite.first} do nothing on {idle} of {len(health)} data sets, so "
+            "there it is the same model without them."
+        )
+
+
+def _claims(outcomes: Mapping[Claim, Sequence[Outcome]]) -> Iterator[str]:
+    """How many of the paper's claims hold."""
+    words = []
+    for by in (ORDINARY, BALANCED):
+        found = Counter(overall([one for one in of if one.by == by]) for of in outcomes.values())
+        if found["not measured"] < len(outcomes):
+            counts = ", ".join(
+                f"{found[word]} {word}"
+                for word in ("confirmed", "refuted", "undecided", "not measured")
+                if found[word]
+            )
+            words.append(f"{counts} by the {by.test} test")
+    if words:
+        yield f"The paper's {len(outcomes)} claims: {'; '.join(words)}."
+
+
+def _seeds(suite: SuiteFindings) -> str:
+    figures = (one.figures() for of in (_tables(suite, ORDINARY),) for one in of.values())
+    seeds = usual_seeds(figures)
+    if seeds == 1:
+        return (
+            "Seeds: a single seed for each model. Intervals cover the chance of users only, and another seed "
+            "may turn the order."
+        )
+    return (
+        f"Seeds: {seeds} for each model; intervals cover users and seeds. All figures are {written(METRIC)}."
+    )
+
+
+def _missing(findings: Findings) -> Iterator[str]:
+    left = findings.planned - findings.done
+    if left:
+        failed = len({(one.source, one.arm, one.seed) for one in findings.missing if one.why})
+        why = f", {failed} of them because they failed" if failed else ""
+        yield f"Missing: {left} of {findings.planned} runs are not there{why}; tables show a dash for them."
+
+
+def _next_best(found: Measured, arm: str) -> tuple[str | None, Versus | None]:
+    """The best of all others, and how much better than it an arm is."""
+    other = found.best([name for name in found.seeds if name != arm])
+    return other, None if other is None else found.compare(arm, other)
+
+
+def _lead(found: Measured, leader: str) -> str:
+    other, lead = _next_best(found, leader)
+    return "alone" if lead is None else f"{_percent(lead)} over {other}"
+
+
+def _percent(gain: Versus) -> str:
+    if math.isnan(gain.share):
+        return f"{gain.difference:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}]"
+    if math.isnan(gain.share_low):
+        return f"{100 * gain.share:+.1f} %"
+    return f"{100 * gain.share:+.1f} % [{100 * gain.share_low:+.1f}, {100 * gain.share_high:+.1f}]"
+
+
+def _range(shares: Sequence[float]) -> str:
+    low, high = f"{100 * min(shares):.1f}", f"{100 * max(shares):.1f}"
+    return f"{low} %" if low == high else f"{low} to {high} %"
+
+
+def _listed(words: Sequence[str], there: Mapping[str, Measured]) -> str:
+    more = f" and {len(words) - MOST_NAMED} more" if len(words) > MOST_NAMED else ""
+    return f"{len(words)} of {len(there)} ({', '.join(words[:MOST_NAMED])}{more})"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} data sets"

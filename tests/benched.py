@@ -1,0 +1,173 @@
+"""A made-up folder of `unskew bench`: as many models, data sets, seeds and tests as wanted, at once."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unskew.create import create_model
+from unskew.metrics import METRICS
+from unskew.suites.recipe import FORMAT, Arm, Place, Suite
+from unskew.suites.store import LOWEST, Results, encoded
+
+CUTS = (5, 10, 20)
+PLAIN = ("ordinary, full", "balanced, full")
+GROUPS = {
+    "user": ("known", "new"),
+    "item": ("known", "new"),
+    "popularity decile": tuple(str(number) for number in range(1, 11)),
+    "history length": ("0", "1-4", "5-19", "20+"),
+}
+Skill = Callable[[str, str, str], float]
+
+
+def no_skill(arm: str, source: str, test: str) -> float:
+    """All models are alike but for chance."""
+    return 0.0
+
+
+def benched(
+    folder: Path,
+    suites: Sequence[Suite],
+    sources: Sequence[str] = ("MIND",),
+    seeds: int = 2,
+    units: int = 300,
+    skill: Skill = no_skill,
+    tests: Callable[[str], Sequence[str]] = lambda source: PLAIN,
+    missing: Callable[[str, str, int], bool] = lambda source, arm, seed: False,
+    about: Mapping[str, Any] | None = None,
+    health: Mapping[str, str] | None = None,
+    worlds: Mapping[str, float] | None = None,
+) -> Path:
+    """Write such a folder.
+
+    skill: how good an arm is on a data set in a test; 1 is a great deal.
+    tests: the tests of a data set.
+    missing: which runs are not there.
+    health: the verdict on the weights of each arm that has any.
+    worlds: the strength of the bias of data sets that are simulated, another world for each seed.
+    """
+    results = Results(folder)
+    results.begin()
+    places, cells = [], {}
+    for suite in suites:
+        for source in sources:
+            for arm in suite.arms:
+                for seed in range(seeds):
+                    key = f"{source}-{arm.name}-{arm.model}-{seed}".replace(" ", "_")
+                    places.append(Place(suite=suite.name, source=source, arm=arm.name, seed=seed, key=key))
+                    if not missing(source, arm.name, seed):
+                        cells[key] = source, arm, seed
+    results.plan(
+        suites, places, {"command": "unskew bench main DATA --out DIR", "smoke": False} | dict(about or {})
+    )
+    for key, (source, arm, seed) in cells.items():
+        line, found = _cell(key, source, arm, seed, units, skill, tests(source), worlds or {})
+        if arm.name in (health or {}):
+            line["health"] = {
+                "clip": 0.05,
+                "effective_share": 0.999,
+                "clipped": 0.95,
+                "spread": [0.9, 1, 1, 1, 1.1],
+            }
+            line["health"]["verdict"] = dict(health or {})[arm.name]
+        results.add(line, found)
+    results.end()
+    return folder
+
+
+def _cell(
+    key: str,
+    source: str,
+    arm: Arm,
+    seed: int,
+    units: int,
+    skill: Skill,
+    tests: Sequence[str],
+    worlds: Mapping[str, float],
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    made = create_model(arm.model, {**arm.settings, "seed": seed}, arm.preset)
+    bias = worlds.get(source)
+    data = f"hash of {source}" + ("" if bias is None else f" {seed}")
+    line: dict[str, Any] = {"key": key, "format": FORMAT, "model": arm.model}
+    line |= {
+        "config": asdict(made.config),
+        "training": asdict(made.training),
+        "sample": units,
+        "rolling": None,
+    }
+    line |= {
+        "settings_key": f"{arm.name}",
+        "versions": {"unskew": "0.2.0", "torch": "2.13.0"},
+        "health": None,
+    }
+    line["data"] = {"name": source, "hash": data, "world": None if bias is None else {"bias": bias}}
+    line["data"] |= {"rows": 50_000, "positives": 40_000, "users": 9_000, "items": 2_000, "repeats": True}
+    line["data"] |= {"train_before": "2024-01-01 00:00:00", "test_from": "2024-02-01 00:00:00"}
+    random = _random(source, arm.name, seed)
+    line["cost"] = {"cpu_s": float(np.round(random.uniform(1, 400), 1)), "wall_s": 1.0, "parameters": 12_345}
+    line["cost"]["memory_mb"] = 500
+    line["records"] = [
+        {"round": at, "stage": "train", "losses": {"loss": 1.0}, "valid": {"ordinary": _value(at, random)}}
+        for at in range(1, 11)
+        if arm.model not in ("popularity", "pulse-zero")
+    ]
+    line["tests"], stored = {}, {}
+    for test in tests:
+        where = f"{source} {test}" + ("" if bias is None else f" {seed}")
+        line["tests"][test], stored[where] = _tested(where, source, test, arm, seed, units, skill, data)
+    turned = ("0", "0.25", "0.5", "0.75", "1")
+    line["dials"] = {
+        test: {at: line["tests"][test]["metrics"]["ndcg@10"] * (1 + 0.1 * float(at)) for at in turned}
+        for test in PLAIN
+        if arm.model == "pulse" and test in tests
+    }
+    return line, stored
+
+
+def _tested(
+    where: str, source: str, test: str, arm: Arm, seed: int, units: int, skill: Skill, data: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    name, protocol = test.split(", ")
+    common = _random(where)
+    user = common.integers(0, units // 2, units).astype(np.int32)
+    weight = (common.exponential(1, units) + 0.1 if name == "balanced" else np.ones(units)).astype(np.float32)
+    hard = common.normal(0, 1, units)
+    noise = _random(where, arm.name, seed).normal(0, 0.5, units)
+    good = skill(arm.name, source, name) + 0.02 * _random(arm.name, seed).normal() + hard + noise
+    rank = np.where(good > 0.5, np.clip(np.round(20 * np.exp(0.5 - good)), 1, 20), LOWEST)
+    share = weight / weight.sum()
+    values = {f"{metric}@{cut}": METRICS[metric](rank, cut) for metric in METRICS for cut in CUTS}
+    found: dict[str, Any] = {"units": where, "size": units, "whole_test": 2 * units, "left_out": {}}
+    found |= {"effective_sample_size": 1 / float((share**2).sum()), "chosen_by": name, "dial": None}
+    found["metrics"] = {metric: round(float((value * share).sum()), 5) for metric, value in values.items()}
+    found |= {
+        "interval": [0, 1],
+        "beyond": {},
+        "segments": {},
+        "values": {"rank": encoded((rank * 2).astype(np.uint8))},
+    }
+    if name == "truth":
+        found["metrics"] = {"ndcg@10": found["metrics"]["ndcg@10"], "beyond": -0.1}
+        kept = {"ndcg@10": values["ndcg@10"], "beyond": np.full(units, -0.1)}
+        found["values"] = {metric: encoded(value.astype(np.float16)) for metric, value in kept.items()}
+    elif protocol == "full":
+        found["segments"] = {
+            kind: {
+                group: [units // 9, round(float(value), 5)]
+                for group, value in zip(groups, hard, strict=False)
+            }
+            for kind, groups in GROUPS.items()
+        }
+    units_of = {"test": name, "protocol": protocol, "size": units, "repeats": "left out", "data": data}
+    return found, units_of | {"user": encoded(user), "weight": encoded(weight)}
+
+
+def _value(at: int, random: np.random.Generator) -> float:
+    return round(0.1 - 0.08 / at + float(random.normal(0, 0.004)), 5)
+
+
+def _random(*names: object) -> np.random.Generator:
+    return np.random.default_rng([ord(letter) for letter in " ".join(map(str, names))])

@@ -1,0 +1,130 @@
+"""`unskew bench` on the command line: smoke, own suites, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import unskew
+from tests.command import run
+from unskew.suites.store import Results
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("bench") / "films"
+    unskew.prepare(unskew.simulate(users=50, items=20, steps=40, seed=1).log.table(), folder)
+    return folder
+
+
+def test_smoke_runs_every_suite(tmp_path: Path, capsys) -> None:
+    code, out, err = run(capsys, "bench", "all", "--smoke", "--json", "--out", tmp_path)
+    document = json.loads(out)
+    assert code == 0, err
+    assert document["done"] == document["cells"] > 80
+    assert document["failed"] == 0
+    results = Results.open(tmp_path)
+    assert {place["suite"] for place in results.asked["places"]} == {
+        *("main", "views", "parts", "frequency", "agnostic", "clip"),
+        *("truth", "industry", "rolling"),
+    }
+    assert {place["key"] for place in results.asked["places"]} == set(results.cells)
+    assert results.asked["about"]["smoke"] is True
+    first, *lines, last = err.splitlines()
+    assert first.startswith(f"{document['cells']} runs, 0 of them done; the rest will take about")
+    assert len([line for line in lines if line.startswith("[")]) == document["cells"]
+    assert last == f"see it with `unskew report {tmp_path} --html FILE`"
+
+
+def test_a_suite_and_a_model_of_ones_own(data: Path, tmp_path: Path, capsys) -> None:
+    """The tutorial's file, as the tutorial says."""
+    own = ROOT / "examples" / "own_suite.py"
+    code, out, err = run(
+        capsys, "bench", "--suite", own, f"films={data}", "--out", tmp_path / "out", "--smoke", "--json"
+    )
+    assert code == 0, err
+    assert json.loads(out)["done"] == 3
+    places = Results.open(tmp_path / "out").asked["places"]
+    assert {place["arm"] for place in places} == {"last item's successors", "popularity", "ItemKNN"}
+    assert {place["source"] for place in places} == {"films"}
+    tutorial = (ROOT / "docs" / "tutorials" / "own-model-and-table.md").read_text()
+    code = tutorial.split("```python\n")[1].split("```")[0]
+    assert code.strip() == own.read_text().split('"""', 2)[2].strip()
+    assert "unskew bench --suite own_suite.py" in tutorial
+
+
+def test_seeds_and_workers(data: Path, tmp_path: Path, capsys) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from unskew.suites.recipe import Arm, Suite\n"
+        "mine = Suite(name='mine', title='T', question='Q?', arms=(Arm(name='p', model='popularity'),))\n"
+    )
+    asked = ("bench", "mine", data, "--suite", file, "--out", tmp_path / "out", "--seeds", 2, "--json")
+    code, out, err = run(capsys, *asked, "--workers", 2, "--sample", 40)
+    assert code == 0, err
+    assert json.loads(out)["done"] == 2
+    cells = Results.open(tmp_path / "out").cells.values()
+    assert {cell["data"]["name"] for cell in cells} == {"films"}
+    assert {cell["sample"] for cell in cells} == {40}
+    assert {cell["training"]["seed"] for cell in cells} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("bench", "mian", "DATA"), "no suite 'mian'; did you mean 'main'?"),
+        (("bench", "main"), "suite main: expected DATA"),
+        (("bench", "main", "nowhere"), "nowhere"),
+        (("bench", "main", "DATA", "DATA"), "two data sets are named 'films'"),
+        (("bench", "main", "DATA", "--workers", "0"), "workers 0: expected at least 1"),
+        (("bench", "main", "DATA", "--suite", "no.py"), "no.py: no such file"),
+        (("bench",), "expected a SUITE"),
+    ],
+)
+def test_what_is_refused(data: Path, tmp_path: Path, capsys, words: tuple[str, ...], said: str) -> None:
+    given = [str(data) if word == "DATA" else word for word in words]
+    code, _, err = run(capsys, *given, "--out", tmp_path / "out")
+    assert code == 2
+    assert said in err
+    assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "out" / "cells.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1\n", "defines no `Suite`"),
+        ("import nothing_like_it\n", "ModuleNotFoundError: No module named 'nothing_like_it'"),
+        ("def f(:\n", "SyntaxError"),
+    ],
+)
+def test_files_that_are_no_suites(data: Path, tmp_path: Path, capsys, text: str, said: str) -> None:
+    (tmp_path / "mine.py").write_text(text)
+    code, _, err = run(capsys, "bench", "--suite", tmp_path / "mine.py", data, "--out", tmp_path / "out")
+    assert code == 2
+    assert said in err
+
+
+def test_a_failure_is_told_and_the_exit_code_says_so(data: Path, tmp_path: Path, capsys) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from unskew.suites.recipe import Arm, Suite\n"
+        "mine = Suite(name='mine', title='T', question='Q?', arms=(Arm(name='p', model='popularity'),\n"
+        "    Arm(name='q', model='debiased-sasrec', settings={'propensity': 'logged', 'how': 'offset'})))\n"
+    )
+    code, _, err = run(
+        capsys,
+        "bench",
+        "--suite",
+        tmp_path / "mine.py",
+        data,
+        "--out",
+        tmp_path / "out",
+        "--smoke",
+        "--seeds",
+        1,
+    )
+    assert code == 1
+    assert "[1/2] failed: q on films, seed 0" in err
+    assert "1 of 2 runs failed; the same command tries them again" in err
