@@ -1,5 +1,6 @@
 """A made-up folder of `unskew bench`: as many models, data sets, seeds and tests as wanted, at once."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,12 +15,17 @@ from unskew.suites.store import LOWEST, Results, encoded
 
 CUTS = (5, 10, 20)
 PLAIN = ("ordinary, full", "balanced, full")
+DIALS = ("0", "0.25", "0.5", "0.75", "1")
 GROUPS = {
     "user": ("known", "new"),
     "item": ("known", "new"),
     "popularity decile": tuple(str(number) for number in range(1, 11)),
     "history length": ("0", "1-4", "5-19", "20+"),
 }
+NOTHING = (
+    "The weights do nothing: 95.0 % of the events are clipped to the same weight, so the model learns as if "
+    "it had none; train again with a `--clip` well below 0.05."
+)
 Skill = Callable[[str, str, str], float]
 
 
@@ -40,6 +46,7 @@ def benched(
     about: Mapping[str, Any] | None = None,
     health: Mapping[str, str] | None = None,
     worlds: Mapping[str, float] | None = None,
+    windows: int = 0,
 ) -> Path:
     """Write such a folder.
 
@@ -48,6 +55,7 @@ def benched(
     missing: which runs are not there.
     health: the verdict on the weights of each arm that has any.
     worlds: the strength of the bias of data sets that are simulated, another world for each seed.
+    windows: how many windows of a time line every run has.
     """
     results = Results(folder)
     results.begin()
@@ -56,24 +64,28 @@ def benched(
         for source in sources:
             for arm in suite.arms:
                 for seed in range(seeds):
-                    key = f"{source}-{arm.name}-{arm.model}-{seed}".replace(" ", "_")
+                    key = f"{source}|{arm.name}|{arm.model}|{seed}"
                     places.append(Place(suite=suite.name, source=source, arm=arm.name, seed=seed, key=key))
                     if not missing(source, arm.name, seed):
                         cells[key] = source, arm, seed
-    results.plan(
-        suites, places, {"command": "unskew bench main DATA --out DIR", "smoke": False} | dict(about or {})
-    )
+    said = {"command": "unskew bench main DATA --out DIR", "smoke": False} | dict(about or {})
+    results.plan(suites, places, said)
+    lines: list[dict[str, Any]] = []
     for key, (source, arm, seed) in cells.items():
         line, found = _cell(key, source, arm, seed, units, skill, tests(source), worlds or {})
         if arm.name in (health or {}):
-            line["health"] = {
-                "clip": 0.05,
-                "effective_share": 0.999,
-                "clipped": 0.95,
-                "spread": [0.9, 1, 1, 1, 1.1],
-            }
-            line["health"]["verdict"] = dict(health or {})[arm.name]
-        results.add(line, found)
+            line["health"] = {"clip": 0.05, "effective_share": 0.999, "clipped": 0.95}
+            line["health"] |= {"spread": [0.9, 1, 1, 1, 1.1], "verdict": dict(health or {})[arm.name]}
+        if windows:
+            line["windows"] = [
+                {"start": f"2024-03-{day:02} 00:00:00", "trained_until": "", "ndcg@10": 0.1 / day}
+                for day in range(1, windows + 1)
+            ]
+        lines.append(line)
+        results.tests |= {name: {"key": name, **of} for name, of in found.items()}
+    # At once, and not line by line as a bench does: that waits for the disk each time.
+    for name, each in (("cells.jsonl", lines), ("tests.jsonl", list(results.tests.values()))):
+        (folder / name).write_text("".join(f"{json.dumps(one)}\n" for one in each))
     results.end()
     return folder
 
@@ -89,38 +101,28 @@ def _cell(
     worlds: Mapping[str, float],
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     made = create_model(arm.model, {**arm.settings, "seed": seed}, arm.preset)
-    bias = worlds.get(source)
+    bias, random = worlds.get(source), _random(source, arm.name, seed)
     data = f"hash of {source}" + ("" if bias is None else f" {seed}")
-    line: dict[str, Any] = {"key": key, "format": FORMAT, "model": arm.model}
-    line |= {
-        "config": asdict(made.config),
-        "training": asdict(made.training),
-        "sample": units,
-        "rolling": None,
-    }
-    line |= {
-        "settings_key": f"{arm.name}",
-        "versions": {"unskew": "0.2.0", "torch": "2.13.0"},
-        "health": None,
-    }
+    line: dict[str, Any] = {"key": key, "format": FORMAT, "model": arm.model, "settings_key": arm.name}
+    line |= {"config": asdict(made.config), "training": asdict(made.training)}
+    line |= {"sample": units, "rolling": None, "health": None}
     line["data"] = {"name": source, "hash": data, "world": None if bias is None else {"bias": bias}}
     line["data"] |= {"rows": 50_000, "positives": 40_000, "users": 9_000, "items": 2_000, "repeats": True}
     line["data"] |= {"train_before": "2024-01-01 00:00:00", "test_from": "2024-02-01 00:00:00"}
-    random = _random(source, arm.name, seed)
-    line["cost"] = {"cpu_s": float(np.round(random.uniform(1, 400), 1)), "wall_s": 1.0, "parameters": 12_345}
+    line["cost"] = {"cpu_s": round(float(random.uniform(1, 400)), 1), "wall_s": 1.0, "parameters": 12_345}
     line["cost"]["memory_mb"] = 500
+    line["versions"] = {"unskew": "0.2.0", "torch": "2.13.0"}
+    trained = arm.model not in ("popularity", "pulse-zero")
     line["records"] = [
         {"round": at, "stage": "train", "losses": {"loss": 1.0}, "valid": {"ordinary": _value(at, random)}}
-        for at in range(1, 11)
-        if arm.model not in ("popularity", "pulse-zero")
+        for at in range(1, 11 if trained else 1)
     ]
     line["tests"], stored = {}, {}
     for test in tests:
         where = f"{source} {test}" + ("" if bias is None else f" {seed}")
         line["tests"][test], stored[where] = _tested(where, source, test, arm, seed, units, skill, data)
-    turned = ("0", "0.25", "0.5", "0.75", "1")
     line["dials"] = {
-        test: {at: line["tests"][test]["metrics"]["ndcg@10"] * (1 + 0.1 * float(at)) for at in turned}
+        test: {at: line["tests"][test]["metrics"]["ndcg@10"] * (1 + 0.1 * float(at)) for at in DIALS}
         for test in PLAIN
         if arm.model == "pulse" and test in tests
     }
@@ -142,13 +144,9 @@ def _tested(
     values = {f"{metric}@{cut}": METRICS[metric](rank, cut) for metric in METRICS for cut in CUTS}
     found: dict[str, Any] = {"units": where, "size": units, "whole_test": 2 * units, "left_out": {}}
     found |= {"effective_sample_size": 1 / float((share**2).sum()), "chosen_by": name, "dial": None}
+    found |= {"interval": [0, 1], "beyond": {}, "segments": {}}
     found["metrics"] = {metric: round(float((value * share).sum()), 5) for metric, value in values.items()}
-    found |= {
-        "interval": [0, 1],
-        "beyond": {},
-        "segments": {},
-        "values": {"rank": encoded((rank * 2).astype(np.uint8))},
-    }
+    found["values"] = {"rank": encoded((rank * 2).astype(np.uint8))}
     if name == "truth":
         found["metrics"] = {"ndcg@10": found["metrics"]["ndcg@10"], "beyond": -0.1}
         kept = {"ndcg@10": values["ndcg@10"], "beyond": np.full(units, -0.1)}
@@ -156,13 +154,13 @@ def _tested(
     elif protocol == "full":
         found["segments"] = {
             kind: {
-                group: [units // 9, round(float(value), 5)]
-                for group, value in zip(groups, hard, strict=False)
+                group: [units // len(groups), round(float(values["ndcg@10"][at :: len(groups)].mean()), 5)]
+                for at, group in enumerate(groups)
             }
             for kind, groups in GROUPS.items()
         }
-    units_of = {"test": name, "protocol": protocol, "size": units, "repeats": "left out", "data": data}
-    return found, units_of | {"user": encoded(user), "weight": encoded(weight)}
+    about = {"test": name, "protocol": protocol, "size": units, "repeats": "left out", "data": data}
+    return found, about | {"user": encoded(user), "weight": encoded(weight)}
 
 
 def _value(at: int, random: np.random.Generator) -> float:

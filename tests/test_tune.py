@@ -220,10 +220,10 @@ def test_everybody_is_told_of_each_trial(data: BeforeTest) -> None:
     assert [row["value"] for row in told] == found.trials["value"].to_pylist()
 
 
-def test_a_log_whose_clock_is_known_keeps_it() -> None:
+def test_what_prepare_was_told_of_a_log_stays_known() -> None:
     table = random_table(rows=600, users=40, items=30, negatives=0.0)
     log = unskew.read(table)
     days = replace(log, metadata={**log.metadata, "time_unit": "seconds"})
     assert BeforeTest(unskew.split(days)).split.log.clock == days.clock != log.clock
-    rare = BeforeTest(unskew.split(log, min_count=4)).split
-    assert rare.min_count == 4
+    prepared = replace(log, metadata={**log.metadata, "settings": {"min_count": 4}})
+    assert BeforeTest(unskew.split(prepared)).split.min_count == 4

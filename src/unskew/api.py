@@ -3,9 +3,9 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 from torch import Tensor
 
+from unskew.assess import evaluations
 from unskew.card import card_of, chosen_settings, settings_key, weights_of
-from unskew.data.held_out import Criterion, Protocol, held_out, nothing_to_rank
+from unskew.data.held_out import Criterion, Protocol
 from unskew.data.log import Log, same_ids
 from unskew.data.split import Part, Split, split
 from unskew.data.views import Ints
 from unskew.errors import BadInput
-from unskew.evaluate import CUTOFFS, Evaluation, evaluation, rank_each
+from unskew.evaluate import CUTOFFS, Evaluation
 from unskew.models.base import ModelConfig, Recommender, Training, model_named
 from unskew.progress import shown
 from unskew.propensity.estimators import Propensity, Unit
@@ -142,13 +143,12 @@ class Model:
         """
         test = test or ("authors" if protocol == "authors" else "ordinary")
         more = sample, seed, cutoffs, choose_by, (dial,), until, show_progress
-        return self.evaluate_each(split, (protocol,), test, *more)[0]
+        return self.evaluate_each(split, {test: (protocol,)}, *more)[test][0]
 
     def evaluate_each(
         self,
         split: Split,
-        protocols: Sequence[Protocol] = ("full",),
-        test: str = "ordinary",
+        tests: Mapping[str, Sequence[Protocol]],
         sample: int | None = None,
         seed: int = 0,
         cutoffs: tuple[int, ...] = CUTOFFS,
@@ -156,42 +156,39 @@ class Model:
         dials: Sequence[float | None] = (None,),
         until: int | None = None,
         show_progress: bool = True,
-    ) -> list[Evaluation]:
-        """The same under several protocols and at several dials, from one ranking: by dial, and for each of
-        them by protocol. Only the first one is grouped into segments."""
+    ) -> dict[str, list[Evaluation]]:
+        """Several tests, each under some protocols, with as few rankings as possible (`unskew.assess`): the
+        evaluations of each test by dial, and for each dial by protocol."""
         _check_is(split, Split, "a split of a log, as `unskew.split(log)` makes it")
         self._ready(split)
         self._same_ids(split.log)
         self._not_trained_on(split)
-        if not cutoffs or min(cutoffs) < 1:
-            raise BadInput(f"cutoffs {cutoffs}: expected whole numbers of at least 1")
-        tested = held_out(split, "test", test, sample, seed, until)
-        if not len(tested.rows):
-            raise nothing_to_rank(split, "test", test)
-        network, by = self._chosen_for(test, choose_by)
-        kept = network.dial
+        chosen = {test: self._version(test, choose_by) for test in tests}
+        network = self._trained()
         try:
             with shown(show_progress):
-                each = rank_each(network, split, tested.rows, dials, seed, max(cutoffs))
+                more = dials, sample, seed, cutoffs, until
+                found = evaluations(network, self._weights, split, tests, chosen, *more)
         finally:
             network.load_state_dict(self._weights[self._choose_by])
         self._data = self._data or split.log.fingerprint()
-        made = {"weights_chosen_by": by, "seed": seed, "sample": sample, "model": self.name}
-        made |= {"training_seed": self.training.seed, "data": self._data}
+        made = {"model": self.name, "training_seed": self.training.seed, "data": self._data}
         made["settings"] = settings_key(self.name, self.config, self.training)
-        found: list[Evaluation] = []
-        for (dial, ranked), protocol in product(zip(dials, each, strict=True), protocols):
-            found.append(evaluation(split, ranked, protocol, tested, cutoffs, segmented=not found))
-            found[-1].about.update(made | {"dial": kept if dial is None else dial})
+        for one in chain(*found.values()):
+            one.about.update(made)
         return found
 
-    def _chosen_for(self, test: str, choose_by: str | None) -> tuple[Recommender, str]:
-        """The network with the weights that a test's own version of the validation part chose, or else those
-        that recommend."""
+    def _version(self, test: str, choose_by: str | None) -> str:
+        """The version of the validation part whose weights a test is evaluated with: its own, or else the one
+        that chose the weights that recommend."""
         by = choose_by or (test if test in self._weights else self._choose_by)
         if by not in self._weights:
             raise BadInput(f"choose_by {by}: this run has weights chosen by {', '.join(self._weights)}")
-        network = self._trained()
+        return by
+
+    def _chosen_for(self, test: str, choose_by: str | None) -> tuple[Recommender, str]:
+        """The network with the weights that a test is evaluated with."""
+        by, network = self._version(test, choose_by), self._trained()
         network.load_state_dict(self._weights[by])
         return network.eval(), by
 

@@ -210,7 +210,7 @@ def rank_each(
         np.asarray(log.time[rows]),
     )
     existing = log.audiences.existing(time)
-    spare = np.random.default_rng([seed, 11]).random((len(rows), SPARE * NEGATIVES), np.float32)
+    spare = _spare(rows, seed)
     with_row, with_item = company(split, rows)
     ranked = [
         Ranked(
@@ -255,6 +255,15 @@ def rank_each(
                 found.uniform[part] = _rank_among(np.concatenate([mine[:, None], others], axis=1), mine)
             job.advance(len(context.user_B))
     return ranked
+
+
+def _spare(rows: Ints, seed: int) -> NDArray[np.float32]:
+    """Random numbers that draw the candidates of each row. They depend on the row and on the seed, and not on
+    what else is ranked."""
+    found = np.empty((len(rows), SPARE * NEGATIVES), np.float32)
+    for place, row in enumerate(rows.tolist()):
+        np.random.Generator(np.random.Philox(key=[seed, row])).random(out=found[place], dtype=np.float32)
+    return found
 
 
 def _drawn(

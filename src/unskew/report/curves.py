@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Mid-tones, readable on white and on black.
 MANY = (*COLOURS[:3], "#c2559d", "#8c6bd1", "#b08a00", "#d1495b", COLOURS[3])
 SHAPED = 4  # points of a curve that have its shape, at most
-SHAPES = "osD^vP*Xp<"
+SHAPES = "osD^vP*X<>"
 
 
 class Style(NamedTuple):
@@ -31,7 +31,8 @@ class Style(NamedTuple):
 
 def style_of(number: int) -> Style:
     """The look of a series by its number. The first twenty differ in colour, and also without colours."""
-    colour, dash = MANY[number % len(MANY)], DASHES[number % len(DASHES)]
+    colour = MANY[number % len(MANY)]
+    dash = DASHES[(number + number // len(MANY)) % len(DASHES)]
     return Style(colour, dash, SHAPES[number % len(SHAPES)], number // len(SHAPES) % 2 == 1)
 
 
@@ -45,6 +46,10 @@ class Curve:
     style: int
     points: Sequence[Point] = ()
     spot: Point | None = None
+
+    def every(self) -> list[Point]:
+        """All points, the one that stands out last."""
+        return [*self.points, *([] if self.spot is None else [self.spot])]
 
 
 @dataclass(frozen=True)
@@ -85,9 +90,12 @@ class Curves:
             if curve.spot is not None:
                 axes.plot(*curve.spot, style.shape, markersize=6.5, zorder=3, **looks)
         if self.logarithmic:
-            axes.set_xscale("log")
+            places = [x for curve in self.series.values() for x, _ in curve.every()]
+            # Powers of ten alone leave an axis of less than two decades without numbers.
+            near = max(places) < 100 * min(places)
+            axes.set_xscale("log", subs=[2, 5] if near else [])
             axes.xaxis.set_major_formatter(thousands)
-            axes.tick_params(axis="x", which="minor", length=0, labelbottom=False)
+            axes.xaxis.set_minor_formatter(thousands)
         elif self.x_names is not None:
             axes.set_xticks(list(self.x_names), list(self.x_names.values()))
         else:

@@ -88,18 +88,18 @@ def _tested(
     found: dict[str, Any] = {}
     network = model._trained()
     dials = (None, *DIALS) if network.dials or _turns(network) else (None,)
+    tests: dict[str, tuple[Protocol, ...]] = {}
     for test in available_tests(cut):
-        if test == "authors":  # the paper's own resampling of whatever log; its own rows are a named test
-            continue
-        protocols: tuple[Protocol, ...] = ("full",) if test == "shown" else ("full", "uni100")
+        if test != "authors":  # the paper's own resampling of whatever log; its own rows are a named test
+            tests[test] = ("full",) if test == "shown" else ("full", "uni100")
         if test in cut.log.marks:
-            protocols = (*protocols, "authors")
-        each = model.evaluate_each(cut, protocols, test, sample, dials=dials, show_progress=False)
-        for one in each[: len(protocols)]:
+            tests[test] = ("full", "uni100", "authors")
+    every = model.evaluate_each(cut, tests, sample, dials=dials, show_progress=False)
+    for test, protocols in tests.items():
+        each, several = every[test], len(protocols)
+        for one in each[:several]:
             found[f"{test}, {one.protocol}"] = _one(one, units)
-        turned = {
-            f"{one.about['dial']:g}": one.mean(METRIC) for one in each[len(protocols) :: len(protocols)]
-        }
+        turned = {f"{one.about['dial']:g}": one.mean(METRIC) for one in each[several::several]}
         found[f"{test}, full"]["dials"] = turned
     if world is not None:
         by: Any = "shown" if "shown" in model._weights else None

@@ -98,7 +98,8 @@
         if (gain) show(cell, gain[0], gain[1], gain[2]); else show(cell, "–");
       });
     });
-    table.caption.textContent = table.caption.textContent.replace(/^[^.]*/, written(used));
+    const said = table.caption.firstChild;
+    said.textContent = said.textContent.replace(/^[^.]*/, written(used));
     const sorted = table.querySelector("th:not([aria-sort=none])[aria-sort]");
     if (sorted) sort(table, sorted.cellIndex, sorted.getAttribute("aria-sort"));
     return used;
@@ -246,7 +247,8 @@
     const frame = made("div", "wide");
     frame.tabIndex = 0;
     const table = made("table", "sheet");
-    table.append(made("caption", "", label));
+    table.append(made("caption"));
+    table.caption.append(made("span", "", label));
     const head = table.createTHead().insertRow();
     ["", ...chart.axes].forEach((name) => {
       const cell = made("th", "", name);

@@ -95,7 +95,7 @@ class Sheet:
         name = f' data-name="{escape(self.name)}"' if self.name else ""
         return Markup(
             f'<div class="wide" tabindex="0" role="region" aria-label="{escape(self._called())}">'
-            f'<table class="sheet"{name}><caption>{escape(self.caption)}</caption>'
+            f'<table class="sheet"{name}><caption><span>{escape(self.caption)}</span></caption>'
             f"<thead>{f'<tr>{over}' if over else ''}<tr>{head}<tbody>{body}{foot}</table></div>\n"
         )
 

@@ -13,6 +13,7 @@ from unskew.suites.tables import usual_seeds, written
 
 OURS = ("pulse", "deps")  # the models that this package is about: the one that it ships, and the paper's
 MOST_NAMED = 6  # data sets that a sentence names
+FEW = 2  # of which each is told with its interval
 SMOKE = (
     "This is a smoke test: everything in it was made as small as it can be, to see that all parts work. Its "
     "figures say nothing about any model."
@@ -77,25 +78,35 @@ def _ours(suite: SuiteFindings, by: Yardstick, tables: Mapping[str, Measured]) -
         if arm.model not in OURS or not there or arm.name not in _named(suite):
             continue
         ahead: list[str] = []
-        behind: list[str] = []
-        unsure: list[str] = []
+        behind: list[tuple[str, str, Versus]] = []
         for source, found in there.items():
             other, lead = _next_best(found, arm.name)
             if lead is None or other is None:
                 continue
-            words = f"{source} {_percent(lead)} {'over' if lead.difference > 0 else 'to'} {other}"
-            (ahead if lead.difference > 0 else behind).append(words)
-            if lead.low <= 0 <= lead.high:
-                unsure.append(source)
-        said = []
-        if ahead:
-            said.append(f"ahead of the best other model on {_listed(ahead, there)}")
+            if lead.difference > 0:
+                ahead.append(f"{source} {_percent(lead)} over {other}")
+            else:
+                behind.append((source, other, lead))
+        said = [f"ahead of all others on {_listed(ahead, len(there))}"] if ahead else []
         if behind:
-            said.append(f"behind the best other model on {_listed(behind, there)}")
-        if unsure:
-            said.append(f"on {_some(unsure)} the interval of the difference holds 0")
+            said.append(_behind(behind, len(there)))
         if said:
             yield f"{arm.name}, {by.test} test: {'; '.join(said)}."
+
+
+def _behind(behind: Sequence[tuple[str, str, Versus]], every: int) -> str:
+    """Where a model is not the first, and how sure that is."""
+    sure = sum(lead.high < 0 for _, _, lead in behind)
+    if len(behind) <= FEW:
+        each = [f"{source} {_percent(lead)} to {other}" for source, other, lead in behind]
+        return f"behind on {_listed(each, every)}"
+    names = dict.fromkeys(other for _, other, _ in behind)
+    shares = [-lead.share for _, _, lead in behind if not math.isnan(lead.share)]
+    far = f" by {_range(shares)}" if shares else ""
+    return (
+        f"behind {_some(list(names), 'other models')} on {len(behind)} of {every}{far}, on {sure} of them "
+        "with an interval below 0"
+    )
 
 
 def _named(suite: SuiteFindings) -> set[str]:
@@ -135,10 +146,10 @@ def _popularity(suite: SuiteFindings, tables: Mapping[Yardstick, Mapping[str, Me
         }
         if beaten:
             few, many = (pick(map(len, beaten.values())) for pick in (min, max))
-            count = f"{many}" if few == many else f"{few} to {many}"
+            count = f"{many}" if few == many else f"{few} to {many} (by data set)"
             words.append(f"{count} of {len(suite.arms) - 1} other models in the {by.test} test")
     if words:
-        yield f"Popularity alone: {simple} is better than {' and than '.join(words)}, by data set."
+        yield f"Popularity alone: {simple} is better than {' and than '.join(words)}."
 
 
 def _weights(suite: SuiteFindings) -> Iterator[str]:
@@ -214,10 +225,12 @@ def _range(shares: Sequence[float]) -> str:
     return f"{low} %" if low == high else f"{low} to {high} %"
 
 
-def _listed(words: Sequence[str], there: Mapping[str, Measured]) -> str:
+def _listed(words: Sequence[str], every: int) -> str:
+    if every == 1:
+        return words[0]
     more = f" and {len(words) - MOST_NAMED} more" if len(words) > MOST_NAMED else ""
-    return f"{len(words)} of {len(there)} ({', '.join(words[:MOST_NAMED])}{more})"
+    return f"{len(words)} of {every} ({'; '.join(words[:MOST_NAMED])}{more})"
 
 
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} data sets"
+def _some(names: Sequence[str], kind: str) -> str:
+    return " or ".join(names) if len(names) <= FEW else f"{len(names)} {kind}"

@@ -1,0 +1,84 @@
+"""Several tests of one model, with as few rankings as possible.
+
+Ranking the whole catalogue is what an evaluation costs. One ranking of a row serves all protocols and all
+dials, and all tests that have the row, as long as they are evaluated with the same weights. Different
+versions of the validation part often choose the same ones.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unskew.data.held_out import HeldOut, Protocol, held_out, nothing_to_rank
+from unskew.data.split import Split
+from unskew.errors import BadInput
+from unskew.evaluate import Evaluation, evaluation, rank_each
+from unskew.models.base import Recommender
+
+Weights = Mapping[str, Mapping[str, Tensor]]  # by the version of the validation part that chose them
+
+
+def evaluations(
+    network: Recommender,
+    weights: Weights,
+    split: Split,
+    tests: Mapping[str, Sequence[Protocol]],
+    chosen: Mapping[str, str],
+    dials: Sequence[float | None] = (None,),
+    sample: int | None = None,
+    seed: int = 0,
+    cutoffs: tuple[int, ...] = (5, 10, 20),
+    until: int | None = None,
+) -> dict[str, list[Evaluation]]:
+    """For each test, its evaluations by dial, and for each dial by protocol. Only the first one of a test is
+    grouped into segments. The network ends with the weights that were evaluated last.
+
+    tests: the protocols of each test.
+    chosen: for each test, the version of the validation part whose weights are evaluated.
+    The other parameters are those of `Model.evaluate`.
+    """
+    if not cutoffs or min(cutoffs) < 1:
+        raise BadInput(f"cutoffs {cutoffs}: expected whole numbers of at least 1")
+    held = {test: held_out(split, "test", test, sample, seed, until) for test in tests}
+    for test, each in held.items():
+        if not len(each.rows):
+            raise nothing_to_rank(split, "test", test)
+    found: dict[str, list[Evaluation]] = {}
+    for group in _alike(weights, chosen):
+        network.load_state_dict(weights[chosen[group[0]]])
+        rows = _together(split, [held[test] for test in group])
+        each = rank_each(network.eval(), split, rows, dials, seed, max(cutoffs))
+        for test in group:
+            found[test] = made = []
+            for (dial, ranked), protocol in product(zip(dials, each, strict=True), tests[test]):
+                made.append(evaluation(split, ranked, protocol, held[test], cutoffs, segmented=not made))
+                used = network.dial if dial is None else dial
+                made[-1].about.update(weights_chosen_by=chosen[test], seed=seed, sample=sample, dial=used)
+    return {test: found[test] for test in tests}
+
+
+def _alike(weights: Weights, chosen: Mapping[str, str]) -> list[list[str]]:
+    """Tests that are evaluated with the same weights, together."""
+    groups: list[list[str]] = []
+    for test, by in chosen.items():
+        for group in groups:
+            other = chosen[group[0]]
+            if by == other or _equal(weights[by], weights[other]):
+                group.append(test)
+                break
+        else:
+            groups.append([test])
+    return groups
+
+
+def _equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def _together(split: Split, tests: Sequence[HeldOut]) -> np.ndarray:
+    """The rows of some tests, each once, in order of time."""
+    rows = np.unique(np.concatenate([test.rows for test in tests]))
+    return rows[np.lexsort((rows, split.log.time[rows]))]
