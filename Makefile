@@ -38,7 +38,7 @@ mutants: .venv/ready ## faults planted in a copy of the sources: would the tests
 	@$(PYTHON) -m venv .venv
 	@# torch first and by its exact version: anything else may pull gigabytes of other builds
 	@$(INSTALL) torch==2.13.0
-	@$(INSTALL) --editable ".[demo,report,tune,test,check]"
+	@$(INSTALL) --editable ".[demo,report,tune,postgres,test,check]"
 	@touch $@
 
 .venv/ready-spark: .venv/ready
@@ -50,7 +50,7 @@ mutants: .venv/ready ## faults planted in a copy of the sources: would the tests
 lock: ## write requirements.lock anew, from the newest versions that pyproject.toml admits
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install -qq torch==2.13.0
-	build/lock/bin/python -m pip install -qq --editable ".[demo,report,tune,test,check,spark]"
+	build/lock/bin/python -m pip install -qq --editable ".[demo,report,tune,postgres,test,check,spark]"
 	build/lock/bin/python -m pip freeze --all --exclude-editable | grep -v '^pip==' | sed 's/^torch==.*/torch==2.13.0/' > requirements.lock
 
 clean:

@@ -46,4 +46,4 @@ for suite in main views parts frequency agnostic clip; do
 done
 bench truth --seeds 3 "$@"
 bench main "$small" --seeds 3 "$@"
-unskew report "$results" --html docs/report.html --markdown docs/results.md
+unskew report "$results" --html docs/report.html --summary docs/results.md

@@ -1,6 +1,7 @@
 """A made-up folder of `unskew bench`: as many models, data sets, seeds and tests as wanted, at once."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -27,6 +28,31 @@ NOTHING = (
     "it had none; train again with a `--clip` well below 0.05."
 )
 Skill = Callable[[str, str, str], float]
+
+SKILLS = {"DEPS": 0.0, "STAMP": -0.2, "FPMC": 0.3, "popularity": 0.1, "pulse": 0.8}
+SMALL = Suite(
+    name="main",
+    title="DEPS and its rivals",
+    question="Who is first?",
+    of="Table EXP:main",
+    arms=tuple(Arm(name=name, model=name.lower()) for name in SKILLS),
+    rivals=("STAMP", "FPMC"),
+)
+TWINS = Suite(
+    name="agnostic",
+    title="Twins",
+    question="Who lifts whom?",
+    arms=(
+        Arm(name="FPMC", model="fpmc"),
+        Arm(name="STAMP", model="stamp"),
+        Arm(name="DEPS (STAMP)", model="debiased-stamp", preset="paper", twin="STAMP"),
+    ),
+)
+
+
+def skilled(arm: str, source: str, test: str) -> float:
+    """Pulse is first, but on Beauty in the balanced test FPMC is."""
+    return 1.4 if (arm, source, test) == ("FPMC", "Beauty", "balanced") else SKILLS.get(arm, 0.0)
 
 
 def no_skill(arm: str, source: str, test: str) -> float:
@@ -88,6 +114,25 @@ def benched(
         (folder / name).write_text("".join(f"{json.dumps(one)}\n" for one in each))
     results.end()
     return folder
+
+
+def small_bench(folder: Path) -> Path:
+    """Two suites on two data sets with two seeds."""
+    return benched(
+        folder,
+        [SMALL, TWINS],
+        ("MIND", "Beauty"),
+        skill=skilled,
+        tests=lambda source: ("ordinary, full", "ordinary, uni100", "balanced, full"),
+        health={"DEPS": NOTHING},
+    )
+
+
+def block(page: str) -> dict[str, Any]:
+    """Every figure of a page, as its script has them."""
+    found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', page)
+    assert found is not None
+    return dict(json.loads(found[1]))
 
 
 def _cell(

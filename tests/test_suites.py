@@ -142,6 +142,32 @@ def test_what_is_stored_is_not_done_again_and_more_seeds_only_add(tmp_path: Path
     assert list((tmp_path / "runs").iterdir()) == []  # trained runs are removed
 
 
+def test_what_is_cheap_comes_first_but_no_second_seed_early(tmp_path: Path, monkeypatch) -> None:
+    """A guess at first; what was measured counts more."""
+    began = []
+    monkeypatch.setattr(bench_module, "attempted", lambda cell, runs: began.append(cell.label) or "skipped")
+    dear = world_source("world", SMOKE_WORLD)
+    arms = [
+        Arm(name="dear", model="bst"),
+        Arm(name="middle", model="deps"),
+        Arm(name="cheap", model="itemknn"),
+    ]
+    suite = replace(TINY, arms=arms)
+    tiny(suites=(suite,), sources=(replace(dear, positives=10_000),), seeds=2).run(tmp_path)
+    named = [label.split()[0] + label[-1] for label in began]
+    assert named == ["cheap0", "middle0", "dear0", "cheap1", "middle1", "dear1"]
+    cells, _ = cells_of([suite], [replace(dear, positives=10_000)], seeds=1, smoke=True)
+    guessed = bench_module.estimate(Results(tmp_path))
+    first = next(cell for cell in cells.values() if cell.model == "bst")
+    assert guessed(first) == bench_module.SECONDS["bst"] * 5
+    line = {"model": "bst", "cost": {"cpu_s": 7.0}, "data": {"name": "elsewhere", "positives": 20_000}}
+    results = Results(tmp_path)
+    results.cells = {"a": line}
+    assert bench_module.estimate(results)(first) == pytest.approx(3.5)
+    results.cells["b"] = line | {"data": {"name": "world", "positives": 1}}
+    assert bench_module.estimate(results)(first) == 7.0
+
+
 def test_two_workers_find_what_one_finds(tmp_path: Path) -> None:
     tiny().run(tmp_path / "one")
     tiny(workers=2).run(tmp_path / "two")

@@ -88,9 +88,12 @@ def test_the_same_seed_gives_the_same_study(data: BeforeTest) -> None:
 
 
 @pytest.mark.parametrize("by", ["ordinary", "balanced", "auto"])
-def test_the_version_of_the_validation_part_that_chooses(data: BeforeTest, by: str) -> None:
+def test_the_version_of_the_validation_part_that_chooses(data: BeforeTest, tmp_path: Path, by: str) -> None:
+    url = f"sqlite:///{tmp_path / 'studies.db'}"
     for model, auto in (("sasrec", "ordinary"), ("debiased-sasrec", "balanced")):
-        found = quiet(model, data, QUICK | {"choose_by": by}, trials=2)
+        found = quiet(model, data, QUICK | {"choose_by": by}, trials=2, storage=url)
+        for trial in optuna.load_study(study_name=model, storage=url).trials:
+            assert max(trial.intermediate_values.values()) == trial.value  # which it may be given up by
         wanted = auto if by == "auto" else by
         assert found.choose_by == found.best["choose_by"] == wanted
         made = found.create()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from unskew.data.held_out import HeldOut, Protocol, held_out, nothing_to_rank
 from unskew.data.split import Split
+from unskew.data.views import Ints
 from unskew.errors import BadInput
 from unskew.evaluate import Evaluation, evaluation, rank_each
 from unskew.models.base import Recommender
@@ -43,8 +44,8 @@ def evaluations(
     if not cutoffs or min(cutoffs) < 1:
         raise BadInput(f"cutoffs {cutoffs}: expected whole numbers of at least 1")
     held = {test: held_out(split, "test", test, sample, seed, until) for test in tests}
-    for test, each in held.items():
-        if not len(each.rows):
+    for test, tested in held.items():
+        if not len(tested.rows):
             raise nothing_to_rank(split, "test", test)
     found: dict[str, list[Evaluation]] = {}
     for group in _alike(weights, chosen):
@@ -52,11 +53,12 @@ def evaluations(
         rows = _together(split, [held[test] for test in group])
         each = rank_each(network.eval(), split, rows, dials, seed, max(cutoffs))
         for test in group:
-            found[test] = made = []
+            made: list[Evaluation] = []
             for (dial, ranked), protocol in product(zip(dials, each, strict=True), tests[test]):
                 made.append(evaluation(split, ranked, protocol, held[test], cutoffs, segmented=not made))
                 used = network.dial if dial is None else dial
                 made[-1].about.update(weights_chosen_by=chosen[test], seed=seed, sample=sample, dial=used)
+            found[test] = made
     return {test: found[test] for test in tests}
 
 
@@ -78,7 +80,7 @@ def _equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     return all(torch.equal(value, other[name]) for name, value in one.items())
 
 
-def _together(split: Split, tests: Sequence[HeldOut]) -> np.ndarray:
+def _together(split: Split, tests: Sequence[HeldOut]) -> Ints:
     """The rows of some tests, each once, in order of time."""
     rows = np.unique(np.concatenate([test.rows for test in tests]))
     return rows[np.lexsort((rows, split.log.time[rows]))]

@@ -197,18 +197,15 @@ def _notes(hint: Any) -> Iterator[Any]:
 
 
 def searched(settings: Any) -> dict[str, Search]:
-    """Where each setting is searched that has a note about it, settings within settings included. A name that
-    two parts have is left out, because it does not say which of them is meant. Of several notes on one type
-    the last counts."""
-    found = {
+    """Where each setting is searched that has a note about it, settings within settings included. Of several
+    notes on one type the last counts."""
+    return {
         name: note
         for part in parts_of(settings)
         for name, hint in get_type_hints(part, include_extras=True).items()
         for note in _notes(hint)
         if isinstance(note, Search)
     }
-    names = names_of(settings)
-    return {name: note for name, note in found.items() if names.count(name) == 1}
 
 
 def parts_of(settings: Any) -> Iterator[Any]:
@@ -220,14 +217,12 @@ def parts_of(settings: Any) -> Iterator[Any]:
 
 
 def flat(settings: Any) -> dict[str, Any]:
-    """The values of all settings by their names, those within settings included. A name that two parts have
-    is left out."""
-    names = names_of(type(settings))
+    """The values of all settings by their names, those within settings included."""
     found: dict[str, Any] = {}
     for field in fields(settings):
         value = getattr(settings, field.name)
         found |= flat(value) if is_dataclass(value) else {field.name: value}
-    return {name: value for name, value in found.items() if names.count(name) == 1}
+    return found
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

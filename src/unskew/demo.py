@@ -30,6 +30,8 @@ from unskew.evaluate import Evaluation
 from unskew.report.inspect_page import inspect_page, picture
 from unskew.significance import Comparison, compare, interval
 from unskew.suites.bench import Bench
+from unskew.suites.document import Report
+from unskew.suites.found import Findings
 from unskew.suites.page import report_page
 from unskew.suites.recipe import Arm, Source, Suite
 from unskew.suites.store import Results
@@ -233,7 +235,7 @@ def benched(
 def report(out: Path) -> Path:
     """Write the report of everything that was trained."""
     page = out / "report.html"
-    page.write_text(report_page(Results.open(out / BENCH), "unskew demo"), encoding="utf-8")
+    page.write_text(report_page(Report.of(Findings.open(out / BENCH)), "unskew demo"), encoding="utf-8")
     return page
 
 

@@ -25,6 +25,7 @@ from unskew.cli.propensity import Propensity
 from unskew.cli.report import Report
 from unskew.cli.runs import Models, Recommend
 from unskew.cli.shared import joined_help, messages
+from unskew.cli.store import Store
 from unskew.cli.train import Train, train_of
 from unskew.cli.truth import Truth, simulate_of
 from unskew.cli.tune import Tune, tune_of
@@ -43,6 +44,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "truth": Truth,
     "recommend": Recommend,
     "propensity": Propensity,
+    "store": Store,
     "bench": Bench,
     "report": Report,
     "models": Models,

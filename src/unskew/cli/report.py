@@ -26,6 +26,9 @@ class Report(Verb):
     """Write the report, one HTML file that needs no network and no server (needs the extra `report`)."""
     markdown: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the tables as Markdown."""
+    summary: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write one page of Markdown that a person reads: the verdict, a table for each suite, and what of the
+    paper holds."""
     latex: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the tables as LaTeX, for the package booktabs."""
 
@@ -40,6 +43,10 @@ class Report(Verb):
             write_page(self.html, report_page(found, command_line()))
         if self.markdown is not None:
             _write(self.markdown, found.written("markdown"))
+        if self.summary is not None:
+            from unskew.suites.summary import summary
+
+            _write(self.summary, summary(found, command_line()))
         if self.latex is not None:
             _write(self.latex, found.written("latex"))
         runs = {"runs": found.findings.planned, "done": found.findings.done}

@@ -41,11 +41,13 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Curve:
-    """One series: its look by number, the points of its line, and a point that stands out, if it has one."""
+    """One series: its look by number, the points of its line, a point that stands out, if it has one, and
+    what the points of the line are called, if they have names."""
 
     style: int
     points: Sequence[Point] = ()
     spot: Point | None = None
+    names: Sequence[str] = ()
 
     def every(self) -> list[Point]:
         """All points, the one that stands out last."""

@@ -9,7 +9,7 @@ import multiprocessing
 import runpy
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ from unskew.suites.store import Results
 # CPU-seconds for each thousand training positives, as measured on one core; what is not here is guessed. They
 # only serve the estimate before a bench has measured anything itself.
 SECONDS: dict[str, float] = {"popularity": 0.4, "itemknn": 0.3, "pulse": 2.5, "pulse-zero": 1.0}
-SECONDS |= {"sasrec": 2.0, "gru4rec": 2.0, "fpmc": 2.0, "deps": 9.0}
+SECONDS |= {"sasrec": 2.0, "gru4rec": 2.0, "fpmc": 2.0, "deps": 9.0, "din": 12.0, "bst": 60.0}
 UNKNOWN = 3.0
 TRAINED = 0.5  # the share of a log that is the training part
 LEAST = 1.0  # seconds that any cell takes
@@ -105,15 +105,17 @@ class Bench:
 
     def _go(self, results: Results, cells: dict[str, Cell], watch: Watch) -> State:
         waiting = [cell for key, cell in cells.items() if key not in results.cells]
+        expected = estimate(results)
+        # The cheapest first, so that what is stopped early has most of its figures; but no second seed early.
+        waiting.sort(key=lambda cell: (cell.training["seed"], expected(cell)))
         state = State(total=len(cells), done=len(cells) - len(waiting), began=time.monotonic())
-        state.left = remaining(waiting, results)
+        state.left = math.fsum(map(expected, waiting))
         earlier = {key: why for key, why in results.failures.items() if key not in cells}
         watch(state)
         begun = self._within_budget(waiting, state)
         try:
             for cell, outcome in self._outcomes(begun, results.folder / "runs", state, watch):
                 waiting.remove(cell)
-                state.left = remaining(waiting, results)
                 if isinstance(outcome, str):
                     state.failed[cell.key] = outcome
                     state.last = f"failed: {cell.label}: {outcome}"
@@ -123,6 +125,7 @@ class Bench:
                     state.last = _told(cell, outcome[0])
                     if not self.keep_runs:
                         shutil.rmtree(results.folder / "runs" / cell.key, ignore_errors=True)
+                state.left = math.fsum(map(estimate(results), waiting))
                 watch(state)
         finally:
             results.failed(earlier | state.failed)
@@ -192,9 +195,9 @@ def attempted(cell: Cell, runs: Path) -> Outcome | str:
         return f"{type(error).__name__}: {error}"
 
 
-def remaining(cells: Iterable[Cell], results: Results) -> float:
-    """How many CPU-seconds some cells will take: as long as other seeds of the same cell did, or as long as
-    the same model did elsewhere, by the number of positives; and otherwise a guess."""
+def estimate(results: Results) -> Callable[[Cell], float]:
+    """How many CPU-seconds a cell will take: as long as other seeds of the same cell did, or as long as the
+    same model did elsewhere, by the number of positives; and otherwise a guess."""
     of_model: dict[str, list[float]] = {}
     of_cell: dict[tuple[str, str], list[float]] = {}
     for line in results.cells.values():
@@ -211,7 +214,7 @@ def remaining(cells: Iterable[Cell], results: Results) -> float:
         rate = _mean(of_model.get(cell.model, [guess]))
         return max(LEAST, times * rate * TRAINED * cell.source.positives / 1000)
 
-    return math.fsum(map(seconds, cells))
+    return seconds
 
 
 def source_of(given: str, splitting: Splitting) -> Source:

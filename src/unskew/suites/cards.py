@@ -10,12 +10,13 @@ from typing import Any
 from unskew import formatting
 from unskew.create import create_model
 from unskew.errors import BadInput
-from unskew.suites.found import Findings, SuiteFindings
+from unskew.suites.found import NOTHING, Findings, SuiteFindings
 from unskew.suites.recipe import SAMPLE
 from unskew.suites.sheet import NONE, Entry, Sheet
 from unskew.suites.tables import called
 from unskew.world.equations import Simulation
 
+SHORT = 12  # letters of a hash that a table shows; the foot of the page has all
 MOST_MISSING = 40  # missing runs that are listed; the sentence above them counts all
 
 
@@ -50,7 +51,7 @@ def data_sheet(findings: Findings) -> Sheet:
                     Entry(data["train_before"]),
                     Entry(data["test_from"]),
                     Entry("candidates" if data["repeats"] else "left out"),
-                    Entry(data["hash"]),
+                    Entry(data["hash"][:SHORT]),
                     Entry(_simulated(data["world"])),
                 ]
     head = ("data", "rows", "positives", "users", "items", "trained before", "tested from", "own past items")
@@ -182,7 +183,7 @@ def health_sheet(findings: Findings) -> Sheet | None:
                     Entry(_share(each, "effective_share")),
                     Entry(_share(each, "clipped")),
                     Entry(NONE if not spread else f"{spread[0]:.2f} to {spread[-1]:.2f}"),
-                    Entry(each[0]["verdict"].replace("`", "")),
+                    Entry(each[0]["verdict"].partition(";")[0].replace("`", "")),
                 ]
     head = ("model", "data", "clip M", "effective", "clipped", "weights", "what they do")
     caption = (
@@ -191,6 +192,18 @@ def health_sheet(findings: Findings) -> Sheet | None:
         "percentile, relative to their mean. Means over seeds; the words are those of the first seed."
     )
     return Sheet(head, list(rows.values()), caption, text=(0, 1, 6)) if rows else None
+
+
+def idle_share(findings: Findings) -> str:
+    """How many of the models with propensities have weights that do nothing, in a sentence."""
+    found: dict[tuple[str, str], bool] = {}
+    for suite in findings.suites:
+        for (source, _), cells in suite.cells.items():
+            for cell in cells.values():
+                if cell["health"]:
+                    idle = str(cell["health"]["verdict"]).startswith(NOTHING)
+                    found.setdefault((source, cell["settings_key"]), idle)
+    return f"The weights do nothing in {sum(found.values())} of {len(found)} models with propensities."
 
 
 def missing_sheet(findings: Findings) -> Sheet | None:

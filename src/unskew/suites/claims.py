@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from unskew.suites.chance import METRIC, Versus, corrected_over
-from unskew.suites.found import BALANCED, ORDINARY, Findings, SuiteFindings, Yardstick
+from unskew.suites.found import BALANCED, NOTHING, ORDINARY, Findings, SuiteFindings, Yardstick
 from unskew.suites.published import beside
 from unskew.suites.sheet import NONE, Entry, Sheet
 from unskew.suites.tables import called, written
@@ -34,7 +34,6 @@ from unskew.suites.tables import called, written
 Judged = Literal["confirmed", "refuted", "undecided", "not measured"]
 Pairs = Sequence[tuple[str, str]]
 
-NOTHING = "The weights do nothing"  # how the health verdict of a model begins whose weights are all alike
 NEAR = (0.02, 0.1)  # clips that count as near the paper's 0.05
 
 

@@ -12,7 +12,7 @@ from unskew.formatting import plain
 from unskew.report.charts import Frame
 from unskew.report.curves import Curves
 from unskew.suites import cards, tables
-from unskew.suites.chance import Figure, Versus
+from unskew.suites.chance import Figure, Measured, Versus
 from unskew.suites.claims import CLAIMS, Claim, Outcome, claims_sheet, judged, outcomes_sheet
 from unskew.suites.found import Findings, SuiteFindings
 from unskew.suites.published import CAVEAT, METRICS, PUBLISHED, beside, published_sheets
@@ -161,25 +161,10 @@ def compact(suite: SuiteFindings) -> dict[str, Any]:
     for by in suite.yardsticks:
         there = {source: one for source in suite.sources if (one := suite.measured(source, by)) is not None}
         metrics = list(dict.fromkeys(metric for one in there.values() for metric in one.metrics))
-        usual = tables.usual_seeds(one.figures() for one in there.values())
-        of_metrics: dict[str, Any] = {}
-        for metric in metrics:
-            ranked = metric not in tables.LESS_IS_BETTER
-            columns = {source: one.figures(metric) for source, one in there.items() if metric in one.metrics}
-            places = {source: tables.places_of(of) if ranked else {} for source, of in columns.items()}
-            rows = [
-                [
-                    _compact(columns.get(source, {}).get(arm.name), places.get(source, {}).get(arm.name, 0))
-                    for source in suite.sources
-                ]
-                for arm in suite.arms
-            ]
-            gains = [
-                [name, [0 if gain is None else list(tables.gain_entry(*gain))[:3] for gain in of]]
-                for name, of in (tables.gains_of(suite, there, metric) if ranked else ())
-            ]
-            of_metrics[metric] = {"rows": rows, "gains": gains}
-        found["tables"][by.key] = {"seeds": usual, "metrics": of_metrics}
+        found["tables"][by.key] = {
+            "seeds": tables.usual_seeds(one.figures() for one in there.values()),
+            "metrics": {metric: _metric(suite, there, metric) for metric in metrics},
+        }
     found["groups"] = {
         sheet.name.partition("|")[2]: [
             list(sheet.head[1:]),
@@ -190,9 +175,28 @@ def compact(suite: SuiteFindings) -> dict[str, Any]:
     return found
 
 
+def _metric(suite: SuiteFindings, tested: Mapping[str, Measured], metric: str) -> dict[str, Any]:
+    there = {source: one for source, one in tested.items() if metric in one.metrics}
+    ranked = metric not in tables.LESS_IS_BETTER
+    columns = {source: one.figures(metric) for source, one in there.items()}
+    places = {source: tables.places_of(of) if ranked else {} for source, of in columns.items()}
+    rows = [
+        [
+            _compact(columns.get(source, {}).get(arm.name), places.get(source, {}).get(arm.name, 0))
+            for source in suite.sources
+        ]
+        for arm in suite.arms
+    ]
+    gains = [
+        [name, [0 if gain is None else list(tables.gain_entry(*gain))[:3] for gain in of]]
+        for name, of in (tables.gains_of(suite, there, metric) if ranked else ())
+    ]
+    return {"rows": rows, "gains": gains}
+
+
 def chart_block(chart: Curves, frame: Frame) -> dict[str, Any]:
-    """A chart for the script: its axes, and the points of every series; the last one of a series stands out
-    if `spot` says so."""
+    """A chart for the script: its axes, and of every series the points of its line, with their names if they
+    have any, and the point that stands out."""
     return {
         "axes": [chart.x_label, chart.y_label],
         "log": int(chart.logarithmic),
@@ -202,7 +206,9 @@ def chart_block(chart: Curves, frame: Frame) -> dict[str, Any]:
         "series": [
             {
                 "name": name,
-                "points": [[_short(part) for part in point] for point in curve.points],
+                "points": [
+                    [*map(_short, point), *curve.names[at : at + 1]] for at, point in enumerate(curve.points)
+                ],
                 "spot": None if curve.spot is None else [_short(part) for part in curve.spot],
             }
             for name, curve in chart.series.items()

@@ -51,10 +51,11 @@ def trade_off(suite: SuiteFindings, source: str, by: Yardstick = BALANCED) -> Pl
         if arm.name in both[0].seeds and arm.name in both[1].seeds:
             spot = both[0].mean(arm.name), both[1].mean(arm.name)
             turned = _dialled(suite.cells[source, arm.name].values(), by)
-            series[arm.name] = Curve(number, turned, spot)
+            names = [f"dial {at:g}" for at in turned]
+            series[arm.name] = Curve(number, list(turned.values()), spot, names)
     best = max(series, key=lambda name: series[name].spot or (0, 0))
     test = TESTS.get(by.test, by.test).lower()
-    alt = f"Ordinary test against {test} on {source}, {len(series)} models; {best} is furthest right"
+    alt = f"Ordinary test (right) and {test} (up) on {source}, {len(series)} models; {best} is furthest right"
     labels = f"ordinary test, {written(METRIC)}", f"{test}, {written(METRIC)}"
     return Plot(Curves(series, *labels, source, labelled=True), alt)
 
@@ -197,17 +198,17 @@ def _validated(cell: Mapping[str, Any]) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def _dialled(cells: Iterable[Mapping[str, Any]], by: Yardstick) -> list[Point]:
+def _dialled(cells: Iterable[Mapping[str, Any]], by: Yardstick) -> dict[float, Point]:
     """The two tests at each position of the dial, as means over seeds; nothing without a dial."""
     each = [cell.get("dials", {}) for cell in cells]
     each = [dials for dials in each if ORDINARY.key in dials and by.key in dials]
     if not each:
-        return []
-    positions = sorted(each[0][ORDINARY.key], key=float)
-    return [
-        (_mean([dials[ORDINARY.key][at] for dials in each]), _mean([dials[by.key][at] for dials in each]))
-        for at in positions
-    ]
+        return {}
+    means = {
+        float(at): [_mean([dials[key][at] for dials in each]) for key in (ORDINARY.key, by.key)]
+        for at in each[0][ORDINARY.key]
+    }
+    return {at: (means[at][0], means[at][1]) for at in sorted(means)}
 
 
 def _cpu(suite: SuiteFindings, source: str, arm: str) -> float:

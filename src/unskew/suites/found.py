@@ -12,6 +12,7 @@ from unskew.suites.chance import Family, Measured
 from unskew.suites.store import Results
 
 PROTOCOLS = ("full", "uni100", "authors")
+NOTHING = "The weights do nothing"  # how the health verdict of a model begins whose weights are all alike
 
 
 class Yardstick(NamedTuple):

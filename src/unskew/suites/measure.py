@@ -220,7 +220,7 @@ def _said(cell: Cell) -> dict[str, Any]:
 
 def _described(cell: Cell, cut: Split) -> dict[str, Any]:
     log = cut.log
-    dates = [log.clock.date(time) for time in (cut.train_end, cut.valid_end)]
+    dates = [str(log.clock.date(time)) for time in (cut.train_end, cut.valid_end)]
     sizes = {"rows": len(log), "positives": log.positives, "users": len(log.users), "items": len(log.items)}
     return {
         "name": cell.source.name,

@@ -75,8 +75,7 @@
   };
   const fill = (panel, suite, by, metric) => {
     const known = data.suites[suite].tables[by];
-    const used = known.metrics[metric] ? metric : Object.keys(known.metrics).find((name) => name === "ndcg@10")
-      || Object.keys(known.metrics)[0];
+    const used = [metric, "ndcg@10", ...Object.keys(known.metrics)].find((name) => known.metrics[name]);
     const { rows, gains } = known.metrics[used];
     const table = panel.querySelector(".sheet");
     Array.from(table.tBodies[0].rows).forEach((row) => {
@@ -122,7 +121,8 @@
       const lacks = [];
       if (chosen.dataset.by !== wanted) lacks.push(words(wanted));
       if (used !== metric.value) lacks.push(written(metric.value));
-      if (suite && lacks.length) group.prepend(made("p", "instead", `Not measured here: ${lacks.join("; ")}.`));
+      const said = `Not measured here: ${lacks.join("; ")}.`;
+      if (suite && lacks.length) group.prepend(made("p", "instead", said));
     });
   };
   const filter = () => {
@@ -155,13 +155,17 @@
   const place = (chart, [x, y]) => {
     const [left, right, low, high] = chart.values;
     const [x0, x1, y0, y1] = chart.places;
-    const on = (from, to, at) => (chart.log ? Math.log(at / from) / Math.log(to / from) : (at - from) / (to - from));
-    return [x0 + (x1 - x0) * on(left, right, x), y0 + (y1 - y0) * ((y - low) / (high - low))];
+    const across = chart.log ? Math.log(x / left) / Math.log(right / left) : (x - left) / (right - left);
+    return [x0 + (x1 - x0) * across, y0 + (y1 - y0) * ((y - low) / (high - low))];
   };
-  const short = (at) => (Number.isInteger(at) ? String(at) : Math.abs(at) < 100 ? at.toPrecision(4) : at.toFixed(0));
-  const told = (chart, series, [x, y]) => {
+  const short = (at) => {
+    if (Number.isInteger(at)) return String(at);
+    return Math.abs(at) < 100 ? at.toPrecision(4) : at.toFixed(0);
+  };
+  const told = (chart, series, [x, y, name]) => {
     const at = chart.names[x] !== undefined ? chart.names[x] : short(x);
-    return `${series.name}: ${short(y)} (${chart.axes[0]} ${at})`;
+    const who = name ? `${series.name}, ${name}` : series.name;
+    return `${who}. ${chart.axes[1]}: ${short(y)}. ${chart.axes[0]}: ${at}.`;
   };
   const faint = (svg, kept) => all(svg, "[data-series]").forEach((node) => {
     const name = data.charts[svg.dataset.chart].series[Number(node.dataset.series)].name;
@@ -238,7 +242,8 @@
     button.setAttribute("aria-expanded", "false");
     button.addEventListener("click", () => {
       const there = svg.parentNode.querySelector(".wide");
-      if (there) there.remove(); else svg.parentNode.append(tabled(chart, points, svg.getAttribute("aria-label")));
+      if (there) there.remove();
+      else svg.parentNode.append(tabled(chart, points, svg.getAttribute("aria-label")));
       button.setAttribute("aria-expanded", String(!there));
     });
     svg.after(button);

@@ -18,8 +18,10 @@ from unskew.suites.figures import Plot
 from unskew.suites.found import BALANCED, ORDINARY, Findings, SuiteFindings
 from unskew.suites.published import CAVEAT, published_sheets
 from unskew.suites.sheet import Sheet
+from unskew.suites.store import Results
 from unskew.suites.words import leading
 
+MANY_ROWS = 12  # of a table that is closed until somebody asks for it
 HERE = Path(__file__).parent
 TENTH = "tenth of the items, the most popular first"
 TESTS_IN_WORDS = (
@@ -35,19 +37,19 @@ TESTS_IN_WORDS = (
 )
 
 
-def report_page(report: Report, command: str = "", date: str = "") -> str:
+def report_page(found: Report | Results, command: str = "", date: str = "") -> str:
     """The whole report as one HTML file.
 
+    found: what a bench stored, or what was made of that already.
     command: the command line that made it, for the foot of the page.
     date: when it was made; by default now.
     """
+    report = Report.of(Findings(found)) if isinstance(found, Results) else found
     findings, made = report.findings, _Charts()
     sections = [
         *(_suite(findings, suite) for suite in findings.suites),
         *_per_suite(findings, made, "training", "Training curves", _TRAINING, _training),
-        *_per_suite(
-            findings, made, "trade-off", "What will be clicked, and what would be", _TRADE, _trade_offs
-        ),
+        *_per_suite(findings, made, "trade-off", "Ordinary against less biased tests", _TRADE, _trade_offs),
         _gains(findings, made),
         *_health(findings),
         *_more(findings, made),
@@ -170,7 +172,8 @@ def _suite(findings: Findings, suite: SuiteFindings) -> Section:
     absent = [one for one in findings.missing if one.suite == suite.name]
     said = [f"It repeats {suite.of} of the paper." if suite.of else "The paper has nothing like it."]
     if absent:
-        said.append(f"{len(absent)} of its runs are missing: they are a dash, or a smaller number of seeds.")
+        runs = "run is" if len(absent) == 1 else "runs are"
+        said.append(f"{len(absent)} {runs} missing: in the tables a dash, or a smaller number of seeds.")
     said.append(f"Made by `{cards.bench_command(findings, suite, suite.name)}`.")
     body = (
         paragraph(suite.question),
@@ -254,7 +257,10 @@ def _gains(findings: Findings, made: _Charts) -> Section:
 def _health(findings: Findings) -> Iterator[Section]:
     sheet = cards.health_sheet(findings)
     if sheet is not None:
-        yield Section("Propensity health", (sheet.html(),), "health")
+        made = sheet.html()
+        if len(sheet.rows) > MANY_ROWS:
+            made = _details(f"All {len(sheet.rows)} models", made)
+        yield Section("Propensity health", (paragraph(cards.idle_share(findings)), made), "health")
 
 
 def _more(findings: Findings, made: _Charts) -> Iterator[Section]:
@@ -268,17 +274,19 @@ def _more(findings: Findings, made: _Charts) -> Iterator[Section]:
         costs.append((suite.title, made.group(figures.cost(suite, source) for source in suite.sources)))
     if any(curves):
         words = "How the result changes along an axis, relative to the paper's own value."
-        yield Section("Along an axis: the clip M", (paragraph(words), *filter(None, curves)), "axis")
+        yield Section("The curve along the clip M", (paragraph(words), *filter(None, curves)), "axis")
     if any(worlds):
         words = (
             "In simulated worlds the true preferences are known. The first chart is how near each model "
-            "comes to them, the more exposure is biased; the second how much of the exposure its scores repeat "
-            "beyond what is liked, where 0 is none."
+            "comes to them, the more exposure is biased; the second how much of the exposure its scores "
+            "repeat beyond what is liked, where 0 is none."
         )
-        yield Section("The known world", (paragraph(words), *filter(None, worlds)), "world")
+        yield Section(
+            "The truth, by the strength of the bias", (paragraph(words), *filter(None, worlds)), "world"
+        )
     if any(lines):
         words = "Window by window along the time line: what a model loses that is not trained again."
-        yield Section("Growing old", (paragraph(words), *filter(None, lines)), "windows")
+        yield Section("Windows along time", (paragraph(words), *filter(None, lines)), "windows")
     if any(charts for _, charts in costs):
         words = "What training costs, on one core, and what it brings in the ordinary test."
         there = [(title, charts) for title, charts in costs if charts]

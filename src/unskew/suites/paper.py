@@ -9,7 +9,8 @@ RIVALS = (
     Arm(name="BERT4Rec", model="bert4rec"),
     Arm(name="FPMC", model="fpmc"),
     Arm(name="GRU4Rec+", model="gru4rec"),
-    Arm(name="BST", model="bst"),
+    # It reads the candidate with the history, so every pair that is ranked costs a pass of the network.
+    Arm(name="BST", model="bst", settings={"valid_rows": 300}),
     Arm(name="LightSANs", model="lightsans"),
     Arm(name="UIR", model="uir"),
     Arm(name="CPR", model="cpr"),

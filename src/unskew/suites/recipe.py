@@ -214,14 +214,10 @@ def sources_of(suite: Suite, sources: Sequence[Source], seed: int, smoke: bool) 
     """The data of a suite. A world has a seed of its own for each seed of the training."""
     if not suite.worlds:
         return list(sources)
-    if smoke:
-        kept = {"users": SMOKE_WORLD.users, "items": SMOKE_WORLD.items, "steps": SMOKE_WORLD.steps}
-        return [
-            world_source(name, replace(world, seed=world.seed + seed, **kept))
-            for name, world in suite.worlds.items()
-        ]
+    size = {name: getattr(SMOKE_WORLD, name) for name in ("users", "items", "steps")} if smoke else {}
     return [
-        world_source(name, replace(world, seed=world.seed + seed)) for name, world in suite.worlds.items()
+        world_source(name, replace(world, seed=world.seed + seed, **size))
+        for name, world in suite.worlds.items()
     ]
 
 

@@ -94,7 +94,7 @@ class Sheet:
         foot = f"<tfoot>{''.join(map(self._row, self.rows[last:]))}" if self.foot else ""
         name = f' data-name="{escape(self.name)}"' if self.name else ""
         return Markup(
-            f'<div class="wide" tabindex="0" role="region" aria-label="{escape(self._called())}">'
+            f'<div class="wide" tabindex="0" role="group" aria-label="{escape(self._called())}">'
             f'<table class="sheet"{name}><caption><span>{escape(self.caption)}</span></caption>'
             f"<thead>{f'<tr>{over}' if over else ''}<tr>{head}<tbody>{body}{foot}</table></div>\n"
         )
@@ -120,7 +120,7 @@ class Sheet:
         return " class=t" if at in self.text else ""
 
     def _called(self) -> str:
-        return self.caption.partition(".")[0].partition(":")[0]
+        return ". ".join(self.caption.split(". ")[:2]).removesuffix(".")
 
 
 def _written(text: str, form: Form) -> str:

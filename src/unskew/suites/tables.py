@@ -17,7 +17,7 @@ TESTS = {
     "shown": "Among what was shown",
     "randomised": "Randomised exposure",
     "weighted": "Weighted by logged propensities",
-    "truth": "Against the truth",
+    "truth": "True preference",
 }
 PROTOCOLS = {
     "full": "all items ranked",
@@ -108,7 +108,8 @@ def gains_of(
         found = {source: one.over_best_rival(metric) for source, one in there.items()}
         if any(found.values()):
             of = (found.get(source) for source in suite.sources)
-            yield f"{suite.first} over its best rival", [one and (one[1], one[0]) for one in of]
+            others = "the best other" if len(suite.rivals) == len(suite.arms) - 1 else "its best rival"
+            yield f"{suite.first} over {others}", [one and (one[1], one[0]) for one in of]
     for name, twin in suite.twins.items():
         row: list[tuple[Versus, str] | None] = []
         for source in suite.sources:
@@ -137,7 +138,7 @@ def usual_seeds(figures: Any) -> int:
 def _explained(suite: SuiteFindings, seeds: int) -> str:
     to = "its twin" if set(suite.twins) == {arm.name for arm in suite.arms[1:]} else suite.first
     if suite.twins and to != "its twin":
-        to = f"{suite.first}, or from its twin where it has one"
+        to = f"{suite.first} (or from its twin, where it has one)"
     over = f"users and {seeds} seeds" if seeds > 1 else "users only (a single seed)"
     stars = f"{STAR} differs from {to} by the paired bootstrap, {DAGGER} by the paired t-test"
     if seeds == 1:

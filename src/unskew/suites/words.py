@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from unskew.describe.summary import Verdict
 from unskew.suites.chance import METRIC, Measured, Versus
-from unskew.suites.claims import NOTHING, Claim, Outcome, overall
-from unskew.suites.found import BALANCED, ORDINARY, Findings, SuiteFindings, Yardstick
+from unskew.suites.claims import Claim, Outcome, overall
+from unskew.suites.found import BALANCED, NOTHING, ORDINARY, Findings, SuiteFindings, Yardstick
 from unskew.suites.tables import usual_seeds, written
 
 OURS = ("pulse", "deps")  # the models that this package is about: the one that it ships, and the paper's

@@ -1,0 +1,80 @@
+"""Faults of benchmark suites: which cells they ask for, what is done again, and what is stored."""
+
+from planted.mutant import of
+
+MUTANTS = [
+    *of(
+        "suites/recipe.py",
+        "test_suites.py",
+        ("the key forgets the split", '"splitting": asdict(self.splitting), ', ""),
+        ("the key forgets how the model is trained", ', "training": self.training}', "}"),
+        (
+            "all seeds share one world",
+            "seed=world.seed + seed, **size",
+            "seed=world.seed, **size",
+        ),
+        (
+            "suites come one after the other",
+            "    for seed in range(most):\n        for suite in asked:",
+            "    for suite in asked:\n        for seed in range(most):",
+        ),
+    ),
+    *of(
+        "suites/bench.py",
+        "test_suites.py",
+        ("what is stored is done again", "if key not in results.cells]", "]"),
+        ("the budget is never used up", ">= 60 * self.budget:", ">= 3600 * self.budget:"),
+        (
+            "the dearest come first",
+            '(cell.training["seed"], expected(cell))',
+            '(cell.training["seed"], -expected(cell))',
+        ),
+        ("a cheap second seed comes early", '(cell.training["seed"], expected(cell))', "expected(cell)"),
+        ("failures are forgotten", "results.failed(earlier | state.failed)", "results.failed(earlier)"),
+        ("trained runs stay", "if not self.keep_runs:", "if self.keep_runs:"),
+        (
+            "an error of a model ends the bench",
+            "    except Exception as error:  # a model",
+            "    except ArithmeticError as error:  # a model",
+        ),
+    ),
+    *of(
+        "suites/store.py",
+        "test_suites.py",
+        ("halves of ranks are lost", "EXACT = 2", "EXACT = 1"),
+        ("a rank beyond the last is a hit", "LOWEST = max(CUTOFFS) + 1", "LOWEST = max(CUTOFFS)"),
+        ("half a line stays", 'if not text.endswith(b"\\n"):', 'if text.endswith(b"\\n"):'),
+        ("cells of another format are taken", ' if line["format"] == FORMAT}', "}"),
+    ),
+    *of(
+        "suites/measure.py",
+        "test_suites.py",
+        ("a stopped run begins again", '(folder / "config.json").is_file(), show', "False, show"),
+        (
+            "the truth is asked with ordinary weights",
+            '"shown" if "shown" in model._weights else None',
+            "None",
+        ),
+    ),
+    *of(
+        "assess.py",
+        "test_assess.py",
+        (
+            "all weights are taken for equal",
+            "if by == other or _equal(weights[by], weights[other]):",
+            "if True:",
+        ),
+        ("nothing is shared", "if by == other or _equal(weights[by], weights[other]):", "if False:"),
+    ),
+    *of(
+        "timeline.py",
+        "test_timeline.py",
+        ("a refresh is late", "start - cut.valid_end >= pause", "start - cut.valid_end > pause"),
+        ("the first windows are taken", "starts[-windows:]", "starts[:windows]"),
+    ),
+    *of(
+        "data/log.py",
+        "test_named_tests.py",
+        ("a border is the last row", "[self.marks[name] == 1].min()", "[self.marks[name] == 1].max()"),
+    ),
+]

@@ -1,0 +1,155 @@
+"""The verbs of a store: look at it, export its log, compact it, and erase users."""
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from tyro.conf import OmitSubcommandPrefixes, Positional
+
+from unskew.cli.shared import Verb, messages, pairs
+from unskew.data.clock import Clock
+from unskew.errors import BadInput
+from unskew.serve.events import in_iso, parse_time
+from unskew.serve.store import open_store
+
+StoreArg = Annotated[
+    str,
+    tyro.conf.arg(metavar="STORE", help="The file of a store, or the URL of one in PostgreSQL."),
+]
+Ids = Annotated[tuple[tuple[str, ...], ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="ID [ID ...]")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OnStore(Verb):
+    """What all verbs of a store have."""
+
+    store: Positional[StoreArg]
+    segments: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """The folder of the compacted rows, if the store is in PostgreSQL."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreInfo(_OnStore):
+    """Say what a store holds: events, users, items, recommendations, times, and its size on disk. It may be
+    in use meanwhile."""
+
+    def run(self) -> None:
+        with open_store(self.store, "read", segments=self.segments) as store:
+            found = store.info()
+        facts = {
+            name: ", ".join(value) if isinstance(value, list) else "–" if value is None else value
+            for name, value in found.items()
+            if name != "store"
+        }
+        self.show(found, pairs(found["store"], facts))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreExport(_OnStore):
+    """Write the log of a store as a Parquet file that `unskew prepare` reads, with what was shown and not
+    clicked, and with the logged propensities. The store may be in use meanwhile."""
+
+    out: Annotated[
+        Path,
+        tyro.conf.arg(
+            metavar="OUT",
+            help="A folder for log.parquet, or a file: Parquet, or CSV or JSON lines if its name ends with "
+            ".csv or .jsonl. It must not be there yet.",
+        ),
+    ]
+    positive: Annotated[str | None, tyro.conf.arg(metavar="TYPE,TYPE")] = None
+    """The types of events that are positive, between commas; by default what the store says."""
+    shown: Annotated[str | None, tyro.conf.arg(metavar="TYPE,TYPE")] = None
+    """The types of events that say that their item was shown; by default what the store says."""
+
+    def run(self) -> None:
+        with open_store(self.store, "read", segments=self.segments) as store:
+            found = store.export(self.out, _words(self.positive), _words(self.shown))
+            name = store.name
+        document = asdict(found) | {"file": str(found.file)}
+        facts = {key: value for key, value in document.items() if key != "file"}
+        self.show(document, pairs(f"{name} -> {found.file}", facts))
+        if 0 < found.logged < found.rows:
+            messages.print(
+                f"{found.rows - found.logged:,} rows have no logged propensity and count with 1; the test "
+                "`logged` leaves them out.",
+                soft_wrap=True,
+            )
+        if found.unmatched:
+            messages.print(
+                f"{found.unmatched:,} positives name a recommendation that was made to somebody else, or "
+                "without their item; they are taken as not shown.",
+                soft_wrap=True,
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreCompact(_OnStore):
+    """Move old events and recommendations into Parquet files beside the store, so that its database stays
+    small. No other process may write meanwhile, unless the store is in PostgreSQL."""
+
+    before: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None
+    """Move what happened before this time, such as 2026-01-31 or 2026-01-31T12:00:00Z."""
+    older_than: Annotated[str | None, tyro.conf.arg(metavar="SPAN")] = None
+    """Move what is older than this now, such as 90d or 4w."""
+
+    def run(self) -> None:
+        if (self.before is None) == (self.older_than is None):
+            raise BadInput("expected one of --before TIME and --older-than SPAN")
+        if self.older_than is not None:
+            before = max(0, time.time_ns() // 1000 - Clock(10**6).ticks_in(self.older_than))
+        else:
+            try:
+                before = parse_time(self.before)
+            except BadInput as error:
+                raise BadInput(f"--before {self.before}: {error}") from None
+        with open_store(self.store, "write", segments=self.segments) as store:
+            moved = store.compact(before)
+            name = store.name
+        document = {"store": name, "before": in_iso(before), **moved._asdict()}
+        self.show(document, pairs(f"{name}: moved what is before {in_iso(before)}", moved._asdict()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreErase(_OnStore):
+    """Erase users: their events, what was recommended to them, and every trace of both in the files of the
+    store. Exports, models and backups from before are not covered. No other process may write meanwhile,
+    unless the store is in PostgreSQL."""
+
+    user: Ids
+    """The users to erase: one after the other, or the flag once per user."""
+
+    def run(self) -> None:
+        users = [user for given in self.user for user in given]
+        if not users:
+            raise BadInput("expected --user ID")
+        with open_store(self.store, "write", segments=self.segments) as store:
+            gone = store.erase(*users)
+            name = store.name
+        document = {"store": name, "users": len(set(users)), **gone._asdict()}
+        self.show(
+            document, pairs(f"{name}: erased", {key: document[key] for key in ("users", *gone._fields)})
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """Look at a store of events (info), take its log out (export), make it small (compact), or erase users
+    from it (erase)."""
+
+    verb: OmitSubcommandPrefixes[
+        Annotated[StoreInfo, tyro.conf.subcommand("info")]
+        | Annotated[StoreExport, tyro.conf.subcommand("export")]
+        | Annotated[StoreCompact, tyro.conf.subcommand("compact")]
+        | Annotated[StoreErase, tyro.conf.subcommand("erase")]
+    ]
+
+    def run(self) -> None:
+        """Run the verb that was asked for."""
+        self.verb.run()
+
+
+def _words(listed: str | None) -> list[str] | None:
+    return None if listed is None else [word.strip() for word in listed.split(",") if word.strip()]

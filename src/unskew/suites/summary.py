@@ -1,0 +1,102 @@
+"""The results on one page that a person reads: the verdict, a table for each suite, and what of the paper
+holds. Everything else is in the report."""
+
+from collections.abc import Iterator
+
+from unskew.report.table import Table
+from unskew.suites.cards import claim_command
+from unskew.suites.claims import overall
+from unskew.suites.document import Report
+from unskew.suites.found import BALANCED, ORDINARY, TRUTH, Findings, SuiteFindings, Yardstick
+from unskew.suites.sheet import NONE
+from unskew.suites.tables import marks_of, places_of
+
+PAIR = (ORDINARY, BALANCED)
+MARKS = (
+    "Bold: the best. \u2020 differs from the first row, or from its twin, by the paired t-test, which "
+    "ignores the chance of seeds; \\* by the bootstrap over users and seeds. Both are corrected by Holm over "
+    "the table."
+)
+
+
+def summary(report: Report, command: str) -> str:
+    """The page in Markdown.
+
+    command: the command that makes it, which stands at its top.
+    """
+    findings, said = report.findings, report.verdict
+    made = f"Made by `{command}`. Validation chose everything, the dial as well; the test part chose nothing."
+    parts = ["# Results", made, said.finding, "\n".join(f"- {line}" for line in said.advice)]
+    parts += [_data(findings), MARKS]
+    for suite in findings.suites:
+        parts += _suite(findings, suite)
+    parts += ["## What the paper claims, what we find", _claims(report)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _data(findings: Findings) -> str:
+    """The data sets, each in a line."""
+    rows: dict[str, list[str]] = {}
+    for suite in findings.suites:
+        for source in suite.sources:
+            cell = suite.some_cell(source)
+            data, tests = cell["data"], cell["tests"]
+            sizes = [f"{data[name]:,}" for name in ("positives", "users", "items")]
+            balanced = tests.get(BALANCED.key, {}).get("effective_sample_size")
+            ranked = tests[ORDINARY.key]["size"]
+            effective = NONE if balanced is None else f"{balanced:,.0f}"
+            borders = [data["train_before"], data["test_from"]]
+            borders = ["simulated", ""] if data["world"] is not None else borders
+            rows[source] = [source, *sizes, f"{ranked:,}", effective, *borders]
+    head = ["data", "positives", "users", "items", "tested rows", "effective, balanced", "trained before"]
+    return Table([*head, "tested from"], list(rows.values()), text=(0, 6, 7)).markdown()
+
+
+def _suite(findings: Findings, suite: SuiteFindings) -> Iterator[str]:
+    """The table of a suite. A cell has the ordinary and the balanced test, and the truth if it is known."""
+    tests = tuple(by for by in (*PAIR, TRUTH) if by in suite.yardsticks)
+    of = f" ({suite.of})" if suite.of else ""
+    yield f"## {suite.title}{of}"
+    what = " / ".join("by the truth" if by == TRUTH else by.test for by in tests)
+    seeds = sorted({len(cells) for cells in suite.cells.values() if cells})
+    several = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
+    counted = "1 seed" if seeds == [1] else f"{several} seeds"
+    yield f"{suite.question} NDCG@10, {what}; {counted}; `{claim_command(findings, suite.name)}`"
+    columns = {source: _column(suite, source, tests) for source in suite.sources}
+    rows = [
+        [arm.name, *(columns[source].get(arm.name, NONE) for source in suite.sources)] for arm in suite.arms
+    ]
+    yield Table(["model", *suite.sources], rows).markdown()
+
+
+def _column(suite: SuiteFindings, source: str, tests: tuple[Yardstick, ...]) -> dict[str, str]:
+    """For each arm its figures on one data set; the best of each test is bold."""
+    found: dict[str, list[str]] = {}
+    for by in tests:
+        measured = suite.measured(source, by)
+        figures = {} if measured is None else measured.figures()
+        best = places_of(figures)
+        for arm in (arm.name for arm in suite.arms):
+            figure = figures.get(arm)
+            text = NONE if figure is None else f"{figure.mean:.4f}"
+            text = f"**{text}**" if best.get(arm) == 1 else text
+            found.setdefault(arm, []).append(text + marks_of(figure.versus if figure else None))
+    return {arm: " / ".join(of) for arm, of in found.items()}
+
+
+def _claims(report: Report) -> str:
+    """Each claim, its verdict by both tests, and the smallest difference on each data set."""
+    rows = []
+    for claim, outcomes in report.outcomes.items():
+        verdicts = [overall([one for one in outcomes if one.by == by]) for by in PAIR]
+        figures = [
+            f"{one.source}, {one.by.test}: {one.found.difference:+.4f} "
+            f"[{one.found.low:+.4f}, {one.found.high:+.4f}]"
+            for one in outcomes
+            if one.found is not None and one.by in PAIR
+        ]
+        reasons = dict.fromkeys(one.reason for one in outcomes if one.reason and one.by in PAIR)
+        why = "; ".join(reasons)
+        rows.append([claim.words, *verdicts, "<br>".join(figures) or NONE, why])
+    head = ["the paper claims", "ordinary", "balanced", "smallest difference", "why"]
+    return Table(head, rows, text=tuple(range(len(head)))).markdown()
