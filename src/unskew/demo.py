@@ -128,8 +128,8 @@ class Item:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A recommended item, how many people have liked it so far, and why it may fit: an item that the person
-    liked, and how many people both have in common. None if they have nobody in common."""
+    """A recommended item, how many people liked it, and why it may fit: an item that the person liked, and
+    how many people both have in common."""
 
     item: Item
     liked_by: int
@@ -150,8 +150,7 @@ class Person:
 
 @dataclass(frozen=True)
 class Known:
-    """How near models come to what people truly like, in a world where that is known, and in a sentence what
-    came out."""
+    """How near models come to what people truly like, in a known world, and in a sentence what came out."""
 
     visits: int
     figures: dict[str, Figure]
@@ -206,8 +205,9 @@ def compete(out: Path) -> dict[str, Trained]:
         arms=arms(MODELS),
     )
     source = Source(name=str(log.metadata["source"]), data=log.fingerprint(), folder=str(out / "data"))
-    found = {}
-    for shown, (line, model) in benched(suite, out, (source,)).items():
+    found, every = {}, benched(suite, out, (source,))
+    for shown in MODELS:
+        line, model = every[shown]
         tests = {test: line["tests"][f"{test}, full"] for test in TESTS}
         figures = {test: Figure(each["metrics"][METRIC], *each["interval"]) for test, each in tests.items()}
         found[shown] = Trained(model, line["cost"]["cpu_s"], figures)
@@ -215,8 +215,9 @@ def compete(out: Path) -> dict[str, Trained]:
 
 
 def arms(models: dict[str, tuple[str, dict[str, Any]]]) -> tuple[Arm, ...]:
-    """The models as rows of a table."""
-    return tuple(Arm(name=shown, model=name, settings=given) for shown, (name, given) in models.items())
+    """The models as rows of a table. The first one is what the report compares the others with."""
+    made = (Arm(name=shown, model=name, settings=given) for shown, (name, given) in models.items())
+    return tuple(sorted(made, key=lambda arm: arm.name != "Pulse"))
 
 
 def benched(
@@ -233,7 +234,7 @@ def benched(
 
 
 def report(out: Path) -> Path:
-    """Write the report of everything that was trained."""
+    """Write the report of what was trained."""
     page = out / "report.html"
     page.write_text(report_page(Report.of(Findings.open(out / BENCH)), "unskew demo"), encoding="utf-8")
     return page
@@ -260,7 +261,6 @@ def meet(cut: Split, model: Model, user: int) -> Person:
     log = cut.log
     start, end = log.histories.before(user, log.now)
     rated = log.item[log.positives :][log.user[log.positives :] == user]
-
     known = np.flatnonzero(np.diff(log.audiences.offsets) >= AT_LEAST)
     # Where nobody takes anything twice, what was disliked is not recommended either.
     candidates = log.items.of(known if cut.repeats else np.setdiff1d(known, rated)).to_pylist()

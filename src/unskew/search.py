@@ -20,12 +20,8 @@ from unskew.models.base import Recommender, Stage, Training, model_named
 from unskew.propensity.base import estimator_named
 
 Settings = dict[str, Any]
-OF_PAIRS = (
-    "pairs",
-    "positives",
-    "prefixes",
-)  # the batches whose size is `batch_size`; others are `sequences`
-SMALL = 64  # from so few combinations on, all of them are tried, each once
+OF_PAIRS = ("pairs", "positives", "prefixes")  # batches of `batch_size`; the others are of `sequences`
+SMALL = 64  # up to so many combinations, each of them is tried once
 
 
 class BeforeTest:

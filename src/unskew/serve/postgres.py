@@ -163,9 +163,10 @@ class Postgres(Database):
             check_schema(self.name, found[0][0] if found else None)
 
     def _create(self, connection: "psycopg.Connection[Any]") -> None:
+        # The lock comes before the transaction, which would go on with what it knew while it waited.
+        _Cursor(connection).rows(f"SELECT pg_advisory_lock({CREATING})")
         with connection.transaction():
             cursor = _Cursor(connection)
-            cursor.rows(f"SELECT pg_advisory_xact_lock({CREATING})")
             if _is_there(cursor):  # another process was faster
                 return
             for sql in definitions(TYPES, "bytea", ""):
@@ -221,7 +222,7 @@ class Postgres(Database):
         except self._psycopg.Error as error:
             if not self._opened:
                 # What cannot be parsed is not repeated: it may hold a password.
-                parsed = isinstance(error, self._psycopg.OperationalError)
+                parsed = error.sqlstate is not None or isinstance(error, self._psycopg.OperationalError)
                 said = _first_line(error) if parsed else "not a URL that PostgreSQL understands"
                 raise BadInput(f"{self.name}: cannot be opened ({said})") from None
             said = "what was acknowledged before is safe, and the rest may be sent again"

@@ -189,8 +189,8 @@ class SQLite(Database):
 
     def _create(self) -> None:
         """Make the file of a new store, whole or not at all."""
-        for left in (f"{self.file}-wal", self.segments):
-            if Path(left).exists():
+        for left in (self.file.with_name(f"{self.file.name}-wal"), *self.segments.glob("*")):
+            if left.exists():
                 raise BadInput(f"{self.file}: is missing, but {left} is there; nothing was changed")
         draft = self.file.with_name(f".{self.file.name}.new")
         draft.unlink(missing_ok=True)
