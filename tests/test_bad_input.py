@@ -161,7 +161,7 @@ CASES = {
     "a test of ours": (
         HEAD[:-1] + ",balanced\nu1,i1,5,1\n",
         {"tests": "balanced"},
-        r"a test 'balanced' is there already; rename the column",
+        r"a test 'balanced' is there already; give it another name",
     ),
     "a test that is gone": (
         HEAD[:-1] + ",resampled\nu1,i1,5,1\n",

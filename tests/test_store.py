@@ -1,5 +1,6 @@
 """The contract of the store, in a file and in PostgreSQL: what was appended is there, once and in order."""
 
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -8,10 +9,11 @@ from random import Random
 
 import pytest
 
-from tests.stores import BEGIN, Place, Server, click, ids_of, rows_of, shown
+from tests.stores import BEGIN, Place, click, ids_of, rows_of, shown
 from unskew.errors import BadInput, UnskewError
 from unskew.serve import Event, Store, open_store
 from unskew.serve import maintenance as maintenance_module
+from unskew.serve.tables import Kind
 
 pytest_plugins = ("tests.store_places",)
 
@@ -240,9 +242,20 @@ def test_recommendations_are_found_compacted_or_not(place: Place) -> None:
             *range(3, 7)
         ]
         assert store.erase("ann") == (0, 3)
+        assert store.recommended_to("ann") == []
         assert [store.recommendation(one.recommendation_id) for one in made] == [
             one if one.user_id == "bob" else None for one in made
         ]
+
+
+def test_an_error_in_the_middle_of_a_group_stores_nothing_of_it(place: Place, monkeypatch) -> None:
+    with place.open() as store:
+        monkeypatch.setattr(Kind, "inserting", "INSERT INTO unskew_nowhere VALUES (?)")
+        with pytest.raises((UnskewError, sqlite3.Error)):
+            store.append([click(1)])
+        monkeypatch.undo()
+        assert store.append([click(1)]) == (1, 0, (1,))
+        assert ids_of(store) == ["e1"]
 
 
 def test_the_store_keeps_which_types_are_positive(place: Place) -> None:
@@ -295,40 +308,6 @@ def test_of_two_that_make_the_same_store_one_makes_it(place: Place) -> None:
         assert store.counts()["events"] == len(said) - len(refused)
 
 
-def test_sequence_numbers_of_several_writers_follow_the_order_of_commits(in_server: Place) -> None:
-    """So whoever reads on from the newest number that he has seen misses nothing."""
-    with in_server.open() as one, in_server.open() as two, ThreadPoolExecutor(3) as pool:
-
-        def append(store: Store, thread: int) -> None:
-            for number in range(40):
-                store.append([click(100 * thread + number)])
-
-        def follow() -> list[int]:
-            seen: list[int] = []
-            while len(seen) < 80:
-                seen += [row["sequence"] for row in rows_of(one, seen[-1] if seen else 0)]
-            return seen
-
-        following = pool.submit(follow)
-        writing = [pool.submit(append, store, thread) for thread, store in enumerate((one, two))]
-        for future in writing:
-            future.result(WAIT)
-        assert following.result(WAIT) == list(range(1, 81))
-        with one._database.maintaining(), pytest.raises(BadInput, match="another process is compacting"):
-            two.compact(1)
-
-
-def test_a_lost_connection_is_one_error_and_then_the_store_goes_on(in_server: Place, server: Server) -> None:
-    with in_server.open() as store:
-        store.append([click(1)])
-        assert ids_of(store) == ["e1"]
-        server.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
-        assert ids_of(store) == ["e1"]
-        with pytest.raises(UnskewError, match="may be sent again"):
-            store.append([click(2)])
-        assert store.append([click(1), click(2)]) == (1, 1, (None, 2))
-
-
 def test_commits_are_as_durable_as_the_store_says(place: Place) -> None:
     def setting(store: Store) -> object:
         def ask() -> object:
@@ -345,25 +324,25 @@ def test_commits_are_as_durable_as_the_store_says(place: Place) -> None:
         assert store.append([click(1)]).accepted == 1
 
 
-def test_a_server_that_does_not_sync_is_refused(in_server: Place, server: Server) -> None:
-    server.run("ALTER SYSTEM SET fsync = off")
-    try:
-        server.run("SELECT pg_reload_conf()")
-        for _ in range(200):
-            if server.run("SHOW fsync") == [("off",)]:
-                break
-        with pytest.raises(BadInput, match="fsync off"):
-            in_server.open()
-        in_server.open(synchronous="normal").close()
-    finally:
-        server.run("ALTER SYSTEM RESET fsync")
-        server.run("SELECT pg_reload_conf()")
-
-
 def test_a_store_needs_neither_torch_nor_a_server_nor_psycopg() -> None:
     said = "import sys, unskew.serve; print({'torch', 'fastapi', 'psycopg'} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
     assert found.stdout == "set()\n"
+
+
+def test_only_events_are_appended_and_only_recommendations_recorded(in_file: Place) -> None:
+    with in_file.open() as store:
+        for call, said in (
+            (lambda: store.append([click(1), shown("r1")]), "expected Event, found Recommendation"),
+            (lambda: store.append([{"event_id": "e1"}]), "expected Event, found dict; Event.of reads"),
+            (lambda: store.record([click(1)]), "expected Recommendation, found Event"),
+            (lambda: store.compact("2026-01-01"), "expected whole microseconds"),
+            (store.erase, "at least one user"),
+            (lambda: store.events(batch=0), "batch 0: expected at least 1"),
+        ):
+            with pytest.raises(BadInput, match=said):
+                call()
+        assert store.counts() == {"events": 0, "recommendations": 0}
 
 
 def test_wrong_words_get_one_line(tmp_path) -> None:

@@ -177,12 +177,13 @@ class _Search:
         self._look()
         with self.interrupts.deferred(), progress("tune", total) as job:
             job.advance(len(self._counted()))
+            begun = False
             while total is None or len(self._counted()) < total:
-                if time.monotonic() >= self.deadline and self._counted():
+                if time.monotonic() >= self.deadline and (begun or self._counted()):
                     break
                 sampler = np.random.SeedSequence([self.seed, len(self._counted())]).generate_state(1)
                 self.study.sampler = optuna.samplers.TPESampler(seed=int(sampler[0]))
-                number = self._one(grid, total, job)
+                number, begun = self._one(grid, total, job), True
                 if number is None:  # another machine has just begun the last one
                     break
                 if on_trial is not None:

@@ -1,5 +1,6 @@
 """The verbs of a store: look at it, export its log, compact it, and erase users."""
 
+import re
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -91,7 +92,8 @@ class StoreCompact(_OnStore):
     small. No other process may write meanwhile, unless the store is in PostgreSQL."""
 
     before: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None
-    """Move what happened before this time, such as 2026-01-31 or 2026-01-31T12:00:00Z."""
+    """Move what happened before this time, such as 2026-01-31 or 2026-01-31T12:00:00Z; a number is seconds
+    since 1970."""
     older_than: Annotated[str | None, tyro.conf.arg(metavar="SPAN")] = None
     """Move what is older than this now, such as 90d or 4w."""
 
@@ -101,10 +103,7 @@ class StoreCompact(_OnStore):
         if self.older_than is not None:
             before = max(0, time.time_ns() // 1000 - Clock(10**6).ticks_in(self.older_than))
         else:
-            try:
-                before = parse_time(self.before)
-            except BadInput as error:
-                raise BadInput(f"--before {self.before}: {error}") from None
+            before = _moment(self.before)
         with open_store(self.store, "write", segments=self.segments) as store:
             moved = store.compact(before)
             name = store.name
@@ -149,6 +148,13 @@ class Store:
     def run(self) -> None:
         """Run the verb that was asked for."""
         self.verb.run()
+
+
+def _moment(text: str | None) -> int:
+    try:
+        return parse_time(float(text) if text and re.fullmatch(r"\d+([.]\d*)?", text) else text)
+    except BadInput as error:
+        raise BadInput(f"--before {text}: {error}") from None
 
 
 def _words(listed: str | None) -> list[str] | None:

@@ -130,7 +130,7 @@ class Curves:
 
 def _around(wide: float, tall: float) -> Iterator[tuple[float, float]]:
     """Where a label may stand, as the distance of its lower left corner from the point."""
-    for far in (6.0, 14.0):
+    for far in (6.0, 11.0):
         yield from ((far, -tall / 2), (-far - wide, -tall / 2), (-wide / 2, far), (-wide / 2, -far - tall))
         yield from (
             (far, far - 4),

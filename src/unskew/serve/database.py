@@ -50,6 +50,10 @@ class Database(ABC):
         """Keep other processes from compacting and erasing."""
 
     @abstractmethod
+    def check_forgetting(self) -> None:
+        """Refuse to begin if `forget` would not be allowed."""
+
+    @abstractmethod
     def forget(self) -> None:
         """Rewrite everything, so that no file of the database has anything of a deleted row. Only the thread
         that writes may call this."""

@@ -117,10 +117,20 @@ class Postgres(Database):
                 raise Busy(f"{self.name}: another process is compacting or erasing right now")
             yield
 
+    def check_forgetting(self) -> None:
+        # PostgreSQL only warns whoever may not rewrite a table.
+        listed = ", ".join(f"'{table}'::regclass" for table in TABLES)
+        with self.reading() as cursor:
+            foreign = cursor.rows(
+                f"SELECT relname FROM pg_class WHERE oid IN ({listed}) AND NOT pg_has_role(relowner, 'USAGE')"
+            )
+        if foreign:
+            raise BadInput(f"{self.name}: only the owner of the table {foreign[0][0]} can erase users")
+
     def forget(self) -> None:
         writer = self._may_write()
         with self._translated():
-            for table in TABLES:
+            for table in (name for kind in KINDS for name in (kind.table, kind.keys)):
                 writer.execute(_placed(f"VACUUM FULL {table}"))
 
     def shrink(self) -> bool:

@@ -57,7 +57,8 @@ class SQLite(Database):
     """
 
     def __init__(self, file: Path, mode: Mode, synchronous: Synchronous) -> None:
-        self.file, self.mode, self.name = file, mode, str(file)
+        self.mode, self.name = mode, str(file)
+        self.file = file = file.expanduser().resolve()  # by any other name it has the same lock
         self._readers: SimpleQueue[sqlite3.Connection] = SimpleQueue()
         self._lock: int | None = None
         self._writer: sqlite3.Connection | None = None
@@ -123,6 +124,9 @@ class SQLite(Database):
         self._may_write()
         return nullcontext()  # the lock of the file keeps other processes away
 
+    def check_forgetting(self) -> None:
+        self._may_write()
+
     def forget(self) -> None:
         writer = self._may_write()
         with self._translated():
@@ -161,14 +165,13 @@ class SQLite(Database):
     def _connected(self) -> sqlite3.Connection:
         if self._closed:
             raise UnskewError(f"{self.name}: the store is closed")
-        uri = self.file.resolve().as_uri()
-        if self.mode == "read":
-            # A file that cannot be changed here, and was closed in good order, needs no WAL beside it.
-            beside = self.file.with_name(f"{self.file.name}-wal")
-            still = not os.access(self.file.parent, os.W_OK) and not beside.exists()
-            uri += "?immutable=1" if still else "?mode=ro"
-        else:
-            uri += "?mode=rw"
+        # A reader, too, opens the file for writing: SQLite's own files beside it are then removed at the end.
+        # A file that cannot be changed here, and was closed in good order, needs none.
+        by_effect = os.access in os.supports_effective_ids
+        is_open = self.file.with_name(f"{self.file.name}-wal").exists()
+        still = not is_open and not os.access(self.file.parent, os.W_OK, effective_ids=by_effect)
+        how = "immutable=1" if self.mode == "read" and still else "mode=rw"
+        uri = f"{self.file.as_uri()}?{how}"
         return sqlite3.connect(uri, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
 
     def _close_readers(self) -> None:

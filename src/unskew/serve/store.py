@@ -234,6 +234,8 @@ class Store:
         does not grow without bound. Reading sees no difference. Of each row the database keeps a hash of its
         key, so that a late copy is still a duplicate: about 30 bytes a row in SQLite, and 100 in
         PostgreSQL."""
+        if isinstance(before, bool) or not isinstance(before, int):
+            raise BadInput("before: expected whole microseconds since 1970; `parse_time` reads other times")
         self._may_write()
         return self._maintenance.compact(before)
 
@@ -255,6 +257,8 @@ class Store:
         are accepted, as those of somebody new, and so are late copies of erased events.
         """
         users = [check_id("user_id", user) for user in user_ids]
+        if not users:
+            raise BadInput("expected at least one user to erase")
         self._may_write()
         return self._maintenance.erase(dict.fromkeys(users))
 
@@ -311,7 +315,13 @@ class Store:
         return after
 
     def _later(self, kind: Kind, values: Iterable[Event] | Iterable[Recommendation]) -> "Future[Appended]":
-        rows = [row_of(value) for value in values]
+        expected = Event if kind is EVENTS else Recommendation
+        given: list[Any] = list(values)
+        for value in given:
+            if not isinstance(value, expected):
+                said = f"{expected.__name__}.of reads documents"
+                raise BadInput(f"expected {expected.__name__}, found {type(value).__name__}; {said}")
+        rows = [row_of(value) for value in given]
         return self._may_write().append(kind, rows)
 
 
