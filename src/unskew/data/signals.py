@@ -9,6 +9,7 @@ For a request of user u at time t and an item i, strictly before t:
                 events); log1p(hours since the last); whether there are none
     w(u, i, t)  log1p(walk / scale): what people alike took lately, ever, and next; where past items are
                 candidates, also how often the user took the item, how many days ago, and whether ever
+    c(u, i, t)  where items have tags, the user's taste for those of the item (`tags.py`)
 
 D_h(i, t) is the decayed count of the item's audience and D_h(t) that of all events (`decay.py`); the walk is
 that of `walk.py`. Shares instead of counts make logs of any size comparable. Of w, only the items that
@@ -22,11 +23,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unskew.data.batch import Batch
+from unskew.data.batch import Batch, batch_of_rows
 from unskew.data.decay import Decay
 from unskew.data.log import Log
+from unskew.data.tags import Tags, Tastes
 from unskew.data.views import PAD, Ints, Sequences
 from unskew.data.walk import Walk
+from unskew.progress import progress
 
 HALF_LIVES = (0.25, 1.0, 4.0, 16.0, 64.0, 256.0)  # days
 FLOOR = 0.05  # added to a count, so that none is the log of zero
@@ -40,13 +43,14 @@ Floats = NDArray[np.float32]
 
 
 class Requests(NamedTuple):
-    """What is known of some requests: when they are, the users' profiles, and their walks."""
+    """What is known of some requests: when they are, the users' profiles, their walks and their tastes."""
 
     time: Ints
     profile: Floats  # (requests, OF_USER)
     keys: Ints  # request * items + item, increasing
     values: Floats  # (keys, OF_WALK)
     items: int
+    tastes: Tastes | None = None  # where tags are read
 
     def of_pairs(self, request: Ints, item: Ints) -> Floats:
         """The values w of some pairs, (pairs, OF_WALK); zero where nothing is known."""
@@ -68,10 +72,12 @@ class Signals:
 
     day: the ticks of the log's clock that count as a day.
     repeats: whether the user's own past items are candidates, so that w says what is known of them.
+    tagged: whether the tags of items are read.
     """
 
-    def __init__(self, log: Log, day: float, repeats: bool) -> None:
+    def __init__(self, log: Log, day: float, repeats: bool, tagged: bool = False) -> None:
         self.log, self.day, self.repeats = log, day, repeats
+        self.tags = Tags(log) if tagged else None
         half_lives = tuple(day * life for life in HALF_LIVES)
         self.decay = Decay(log.audiences, half_lives)
         self.walk = Walk(log, day * WALK_DAYS)
@@ -118,7 +124,24 @@ class Signals:
             values.append(np.log1p(reached.values / np.array(SCALES)))
         walked = np.concatenate([*values, np.zeros((0, len(SCALES)))])
         found = _widened(np.concatenate(keys), walked, *self._taken(user, time, own, when, items))
-        return Requests(time, self._profile(user, time, own, when), *found, items)
+        tastes = None if self.tags is None else self.tags.tastes(time, own)
+        return Requests(time, self._profile(user, time, own, when), *found, items, tastes)
+
+    def of_rows(self, rows: Ints, candidates: Ints, history: int) -> tuple[Floats, Floats, Floats | None]:
+        """The values u of rows of the log, and w and c of their candidates (rows, candidates). A few rows at
+        a time, because a walk reaches far more than the candidates."""
+        profiles, walks, tastes = [], [], []
+        with progress("read", len(rows)) as job:
+            for first in range(0, len(rows), BLOCK):
+                some, among = rows[first : first + BLOCK], candidates[first : first + BLOCK]
+                read = self.of_requests(batch_of_rows(self.log, some, history, 0))
+                which = np.repeat(np.arange(len(some)), among.shape[1])
+                profiles.append(read.profile)
+                walks.append(read.of_pairs(which, among.ravel()).reshape(*among.shape, -1))
+                if read.tastes is not None:
+                    tastes.append(read.tastes.of_pairs(which, among.ravel()).reshape(*among.shape, -1))
+                job.advance(len(some))
+        return np.concatenate(profiles), np.concatenate(walks), np.concatenate(tastes) if tastes else None
 
     def _taken(self, user: Ints, time: Ints, own: Ints, when: Ints, items: int) -> tuple[Ints, Floats]:
         """Of each item that a user took before: how often, how many days ago, and a one."""

@@ -1,10 +1,10 @@
 """Pulse: a small model without ids, which reads when things happened (no paper; our own).
 
 On an honest time line most users and items of tomorrow are new, so what decides is *when*: how fast an
-audience grows, everybody's and that of people like you. With the vectors a, u and w of `data/signals.py`, for
-a request (u, t) and an item i:
+audience grows, everybody's and that of people like you. With the vectors a, u, w and c of `data/signals.py`,
+for a request (u, t) and an item i:
 
-    clicks(u, i, t) = relu(P a + Q u + R w) . v + p . a + r . w          what will be clicked
+    clicks(u, i, t) = relu(P a + Q u + R w) . v + p . a + r . w + g . c  what will be clicked
     exposure(i, t)  = relu(S a) . s + q . a                              what anybody would click
     score           = clicks - dial * exposure
 
@@ -19,13 +19,14 @@ what the log's own future asks. Validation chooses the dial for each test, and e
 
 It learns from a sample of the newest training positives. What is read of them never changes, so it is read
 once. Inputs are standardised on training rows; w is scaled and not centred, so that an item about which
-nothing is known stays at zero. There is nothing in it that belongs to one log: weights that were learned on
-some logs work on others (`pulse-zero`). Scores of a log that is cut at t are those of the whole log.
+nothing is known stays at zero; c is read as it is, and only if the log that is learned from has features of
+items. There is nothing in it that belongs to one log: weights that were learned on some logs work on others
+(`pulse-zero`). Scores of a log that is cut at t are those of the whole log.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -43,13 +44,13 @@ from unskew.data.batch import Batch, batch_of_rows
 from unskew.data.clock import DAY
 from unskew.data.log import Log
 from unskew.data.negatives import with_negatives
-from unskew.data.signals import BLOCK, OF_ITEM, OF_USER, OF_WALK, Signals
+from unskew.data.signals import OF_ITEM, OF_USER, OF_WALK, Signals
 from unskew.data.split import Known, Split
+from unskew.data.tags import OF_TAGS
 from unskew.data.views import Ints
 from unskew.errors import BadInput
 from unskew.losses import weighted_mean
 from unskew.models.base import ModelConfig, Phase, Recommender, Stage
-from unskew.progress import progress
 
 MEASURED, EACH = 2000, 8  # rows that standardise the inputs, and items of each
 OWN_EVENTS = 200  # of a user's newest events, those that repeats are known from
@@ -88,6 +89,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and people ali
     mean_u: Tensor
     scale_u: Tensor
     scale_w: Tensor
+    tag_skip: Tensor | None
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config)
@@ -97,6 +99,8 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and people ali
         self.item_skip, self.walk_skip = (nn.Parameter(torch.zeros(size)) for size in (OF_ITEM, OF_WALK))
         self.of_exposure, self.exposure_last = nn.Linear(OF_ITEM, half), nn.Linear(half, 1, bias=False)
         self.exposure_skip = nn.Parameter(torch.zeros(OF_ITEM))
+        tagged = bool(known.items.categories)
+        self.register_parameter("tag_skip", nn.Parameter(torch.zeros(OF_TAGS)) if tagged else None)
         self.register_buffer("dial_now", torch.zeros(()))
         self.register_buffer("day_ticks", torch.ones(1, dtype=torch.float64))
         self.register_buffer("repeats", torch.zeros((), dtype=torch.bool))
@@ -158,7 +162,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and people ali
         """What reads a log for this model. The last one is kept, because it holds the counts."""
         kept, how = self._signals, (float(self.day_ticks), bool(self.repeats))
         if kept is None or kept.log is not log or (kept.day, kept.repeats) != how:
-            kept = self._signals = Signals(log, *how)
+            kept = self._signals = Signals(log, *how, tagged=self.tag_skip is not None)
         return kept
 
     # The network
@@ -173,11 +177,12 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and people ali
         """What belongs to requests alone, from their vectors u."""
         return self.of_user((profile - self.mean_u) / self.scale_u)
 
-    def clicks(self, items: "ItemSide", users: Tensor, w: Tensor) -> Tensor:
-        """The head of clicks."""
+    def clicks(self, items: "ItemSide", users: Tensor, w: Tensor, c: Tensor | None = None) -> Tensor:
+        """The head of clicks; without c, no tags are read."""
         w = w / self.scale_w
         hidden = (items.hidden + users).add_(self.of_walk(w)).relu_()
-        return self.last(hidden).squeeze(-1) + items.skip + w @ self.walk_skip
+        clicks = self.last(hidden).squeeze(-1) + items.skip + w @ self.walk_skip
+        return clicks if c is None or self.tag_skip is None else clicks + c @ self.tag_skip
 
     def forward(self, batch: Batch) -> Tensor:
         assert batch.log is not None, "pulse reads the log itself"
@@ -187,7 +192,9 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and people ali
         which = np.repeat(np.arange(len(candidates)), candidates.shape[1])
         w = torch.from_numpy(read.of_pairs(which, candidates.ravel())).view(*candidates.shape, OF_WALK)
         users = self.user_side(torch.from_numpy(read.profile))[:, None]
-        return self.clicks(items, users, w) - self.dial_now * items.exposure
+        taste = None if read.tastes is None else read.tastes.of_pairs(which, candidates.ravel())
+        c = None if taste is None else torch.from_numpy(taste).view(*candidates.shape, OF_TAGS)
+        return self.clicks(items, users, w, c) - self.dial_now * items.exposure
 
     @torch.no_grad()
     def log_exposure(self, log: Log, item: ArrayLike, time: ArrayLike) -> Tensor:
@@ -211,7 +218,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and people ali
         items, users = self.item_side(batch.a_BCF), self.user_side(batch.u_BF)[:, None]
         more = -batch.log_q_BC if batch.offset_BC is None else batch.offset_BC - batch.log_q_BC
         total = torch.zeros(())
-        for logits in (self.clicks(items, users, batch.w_BCF), items.exposure):
+        for logits in (self.clicks(items, users, batch.w_BCF, batch.c_BCF), items.exposure):
             masked = (logits + more).masked_fill(batch.hidden_BC, -torch.inf)
             total = total + weighted_mean(-functional.log_softmax(masked, dim=1)[:, 0], batch.weight_B)
         return total
@@ -221,7 +228,7 @@ class PulseZero(
     Pulse, name="pulse-zero", paper="no paper: pulse with weights that were learned on other logs"
 ):
     """Pulse as it comes with this package: nothing is learned, so it works from the first event on. Only the
-    dial is chosen, where there is a validation part."""
+    dial is chosen, where there is a validation part. It reads no tags."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(ModelConfig):
@@ -230,7 +237,7 @@ class PulseZero(
     recipe: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, known: Known, config: ModelConfig) -> None:
-        super().__init__(known, Pulse.Config())
+        super().__init__(replace(known, items=replace(known.items, categories={})), Pulse.Config())
         self.load_state_dict(load_file(ZERO), strict=False)
         for module in self.modules():  # nothing is learned, so nothing is a parameter
             for name, value in list(module.named_parameters(recurse=False)):
@@ -288,6 +295,9 @@ class PulseCatalog:
             clicks = self._unknown(items, users[row])
             item, w = map(torch.from_numpy, read.of_request(row))
             clicks.index_copy_(0, item, self.model.clicks(items.part(item), users[row], w))
+            if self.model.tag_skip is not None and read.tastes is not None:
+                weight = self.model.tag_skip.detach().numpy()
+                clicks += torch.from_numpy(read.tastes.of_request(row, weight))
             for scores, dial in zip(found, dials, strict=True):
                 torch.add(clicks, items.exposure, alpha=-dial, out=scores[row])
         return found
@@ -327,6 +337,7 @@ class PulseBatch(NamedTuple):
     hidden_BC: Tensor  # what must not be compared: the target again, or what the user had before
     weight_B: Tensor | None = None
     offset_BC: Tensor | None = None
+    c_BCF: Tensor | None = None  # where tags are read
 
 
 def training_rows(split: Split, newest: float) -> Ints:
@@ -365,8 +376,7 @@ class PulseSampler:
         while self.step < len(self):
             chosen = torch.from_numpy(order[self.step * self.batch_size :][: self.batch_size])
             self.step += 1
-            whole = self._read
-            yield PulseBatch(*(part[chosen] for part in whole if part is not None))
+            yield PulseBatch._make(part if part is None else part[chosen] for part in self._read)
         self.epoch_number, self.step = self.epoch_number + 1, 0
 
     @cached_property
@@ -380,17 +390,8 @@ class PulseSampler:
         if not self.split.repeats:
             hidden |= log.had_before(user[:, None], candidates, time[:, None])
         hidden[:, 0] = False
-        profiles, walks = [], []  # of a few requests at a time: a walk reaches far more than the candidates
-        with progress("read", len(rows)) as job:
-            for first in range(0, len(rows), BLOCK):
-                some = rows[first : first + BLOCK]
-                read = signals.of_requests(batch_of_rows(log, some, self.model.history, 0))
-                among = candidates[first : first + BLOCK]
-                which = np.repeat(np.arange(len(some)), among.shape[1])
-                profiles.append(read.profile)
-                walks.append(read.of_pairs(which, among.ravel()).reshape(*among.shape, OF_WALK))
-                job.advance(len(some))
         a, times = signals.of_items(candidates, time[:, None]), np.asarray(time)
-        profile, walk = np.concatenate(profiles), np.concatenate(walks)
+        profile, walk, taste = signals.of_rows(rows, candidates, self.model.history)
         parts: tuple[NDArray[Any], ...] = (rows, times, candidates, a, profile, walk, log_q, hidden)
-        return PulseBatch(*map(torch.from_numpy, parts))
+        made = PulseBatch(*map(torch.from_numpy, parts))
+        return made if taste is None else made._replace(c_BCF=torch.from_numpy(taste))
