@@ -137,7 +137,8 @@ def headed() -> Iterator[str]:
 def test_heads_always_divide_the_width(headed: str, data: BeforeTest) -> None:
     def choices(**given: int) -> tuple[Any, Any]:
         notes = Space(headed, data, given).notes
-        return tuple(notes[name].values if name in notes else None for name in ("width", "heads"))  # type: ignore
+        width, heads = (notes[name].values if name in notes else None for name in ("width", "heads"))
+        return width, heads
 
     assert choices() == ((6, 8, 12, 20), (1, 2))
     assert choices(width=20) == (None, (1, 2, 4, 5))
