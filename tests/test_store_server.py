@@ -1,5 +1,6 @@
 """What only a server can have: several writers, lost connections, and settings of its own."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -23,7 +24,8 @@ def test_sequence_numbers_of_several_writers_follow_the_order_of_commits(in_serv
 
         def follow() -> list[int]:
             seen: list[int] = []
-            while len(seen) < 80:
+            end = time.monotonic() + WAIT
+            while len(seen) < 80 and time.monotonic() < end:
                 seen += [row["sequence"] for row in rows_of(one, seen[-1] if seen else 0)]
             return seen
 
