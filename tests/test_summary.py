@@ -66,3 +66,12 @@ def test_a_known_world_is_shown_by_its_truth_and_claims_are_all_there(bench: Pat
     claims = text.split("## What the paper claims, what we find")[1]
     assert claims.count("\n| ") == 2 + 9
     assert "DEPS is better than all twelve rivals" in claims
+
+
+def test_a_log_whose_times_are_only_an_order_is_named(bench: Path) -> None:
+    findings = Findings.open(bench)
+    findings.smoke = False
+    assert "Order only" not in summary(Report.of(findings), "x")
+    for cell in findings.suite("main").every_cell():
+        cell["data"]["dated"] = False
+    assert "- Order only: the times of shop only give an order." in summary(Report.of(findings), "x")

@@ -229,6 +229,7 @@ def _described(cell: Cell, cut: Split) -> dict[str, Any]:
         "splitting": asdict(cell.splitting),
         "train_before": dates[0],
         "test_from": dates[1],
+        "dated": log.clock.ticks is not None,
         "repeats": cut.repeats,
         **sizes,
     }

@@ -170,7 +170,7 @@ def _suite(findings: Findings, suite: SuiteFindings) -> Section:
             f"<summary>{escape(tables.called(by))}</summary>{table}{every}</details>\n"
         )
     absent = [one for one in findings.missing if one.suite == suite.name]
-    said = [f"It repeats {suite.of} of the paper." if suite.of else "The paper has nothing like it."]
+    said = [f"It repeats {suite.of} of the paper." if suite.of else "It is not in the paper."]
     if absent:
         runs = "run is" if len(absent) == 1 else "runs are"
         said.append(f"{len(absent)} {runs} missing: in the tables a dash, or a smaller number of seeds.")

@@ -33,6 +33,7 @@ def verdict(findings: Findings, outcomes: Mapping[Claim, Sequence[Outcome]]) -> 
         *_popularity(suite, tables),
         *_weights(suite),
         *_claims(outcomes),
+        *_orders(suite),
         _seeds(suite),
         *_missing(findings),
     ]
@@ -178,6 +179,17 @@ def _claims(outcomes: Mapping[Claim, Sequence[Outcome]]) -> Iterator[str]:
             words.append(f"{counts} by the {by.test} test")
     if words:
         yield f"The paper's {len(outcomes)} claims: {'; '.join(words)}."
+
+
+def _orders(suite: SuiteFindings) -> Iterator[str]:
+    """A caution about logs without real times: whoever put their rows in order decided what is recent."""
+    cells = {source: suite.some_cell(source) for source in suite.sources}
+    some = [source for source, cell in cells.items() if not cell["data"].get("dated", True)]
+    if some:
+        yield (
+            f"Order only: the times of {_some(some, 'data sets')} only give an order. What reads recency, such "
+            "as popularity with a half-life and Pulse, measures there how the rows were put in order."
+        )
 
 
 def _seeds(suite: SuiteFindings) -> str:
