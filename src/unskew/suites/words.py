@@ -187,8 +187,8 @@ def _orders(suite: SuiteFindings) -> Iterator[str]:
     some = [source for source, cell in cells.items() if not cell["data"].get("dated", True)]
     if some:
         yield (
-            f"Order only: the times of {_some(some, 'data sets')} only give an order. What reads recency, such "
-            "as popularity with a half-life and Pulse, measures there how the rows were put in order."
+            f"Order only: the times of {_some(some, 'data sets')} only give an order. What reads recency, "
+            "such as popularity with a half-life and Pulse, measures there how the rows were put in order."
         )
 
 
