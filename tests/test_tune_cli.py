@@ -48,7 +48,7 @@ def test_tune_then_train_with_what_was_found(capsys, data: Path, tmp_path: Path)
     assert said["rows"][0]["settings"] == {"dropout": 0.1, "learning_rate": 1e-3}
     stored = json.loads(best.read_text())
     assert stored == {name: value for name, value in said.items() if name not in ("file", "rows")}
-    assert stored["command"].startswith("unskew ")
+    assert stored["command"].startswith("unskew")
     assert stored["data"]["hash"] == BeforeTest(unskew.split(unskew.Log.open(data))).fingerprint
     code, out, err = run(capsys, *asked)
     assert (code, lines(err)) == (0, [])  # there was nothing left to do
