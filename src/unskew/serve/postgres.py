@@ -111,11 +111,16 @@ class Postgres(Database):
     def maintaining(self) -> Iterator[None]:
         self._may_write()
         with self._translated(), self._connected() as connection:
-            # The lock lasts as long as this connection, also if the process is killed.
+            # The lock lasts as long as this connection, also if the process is killed. It is given back
+            # before that, because the server may notice the end of a connection late.
             got = connection.execute(_placed(f"SELECT pg_try_advisory_lock({_lock(MAINTAINING)})")).fetchone()
             if got is None or not got[0]:
                 raise Busy(f"{self.name}: another process is compacting or erasing right now")
-            yield
+            try:
+                yield
+            finally:
+                with suppress(self._psycopg.Error):
+                    connection.execute(_placed(f"SELECT pg_advisory_unlock({_lock(MAINTAINING)})"))
 
     def check_forgetting(self) -> None:
         # PostgreSQL only warns whoever may not rewrite a table.
