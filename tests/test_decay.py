@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 import unskew
 from tests.conftest import quick
-from unskew.data.decay import Decay, Decayed
+from unskew.data.decay import Decay
+from unskew.data.growing import Growing
+from unskew.data.views import Sequences
 
 HALF_LIVES = (0.3, 4.0, 100.0)
 rows = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.integers(0, 12)), min_size=1, max_size=40)
@@ -45,26 +47,28 @@ def test_one_time_after_the_other_gives_the_same(rows: list[tuple[int, int, int]
 
 
 @effort(max_examples=60)
-@given(rows=rows, cut=st.integers(0, 13))
-def test_one_event_at_a_time_gives_the_same(rows: list[tuple[int, int, int]], cut: int) -> None:
+@given(rows=rows, cut=st.integers(0, 13), late=st.booleans())
+def test_one_event_at_a_time_gives_the_same(rows: list[tuple[int, int, int]], cut: int, late: bool) -> None:
+    """Counts follow a view that grows, also if an event comes late, and know entities that come later."""
     log = quick(rows)
-    view = log.audiences
-    live = Decayed(Decay(view, HALF_LIVES), cut)
-    owner = np.repeat(np.arange(len(view)), np.diff(view.offsets))
-    for event in np.argsort(view.times, kind="stable"):
-        if view.times[event] >= cut:
-            live.add(int(owner[event]), int(view.times[event]))
-    expected = [naive(log, entity, 25) for entity in range(len(view))]
-    np.testing.assert_allclose(live.at(25), expected, rtol=1e-9, atol=1e-12)
+    owner, place = log.audiences.everything()
+    events = list(zip(owner.tolist(), log.audiences.ids.tolist(), log.audiences.times.tolist(), strict=True))
+    events.sort(key=lambda event: event[2], reverse=late)
+    view = Growing(Sequences(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(1, np.int64)))
+    for event in events[:cut]:
+        view.add(*event)
+    live = Decay(view, HALF_LIVES)
+    assert live.after_each.shape == (len(view.ids), len(HALF_LIVES))
+    for event in events[cut:]:
+        view.add(*event)
+    for time in (7, 25):
+        expected = [naive(log, entity, time) for entity in range(len(view))]
+        found = live.at(np.arange(len(view)), time)
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_a_new_entity_and_an_unknown_one() -> None:
+def test_unknown_entities_and_bad_half_lives() -> None:
     log = quick([(0, 0, 1), (1, 1, 2)])
-    live = Decayed(Decay(log.audiences, HALF_LIVES), 5)
-    live.add(3, 6)
-    assert live.at(6).shape == (4, 3)
-    np.testing.assert_allclose(live.at(6)[3], 1)
-    np.testing.assert_allclose(live.at(6)[2], 0)
     np.testing.assert_allclose(Decay(log.audiences, HALF_LIVES).at([-1, 9], 5), 0)
     with pytest.raises(unskew.BadInput, match="half-lives"):
         Decay(log.audiences, (1.0, 0.0))

@@ -4,7 +4,7 @@ A catalogue is made for a period of time. What does not depend on the context (v
 computed when it is made, and `scores` only combines it with each context.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import Protocol, cast
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from unskew.data.batch import Batch, with_candidates
+from unskew.data.live import Live
 from unskew.data.log import Log
 from unskew.data.views import PAD, Ints
 from unskew.errors import BadInput
@@ -79,7 +80,7 @@ def turned(scorer: Dialled, scores: Tensor, context: Batch, dials: Sequence[floa
     """The scores of all items, as the scorer has them, at some dials."""
     assert context.log is not None
     items, times = np.arange(scores.shape[1]), context.times_B.numpy()
-    exposure = scorer.log_exposure(context.log, items, times[:, None])
+    exposure = scorer.log_exposure(context.log.frozen(), items, times[:, None])
     return [scores - (dial - scorer.dial) * exposure for dial in dials]
 
 
@@ -115,17 +116,37 @@ class DotCatalog:
     """The catalogue of a model whose scores are dot products: the items' vectors are made once, and scoring
     is one matrix product."""
 
-    def __init__(self, model: Dotted, items: int) -> None:
-        self.model, self.vectors = model, model.vectors(torch.arange(items)).T.contiguous()
+    def __init__(self, model: Dotted, items: Sized) -> None:
+        self.model, self.items = model, items
+        self.vectors = model.vectors(torch.arange(len(items))).T.contiguous()
+        self.newer = self.vectors[:, :0]
 
     def scores(self, context: Batch) -> Tensor:
         """The product of the contexts' vectors and all items' vectors."""
-        return self.model.context(context) @ self.vectors
+        state, newer = self.model.context(context), len(self.items) - self.vectors.shape[1]
+        if not newer:
+            return state @ self.vectors
+        if newer != self.newer.shape[1]:
+            self._follow(newer)
+        return torch.cat([state @ self.vectors, state @ self.newer], dim=1)
+
+    def _follow(self, newer: int) -> None:
+        """Items were added. Few of them are kept apart, because the large table is slow to copy."""
+        codes = torch.arange(self.vectors.shape[1], self.vectors.shape[1] + newer)
+        self.newer = self.model.vectors(codes).T.contiguous()
+        if newer > max(1000, self.vectors.shape[1] // 8):
+            self.vectors = torch.cat([self.vectors, self.newer], dim=1)
+            self.newer = self.vectors[:, :0]
+
+    def item_vectors(self, item: Ints) -> Tensor:
+        """The vectors of some items, (N, D)."""
+        return self.model.vectors(torch.from_numpy(item))
 
     def renewed(self, log: Log, first: int, last: int) -> "DotCatalog":
         """The catalogue of a log that continues this one's: no vector changes, and only new items need
         one."""
-        return self if len(log.items) == self.vectors.shape[1] else DotCatalog(self.model, len(log.items))
+        same = len(log.items) == self.vectors.shape[1]
+        return self if same else DotCatalog(self.model, log.items)
 
 
 class TwoSided(Protocol):
@@ -247,6 +268,52 @@ class AudienceCatalog:
         _, end = self.log.audiences.before(item, time)
         version = np.searchsorted(self.keys, end + item)
         return self.items[torch.from_numpy(item)] + self.audiences[torch.from_numpy(version)]
+
+
+class AudiencesNow:
+    """The catalogue of the same models for a live log, as it is now: each audience is encoded once, and again
+    when somebody joins it."""
+
+    def __init__(self, model: TwoSided, log: Live, audience: int) -> None:
+        self.model, self.log, self.audience = model, log, audience
+        self.candidates = torch.empty(0, 0)
+        self._changed: set[int] = set()
+        self._encode(np.arange(len(log.items)))
+        log.on_event(self._follow)
+
+    def scores(self, context: Batch) -> Tensor:
+        """The logits of all items."""
+        missing = range(len(self.candidates), len(self.log.items))
+        if self._changed or missing:
+            self._encode(np.array(sorted(self._changed | set(missing)), np.int64))
+            self._changed.clear()
+        side = self.model.context_side(context)
+        scores = side.new_empty(len(side), len(self.candidates))
+        for row in range(len(side)):
+            for at in range(0, len(self.candidates), PAIRS):
+                some = slice(at, at + PAIRS)
+                scores[row, some] = self.model.join(side[row], self.candidates[some])
+        return scores
+
+    def item_vectors(self, item: Ints) -> Tensor:
+        """The parts of some items, with their audiences, (N, H)."""
+        return self.candidates[torch.from_numpy(item)]
+
+    def _follow(self, user: int, item: int, time: int) -> None:
+        self._changed.update((item,) if item != PAD else range(len(self.log.items)))
+
+    def _encode(self, items: Ints) -> None:
+        """Encode the audiences of some items, those of like length together."""
+        view = self.log.audiences
+        start, end = view.before(items, self.log.now, self.audience)
+        for some in np.array_split(np.argsort(end - start, kind="stable"), -(-len(items) // ENCODED) or 1):
+            members = torch.from_numpy(view.padded(start[some], end[some]).astype(np.int64))
+            codes = torch.from_numpy(items[some])
+            side = self.model.item_side(codes) + self.model.audience_side(members)
+            if len(self.candidates) < len(self.log.items):
+                more = side.new_empty(len(self.log.items) - len(self.candidates), side.shape[1])
+                self.candidates = torch.cat([self.candidates.view(-1, side.shape[1]), more])
+            self.candidates[codes] = side
 
 
 def _widened(rows: NDArray[np.int32], width: int) -> NDArray[np.int32]:

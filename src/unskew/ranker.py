@@ -1,12 +1,13 @@
 """From a trained model and a log to lists of items: for users of the log, or after bare histories of item
 ids.
 
-A `Ranker` keeps the catalogue of a model (whatever scoring needs of every item) between calls, and when it is
-given a newer log it computes again only what the new events have changed.
+A `Ranker` keeps the catalogue of a model (whatever scoring needs of every item) between calls. When it is
+given a newer log, or when events are added to its live log, it computes again only what they have changed.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from unskew.data.batch import contexts_of
 from unskew.data.log import Log
 from unskew.data.split import split
 from unskew.data.views import PAD, Ints, Sequences, offsets_of
+from unskew.diversity import diverse, likeness
 from unskew.errors import BadInput
 from unskew.models.base import Recommender, build
 from unskew.models.pulse import PulseZero
@@ -66,6 +68,10 @@ class Wanted:
     exclude: items that are not recommended, by their ids.
     dial: from 0 (what will be clicked) to 1 (what would be, if all items were exposed alike), for models that
         have a dial; by default as the model has it.
+    at: the moment of the request, in ticks of the log's clock; what happened then or later does not count.
+        By default it is just after the newest event.
+    diverse: from 0 (the best items, whatever they are) to 1 (items that are as unlike each other as can be):
+        maximal marginal relevance (see `unskew.diversity`).
     """
 
     k: int = 10
@@ -73,6 +79,8 @@ class Wanted:
     candidates: Sequence[Any] | None = None
     exclude: Sequence[Any] = ()
     dial: float | None = None
+    at: int | None = None
+    diverse: float = 0.0
 
 
 class Ranker:
@@ -84,23 +92,39 @@ class Ranker:
 
     def __init__(self, model: Recommender, log: Log) -> None:
         self.model, self.log = model, log
-        self._catalog: Catalog | None = None
-        self._fallback: tuple[Recommender, Catalog] | None = None
+        self._catalogs: dict[str, tuple[Log, int | None, Catalog]] = {}  # with the log and the past moment
+        self._zero: Recommender | None = None
 
     def follow(self, log: Log) -> None:
         """Rank the items of a newer log from now on."""
-        if log is self.log:
-            return
-        self.log, now, self._fallback = log, log.now, None
-        renewed = getattr(self._catalog, "renewed", None)
-        with torch.no_grad():
-            self._catalog = None if renewed is None else renewed(log, now, now + 1)
+        if log is not self.log:
+            self.log, self._zero = log, None
+            self._catalogs.pop(PulseZero.name, None)
+
+    @torch.no_grad()
+    def _catalog(self, model: Recommender, at: int) -> tuple[Log, Catalog]:
+        """The catalogue of a model for a moment, and the log that it reads: the live one, or a copy of what
+        it is now."""
+        log = self.log if model.follows else self.log.frozen()
+        # At now and after it everything is past. Another moment has a catalogue of its own.
+        moment = None if at >= log.now else at
+        if moment is not None:
+            log = self.log.frozen()
+        before = self._catalogs.get(model.name)
+        if before is not None and before[0] is log and before[1] == moment:
+            return log, before[2]
+        first = log.now if moment is None else moment
+        renewed = getattr(before[2], "renewed", None) if before and before[1] == moment is None else None
+        made = (renewed or model.eval().catalog)(log, first, first + 1)
+        self._catalogs[model.name] = log, moment, made
+        return log, made
 
     def for_users(self, users: Sequence[Any], wanted: Wanted) -> Recommendations:
         """The best items for each user. A user whom the log does not know gets what an empty history gets."""
         log = self.log
         codes = log.users.codes(users).astype(np.int64)
-        best = self._best(np.where(codes == PAD, len(log.users), codes), log.histories, codes, wanted)
+        known = np.where(codes == PAD, len(log.users), codes)
+        best = self._best(known, log.histories, codes, self._moment(wanted), wanted)
         unknown = tuple(user for user, code in zip(users, codes, strict=True) if code == PAD)
         return Recommendations(
             self._frame(_in_type_of(log.users.ids, users), *best), unknown, self._unknown_items(wanted)
@@ -117,79 +141,81 @@ class Ranker:
 
     def for_histories(self, histories: Sequence[Sequence[Any]], wanted: Wanted) -> Recommendations:
         """The best items after each history of item ids, oldest first; `user_id` is the number of the
-        history. Items that the log does not know are skipped."""
-        log = self.log
-        codes = [log.items.codes(history) if len(history) else np.zeros(0, np.int32) for history in histories]
-        known = [code[code != PAD] for code in codes]
-        skipped = tuple(
-            item
-            for history, found in zip(histories, codes, strict=True)
-            for item, code in zip(history, found, strict=True)
-            if code == PAD
-        )
-        owner = np.repeat(np.arange(len(known)), [len(code) for code in known])
-        # They carry no times, so all of them count as just past.
-        past = Sequences(
-            np.concatenate([*known, np.zeros(0, np.int32)]),
-            np.full(len(owner), log.now - 1),
-            offsets_of(owner, len(known)),
-        )
-        best = self._best(np.full(len(known), len(log.users)), past, np.arange(len(known)), wanted)
-        numbers = pa.array(range(len(known)), pa.int64())
+        history. An item may be a pair of an id and a time, in ticks of the log's clock; without times, all
+        items count as just past. Items that the log does not know are skipped, and so are those that are not
+        before the moment of the request."""
+        log, at = self.log, self._moment(wanted)
+        pairs = [[item if isinstance(item, tuple) else (item, None) for item in one] for one in histories]
+        items, times = zip(*(pair for one in pairs for pair in one), strict=True) if any(pairs) else ((), ())
+        codes = log.items.codes(items) if items else np.zeros(0, np.int32)
+        when = np.array([at - 1 if time is None else time for time in times], np.int64)
+        owner = np.repeat(np.arange(len(pairs)), [len(one) for one in pairs])
+        skipped = tuple(item for item, code in zip(items, codes, strict=True) if code == PAD)
+        order = np.lexsort((when, owner))
+        order = order[codes[order] != PAD]
+        past = Sequences(codes[order], when[order], offsets_of(owner[order], len(pairs)))
+        best = self._best(np.full(len(pairs), len(log.users)), past, np.arange(len(pairs)), at, wanted)
+        numbers = pa.array(range(len(pairs)), pa.int64())
         unknown = skipped + self._unknown_items(wanted)
         return Recommendations(self._frame(numbers, *best), items_unknown=unknown)
 
     @torch.no_grad()
     def _best(
-        self, user: Ints, past: Sequences, owner: Ints, wanted: Wanted
+        self, user: Ints, past: Sequences, owner: Ints, at: int, wanted: Wanted
     ) -> tuple[Ints, NDArray[np.float32], NDArray[np.bool_]]:
         """The best items of each context, their scores, and whether the model knows the context; its history
         is the sequence `owner` of `past`."""
         if wanted.k < 1:
             raise BadInput(f"k {wanted.k}: expected at least 1")
-        log, now = self.log, self.log.now
-        if self._catalog is None:
-            self._catalog = self.model.eval().catalog(log, now, now + 1)
-        hidden = self._hidden(wanted)
+        if not 0 <= wanted.diverse <= 1:
+            raise BadInput(f"diverse {wanted.diverse}: expected from 0 to 1")
+        log, catalog = self._catalog(self.model, at)
+        hidden = self._hidden(at, wanted)
         width = min(wanted.k, len(log.items))
         lists: list[Ints] = [np.zeros((0, width), np.int64)]
         values: list[NDArray[np.float32]] = [np.zeros((0, width), np.float32)]
         sources: list[NDArray[np.bool_]] = [np.zeros(0, bool)]
         for first in range(0, len(user), BLOCK):
             here = slice(first, first + BLOCK)
-            times = np.full(len(user[here]), now)
+            times = np.full(len(user[here]), at)
             context = contexts_of(log, user[here], times, past, owner[here], self.model.history)
             knows = self.model.knows(context)
             scores = torch.empty(len(times), len(log.items))
             if bool(knows.any()):
-                scores = scores_at(self.model, self._catalog, context, (wanted.dial,))[0]
+                scores = scores_at(self.model, catalog, context, (wanted.dial,))[0]
             if not bool(knows.all()):
                 others = self._others(user[here], times, past, owner[here], wanted.dial)
                 scores = torch.where(knows[:, None], scores, others)
             sources.append(knows.numpy())
             scores = scores.masked_fill(hidden, -torch.inf)
             if not wanted.include_seen:
-                row, place = past.flat(*past.before(owner[here], now))
+                row, place = past.flat(*past.before(owner[here], at))
                 seen = torch.from_numpy(past.ids[place].astype(np.int64))
                 scores[torch.from_numpy(row), seen] = -torch.inf
-            best = scores.topk(width)
-            lists.append(best.indices.numpy())
-            values.append(best.values.numpy())
+            if wanted.diverse:
+                best = diverse(scores, width, wanted.diverse, partial(likeness, catalog, self.log, at))
+            else:
+                best = scores.topk(width)
+            lists.append(best[1].numpy())
+            values.append(best[0].numpy())
         return np.concatenate(lists), np.concatenate(values), np.concatenate(sources)
 
     def _others(self, user: Ints, times: Ints, past: Sequences, owner: Ints, dial: float | None) -> Tensor:
         """The scores of contexts of which the model has nothing to say."""
-        if self._fallback is None:
-            whole = split(self.log, shares=(100, 0, 0))
-            made = build(PulseZero, whole, PulseZero.Config()).eval()
-            self._fallback = made, made.catalog(self.log, self.log.now, self.log.now + 1)
-        zero, catalog = self._fallback
-        context = contexts_of(self.log, user, times, past, owner, zero.history)
-        return scores_at(zero, catalog, context, (dial,))[0]
+        if self._zero is None:
+            whole = split(self.log.frozen(), shares=(100, 0, 0))
+            self._zero = build(PulseZero, whole, PulseZero.Config()).eval()
+        log, catalog = self._catalog(self._zero, int(times[0]))
+        context = contexts_of(log, user, times, past, owner, self._zero.history)
+        return scores_at(self._zero, catalog, context, (dial,))[0]
 
-    def _hidden(self, wanted: Wanted) -> Tensor:
+    def _moment(self, wanted: Wanted) -> int:
+        return self.log.now if wanted.at is None else wanted.at
+
+    def _hidden(self, at: int, wanted: Wanted) -> Tensor:
         """Items that no list may hold: those that nobody had yet, and what the request rules out."""
-        hidden = np.arange(len(self.log.items)) >= int(self.log.audiences.existing(self.log.now))
+        first = self.log.audiences.first_times
+        hidden = np.append(first >= at, np.ones(len(self.log.items) - len(first), bool))
         if wanted.candidates is not None:
             named = self.log.items.codes(wanted.candidates)
             hidden |= ~np.isin(np.arange(len(hidden)), named[named != PAD])
@@ -219,7 +245,8 @@ class Ranker:
             "source": np.where(known, "model", PulseZero.name)[row],
         }
         if self.log.items.titles is not None:
-            columns["title"] = self.log.items.titles.take(pa.array(codes))
+            titles = [self.log.items.title_of(code) for code in codes.tolist()]
+            columns["title"] = pa.array(titles, pa.string())
         return pa.table(columns)
 
 

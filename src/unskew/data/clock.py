@@ -44,6 +44,12 @@ class Clock:
             return time
         return str(np.datetime64(time // self.ticks, "s")).replace("T", " ")[: None if to_the_second else -9]
 
+    def tick_of(self, microseconds: int) -> int:
+        """The time in ticks of a moment that is given in microseconds since 1970."""
+        if self.ticks is None:
+            raise BadInput("the times of this log are only an order, so a date is no time in it")
+        return microseconds * self.ticks // 10**6
+
     def days(self, span: float) -> float:
         """A number of ticks in days; nan if times only give an order."""
         return math.nan if self.ticks is None else span / self.ticks / DAY

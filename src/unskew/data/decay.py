@@ -5,12 +5,11 @@
 for any entity, any time and several half-lives h at once, from a view. Right after the n-th event of an
 entity, its count is the one after the event before, faded by the time between the two, plus one; so one pass
 over a view gives the counts after every event (a scan by doubling: each step joins runs that are twice as
-long), and a count at any time is one look-up and one factor. An event that comes later is one more such step
-(`Decayed`).
+long), and a count at any time is one look-up and one factor. An event that is added to the view later is one
+more such step.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -22,16 +21,14 @@ from unskew.errors import BadInput
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
 class Decay:
     """The decayed counts of all entities of a view. Half-lives are in ticks of the log's clock."""
 
-    view: Sequences
-    half_lives: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if not self.half_lives or min(self.half_lives) <= 0:
-            raise BadInput(f"half-lives {self.half_lives}: expected at least one, each above 0")
+    def __init__(self, view: Sequences, half_lives: tuple[float, ...]) -> None:
+        if not half_lives or min(half_lives) <= 0:
+            raise BadInput(f"half-lives {half_lives}: expected at least one, each above 0")
+        self.view, self.half_lives = view, half_lives
+        view.on_change(self._follow)
 
     def at(self, entity: ArrayLike, time: ArrayLike) -> Floats:
         """The counts of each entity strictly before each time, (..., half-lives). The two are broadcast."""
@@ -52,6 +49,11 @@ class Decay:
         """
         if not len(times):
             return
+        if times[0] == times[-1]:
+            counts = self.at(np.arange(len(self.view)), times[0])
+            for _ in times:
+                yield counts
+            return
         when, who = self._in_time
         # Each event between the first time and the last changes its entity at the first time after it.
         first, last = np.searchsorted(when, times[[0, -1]])
@@ -70,21 +72,40 @@ class Decay:
     @cached_property
     def _in_time(self) -> tuple[Ints, Ints]:
         """The times of all events of the view in order, and the entities of these events."""
-        order = np.argsort(self.view.times, kind="stable")
-        who = np.repeat(np.arange(len(self.view)), np.diff(self.view.offsets))
-        return self.view.times[order], who[order]
+        who, place = self.view.everything()
+        order = np.argsort(self.view.times[place], kind="stable")
+        return self.view.times[place[order]], who[order]
 
     @cached_property
     def after_each(self) -> Floats:
         """The counts right after each event of the view, at its own time, (events, half-lives)."""
         view = self.view
-        gap = np.diff(view.times, prepend=view.times[:1]).astype(np.float64)
-        first = np.zeros(len(view.ids), bool)
-        first[view.offsets[:-1][np.diff(view.offsets) > 0]] = True
-        longest = int(np.diff(view.offsets).max(initial=0))
-        gap[first] = np.inf
-        columns = [_scanned(np.exp2(-gap / life), longest) for life in self.half_lives]
-        return np.stack(columns, axis=1) if columns else np.zeros((len(view.ids), 0))
+        who, place = view.everything()
+        times = view.times[place]
+        gap = np.diff(times, prepend=times[:1]).astype(np.float64)
+        gap[np.diff(who, prepend=-1) > 0] = np.inf
+        longest = int((view.ends - view.starts).max(initial=0))
+        found = np.zeros((len(view.ids), len(self.half_lives)))
+        for column, life in enumerate(self.half_lives):
+            found[place, column] = _scanned(np.exp2(-gap / life), longest)
+        return found
+
+    def _follow(self, entity: int | None, first: int) -> None:
+        """The events of an entity are others from a position on: go on counting from there."""
+        self.__dict__.pop("_in_time", None)
+        if entity is None or "after_each" not in self.__dict__:
+            self.__dict__.pop("after_each", None)
+            return
+        counts, missing = self.after_each, len(self.view.ids) - len(self.after_each)
+        if missing:
+            counts = np.concatenate([counts, np.zeros((missing, len(self.half_lives)))])
+            self.__dict__["after_each"] = counts
+        times, start = self.view.times, int(self.view.starts[entity])
+        lives = np.array(self.half_lives)
+        for place in range(first, int(self.view.ends[entity])):
+            counts[place] = 1
+            if place > start:
+                counts[place] += counts[place - 1] * np.exp2(-(times[place] - times[place - 1]) / lives)
 
 
 def _scanned(fading: Floats, longest: int) -> Floats:
@@ -97,32 +118,3 @@ def _scanned(fading: Floats, longest: int) -> Floats:
         fading[:step] = 0
         step *= 2
     return count
-
-
-class Decayed:
-    """The counts of all entities as of their newest events, brought up to date by one event at a time.
-
-    Starts from what a view holds before a time; new entities may be added at the end.
-    """
-
-    def __init__(self, decay: Decay, time: int) -> None:
-        entities = np.arange(len(decay.view))
-        self.half_lives = np.array(decay.half_lives)
-        self.counts, self.times = decay.at(entities, time), np.full(len(entities), time, np.int64)
-
-    def add(self, entity: int, time: int) -> None:
-        """One more event. Times must not decrease for an entity; the cost does not depend on the log."""
-        if entity >= len(self.counts):
-            more = entity + 1 - len(self.counts)
-            self.counts = np.concatenate([self.counts, np.zeros((more, len(self.half_lives)))])
-            self.times = np.concatenate([self.times, np.full(more, time, np.int64)])
-        self.counts[entity] = 1 + self.counts[entity] * np.exp2(
-            -(time - self.times[entity]) / self.half_lives
-        )
-        self.times[entity] = time
-
-    def at(self, time: int) -> Floats:
-        """The counts of all entities at a time that is not before their newest events, (entities,
-        half-lives). Events at that very time count, because they were added."""
-        age: Ints = time - self.times
-        return np.asarray(self.counts * np.exp2(-age[:, None] / self.half_lives))

@@ -5,7 +5,7 @@ Its columns are in memory, or in a prepared folder from which they are mapped in
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -103,6 +103,10 @@ class Vocabulary:
         known = np.asarray(codes)
         return self.ids.take(pa.array(known, mask=known == PAD))
 
+    def title_of(self, code: int) -> str | None:
+        """The title of a code; None where it has none."""
+        return None if self.titles is None else self.titles[code].as_py()
+
     def codes(self, ids: Sequence[Any] | pa.Array) -> Codes:
         """The codes of some ids; PAD where an id is unknown."""
         if isinstance(ids, str | bytes) or not hasattr(ids, "__iter__"):
@@ -171,6 +175,36 @@ class Log:
         """The meaning of the times: how long a tick is."""
         first, last = (int(self.time.min()), int(self.time.max())) if len(self) else (0, 0)
         return Clock.of(first, last, self.metadata.get("time_unit", "as given"))
+
+    @cached_property
+    def timeline(self) -> Sequences:
+        """All positives as one single sequence, in the order of their times."""
+        _, place = self.histories.everything()
+        place = place[np.argsort(self.histories.times[place], kind="stable")]
+        size = np.array([0, len(place)])
+        return Sequences(self.histories.ids[place], self.histories.times[place], size)
+
+    @cached_property
+    def _rows_of_audiences(self) -> Ints:
+        """Where in the histories each event of the audiences is: the two are the same events in other
+        orders."""
+        owner, place = self.histories.everything()
+        return place[np.lexsort((owner, self.histories.times[place], self.histories.ids[place]))]
+
+    def in_history(self, event: Ints, item: Ints) -> Ints:
+        """Where in the histories some events of the audiences are, given by their positions and items."""
+        return self._rows_of_audiences[event]
+
+    def frozen(self) -> "Log":
+        """This log, as one that never changes."""
+        return self
+
+    def following(self, view: Sequences) -> Sequences:
+        """A view to which whoever made it adds what comes; in this log nothing does."""
+        return view
+
+    def on_event(self, listener: Callable[[int, int, int], None]) -> None:
+        """Call a method with the user, the item and the time of each event that is added; here none is."""
 
     @property
     def positives(self) -> int:

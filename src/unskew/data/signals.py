@@ -17,7 +17,6 @@ something is known about are stored; it is zero for all others.
 """
 
 from collections.abc import Iterator
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +26,7 @@ from unskew.data.batch import Batch, batch_of_rows
 from unskew.data.decay import Decay
 from unskew.data.log import Log
 from unskew.data.tags import Tags, Tastes
-from unskew.data.views import PAD, Ints, Sequences
+from unskew.data.views import PAD, Ints
 from unskew.data.walk import Walk
 from unskew.progress import progress
 
@@ -81,11 +80,9 @@ class Signals:
         half_lives = tuple(day * life for life in HALF_LIVES)
         self.decay = Decay(log.audiences, half_lives)
         self.walk = Walk(log, day * WALK_DAYS)
-        times = np.sort(log.histories.times)
-        everything = Sequences(np.zeros(len(times), np.int32), times, np.array([0, len(times)]))
-        self.total = Decay(everything, half_lives)
+        self.total = Decay(log.timeline, half_lives)
 
-    @cached_property
+    @property
     def born(self) -> Ints:
         """When each item had its first event; never is the largest number."""
         return self.log.audiences.first_times

@@ -45,39 +45,59 @@ class Tags:
         order = np.lexsort((tag, item))
         self.ids, self.offsets = tag[order], offsets_of(item[order], len(log.items))
         self.size = int(tag.max(initial=-1)) + 1
+        log.on_event(self._follow)
 
     def of(self, item: Ints) -> tuple[Ints, Ints]:
         """The tags of some items, one after the other: for each tag, whose of these it is, and its code."""
-        known = (item >= 0) & (item < len(self.log.items))
+        known = (item >= 0) & (item < len(self.offsets) - 1)
         start, end = (np.where(known, self.offsets[np.where(known, item, 0) + more], 0) for more in (0, 1))
-        whose, place = self.events.flat(start, end)
+        whose, place = self.log.histories.flat(start, end)
         return whose, self.ids[place]
 
     @cached_property
     def events(self) -> Sequences:
         """The events of each tag: the items that have it, by time."""
-        view = self.log.histories
-        start, end = (self.offsets[view.ids.astype(np.int64) + more] for more in (0, 1))
-        event, place = view.flat(start, end)
-        tag, times = self.ids[place], view.times[event]
-        order = np.lexsort((times, tag))
-        return Sequences(view.ids[event[order]], times[order], offsets_of(tag[order], self.size))
+        _, each = self.log.histories.everything()
+        ids, when = self.log.histories.ids[each], self.log.histories.times[each]
+        event, tag = self.of(ids.astype(np.int64))
+        order = np.lexsort((ids[event], when[event], tag))
+        event, offsets = event[order], offsets_of(tag[order], self.size)
+        return self.log.following(Sequences(ids[event], when[event], offsets))
 
     @cached_property
-    def _times(self) -> Ints:
-        """The times of all events whose items have any tag, in order."""
-        view = self.log.histories
-        return np.sort(view.times[np.diff(self.offsets)[view.ids] > 0])
+    def tagged(self) -> Sequences:
+        """All events whose items have any tag, in one sequence."""
+        view = self.log.timeline
+        _, each = view.everything()
+        each = each[self._counts(view.ids[each].astype(np.int64)) > 0]
+        return self.log.following(Sequences(view.ids[each], view.times[each], np.array([0, len(each)])))
+
+    def _counts(self, item: Ints) -> Ints:
+        """How many tags each item has; PAD has none."""
+        known = (item >= 0) & (item < len(self.offsets) - 1)
+        return np.where(known, np.diff(self.offsets, append=0)[np.where(known, item, 0)], 0)
+
+    def _follow(self, user: int, item: int, time: int) -> None:
+        """An event was added to the log."""
+        if item == PAD:
+            for view in ("events", "tagged"):
+                self.__dict__.pop(view, None)
+            return
+        _, tags = self.of(np.array([item]))
+        for view, entities in (("events", tags.tolist()), ("tagged", [0] if len(tags) else [])):
+            for entity in entities if view in self.__dict__ else ():
+                self.__dict__[view].add(entity, item, time)
 
     def shares(self, tag: Ints, time: Ints) -> NDArray[np.float64]:
         """The share of each tag in what happened before each time."""
         start, end = self.events.before(tag, time)
-        return np.asarray((end - start + FLOOR) / (np.searchsorted(self._times, time) + FLOOR))
+        first, last = self.tagged.before(np.zeros_like(tag), time)
+        return np.asarray((end - start + FLOOR) / (last - first + FLOOR))
 
     def means(self, of_tag: Floats) -> Floats:
         """The mean of something over the tags of each item; zero where it has none."""
         item, first, share = self._some
-        found = np.zeros(len(self.offsets) - 1, np.float32)
+        found = np.zeros(len(self.log.items), np.float32)
         if len(item):
             found[item] = np.add.reduceat(of_tag.take(self.ids), first) * share
         return found
@@ -91,7 +111,7 @@ class Tags:
 
     def tastes(self, time: Ints, own: Ints) -> "Tastes":
         """The tastes of requests at some times with histories `own` (requests, items), padded on the left."""
-        has = np.append(np.diff(self.offsets) > 0, False)[own] & (own != PAD)
+        has = self._counts(own) > 0
         request, place = np.nonzero(has)
         back = (has.sum(1)[:, None] - has.cumsum(1))[request, place]
         whose, tag = self.of(own[request, place])

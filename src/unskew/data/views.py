@@ -5,6 +5,7 @@ earlier, so events at the same moment are not in each other's past. An item exis
 positive before.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,6 +19,8 @@ PAD = -1  # the code of nothing: in padded rows, and of unknown ids; real codes 
 
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
+
+Listener = Callable[[int | None, int], None]
 
 _LARGEST = np.iinfo(np.int64).max
 _SORTING_PAYS = 4096  # with so many look-ups, sorting them first costs less than the cache misses it saves
@@ -41,6 +44,24 @@ class Sequences:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
+    @property
+    def starts(self) -> Ints:
+        """Where the events of each entity begin."""
+        return self.offsets[:-1]
+
+    @property
+    def ends(self) -> Ints:
+        """Where the events of each entity end."""
+        return self.offsets[1:]
+
+    def everything(self) -> tuple[Ints, Ints]:
+        """All events, entity by entity: for each one, its entity and its position."""
+        return self.flat(self.starts, self.ends)
+
+    def on_change(self, listener: "Listener") -> None:
+        """Call a method whenever events are added: with the entity, and with the first position from which
+        its events are others now; with None and 0 if anything may be. These sequences never change."""
+
     def before(self, entity: ArrayLike, time: ArrayLike, newest: int | None = None) -> tuple[Ints, Ints]:
         """The window of events of an entity strictly before a time: they are `ids[start:end]`. With `newest`,
         the window holds at most so many, the newest ones.
@@ -53,7 +74,7 @@ class Sequences:
             raise BadInput(f"newest {newest}: expected at least 0")
         known = (entities >= 0) & (entities < len(self))
         if known.all():
-            start, end = self.offsets[entities], self._position(entities, times)
+            start, end = self.starts[entities], self._position(entities, times)
         else:
             start, end = np.zeros(entities.shape, np.int64), np.zeros(entities.shape, np.int64)
             start[known], end[known] = self.before(entities[known], times[known])
@@ -63,8 +84,8 @@ class Sequences:
     def first_times(self) -> Ints:
         """The time of each entity's first event; the largest possible number for an entity without events."""
         first = np.full(len(self), _LARGEST)
-        some = np.diff(self.offsets) > 0
-        first[some] = self.times[self.offsets[:-1][some]]
+        some = self.ends > self.starts
+        first[some] = self.times[self.starts[some]]
         return first
 
     def existing(self, time: ArrayLike) -> Ints:

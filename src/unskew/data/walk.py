@@ -11,7 +11,6 @@ so the walk knows users and items that no training ever saw.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -68,13 +67,14 @@ class Walk:
         own = own[:, max(own.shape[1] - settings.own, 0) :]
         request, place = np.nonzero(own != PAD)
         item, back = own[request, place], own.shape[1] - 1 - place
-        start, end = log.audiences.before(item, time[request], settings.readers)
-        rarity = 1 / np.log(2 + end - log.audiences.offsets[np.minimum(item, len(log.items) - 1)])
+        first, end = log.audiences.before(item, time[request])
+        start, rarity = np.maximum(first, end - settings.readers), 1 / np.log(2 + end - first)
         step, event = log.audiences.flat(start, end)
         reader = log.audiences.ids[event].astype(np.int64)
         others = reader != user[request[step]]
         step, event, reader = step[others], event[others], reader[others]
-        next_ = self._next(request[step], time, event, settings.back ** back[step] / (end - start)[step])
+        value = settings.back ** back[step] / (end - start)[step]
+        next_ = self._next(request[step], time, event, item[step], value)
         alike = self._alike(request[step], reader, rarity[step], time, (own != PAD).sum(1))
         return self._joined(len(user), next_, self._events(*alike, time))
 
@@ -103,22 +103,16 @@ class Walk:
         fading = np.exp2(-age / self.half_life)
         return request[which], view.ids[row].astype(np.int64), likeness[which] * fading, likeness[which]
 
-    def _next(self, request: Ints, time: Ints, event: Ints, value: Floats) -> tuple[Ints, Ints, Floats]:
+    def _next(
+        self, request: Ints, time: Ints, event: Ints, item: Ints, value: Floats
+    ) -> tuple[Ints, Ints, Floats]:
         """What readers took right after a shared item: the request, the item, and its value."""
         view = self.log.histories
-        row = self._row_of[event]
+        row = self.log.in_history(event, item)
         _, end = view.before(self.log.audiences.ids[event], time[request])
         after = row[:, None] + 1 + np.arange(self.settings.following)
         which, place = np.nonzero(after < end[:, None])
         return request[which], view.ids[after[which, place]].astype(np.int64), value[which]
-
-    @cached_property
-    def _row_of(self) -> Ints:
-        """Where in the histories each event of the audiences is: the two are the same events in other
-        orders."""
-        view = self.log.histories
-        user = np.repeat(np.arange(len(view)), np.diff(view.offsets))
-        return np.lexsort((user, view.times, view.ids))
 
     def _joined(
         self, requests: int, next_: tuple[Ints, Ints, Floats], events: tuple[Ints, Ints, Floats, Floats]

@@ -31,10 +31,11 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.catalog import AudienceCatalog, Catalog
+from unskew.catalog import AudienceCatalog, AudiencesNow, Catalog
 from unskew.config import Alpha, AtLeast0, AtLeast1, Clip, Dropped, Layers, NotNegative, Search, Share, Width
 from unskew.data.batch import Batch, SequenceBatch
 from unskew.data.held_out import Criterion
+from unskew.data.live import Live
 from unskew.data.log import Log
 from unskew.data.split import Known, Split
 from unskew.data.views import AUDIENCE
@@ -109,6 +110,7 @@ class DEPS(
                 estimator_named(self.propensity)  # or an error that says which names there are
 
     config: Config
+    follows = True
     Transformer: ClassVar[type[Encoder]] = Encoder
     choose_by: ClassVar[Criterion] = "balanced"
     recipe: ClassVar[dict[str, Any]] = {"rounds": 5, "patience": 1, "negatives": 1, "learning_rate": 3e-4}
@@ -218,6 +220,8 @@ class DEPS(
         return self.join(context_B1H, self.item_side(batch.candidates_BC) + audience_BCH)
 
     def catalog(self, log: Log, first: int, last: int) -> Catalog:
+        if isinstance(log, Live):
+            return AudiencesNow(self, log, self.config.audience)
         return AudienceCatalog(self, log, first, last, self.config.audience)
 
     # How it learns: Algorithm 1
