@@ -142,7 +142,7 @@ def test_lists_of_all_users_in_a_file(model: Model, tmp_path: Path, monkeypatch,
     ids = model.known_log.users.ids.to_pylist()
     expected = model.recommend(users=ids, k=3).table.to_pydict()
     file = tmp_path / "deep" / f"lists.{suffix}"
-    assert model.save_recommendations(file, k=3) == len(ids)
+    assert model.save_recommendations(file, k=3).lists == len(ids)
     if suffix == "parquet":
         found = pq.read_table(file).to_pydict()
     elif suffix == "csv":

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from unskew.data.live import Live
 from unskew.data.log import Log
 from unskew.data.prepare import prepare, read
 from unskew.data.split import Split, split
@@ -29,6 +30,7 @@ __all__ = [
     "Evaluation",
     "Family",
     "Leak",
+    "Live",
     "Log",
     "Model",
     "Rolling",

@@ -22,10 +22,12 @@ from unskew.data.views import Ints
 from unskew.errors import BadInput
 from unskew.evaluate import CUTOFFS, Evaluation
 from unskew.models.base import ModelConfig, Recommender, Training, model_named
+from unskew.models.debiased import estimator_of
 from unskew.progress import shown
-from unskew.propensity.estimators import Propensity, Unit
+from unskew.propensity.estimators import Propensity
 from unskew.propensity.export import PARTS, part_of, propensity_tables
-from unskew.ranker import Ranker, Recommendations, Wanted
+from unskew.ranker import Ranker, Recommendations, Saved, Wanted
+from unskew.requests import lists_of
 from unskew.run import Asked, RunFolder, read_records, train
 from unskew.run import load as load_run
 from unskew.storage import check_free, save_frames
@@ -210,19 +212,26 @@ class Model:
         candidates: Sequence[Any] | None = None,
         exclude: Sequence[Any] = (),
         dial: float | None = None,
+        at: int | str | None = None,
+        diverse: float = 0.0,
     ) -> Recommendations:
         """The k best items now, for users of the log or after bare histories of item ids, as a frame
-        `user_id, item_id, score, rank`.
+        `user_id, item_id, score, rank`. An item of a history may be a pair of an id and a time.
 
         include_seen: whether items of the history can come again; by default as in this model's evaluation.
-        log: a newer log, which goes on from the one that the model was trained on; by default that one.
+        log: a newer log, which goes on from the one that the model was trained on, or a live one
+            (`unskew.Live`); by default that one.
         candidates: the ids of the only items that can be recommended.
         exclude: the ids of items that are not recommended.
         dial: as for `evaluate`; by default as the model has it.
+        at: the moment of the request, in ticks of the log's clock or as an ISO date; by default just after
+            the newest event.
+        diverse: from 0 (the best items) to 1 (items that are as unlike each other as can be).
         """
         if (users is None) == (histories is None):
             raise BadInput("expected users or histories, one of the two")
-        ranker, wanted = self._ranking(log), self._wanted(k, include_seen, candidates, exclude, dial)
+        ranker = self._ranking(log)
+        wanted = self._wanted(k, include_seen, candidates, exclude, dial, at, diverse)
         if users is not None:
             return ranker.for_users(users, wanted)
         assert histories is not None
@@ -231,21 +240,23 @@ class Model:
     def save_recommendations(
         self,
         file: str | os.PathLike[str],
+        requests: str | os.PathLike[str] | None = None,
+        log: Log | None = None,
+        show_progress: bool = True,
         k: int = 10,
         include_seen: bool | None = None,
-        log: Log | None = None,
-        candidates: Sequence[Any] | None = None,
-        exclude: Sequence[Any] = (),
-        dial: float | None = None,
-        show_progress: bool = True,
-    ) -> int:
+        **more: Any,
+    ) -> Saved:
         """Write the k best items of every user of the log to a file, block by block: Parquet, or CSV or JSON
-        lines if its name ends with .csv or .jsonl. Returns the number of users. For the other parameters see
-        `recommend`."""
-        ranker, wanted = self._ranking(log), self._wanted(k, include_seen, candidates, exclude, dial)
+        lines if its name ends with .csv or .jsonl. With `requests`, a file of users or histories
+        (`unskew.requests`), those of its rows. Returns how many lists these were. For the other parameters
+        see `recommend`."""
+        ranker, wanted = self._ranking(log), self._wanted(k, include_seen, **more)
+        lists = ranker.for_everybody(wanted) if requests is None else lists_of(Path(requests), ranker, wanted)
+        saved = Saved()
         with shown(show_progress):
-            save_frames((found.table for found in ranker.for_everybody(wanted)), Path(file))
-        return len(ranker.log.users)
+            save_frames(map(saved.count, lists), Path(file))
+        return saved
 
     def _ranking(self, log: Log | None) -> Ranker:
         """The ranker of the model, which keeps its catalogue between calls."""
@@ -258,8 +269,9 @@ class Model:
         self._ranker.follow(known if log is None else log)
         return self._ranker
 
-    def _wanted(self, k: int, include_seen: bool | None, *more: Any) -> Wanted:
-        return Wanted(k, self._repeats if include_seen is None else include_seen, *more)
+    def _wanted(self, k: int, include_seen: bool | None, *more: Any, **named: Any) -> Wanted:
+        made = Wanted(k, self._repeats if include_seen is None else include_seen, *more, **named)
+        return replace(made, at=None if made.at is None else self.known_log.clock.moment(made.at))
 
     def chosen_by(self, criterion: Criterion) -> "Model":
         """The same model, which recommends with the weights that another version of the validation part
@@ -273,18 +285,7 @@ class Model:
     @property
     def propensity(self) -> Propensity:
         """The estimator of propensities in this model."""
-        network = self._trained()
-        found = getattr(network, "propensity", None)
-        if not isinstance(found, Propensity):
-            raise BadInput(f"{self.name} has no propensities of pairs; debiased-{self.name} has")
-        if isinstance(found, Unit):
-            raise BadInput(f"this {self.name} was trained without propensities")
-        if {f"propensity.{name}" for name, _ in found.named_parameters()} - network.reached():
-            raise BadInput(
-                f"{self.name} is not trained by gradients, so its propensities never were; item-pro and "
-                "user-pro need no training"
-            )
-        return found
+        return estimator_of(self._trained())
 
     def propensities(self, log: Log, rows: Ints | None = None) -> pa.Table:
         """Of each row of a log (or of some rows), with the caller's ids: both propensities, the weight, and

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -56,6 +57,26 @@ class Recommendations:
     def to_pandas(self) -> Any:
         """The frame as a pandas DataFrame."""
         return self.table.to_pandas()
+
+
+@dataclass
+class Saved:
+    """What was written: how many lists, how many of them by `pulse-zero`, and how many users and items of the
+    requests the log does not know."""
+
+    lists: int = 0
+    by_pulse_zero: int = 0
+    unknown_users: int = 0
+    skipped_items: int = 0
+
+    def count(self, found: Recommendations) -> pa.Table:
+        """Count some lists, and pass their frame on."""
+        first = found.table.filter(pc.equal(found.table["rank"], 1))
+        self.lists += len(first)
+        self.by_pulse_zero += pc.sum(pc.equal(first["source"], PulseZero.name)).as_py() or 0
+        self.unknown_users += found.unknown_users
+        self.skipped_items += found.skipped_items
+        return found.table
 
 
 @dataclass(frozen=True, eq=False)

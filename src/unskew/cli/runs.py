@@ -20,7 +20,8 @@ Items = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Recommend(Verb):
-    """Recommend the best items for a user, after a history of item ids, or for all users, from a stored run.
+    """Recommend the best items for a user, after a history of item ids, for all users, or for a file of
+    users or histories, from a stored run.
 
     A run remembers every user's history, so it needs no data; `--data` brings what happened since. Without a
     run, a prepared log is enough: then the weights that come with this package recommend (`pulse-zero`).
@@ -40,8 +41,13 @@ class Recommend(Verb):
     """Recommend for this user of the log."""
     all_users: bool = False
     """Recommend for every user of the log and write the lists to the file --out."""
+    input: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Recommend for each row of a file, CSV, Parquet or JSON lines, and write the lists to the file --out. A
+    row is a user_id, or a history of item ids, oldest first, with times if there are any; in CSV a history
+    is a JSON list. The file is read block by block, so it may be of any length."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Where the lists of all users go: Parquet, or CSV or JSON lines if the name ends with .csv or .jsonl."""
+    """Where the lists of --all-users and --input go: Parquet, or CSV or JSON lines if the name ends with .csv
+    or .jsonl."""
     k: int = 10
     """How many items are recommended."""
     include_seen: bool | None = None
@@ -55,15 +61,22 @@ class Recommend(Verb):
     dial: float | None = None
     """From 0 (what will be clicked) to 1 (what would be, if all items were exposed alike), for models that
     have a dial; by default what the validation part chose."""
+    at: str | None = None
+    """The moment of the request, as an ISO date or in ticks of the log's clock: what happened later does not
+    count. By default it is just after the newest event."""
+    diverse: float = 0.0
+    """From 0 (the best items) to 1 (items that are as unlike each other as can be): maximal marginal
+    relevance."""
     choose_by: Literal["ordinary", "balanced", "shown"] | None = None
     """Which version of the validation part chose the weights that recommend; by default what training was
     told."""
 
     def run(self) -> None:
-        if sum((self.user is not None, bool(self.history), self.all_users)) != 1:
-            raise BadInput("expected one of --user ID, --history ITEM ..., and --all-users")
-        if self.all_users != (self.out is not None):
-            raise BadInput("--all-users and --out FILE go together")
+        many = self.all_users or self.input is not None
+        if sum((self.user is not None, bool(self.history), self.all_users, self.input is not None)) != 1:
+            raise BadInput("expected one of --user ID, --history ITEM ..., --input FILE, and --all-users")
+        if many != (self.out is not None):
+            raise BadInput("--all-users and --input FILE write to a file, so they go with --out FILE")
         from unskew.api import load
 
         log = None if self.data is None else Log.open(self.data)
@@ -85,10 +98,14 @@ class Recommend(Verb):
             "exclude": list(chain(*self.exclude)),
             "dial": self.dial,
             "log": log,
+            "at": self.at,
+            "diverse": self.diverse,
         }
         if self.out is not None:
-            users = trained.save_recommendations(self.out, **asked)
-            document = {"file": str(self.out), "users": users, "k": self.k}
+            saved = trained.save_recommendations(self.out, self.input, **asked)
+            document = {"file": str(self.out), **asdict(saved), "k": self.k}
+            if self.all_users:
+                document["users"] = saved.lists
             self.show(document, pairs(f"{self.folder} -> {self.out}", document))
             return
         users_, histories = (

@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
@@ -49,6 +50,20 @@ class Clock:
         if self.ticks is None:
             raise BadInput("the times of this log are only an order, so a date is no time in it")
         return microseconds * self.ticks // 10**6
+
+    def moment(self, at: int | str) -> int:
+        """A moment in ticks, of a number of ticks or an ISO date such as 2026-01-31T12:00; without an offset
+        it is in UTC."""
+        if not isinstance(at, str):
+            return int(at)
+        try:
+            when = datetime.fromisoformat(at)
+        except ValueError:
+            if re.fullmatch(r"-?\d+", at.strip()):
+                return int(at)
+            raise BadInput(f"at {at!r}: expected an ISO date, such as 2026-01-31, or ticks") from None
+        when = when.replace(tzinfo=UTC) if when.tzinfo is None else when
+        return self.tick_of((when - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1))
 
     def days(self, span: float) -> float:
         """A number of ticks in days; nan if times only give an order."""

@@ -42,8 +42,9 @@ from unskew.data.held_out import Criterion
 from unskew.data.log import Log
 from unskew.data.split import Known, Split
 from unskew.data.views import AUDIENCE, HISTORY
+from unskew.errors import BadInput
 from unskew.models.base import FAMILIES, ModelConfig, Phase, Recommender, Stage, parameters_of
-from unskew.propensity.estimators import DualGRU, Needs, estimator, estimator_named
+from unskew.propensity.estimators import DualGRU, Needs, Propensity, Unit, estimator, estimator_named
 from unskew.propensity.treatment import How, Scale, Treatment, settle
 
 LEAST = 1e-9  # the clip of `ips`, only so that nothing is divided by zero
@@ -121,6 +122,10 @@ class Debiased(Recommender):
 
     def measure(self, split: Split) -> None:
         self.backbone.measure(split)
+        self.treatment.measure(split)
+
+    def measure_again(self, split: Split) -> None:
+        self.backbone.measure_again(split)
         self.treatment.measure(split)
 
     # As a recommender, it is its backbone
@@ -276,3 +281,18 @@ def debias(kind: type[Recommender]) -> type[Debiased]:
 
 
 FAMILIES["debiased"] = debias
+
+
+def estimator_of(network: Recommender) -> Propensity:
+    """The estimator of propensities in a trained network."""
+    found = getattr(network, "propensity", None)
+    if not isinstance(found, Propensity):
+        raise BadInput(f"{network.name} has no propensities of pairs; debiased-{network.name} has")
+    if isinstance(found, Unit):
+        raise BadInput(f"this {network.name} was trained without propensities")
+    if {f"propensity.{name}" for name, _ in found.named_parameters()} - network.reached():
+        raise BadInput(
+            f"{network.name} is not trained by gradients, so its propensities never were; item-pro and "
+            "user-pro need no training"
+        )
+    return found
