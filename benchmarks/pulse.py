@@ -33,7 +33,8 @@ from unskew.data.signals import Signals
 from unskew.evaluate import evaluation, rank_each
 from unskew.models import pulse
 from unskew.models.base import Training, build
-from unskew.models.pulse import Pulse, PulseCatalog, PulseSampler, PulseZero
+from unskew.models.pulse import Pulse, PulseSampler, PulseZero
+from unskew.models.pulse_catalog import PulseCatalog
 from unskew.ranker import Ranker, Wanted
 from unskew.report import charts
 from unskew.report.charts import COLOURS, INK, Lines, picture

@@ -55,7 +55,7 @@ def test_every_field_is_a_flag(capsys, verb: str, settings: type) -> None:
         ),
         (["inspect", "nowhere", "--strength", "1"], "--strength is gone"),
         (["recommend", "nowhere"], "expected one of --user ID, --history ITEM"),
-        (["serve"], "no verb 'serve'"),
+        (["deploy"], "no verb 'deploy'"),
         ([], "prepare"),
     ],
 )

@@ -21,6 +21,7 @@ from unskew.data.tags import Tags
 from unskew.data.views import PAD
 from unskew.diversity import likeness
 from unskew.models.base import Recommender, build, model_named
+from unskew.models.pulse import PulseZero
 from unskew.ranker import Ranker, Wanted
 from unskew.testing import cut_at
 
@@ -282,3 +283,29 @@ def test_diverse_lists_are_less_alike(split: unskew.Split) -> None:
         assert alike[1.0] < alike[0.0]
     with pytest.raises(unskew.BadInput, match="diverse"):
         ranker.for_users(["u1"], Wanted(diverse=1.5))
+
+
+def test_scores_of_pulse_do_not_depend_on_who_asked_before() -> None:
+    """With a clock of seconds, what belongs to items is read once a minute and after each event; the scores
+    are those of a catalogue from nothing, and near those of a frozen log."""
+    rows = random_table(rows=900, users=40, items=30, negatives=0.0)
+    times = 10**9 + 40 * rows["time"].to_numpy()
+    rows = rows.set_column(rows.schema.get_field_index("time"), "time", pa.array(times))
+    log = unskew.read(rows.slice(0, 500))
+    network = build(PulseZero, unskew.split(log, shares=(100, 0, 0)), PulseZero.Config()).eval()
+    live, wanted = Live(replace(log, metadata={})), Wanted(k=99, include_seen=True, dial=0.5)
+    asked = Ranker(network, live)
+    rest = rows.slice(500).sort_by("time").to_pylist()
+    for place, row in enumerate(rest):
+        late = live.now + (7 if place % 3 else 0) - (500 if place % 50 == 49 else 0)
+        live.append([row["user"]], [row["item"] if place % 20 else f"new {place}"], [late])
+        if place % 4 == 0:
+            found = asked.for_users(["u1", "u2"], wanted).table
+            alone = Ranker(network, Live(live.frozen())).for_users(["u1", "u2"], wanted).table
+            exact = Ranker(network, live.frozen()).for_users(["u1", "u2"], wanted).table
+            mine, same, near = (
+                {(line["user_id"], line["item_id"]): line["score"] for line in table.to_pylist()}
+                for table in (found, alone, exact)
+            )
+            assert mine == pytest.approx(same, abs=1e-5)
+            assert mine == pytest.approx(near, abs=0.02)

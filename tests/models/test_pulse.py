@@ -18,7 +18,7 @@ from tests.conftest import random_table
 from tests.contract import builder, close
 from unskew.data.batch import batch, contexts
 from unskew.data.views import PAD
-from unskew.models import pulse
+from unskew.models import pulse, pulse_catalog
 from unskew.models.base import build
 from unskew.models.pulse import Pulse
 from unskew.testing import catalog_equals_forward, check_model, cut_at
@@ -103,7 +103,7 @@ def test_several_dials_at_once_and_items_in_pieces(monkeypatch: pytest.MonkeyPat
     close(found[2], 0.75 * found[0] + 0.25 * found[1])
     assert not torch.allclose(found[0], found[1], atol=0.1)
     for piece in (1, 7, len(cut.log.items)):
-        monkeypatch.setattr(pulse, "PIECE", piece)
+        monkeypatch.setattr(pulse_catalog, "PIECE", piece)
         again = model.catalog(cut.log, 40, 481).at_dials(asked, (0, 1, 0.25, 0))
         for one, other in zip(found, again, strict=True):
             close(one, other, 1e-6)

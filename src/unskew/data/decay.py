@@ -90,7 +90,7 @@ class Decay:
             found[place, column] = _scanned(np.exp2(-gap / life), longest)
         return found
 
-    def _follow(self, entity: int | None, first: int) -> None:
+    def _follow(self, entity: int | None, first: int, moved: int | None) -> None:
         """The events of an entity are others from a position on: go on counting from there."""
         self.__dict__.pop("_in_time", None)
         if entity is None or "after_each" not in self.__dict__:
@@ -101,6 +101,8 @@ class Decay:
             counts = np.concatenate([counts, np.zeros((missing, len(self.half_lives)))])
             self.__dict__["after_each"] = counts
         times, start = self.view.times, int(self.view.starts[entity])
+        if moved is not None:
+            counts[start:first] = counts[moved : moved + first - start]
         lives = np.array(self.half_lives)
         for place in range(first, int(self.view.ends[entity])):
             counts[place] = 1

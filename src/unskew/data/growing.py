@@ -34,12 +34,16 @@ class Growing(Sequences):
         self._fill(np.asarray(view.ids, np.int32), np.asarray(view.times, np.int64), view.starts, view.ends)
 
     def _fill(self, ids: Codes, times: Ints, starts: Ints, ends: Ints) -> None:
-        self._ids, self._times = np.array(ids), np.array(times)
+        room = len(ids) // 4 + ROOM  # so that the first events do not wait until the whole table is copied
+        self._ids = np.concatenate([ids, np.full(room, PAD, np.int32)])
+        self._times = np.concatenate([times, np.zeros(room, np.int64)])
         self._starts, self._ends, self._rooms = np.array(starts), np.array(ends), np.array(ends)
         self._firsts = np.full(len(starts), NEVER)
         some = ends > starts
         self._firsts[some] = times[starts[some]]
         self._size, self._used = len(starts), len(ids)
+        if self._size == 1:  # all of the room is its own
+            self._rooms[0] = self._used = len(self._ids)
 
     def __len__(self) -> int:
         return self._size
@@ -110,8 +114,8 @@ class Growing(Sequences):
         if entity >= self._size:
             self._more_entities(entity + 1)
         start, end = int(self._starts[entity]), int(self._ends[entity])
-        moved = end == self._rooms[entity]
-        if moved:
+        moved = start if end == self._rooms[entity] else None
+        if moved is not None:
             start, end = self._move(entity, start, end)
         place = end
         if place > start and (self._times[place - 1], self._ids[place - 1]) > (time, id):
@@ -123,7 +127,7 @@ class Growing(Sequences):
         self._ids[place], self._times[place] = id, time
         self._ends[entity] = end + 1
         self._firsts[entity] = min(int(self._firsts[entity]), time)
-        self._tell(entity, start if moved else place)
+        self._tell(entity, place, moved)
 
     def has(self, entity: int, id: int, time: int | None = None) -> bool:
         """Whether an entity has an event with this id, at this time or, by default, at any."""
@@ -141,7 +145,7 @@ class Growing(Sequences):
         counts = np.bincount(entity, minlength=entities) if len(entity) else np.zeros(entities, np.int64)
         ends = np.cumsum(counts, dtype=np.int64)
         self._fill(ids[order], times[order], ends - counts, ends)
-        self._tell(None, 0)
+        self._tell(None, 0, None)
 
     def _more_entities(self, size: int) -> None:
         if size > len(self._starts):
@@ -166,12 +170,12 @@ class Growing(Sequences):
         self._starts[entity], self._ends[entity], self._rooms[entity] = to, to + length, self._used
         return to, to + length
 
-    def _tell(self, entity: int | None, first: int) -> None:
+    def _tell(self, entity: int | None, first: int, moved: int | None) -> None:
         heard = [(listener, listener()) for listener in self._listeners]
         self._listeners = [listener for listener, method in heard if method is not None]
         for _, method in heard:
             if method is not None:
-                method(entity, first)
+                method(entity, first, moved)
 
 
 class GrowingVocabulary(Vocabulary):

@@ -20,7 +20,7 @@ PAD = -1  # the code of nothing: in padded rows, and of unknown ids; real codes 
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
 
-Listener = Callable[[int | None, int], None]
+Listener = Callable[[int | None, int, int | None], None]
 
 _LARGEST = np.iinfo(np.int64).max
 _SORTING_PAYS = 4096  # with so many look-ups, sorting them first costs less than the cache misses it saves
@@ -59,8 +59,9 @@ class Sequences:
         return self.flat(self.starts, self.ends)
 
     def on_change(self, listener: "Listener") -> None:
-        """Call a method whenever events are added: with the entity, and with the first position from which
-        its events are others now; with None and 0 if anything may be. These sequences never change."""
+        """Call a method whenever an event is added: with the entity, with the first position from which its
+        events are others now, and with where they began before, if they have moved; with None, 0 and None if
+        anything may be different. These sequences never change."""
 
     def before(self, entity: ArrayLike, time: ArrayLike, newest: int | None = None) -> tuple[Ints, Ints]:
         """The window of events of an entity strictly before a time: they are `ids[start:end]`. With `newest`,

@@ -25,7 +25,7 @@ items. There is nothing in it that belongs to one log: weights that were learned
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -42,6 +42,7 @@ from unskew.catalog import Catalog
 from unskew.config import AtLeast1, Search, Share
 from unskew.data.batch import Batch, batch_of_rows
 from unskew.data.clock import DAY
+from unskew.data.live import Live
 from unskew.data.log import Log
 from unskew.data.negatives import with_negatives
 from unskew.data.signals import OF_ITEM, OF_USER, OF_WALK, Signals
@@ -54,9 +55,8 @@ from unskew.models.base import ModelConfig, Phase, Recommender, Stage
 
 MEASURED, EACH = 2000, 8  # rows that standardise the inputs, and items of each
 OWN_EVENTS = 200  # of a user's newest events, those that repeats are known from
-DIALS = (0.0, 0.25, 0.5, 0.75, 1.0)
+DIALS = (0.0, 0.25, 0.5, 0.75, 1.0)  # that are tried
 ZERO = Path(__file__).with_name("pulse-zero.safetensors")  # made by benchmarks/pulse_zero.py
-PIECE = 8192  # items that are scored together, so that they stay in the cache
 
 
 class Pulse(Recommender, name="pulse", paper="no paper: audiences and people alike, by their times"):
@@ -77,6 +77,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and people ali
         """The number of negatives of each positive."""
 
     config: Config
+    follows = True
     recipe: ClassVar[dict[str, Any]] = {"rounds": 5, "patience": 5, "batch_size": 128}
     recipe |= {"learning_rate": 5e-3, "weight_decay": 1e-5}
     searched: ClassVar[dict[str, Search]] = {"batch_size": Search.among(64, 128, 256)}
@@ -158,6 +159,9 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and people ali
             scale.copy_(torch.from_numpy(np.maximum(values.std(0), 1e-3)))
         self.scale_w.copy_(torch.from_numpy(np.maximum(np.sqrt((w**2).mean(0)), 1e-2)))
 
+    def measure_again(self, split: Split) -> None:
+        """What was learned was learned from inputs on this scale, so the scale stays."""
+
     def signals(self, log: Log) -> Signals:
         """What reads a log for this model. The last one is kept, because it holds the counts."""
         kept, how = self._signals, (float(self.day_ticks), bool(self.repeats))
@@ -202,7 +206,9 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and people ali
         return self.item_side(torch.from_numpy(a)).exposure
 
     def catalog(self, log: Log, first: int, last: int) -> Catalog:
-        return PulseCatalog(self, log)
+        from unskew.models.pulse_catalog import LivePulseCatalog, PulseCatalog
+
+        return LivePulseCatalog(self, log) if isinstance(log, Live) else PulseCatalog(self, log)
 
     # How it learns
 
@@ -268,57 +274,6 @@ class ItemSide(NamedTuple):
     def part(self, rows: Tensor) -> "ItemSide":
         """Some of the items."""
         return ItemSide(*(part.index_select(0, rows) for part in self))
-
-
-class PulseCatalog:
-    """All items at the times of some contexts: a maximum and a product per item, and what is known of the
-    items that the walk reaches. What belongs to items alone is kept until the time changes."""
-
-    def __init__(self, model: Pulse, log: Log) -> None:
-        self.model, self.log, self.signals = model, log, model.signals(log)
-        self._at: tuple[int, ItemSide] | None = None
-        self._buffer = torch.empty(min(PIECE, len(log.items)), model.config.hidden)
-        self._clicks = torch.empty(len(log.items))
-
-    def scores(self, context: Batch) -> Tensor:
-        """The scores of all items in each context."""
-        return self.at_dials(context, (self.model.dial,))[0]
-
-    @torch.no_grad()
-    def at_dials(self, context: Batch, dials: Sequence[float]) -> list[Tensor]:
-        """The same at several dials."""
-        read = self.signals.of_requests(context)
-        users = self.model.user_side(torch.from_numpy(read.profile))
-        found = [torch.empty(len(read.time), len(self.log.items)) for _ in dials]
-        order = np.argsort(read.time, kind="stable")
-        for row, items in zip(order.tolist(), self._items(read.time[order]), strict=True):
-            clicks = self._unknown(items, users[row])
-            item, w = map(torch.from_numpy, read.of_request(row))
-            clicks.index_copy_(0, item, self.model.clicks(items.part(item), users[row], w))
-            if self.model.tag_skip is not None and read.tastes is not None:
-                weight = self.model.tag_skip.detach().numpy()
-                clicks += torch.from_numpy(read.tastes.of_request(row, weight))
-            for scores, dial in zip(found, dials, strict=True):
-                torch.add(clicks, items.exposure, alpha=-dial, out=scores[row])
-        return found
-
-    def _unknown(self, items: ItemSide, user: Tensor) -> Tensor:
-        """The head of clicks where a request knows nothing of an item: in one buffer that stays in the cache,
-        with relu(x + u) . v as max(x, -u) . v + u . v, which is one pass less."""
-        weight, least = self.model.last.weight[0], -user
-        clicks = torch.add(items.skip, user @ weight, out=self._clicks)
-        for some, hidden in zip(clicks.split(PIECE), items.hidden.split(PIECE), strict=True):
-            some.addmv_(torch.maximum(hidden, least, out=self._buffer[: len(hidden)]), weight)
-        return clicks
-
-    def _items(self, times: Ints) -> Iterator[ItemSide]:
-        """What belongs to items alone, at one time after the other."""
-        kept = self._at is not None and self._at[0] in times[:1]
-        read = self.signals.of_everything(np.unique(times)[int(kept) :])
-        for time in times.tolist():
-            if self._at is None or self._at[0] != time:
-                self._at = time, self.model.item_side(torch.from_numpy(next(read)))
-            yield self._at[1]
 
 
 # What it learns from
