@@ -8,7 +8,7 @@ part of a block is new.
 
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ from unskew.errors import BadInput, UnskewError
 
 NEVER = np.iinfo(np.int64).max
 ROOM = 4  # events for which a new block has room
+SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 
 class Growing(Sequences):
@@ -27,10 +28,14 @@ class Growing(Sequences):
 
     Events of an entity are in the order of their times, and at one time in the order of their ids, as
     `prepare` sorts them. Positions are valid until the next event.
+
+    by_id: whether events at one time are in the order of their ids; otherwise the newest is the last, which
+        costs less if there are many.
     """
 
-    def __init__(self, view: Sequences) -> None:
+    def __init__(self, view: Sequences, by_id: bool = True) -> None:
         self._listeners: list[weakref.WeakMethod[Any]] = []
+        self._by_id = by_id
         self._fill(np.asarray(view.ids, np.int32), np.asarray(view.times, np.int64), view.starts, view.ends)
 
     def _fill(self, ids: Codes, times: Ints, starts: Ints, ends: Ints) -> None:
@@ -118,10 +123,13 @@ class Growing(Sequences):
         if moved is not None:
             start, end = self._move(entity, start, end)
         place = end
-        if place > start and (self._times[place - 1], self._ids[place - 1]) > (time, id):
-            place = start + int(np.searchsorted(self._times[start:end], time, "left"))
-            while place < end and self._times[place] == time and self._ids[place] <= id:
-                place += 1
+        before = (int(self._times[place - 1]), int(self._ids[place - 1])) if place > start else (time, id)
+        if before[0] > time or (self._by_id and before > (time, id)):
+            first, place = (
+                start + int(np.searchsorted(self._times[start:end], time, side)) for side in SIDES
+            )
+            if self._by_id:
+                place = first + int(np.searchsorted(self._ids[first:place], id, "right"))
             for table in (self._ids, self._times):
                 table[place + 1 : end + 1] = table[place:end].copy()
         self._ids[place], self._times[place] = id, time

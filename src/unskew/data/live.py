@@ -45,7 +45,7 @@ class Live(Log):
             items=GrowingVocabulary(log.items, text),
             histories=Growing(log.histories),
             audiences=Growing(log.audiences),
-            timeline=Growing(log.timeline),
+            timeline=Growing(log.timeline, by_id=False),
             clock=log.clock,
             metadata=log.metadata,
             folder=None,

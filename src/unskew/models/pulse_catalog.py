@@ -86,16 +86,12 @@ class LivePulseCatalog(PulseCatalog):
         self.live, self.step = log, max(int(float(model.day_ticks) / MINUTES), 1)
         self._begins: int | None = None  # the minute that everything is read for
         self._kept = ItemSide(torch.empty(0, 0), torch.empty(0), torch.empty(0))
-        self._touched: set[int] = set()
+        self._moments: set[int] = set()  # of events that came since anybody asked
 
     def _follow(self, user: int, item: int, time: int) -> None:
         if self._begins is None or item == PAD or time < self._begins:
             self._begins = None
-            return
-        # Its moment is the moment of other items too, whose shares of all events have changed.
-        view = self.live.timeline
-        (first,), (last,) = view.before([0], time)[1:], view.before([0], time + 1)[1:]
-        self._touched.update(view.ids[int(first[0]) : int(last[0])].tolist())
+        self._moments.add(time)
 
     @torch.no_grad()
     def _items(self, times: Ints) -> Iterator[ItemSide]:
@@ -103,9 +99,14 @@ class LivePulseCatalog(PulseCatalog):
             begins = time // self.step * self.step
             if begins != self._begins:
                 self._begin(begins)
-            elif self._touched:
-                self._read(np.array(sorted(self._touched)))
-            self._touched.clear()
+            elif self._moments:
+                # All items with events at these moments: of each, the share of all events has changed.
+                moments, view = np.array(sorted(self._moments)), self.live.timeline
+                _, first = view.before(np.zeros_like(moments), moments)
+                _, last = view.before(np.zeros_like(moments), moments + 1)
+                _, place = view.flat(first, last)
+                self._read(np.unique(view.ids[place]).astype(np.int64))
+            self._moments.clear()
             yield ItemSide(*(part[: len(self.live.items)] for part in self._kept))
 
     def _begin(self, begins: int) -> None:
