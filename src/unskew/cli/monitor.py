@@ -1,0 +1,89 @@
+"""The verb `monitor`: is the recommender still healthy?"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.text import Text
+from tyro.conf import OmitArgPrefixes
+
+from unskew.cli.shared import Verb, command_line, output, table, write_file
+from unskew.errors import UnskewError
+from unskew.serve.monitor import Monitor as Found
+from unskew.serve.monitor import Monitoring, monitor
+from unskew.serve.store import open_store
+
+FIRST, COLUMN = 20, 16  # characters of the names of the figures, and of a window
+
+
+class Unhealthy(UnskewError):  # noqa: N818 (it is a finding, as a leak is)
+    """A threshold is crossed."""
+
+    exit_code = 1
+
+
+class NotMeasured(UnskewError):  # noqa: N818
+    """The job failed. Of this verb, 1 means that a threshold is crossed."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """What is looked at."""
+
+    store: Annotated[str, tyro.conf.arg(metavar="STORE")]
+    """The file of a store, or the URL of one in PostgreSQL. It may be in use meanwhile."""
+    run: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
+    """A run of `unskew train`. It is ranked on each window that it did not see, and what it remembers counts
+    as the time before the store."""
+    segments: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """The folder of the compacted rows, if the store is in PostgreSQL."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Monitor(Verb):
+    """Say window by window whether the recommender is still healthy: what happened, what was shown and what
+    was clicked, how far the logged propensities carry and, with a run, how well it ranks what it has not
+    seen.
+
+    Exit codes: 0, no threshold is crossed; 1, one is, in the newest whole window, and a sentence says what
+    to do; 2, it could not be measured.
+    """
+
+    watched: OmitArgPrefixes[Watched]
+    settings: OmitArgPrefixes[Monitoring] = field(default_factory=Monitoring)
+    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Also write a page with charts, one HTML file that needs no network (needs the extra `report`)."""
+
+    def run(self) -> None:
+        try:
+            found = self._found()
+            if self.html is not None:
+                from unskew.serve.monitor_page import monitor_page
+
+                write_file(self.html, monitor_page(found, command_line()), "the page")
+        except UnskewError as error:
+            raise (error if error.exit_code == NotMeasured.exit_code else NotMeasured(str(error))) from None
+        said = found.verdict()
+        beside = found.notes()
+        made = found.table(newest=max(1, (output.width - FIRST) // COLUMN))
+        self.show(
+            found.document() if self.json else {},
+            Text(said.finding, "bold"),
+            *(Text(f"- {note}") for note in beside),
+            Text(""),
+            *([table("", tuple(made.head), made.rows)] if found.windows else []),
+        )
+        if found.crossed:
+            raise Unhealthy("\n".join(crossing.sentence for crossing in found.crossed))
+
+    def _found(self) -> Found:
+        watched, model = self.watched, None
+        with open_store(watched.store, "read", segments=watched.segments) as store:
+            if watched.run is not None:
+                from unskew.api import load
+
+                model = load(watched.run)
+            return monitor(store, model, self.settings)
