@@ -385,3 +385,15 @@ def test_shapes_depend_on_what_is_known_alone() -> None:
     rows, _ = uniform_pairs("biased", 50)
     assert torch.equal(fresh.item_view(rows), exposure_of("biased").item_view(rows))
     assert not list(fresh.parameters())
+
+
+def test_a_visit_with_some_random_items_is_not_a_random_visit() -> None:
+    """A service that explores lists random items among the best ones; only visits that are random as a whole
+    tell what would be clicked if everything were exposed alike."""
+    rows = {"user": ["a"] * 4 + ["b"] * 2, "item": ["p", "q", "r", "s", "p", "q"], "time": [1, 1, 2, 2, 3, 3]}
+    rows |= {"label": [1, 0, 1, 0, 1, 1], "exposed": [1, 0, 1, 1, 0, 0], "visit": [0, 0, 1, 1, 2, 2]}
+    everything = unskew.split(unskew.read(pa.table(rows)), shares=(100, 0, 0))
+    for clicked in (False, True):
+        found = training_visits(everything, clicked)
+        assert found.time.tolist() == [1, 2, 3]
+        assert found.random.tolist() == [False, True, False]

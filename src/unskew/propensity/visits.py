@@ -71,13 +71,24 @@ def training_visits(split: Split, clicked: bool) -> Visits:
     np.minimum.at(time, of_row, log.time[rows])
     random = np.zeros(len(visits), bool)
     if log.exposed is not None:
-        random[of_row[log.exposed[rows] == 1]] = True
+        random[of_row[_drawn(log)[rows]]] = True
     order = np.argsort(time, kind="stable")
     user, time, place = visits[order] // width, time[order], np.argsort(order)
     first = (log.audiences if clicked else impressions_of(log)).first_times
     items = np.argsort(first, kind="stable")
     existing = np.searchsorted(first[items], time, "left")
     return Visits(log, rows, place[of_row], user, time, random[order], existing, items)
+
+
+def _drawn(log: Log) -> Mask:
+    """Which rows are of visits that were drawn at random as a whole. A service that explores mixes random
+    items into its lists: such a visit as a whole was not."""
+    assert log.exposed is not None
+    random = np.asarray(log.exposed) == 1
+    together = log.time if log.visit is None else log.visit
+    _, visit = np.unique(np.stack([log.user.astype(np.int64), together]), axis=1, return_inverse=True)
+    mixed = np.bincount(visit, ~random) > 0
+    return np.asarray(random & ~mixed[visit])
 
 
 class Pairs(NamedTuple):
