@@ -10,8 +10,8 @@ at the end.
 """
 
 import json
-import resource
 import tempfile
+import time
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -161,9 +161,9 @@ def markdown(head: list[str], rows: list[list[str]]) -> str:
 def measured(split: unskew.Split, data: str, name: str, seed: int) -> dict[str, Any]:
     kind, settings = MODELS[name]
     settings = settings | SMALLER.get((data, name), {})
-    started = _cpu()
+    started = time.process_time()
     model = unskew.create_model(kind, settings | {"seed": seed}).fit(split)
-    trained = _cpu() - started
+    trained = time.process_time() - started
     tests = {}
     for test in available_tests(split):
         if test == "authors":  # the paper's own resampling: a yardstick of its own
@@ -357,11 +357,6 @@ def _settings(lines: list[dict[str, Any]]) -> str:
 
 
 # What is stored
-
-
-def _cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 def _rounded(value: Any) -> Any:

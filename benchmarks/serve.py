@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 import tyro
-from benchmarks.service import START, Client, Server, random_log, serving
+from service import START, Client, Server, random_log, serving
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "results" / "serve.jsonl", ROOT / "docs" / "serving.md"

@@ -60,7 +60,11 @@ MUTANTS = [
         "models/debiased.py",
         "models/test_debiased.py",
         ("the backbone counts nothing", "self.backbone.measure(split)", "pass"),
-        ("the estimator counts nothing", "self.treatment.measure(split)", "pass"),
+        (
+            "the estimator counts nothing",
+            "self.backbone.measure(split)\n        self.treatment.measure(split)\n",
+            "self.backbone.measure(split)\n",
+        ),
     ),
     *of(
         "propensity/estimators.py",

@@ -44,7 +44,25 @@ MUTANTS = [
         ("halves of ranks are lost", "EXACT = 2", "EXACT = 1"),
         ("a rank beyond the last is a hit", "LOWEST = max(CUTOFFS) + 1", "LOWEST = max(CUTOFFS)"),
         ("half a line stays", 'if not text.endswith(b"\\n"):', 'if text.endswith(b"\\n"):'),
-        ("cells of another format are taken", ' if line["format"] == FORMAT}', "}"),
+        (
+            "cells of another format are taken",
+            'if isinstance(line, dict) and line.get("format", FORMAT) != FORMAT:',
+            "if False:",
+        ),
+    ),
+    *of(
+        "suites/store.py",
+        "test_report.py",
+        ("what a line lacks is not looked for", "if gone := lacking(line, READ[name]):", "if gone := '':"),
+        ("the line before is named", "in enumerate(lines, 1):", "in enumerate(lines):"),
+        ("ranks need no means", "(RANKED, []) if", "((), []) if"),
+        ("values may be missing", "(values, _kept(means))", "(values, [])"),
+        ("what may be left out is asked for", "is None and key != name:", "is None and False:"),
+    ),
+    *of(
+        "suites/figures.py",
+        "test_report.py",
+        ("a dial is drawn that not all runs have", "if all(at in dials[key]", "if any(at in dials[key]"),
     ),
     *of(
         "suites/measure.py",

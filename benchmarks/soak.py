@@ -1,0 +1,184 @@
+"""Ten minutes of everything at once, with twenty kill -9: is anything lost, doubled or wrong?
+
+    python benchmarks/soak.py [--minutes 10 --kills 20]     appends a line to results/soak.jsonl
+
+Threads post events and ask for recommendations on loopback, another one reloads the model, and every half
+minute the process is killed and started again on the same store. A request whose connection was killed is sent
+again, as a client would. In the end:
+
+- no answer was 5xx, but for 503 while a process is not ready;
+- every acknowledged event is in the store exactly once, and none was counted twice;
+- the answers equal those of a service on a new store that got the same events in the same order.
+"""
+
+import http.client
+import json
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+from service import START, Client, Server, random_log, serving
+
+from unskew.serve.store import open_store
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results" / "soak.jsonl"
+ITEMS, POSTING, ASKING, PACE = 2_000, 3, 2, 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """Stress a service, and say whether anything went wrong."""
+
+    minutes: float = 10.0
+    """How long it lasts."""
+    kills: int = 20
+    """How often the process is killed."""
+
+
+class Crew:
+    """What the threads share: where the service is now, and what was seen."""
+
+    def __init__(self) -> None:
+        self.port, self.ended = 0, False
+        self.statuses: Counter[str] = Counter()
+        self.acknowledged: set[str] = set()
+        self.sent = 0
+        self.lock = threading.Lock()
+
+    def ask(self, client: Client | None, method: str, path: str, body: Any) -> tuple[Client | None, Any]:
+        """An answer, or None if the connection was lost or the service is not ready."""
+        try:
+            if client is None or client.port != self.port:
+                client = Client(self.port)
+            status, document = client.ask(method, path, body)
+        except (OSError, http.client.HTTPException, ValueError):
+            with self.lock:
+                self.statuses["connection lost"] += 1
+            time.sleep(0.3)
+            return None, None
+        with self.lock:
+            self.statuses[str(status)] += 1
+        if status == 503:
+            time.sleep(0.3)
+        return client, document if status == 200 else None
+
+    def post(self, place: int) -> None:
+        """Events, each sent until it is acknowledged."""
+        client, random, number = None, np.random.default_rng(place), 0
+        while not self.ended:
+            size = int(random.integers(1, 6))
+            events = [
+                {
+                    "event_id": f"{place}-{number + each}",
+                    "user_id": f"u{random.integers(0, 300)}",
+                    "item_id": f"i{random.integers(0, ITEMS + 50)}",
+                    "type": "click" if random.random() < 0.7 else "view",
+                    "timestamp": START + 10**8 + int(random.integers(0, 10**6)),
+                }
+                for each in range(size)
+            ]
+            number += size
+            document = None
+            while document is None and not self.ended:
+                client, document = self.ask(client, "POST", "/v1/events", {"events": events})
+                with self.lock:
+                    self.sent += size
+            if document is not None:
+                assert document["accepted"] + document["duplicates"] == size, document
+                with self.lock:
+                    self.acknowledged.update(event["event_id"] for event in events)
+            time.sleep(PACE)
+
+    def recommend(self, place: int) -> None:
+        """Lists for users and after histories."""
+        client, random = None, np.random.default_rng(1000 + place)
+        while not self.ended:
+            body: dict[str, Any] = {"user_id": f"u{random.integers(0, 300)}", "k": 10}
+            if random.random() < 0.5:
+                body = {"history": [f"i{number}" for number in random.integers(0, ITEMS, 5)]}
+            client, _ = self.ask(client, "POST", "/v1/recommendations", body)
+            time.sleep(PACE)
+
+    def reload(self) -> None:
+        """The model is loaded anew."""
+        client = None
+        while not self.ended:
+            time.sleep(3)
+            client, _ = self.ask(client, "POST", "/v1/model/reload", None)
+
+
+def answers(port: int) -> list[Any]:
+    """The lists of some users, and after some histories."""
+    client, found = Client(port), []
+    for number in range(40):
+        body = {"user_id": f"u{number}", "k": 20, "log": False}
+        if number % 2:
+            body = {"history": [f"i{number}", f"i{3 * number}"], "k": 20}
+        status, document = client.ask("POST", "/v1/recommendations", body)
+        assert status == 200, document
+        found.append([(item["item_id"], round(item["score"], 4)) for item in document["items"]])
+    return found
+
+
+def main(arguments: Arguments) -> int:
+    """Run it, print what happened, and return 0 if nothing went wrong."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, crew = Path(name), Crew()
+        random_log(folder / "log", ITEMS, 20_000, 300)
+        server = Server(folder / "log", folder / "store.db")
+        crew.port = server.port
+        threads = [threading.Thread(target=crew.post, args=(place,)) for place in range(POSTING)]
+        threads += [threading.Thread(target=crew.recommend, args=(place,)) for place in range(ASKING)]
+        threads += [threading.Thread(target=crew.reload)]
+        begin = time.monotonic()
+        for thread in threads:
+            thread.start()
+        for kill in range(arguments.kills):
+            wait = begin + 60 * arguments.minutes * (kill + 1) / (arguments.kills + 1) - time.monotonic()
+            time.sleep(max(wait, 0))
+            server.kill()
+            server = Server(folder / "log", folder / "store.db")
+            crew.port = server.port
+        time.sleep(max(begin + 60 * arguments.minutes - time.monotonic(), 0))
+        crew.ended = True
+        for thread in threads:
+            thread.join()
+        after = answers(server.port)
+        server.stop()
+        with open_store(folder / "store.db", "read") as store:
+            ids = [one for frame in store.events() for one in frame["event_id"].to_pylist()]
+            with open_store(folder / "new.db", positive=store.types.positive) as new:
+                for user in sorted({one for frame in store.events() for one in frame["user_id"].to_pylist()}):
+                    new.append(store.of_user(user))
+        with serving(folder / "log", folder / "new.db") as other:
+            fresh = answers(other.port)
+    found = {
+        "minutes": arguments.minutes,
+        "kills": arguments.kills,
+        "statuses": dict(crew.statuses),
+        "server_errors": sum(
+            n for status, n in crew.statuses.items() if status[0] == "5" and status != "503"
+        ),
+        "acknowledged": len(crew.acknowledged),
+        "sent_with_repeats": crew.sent,
+        "lost": len(crew.acknowledged - set(ids)),
+        "doubled": len(ids) - len(set(ids)),
+        "same_answers": after == fresh,
+    }
+    print(json.dumps(found, indent=1))
+    with RESULTS.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(found) + "\n")
+    wrong = found["server_errors"] or found["lost"] or found["doubled"] or not found["same_answers"]
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main(tyro.cli(Arguments)))
