@@ -170,9 +170,7 @@ def main(arguments: Arguments) -> None:
             lines = [measure(items, events, Path(folder)) for items, events in SIZES.items()]
         RESULTS.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     stored = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
-    text = PAGE.read_text(encoding="utf-8")
-    begin, end = text.index(MARKS[0]) + len(MARKS[0]), text.index(MARKS[1])
-    PAGE.write_text(f"{text[:begin]}\n\n{table(stored)}\n{text[end:]}", encoding="utf-8")
+    replace_between(PAGE, *MARKS, table(stored))
 
 
 if __name__ == "__main__":
