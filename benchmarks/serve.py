@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 import tyro
+from pages import replace_between
 from service import START, Client, Server, random_log, serving
 
 ROOT = Path(__file__).parents[1]
