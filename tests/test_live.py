@@ -199,23 +199,30 @@ def test_a_live_log_ranks_as_one_made_from_nothing(kind: type[Recommender], spli
         (["u2", "u1"], ["i4", "other new item"], -400),
     ):
         live.append(users, items, [live.now + late] * len(users))
-        fresh = Ranker(network, live.frozen())
+        again = Live(split.log)
+        for each in range(len(live._added)):
+            who, what, when = live._added[each]
+            again.append(live.users.of(who).to_pylist(), live.items.of(what).to_pylist(), when.tolist())
         asked = ["u1", "u2", "new user", "nobody"]
         histories = [["i1", ("i2", live.now - 7)], ["new item"], []]
         for at in (None, live.now - 100, live.now + 50):
             now = Wanted(k=99, include_seen=True, at=at)
-            for found, expected in (
-                (ranker.for_users(asked, now), fresh.for_users(asked, now)),
-                (ranker.for_histories(histories, now), fresh.for_histories(histories, now)),
-            ):
-                assert found.table["source"].equals(expected.table["source"])
-                mine, theirs = (
-                    {(row["user_id"], row["item_id"]): row["score"] for row in one.table.to_pylist()}
-                    for one in (found, expected)
-                )
-                assert mine.keys() == theirs.keys()
-                keys = list(mine)
-                np.testing.assert_allclose([mine[k] for k in keys], [theirs[k] for k in keys], atol=2e-5)
+            for fresh, sources in ((Ranker(network, again), 2), (Ranker(network, live.frozen()), 1)):
+                for found, expected in (
+                    (ranker.for_users(asked, now), fresh.for_users(asked, now)),
+                    (ranker.for_histories(histories, now), fresh.for_histories(histories, now)),
+                ):
+                    assert found.table["source"].equals(expected.table["source"])
+                    # What pulse-zero says depends on the log that a ranker began with.
+                    mine, theirs = (
+                        {
+                            (row["user_id"], row["item_id"]): row["score"]
+                            for row in one.table.to_pylist()
+                            if sources == 2 or row["source"] == "model"
+                        }
+                        for one in (found, expected)
+                    )
+                    assert mine == pytest.approx(theirs, abs=2e-5)
         assert "new item" in ranker.for_users(asked, wanted).table["item_id"].to_pylist()
 
 

@@ -16,7 +16,9 @@ import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
+from unskew.ann import Proposals, Recall
 from unskew.catalog import Catalog, scores_at
 from unskew.data.batch import contexts_of
 from unskew.data.log import Log
@@ -34,11 +36,13 @@ BLOCK = 256  # contexts that are scored together
 @dataclass(frozen=True, eq=False)
 class Recommendations:
     """A frame `user_id, item_id, score, rank, source` (and title), and which ids of the request the log does
-    not know. `source` says whether the model itself or `pulse-zero` recommends."""
+    not know. `source` says whether the model itself or `pulse-zero` recommends. `recall` says how good
+    approximate lists are."""
 
     table: pa.Table
     users_unknown: tuple[Any, ...] = ()
     items_unknown: tuple[Any, ...] = ()
+    recall: Recall | None = None
 
     @property
     def unknown_users(self) -> int:
@@ -61,13 +65,14 @@ class Recommendations:
 
 @dataclass
 class Saved:
-    """What was written: how many lists, how many of them by `pulse-zero`, and how many users and items of the
-    requests the log does not know."""
+    """What was written: how many lists, how many of them by `pulse-zero`, how many users and items of the
+    requests the log does not know, and how good the lists are if they are approximate."""
 
     lists: int = 0
     by_pulse_zero: int = 0
     unknown_users: int = 0
     skipped_items: int = 0
+    recall: Recall | None = None
 
     def count(self, found: Recommendations) -> pa.Table:
         """Count some lists, and pass their frame on."""
@@ -76,6 +81,7 @@ class Saved:
         self.by_pulse_zero += pc.sum(pc.equal(first["source"], PulseZero.name)).as_py() or 0
         self.unknown_users += found.unknown_users
         self.skipped_items += found.skipped_items
+        self.recall = found.recall
         return found.table
 
 
@@ -93,6 +99,8 @@ class Wanted:
         By default it is just after the newest event.
     diverse: from 0 (the best items, whatever they are) to 1 (items that are as unlike each other as can be):
         maximal marginal relevance (see `unskew.diversity`).
+    approximate: whether an index proposes the items that are scored (see `unskew.ann`). Among `candidates`,
+        all are scored anyway.
     """
 
     k: int = 10
@@ -102,6 +110,7 @@ class Wanted:
     dial: float | None = None
     at: int | None = None
     diverse: float = 0.0
+    approximate: bool = False
 
 
 class Ranker:
@@ -115,6 +124,13 @@ class Ranker:
         self.model, self.log = model, log
         self._catalogs: dict[str, tuple[Log, int | None, Catalog]] = {}  # with the log and the past moment
         self._zero: Recommender | None = None
+        self._proposals: Proposals | None = None
+
+    def recall(self, wanted: Wanted) -> Recall | None:
+        """How good the approximate lists of such requests are, if an index was asked for them."""
+        if self._proposals is None or not wanted.approximate or wanted.candidates is not None:
+            return None
+        return self._proposals.recall(wanted.k, wanted.include_seen)
 
     def follow(self, log: Log) -> None:
         """Rank the items of a newer log from now on."""
@@ -147,9 +163,8 @@ class Ranker:
         known = np.where(codes == PAD, len(log.users), codes)
         best = self._best(known, log.histories, codes, self._moment(wanted), wanted)
         unknown = tuple(user for user, code in zip(users, codes, strict=True) if code == PAD)
-        return Recommendations(
-            self._frame(_in_type_of(log.users.ids, users), *best), unknown, self._unknown_items(wanted)
-        )
+        table = self._frame(_in_type_of(log.users.ids, users), *best)
+        return Recommendations(table, unknown, self._unknown_items(wanted), self.recall(wanted))
 
     def for_everybody(self, wanted: Wanted) -> Iterator[Recommendations]:
         """The best items for every user of the log, a block of users at a time."""
@@ -178,7 +193,7 @@ class Ranker:
         best = self._best(np.full(len(pairs), len(log.users)), past, np.arange(len(pairs)), at, wanted)
         numbers = pa.array(range(len(pairs)), pa.int64())
         unknown = skipped + self._unknown_items(wanted)
-        return Recommendations(self._frame(numbers, *best), items_unknown=unknown)
+        return Recommendations(self._frame(numbers, *best), (), unknown, self.recall(wanted))
 
     @torch.no_grad()
     def _best(
@@ -190,41 +205,109 @@ class Ranker:
             raise BadInput(f"k {wanted.k}: expected at least 1")
         if not 0 <= wanted.diverse <= 1:
             raise BadInput(f"diverse {wanted.diverse}: expected from 0 to 1")
-        log, catalog = self._catalog(self.model, at)
-        hidden = self._hidden(at, wanted)
-        width = min(wanted.k, len(log.items))
+        hidden, width = self._hidden(at, wanted), min(wanted.k, len(self.log.items))
+        proposals = self._proposing(at, wanted)
         lists: list[Ints] = [np.zeros((0, width), np.int64)]
         values: list[NDArray[np.float32]] = [np.zeros((0, width), np.float32)]
         sources: list[NDArray[np.bool_]] = [np.zeros(0, bool)]
         for first in range(0, len(user), BLOCK):
-            here = slice(first, first + BLOCK)
-            times = np.full(len(user[here]), at)
-            context = contexts_of(log, user[here], times, past, owner[here], self.model.history)
-            knows = self.model.knows(context)
-            scores = torch.empty(len(times), len(log.items))
-            if bool(knows.any()):
-                scores = scores_at(self.model, catalog, context, (wanted.dial,))[0]
-            if not bool(knows.all()):
-                others = self._others(user[here], times, past, owner[here], wanted.dial)
-                scores = torch.where(knows[:, None], scores, others)
+            asked = user[first : first + BLOCK], past, owner[first : first + BLOCK], at, hidden, wanted
+            best, codes, knows = (
+                self._exact(*asked) if proposals is None else self._approximate(proposals, *asked)
+            )
+            lists.append(codes.numpy())
+            values.append(best.numpy())
             sources.append(knows.numpy())
-            scores = scores.masked_fill(hidden, -torch.inf)
-            if not wanted.include_seen:
-                row, place = past.flat(*past.before(owner[here], at))
-                seen = torch.from_numpy(past.ids[place].astype(np.int64))
-                scores[torch.from_numpy(row), seen] = -torch.inf
-            if wanted.diverse:
-                best = diverse(scores, width, wanted.diverse, partial(likeness, catalog, self.log, at))
-            else:
-                best = scores.topk(width)
-            lists.append(best[1].numpy())
-            values.append(best[0].numpy())
         return np.concatenate(lists), np.concatenate(values), np.concatenate(sources)
+
+    def _exact(
+        self, user: Ints, past: Sequences, owner: Ints, at: int, hidden: Tensor, wanted: Wanted
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The best scores of some contexts, the codes of these items, and whether the model knows the
+        context, of all items."""
+        log, catalog = self._catalog(self.model, at)
+        times = np.full(len(user), at)
+        context = contexts_of(log, user, times, past, owner, self.model.history)
+        knows = self.model.knows(context)
+        scores = torch.empty(len(times), len(log.items))
+        if bool(knows.any()):
+            scores = scores_at(self.model, catalog, context, (wanted.dial,))[0]
+        if not bool(knows.all()):
+            others = self._others(user, times, past, owner, wanted.dial)
+            scores = torch.where(knows[:, None], scores, others)
+        scores = scores.masked_fill(hidden, -torch.inf)
+        if not wanted.include_seen:
+            row, place = past.flat(*past.before(owner, at))
+            seen = torch.from_numpy(past.ids[place].astype(np.int64))
+            scores[torch.from_numpy(row), seen] = -torch.inf
+        width = min(wanted.k, len(log.items))
+        if wanted.diverse:
+            best = diverse(scores, width, wanted.diverse, partial(likeness, catalog, self.log, at))
+        else:
+            best = scores.topk(width)
+        return best[0], best[1], knows
+
+    def _proposing(self, at: int, wanted: Wanted) -> Proposals | None:
+        """The index, if it is asked for; it is built when it is first asked for, and when many items have
+        come since."""
+        if not wanted.approximate:
+            return None
+        if wanted.dial is not None:
+            raise BadInput(
+                f"dial {wanted.dial}: approximate lists have the dial of the model, so ask for exact ones"
+            )
+        log, catalog = self._catalog(self.model, at)
+        if self._proposals is None or not self._proposals.fits(log):
+            self._proposals = Proposals(self.model, catalog, log)
+        return self._proposals
+
+    def _approximate(
+        self,
+        proposals: Proposals,
+        user: Ints,
+        past: Sequences,
+        owner: Ints,
+        at: int,
+        hidden: Tensor,
+        wanted: Wanted,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The same of those items that the index proposes. Lists that it cannot fill are exact, and so are
+        those of people whom the model does not know."""
+        log, catalog = self._catalog(self.model, at)
+        width, rows = min(wanted.k, len(log.items)), len(user)
+        context = contexts_of(log, user, np.full(rows, at), past, owner, self.model.history)
+        row, place = past.flat(*past.before(owner, at))
+        most = int(np.bincount(row, minlength=1).max()) if not wanted.include_seen else 0
+        codes, scores = proposals.of(context, wanted.k, ~hidden.numpy(), most, wanted.include_seen)
+        if not wanted.include_seen:
+            pairs = np.arange(rows)[:, None] * len(log.items) + codes.numpy()
+            seen = np.isin(pairs, row * len(log.items) + past.ids[place])
+            scores = scores.masked_fill(torch.from_numpy(seen), -torch.inf)
+        missing = max(width - codes.shape[1], 0)
+        codes, scores = pad(codes, (0, missing)), pad(scores, (0, missing), value=-torch.inf)
+        if wanted.diverse:
+            alike = [partial(self._likeness, catalog, at, of_row) for of_row in codes]
+            found = [
+                diverse(some, width, wanted.diverse, like)
+                for some, like in zip(scores.split(1), alike, strict=True)
+            ]
+            best, places = (torch.cat(part) for part in zip(*found, strict=True))
+        else:
+            best, places = scores.topk(width)
+        codes, knows = codes.gather(1, places), self.model.knows(context)
+        rest = np.flatnonzero(~(knows & best.isfinite().all(1)).numpy())
+        if len(rest):
+            best[rest], codes[rest], _ = self._exact(user[rest], past, owner[rest], at, hidden, wanted)
+        return best, codes, knows
+
+    def _likeness(self, catalog: Catalog, at: int, codes: Tensor, places: Ints) -> Tensor:
+        return likeness(catalog, self.log, at, codes.numpy()[places])
 
     def _others(self, user: Ints, times: Ints, past: Sequences, owner: Ints, dial: float | None) -> Tensor:
         """The scores of contexts of which the model has nothing to say."""
         if self._zero is None:
-            whole = split(self.log.frozen(), shares=(100, 0, 0))
+            # Of the log that it began with, so that the answers do not depend on when this is first needed.
+            whole = split(self.log.origin, shares=(100, 0, 0))
             self._zero = build(PulseZero, whole, PulseZero.Config()).eval()
         log, catalog = self._catalog(self._zero, int(times[0]))
         context = contexts_of(log, user, times, past, owner, self._zero.history)

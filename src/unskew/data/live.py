@@ -72,6 +72,10 @@ class Live(Log):
         return int((self.timeline.ends - self.timeline.starts)[0])
 
     @property
+    def origin(self) -> Log:
+        return self._base
+
+    @property
     def added(self) -> int:
         """How many events were added."""
         return sum(len(user) for user, _, _ in self._added)

@@ -195,6 +195,11 @@ class Log:
         """Where in the histories some events of the audiences are, given by their positions and items."""
         return self._rows_of_audiences[event]
 
+    @property
+    def origin(self) -> "Log":
+        """The log that this one began with: itself, unless events were added."""
+        return self
+
     def frozen(self) -> "Log":
         """This log, as one that never changes."""
         return self

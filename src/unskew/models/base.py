@@ -168,6 +168,8 @@ class Recommender(nn.Module, ABC):
     searched: ClassVar[dict[str, Search]] = {}
     # Named sets of settings. `paper` holds the values of the model's paper that differ from the defaults.
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
+    # Whether it reads nothing of a log but its views, so that it can rank a live log as it is.
+    follows: ClassVar[bool] = False
     # What it knows somebody by: at least one past item that training saw, or being a user whom training saw.
     # Of people without either it has nothing to say. A model that knows nobody by an id has an empty tuple.
     knows_by: ClassVar[tuple[Literal["items", "user"], ...]] = ()
@@ -227,10 +229,12 @@ class Recommender(nn.Module, ABC):
         return found
 
     def measure(self, split: Split) -> None:
-        """Count on the training part what the model needs and no gradient learns, into its buffers.
+        """Count on the training part, before training, what the model needs and no gradient learns, into its
+        buffers: a saved run holds them among its weights."""
 
-        This is called once, before training. A saved run holds the results among its weights.
-        """
+    def measure_again(self, split: Split) -> None:
+        """The same for a network that goes on learning. What its weights rely on stays as it is."""
+        self.measure(split)
 
     def options(self, split: Split) -> list[dict[str, Tensor]]:
         """Choices that no gradient can make, each as entries of the model's state.
@@ -317,6 +321,8 @@ class DotProduct(Recommender):
     The scores of the whole catalogue then cost only one matrix product.
     """
 
+    follows = True
+
     @abstractmethod
     def context(self, batch: Batch) -> Tensor:
         """A vector for each context, (B, D)."""
@@ -329,7 +335,7 @@ class DotProduct(Recommender):
         return torch.einsum("bd,bcd->bc", self.context(batch), self.vectors(batch.candidates_BC))
 
     def catalog(self, log: Log, first: int, last: int) -> Catalog:
-        return DotCatalog(self, len(log.items))
+        return DotCatalog(self, log.items)
 
 
 class NextItem(DotProduct):

@@ -4,7 +4,6 @@ Times are whole microseconds since 1970 in UTC. Ids are text of any kind, but no
 character, which databases refuse, and of at most 500 characters, which their indexes can hold.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
@@ -17,6 +16,7 @@ from unskew.errors import BadInput
 LONGEST = 500  # characters of an id; in UTF-8 they fit into an index of PostgreSQL, which ends at 2,704 bytes
 MOST_SHOWN = 1000  # items in one impression or recommendation
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FAR = 10**19  # beyond any time in any unit; not a number is not within it either
 MICROSECOND = timedelta(microseconds=1)
 LATEST = (datetime(9999, 12, 31, tzinfo=UTC) - EPOCH) // MICROSECOND
 MOST_POSITION = 2**31 - 1
@@ -156,7 +156,7 @@ def parse_time(value: Any) -> int:
     if isinstance(value, datetime):
         moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
         found = (moment - EPOCH) // MICROSECOND
-    elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    elif isinstance(value, bool) or not isinstance(value, int | float) or not -FAR < value < FAR:
         raise BadInput(expected)
     elif value >= UNITS["seconds"][1]:
         likely = next((unit for unit, (low, high) in UNITS.items() if low <= value < high), "no time at all")
