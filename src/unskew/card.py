@@ -38,6 +38,7 @@ def card_of(split: Split, trainer: Trainer, asked: dict[str, Any]) -> dict[str, 
         "chosen_by": f"{ranked}, by each version of the part",
         "chosen": {name: chosen_settings(trainer.model, state) for name, state in weights.items()},
         "best": {name: {"round": at.best_round[name], METRIC: value} for name, value in at.best.items()},
+        "dial_curve": _dial_curve(trainer),
         "seed": trainer.settings.seed,
         "threads": torch.get_num_threads(),
         "versions": {
@@ -46,6 +47,13 @@ def card_of(split: Split, trainer: Trainer, asked: dict[str, Any]) -> dict[str, 
             "numpy": np.__version__,
         },
     }
+
+
+def _dial_curve(trainer: Trainer) -> list[dict[str, float]] | None:
+    """What each dial gives on the validation part, by each of its versions, with the weights that recommend;
+    None where the model's dial is not chosen."""
+    best = trainer.progress.best_round.get(trainer.choose_by)
+    return next((one["dials"] for one in trainer.records if one["round"] == best and "dials" in one), None)
 
 
 def chosen_settings(model: Recommender, state: State) -> dict[str, float]:

@@ -99,6 +99,7 @@ class Trainer:
                 f"{model.name} chooses a setting on the validation part, and this split has none: give it a "
                 "validation share, name the setting, or take it from a run (--refit RUN)"
             )
+        self.curve: list[dict[str, float]] = []  # what each dial gave when it was last validated
         self.records: list[dict[str, Any]] = []
         self.interrupts = Interrupts()
 
@@ -242,6 +243,8 @@ class Trainer:
         }
         if stage.validated and len(self.valid.rows):
             record["valid"] = self._validate()
+            if self.curve:
+                record["dials"] = self.curve
             self._keep_best(record["valid"], number)
         elif stage.validated:
             at.best_round = {self.choose_by: number}  # nothing to stop early by
@@ -292,14 +295,18 @@ class Trainer:
 
     def _validate(self) -> dict[str, dict[str, float]]:
         """Metrics by each version of the validation part: one ranking serves all of them. For a model with
-        several dials, they are those at the best one, and `dial` says which that is."""
+        several dials, they are those at the best one, and `dial` says which that is; what each of them gives
+        is in `curve`."""
         model = self.model.eval()
         dials: Sequence[float | None] = model.dials or (None,)
         ranked = rank_each(model, self.split, self.valid.rows, dials, self.settings.seed)
         found: dict[str, dict[str, float]] = {}
+        self.curve = [{"dial": dial} for dial in model.dials]
         for (dial, each), (name, tested) in product(zip(dials, ranked, strict=True), self.criteria.items()):
             exact = evaluation(self.split, each, "full", tested, segmented=False).metrics()
             metrics = {metric: round(value, 6) for metric, value in exact.items()}
+            if dial is not None:
+                self.curve[dials.index(dial)][name] = metrics[METRIC]
             if metrics[METRIC] > found.get(name, {}).get(METRIC, -math.inf):  # which nan is not
                 found[name] = metrics | ({} if dial is None else {"dial": dial})
         return found

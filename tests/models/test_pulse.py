@@ -1,8 +1,10 @@
 """Pulse: the contract, its two heads and its dial, and a trip to the disk. How it learns is tested in
 `test_pulse_learning.py`."""
 
+import copy
 import dataclasses
 import gc
+import json
 import weakref
 from functools import cache
 from pathlib import Path
@@ -243,3 +245,29 @@ def test_a_refit_keeps_the_dial_and_is_the_same_from_a_disk(
     assert float(again.network.day_ticks) > 1.2 * float(model.network.day_ticks)
     there = unskew.load(tmp_path / "again")
     assert there.recommend(users=["u1", "u2"]).table.equals(again.recommend(users=["u1", "u2"]).table)
+
+
+def test_a_run_knows_what_each_dial_gives(tmp_path: Path) -> None:
+    """The curve of the weights that recommend, on the validation part, is what ranking at each dial gives."""
+    cut = unskew.split(unskew.read(random_table(rows=900, users=40, items=30, negatives=0.0)))
+    model = unskew.create_model("pulse", {"rounds": 2, "sample": 200}).fit(
+        cut, tmp_path / "run", show_progress=False
+    )
+    curve = json.loads((tmp_path / "run" / "card.json").read_text())["dial_curve"]
+    assert [point["dial"] for point in curve] == list(pulse.DIALS)
+    best = max(model.records, key=lambda record: record["valid"]["ordinary"]["ndcg@10"])
+    assert curve == best["dials"]
+    assert max(point["ordinary"] for point in curve) == best["valid"]["ordinary"]["ndcg@10"]
+    assert max(point["balanced"] for point in curve) == best["valid"]["balanced"]["ndcg@10"]
+    assert len({point["balanced"] for point in curve}) > 1
+
+
+@torch.no_grad()
+def test_a_network_that_ranks_a_live_log_can_be_copied() -> None:
+    """As the monitor does beside the service."""
+    cut, model = made("keep")
+    live = unskew.Live(cut.log)
+    context = contexts(live, np.array([0, 1]), np.array([live.now] * 2), model.history)
+    found = model.catalog(live, live.now, live.now + 1).scores(context)
+    twin = copy.deepcopy(model)
+    close(twin.catalog(cut.log, live.now, live.now + 1).scores(context._replace(log=cut.log)), found, 0.01)

@@ -169,6 +169,10 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and people ali
             kept = self._signals = Signals(log, *how, tagged=self.tag_skip is not None)
         return kept
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy reads logs by itself; what was read of a live one belongs to this network."""
+        return self.__dict__ | {"_signals": None}
+
     # The network
 
     def item_side(self, a: Tensor) -> "ItemSide":
