@@ -5,7 +5,7 @@ attention heads, N items of a list, W rows that several sequences share.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -72,11 +72,12 @@ class Embeddings(nn.Module):
     """
 
     row_of: Tensor | None
+    begins: Literal["unknown", "mean", "zero"] = "unknown"  # with which vector a new id does (`unskew.grow`)
 
     def __init__(self, known: int | Ids, width: int, deviation: float | None = None) -> None:
         super().__init__()
         ids = known if isinstance(known, Ids) else Ids(known)
-        self.known = ids.size
+        self.ids, self.known = ids, ids.size
         rows = self.known if ids.rare is None else int((~ids.rare).sum())
         self.weight = nn.Parameter(torch.empty(rows, width))
         nn.init.normal_(self.weight, std=width**-0.5 if deviation is None else deviation)
@@ -89,6 +90,12 @@ class Embeddings(nn.Module):
     def unknown_vector(self) -> Tensor:
         """The vector that all unknown ids share, (D,)."""
         return self.weight.mean(0) if self.unknown is None else self.unknown
+
+    def first_vector(self) -> Tensor:
+        """The vector that a new id begins with, (D,). Where rare ids share a vector, it is that one."""
+        if self.row_of is not None or self.begins == "unknown":
+            return self.unknown_vector()
+        return self.weight.mean(0) * (self.begins == "mean")
 
     def is_unknown(self, ids: Tensor) -> Tensor:
         """Which ids have no vector of their own."""

@@ -114,7 +114,7 @@ class RunFolder(Store):
         """Bring a trainer to where the last checkpoint was; a new run has none."""
         path = self.folder / CHECKPOINT
         if path.is_file():
-            trainer.load(*_read_checkpoint(path))
+            trainer.load(*read_checkpoint(path))
         self._records(trainer)
 
     def maybe_checkpoint(self, trainer: Trainer) -> None:
@@ -284,7 +284,7 @@ def read_card(folder: Path) -> dict[str, Any]:
         if (folder / "card.json").is_file():
             found = json.loads((folder / "card.json").read_text(encoding="utf-8"))
         else:
-            found = json.loads(_read_checkpoint(folder / CHECKPOINT)[1]["card"])
+            found = json.loads(read_checkpoint(folder / CHECKPOINT)[1]["card"])
         if {"data", "split", "weights", "choose_by"} <= found.keys():
             return dict(found)
         raise ValueError("card.json is not the card of a run")
@@ -343,7 +343,7 @@ def load(folder: str | os.PathLike[str]) -> Run:
         if (path / "card.json").is_file():
             weights = {name: load_file(path / f"weights-{name}.safetensors") for name in said["weights"]}
         else:
-            weights = best_of(_read_checkpoint(path / CHECKPOINT)[0], said)
+            weights = best_of(read_checkpoint(path / CHECKPOINT)[0], said)
         log, known = load_memory(path, config["known"])
     except (OSError, ValueError, KeyError, TypeError, SafetensorError, pa.ArrowInvalid) as error:
         raise BadInput(f"{path}: the run is damaged ({error})") from None
@@ -365,7 +365,8 @@ def best_of(tensors: State, said: dict[str, Any]) -> dict[str, State]:
     return {name: state for name, state in found.items() if state}
 
 
-def _read_checkpoint(path: Path) -> tuple[State, dict[str, str]]:
+def read_checkpoint(path: Path) -> tuple[State, dict[str, str]]:
+    """What `Trainer.state` gave when it was written: tensors, and texts by their names."""
     with safe_open(path, framework="pt") as file:
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
 

@@ -81,6 +81,7 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
         super().__init__(known, config)
         width = config.width
         self.items = Table(known.items, width)  # its unknown vector is the mask
+        self.items.begins = "mean"
         self.positions = nn.Parameter(torch.empty(config.history + 1, width))
         for drawn in (self.items.weight, self.items.unknown, self.positions):
             nn.init.normal_(drawn, std=DEVIATION)

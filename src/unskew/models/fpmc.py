@@ -54,6 +54,7 @@ class FPMC(DotProduct, name="fpmc", paper="Rendle et al., WWW 2010"):
         super().__init__(known, config)
         users, items, width = known.users.size, known.items.size, config.width
         self.users = Embeddings(known.users, width, _xavier(users, width))  # U
+        self.users.begins = "zero"
         # V and A side by side, because they are read together
         self.items = Embeddings(known.items, 2 * width, _xavier(items, width))
         self.basket = Embeddings(known.items, width, _xavier(items, width))  # Z

@@ -72,6 +72,19 @@ class ItemKNN(Recommender, name="itemknn", paper="Sarwar et al., WWW 2001; Deshp
         counts = split.item_counts[: split.known_items]
         self.popularity_I.copy_(torch.from_numpy(TIE * counts / max(counts.max(), 1)))
 
+    def take_over(self, before: "ItemKNN", items: Tensor) -> None:
+        """Begin with what the same model of other codes has counted (`unskew.grow`).
+
+        items: the code that each item had before, or PAD.
+        """
+        known = (items != PAD) & (items < len(before.popularity_I))
+        now = torch.zeros(len(before.popularity_I), dtype=torch.int64)
+        now[items[known]] = known.nonzero()[:, 0]
+        kept = min(before.nearest_IK.shape[1], self.nearest_IK.shape[1])
+        self.nearest_IK[known, :kept] = now[before.nearest_IK[items[known], :kept]]
+        self.similarity_IK[known, :kept] = before.similarity_IK[items[known], :kept]
+        self.popularity_I[known] = before.popularity_I[items[known]]
+
     def options(self, split: Split) -> list[dict[str, Tensor]]:
         if self.config.decay is not None:
             return []

@@ -1,0 +1,107 @@
+"""The verb update: train on from a run with the events that a store got since."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+from tyro.conf import OmitArgPrefixes, Positional
+
+from unskew.cli.shared import Verb, messages
+from unskew.errors import BadInput
+from unskew.updating import Updating
+
+if TYPE_CHECKING:
+    from unskew.update import Outcome
+
+CODES = {"published": 0, "would be published": 0, "nothing new": 3, "worse": 4}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update(Verb):
+    """Train on from a run with the events that a store got since, and write the new run unless it is worse.
+
+    The newest window of the new events is ranked by the old run and by the new one before anything learns
+    from it. The new one is refused if the whole 95 % interval of the difference is below zero. Prints one
+    line. Exit codes: 0 published, 3 nothing new, 4 refused because it is worse; 1 and 2 are errors.
+    """
+
+    folder: Positional[
+        Annotated[Path | None, tyro.conf.arg(metavar="RUN", help="A finished run, or a link to one.")]
+    ] = None
+    store: Annotated[str | None, tyro.conf.arg(metavar="STORE")] = None
+    """The file of a store, or the URL of one in PostgreSQL. It may be in use meanwhile."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="NEW")] = None
+    """The folder of the new run. It is whole or absent."""
+    current: Annotated[Path | None, tyro.conf.arg(metavar="LINK")] = None
+    """A symbolic link that points to the new run from the moment when that is whole."""
+    rollback: bool = False
+    """Let --current LINK point back to the run that its run was updated from; nothing else is done."""
+    settings: OmitArgPrefixes[Updating] = field(default_factory=Updating)
+    positive: Annotated[str | None, tyro.conf.arg(metavar="TYPE,TYPE")] = None
+    """The types of events that are positive, between commas; by default what the store says."""
+    data: Annotated[Path | None, tyro.conf.arg(metavar="DATA")] = None
+    """Where the prepared data of the run is, if it has moved."""
+    segments: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """The folder of the compacted rows, if the store is in PostgreSQL."""
+    force: bool = False
+    """Publish the new run even if it is worse."""
+    dry_run: bool = False
+    """Train, compare, print, and write nothing."""
+
+    def run(self) -> int:
+        """Returns the exit code."""
+        if self.rollback:
+            return self._roll_back()
+        if self.folder is None or self.store is None:
+            raise BadInput("expected RUN and --store STORE")
+        from unskew.update import update
+
+        given = self.positive.split(",") if self.positive is not None else []
+        found = update(
+            self.folder,
+            self.store,
+            self.out,
+            self.settings,
+            current=self.current,
+            positive=[word.strip() for word in given if word.strip()] or None,
+            data=self.data,
+            segments=self.segments,
+            force=self.force,
+            dry_run=self.dry_run,
+        )
+        for note in found.notes:
+            messages.print(note, soft_wrap=True)
+        self._say(found.document(), line(found))
+        return CODES[found.verdict]
+
+    def _roll_back(self) -> int:
+        from unskew.publish import roll_back
+
+        if self.current is None:
+            raise BadInput("expected --current LINK, which is to point back")
+        if self.folder is not None or self.store is not None or self.out is not None:
+            raise BadInput("--rollback only moves --current LINK: leave RUN, --store and --out away")
+        now, before = roll_back(self.current)
+        document = {"verdict": "rolled back", "current": str(self.current), "to": str(now)}
+        self._say(document | {"from": str(before)}, f"rolled back: {self.current} -> {now} (was {before})")
+        return 0
+
+    def _say(self, document: dict[str, Any], words: str) -> None:
+        if self.json:
+            self.show(document)
+        else:
+            print(words)
+
+
+def line(found: "Outcome") -> str:
+    """What an update came to, in one line."""
+    if found.tested is None:
+        return f"{found.verdict}: {found.why}; nothing was written"
+    said, tested = found.tested.document(), found.tested.found
+    where = f" {found.out}" if found.out is not None else ""
+    return (
+        f"{found.verdict}{where}: {found.new_positives:,} new positives; NDCG@10 ({said['test']}) on the "
+        f"newest {said['positives']:,}: {said['before']:.4f} before, {said['after']:.4f} now, difference "
+        f"{tested.difference:+.4f} [{tested.low:+.4f}, {tested.high:+.4f}]: {found.why}"
+    )
