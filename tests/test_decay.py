@@ -51,7 +51,7 @@ def test_one_time_after_the_other_gives_the_same(rows: list[tuple[int, int, int]
 def test_one_event_at_a_time_gives_the_same(rows: list[tuple[int, int, int]], cut: int, late: bool) -> None:
     """Counts follow a view that grows, also if an event comes late, and know entities that come later."""
     log = quick(rows)
-    owner, place = log.audiences.everything()
+    owner, _ = log.audiences.everything()
     events = list(zip(owner.tolist(), log.audiences.ids.tolist(), log.audiences.times.tolist(), strict=True))
     events.sort(key=lambda event: event[2], reverse=late)
     view = Growing(Sequences(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(1, np.int64)))
