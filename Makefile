@@ -3,10 +3,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint requirements.lock
 
-.PHONY: demo test test-cluster check format setup lock bench mutants clean
+.PHONY: demo serve test test-cluster check format setup lock bench mutants clean
 
 demo: .venv/ready ## in two minutes: a biased log, models, films for somebody, and a world of known truth
 	$(BIN)/unskew demo --out demo
+	@echo "See it live: make serve, then open http://127.0.0.1:8000"
+
+serve: .venv/ready demo/pulse ## the service and its page on the demo's films, at http://127.0.0.1:8000
+	$(BIN)/unskew serve demo/pulse --store demo/events.db --report demo/report.html
+
+demo/pulse:
+	$(MAKE) demo
 
 test: .venv/ready ## all tests but those of the cluster
 	$(BIN)/python -m pytest -n 2 -m "not cluster"
@@ -38,7 +45,7 @@ mutants: .venv/ready ## faults planted in a copy of the sources: would the tests
 	@$(PYTHON) -m venv .venv
 	@# torch first and by its exact version: anything else may pull gigabytes of other builds
 	@$(INSTALL) torch==2.13.0
-	@$(INSTALL) --editable ".[demo,report,tune,postgres,test,check]"
+	@$(INSTALL) --editable ".[demo,report,tune,postgres,serve,ann,onnx,test,check]"
 	@touch $@
 
 .venv/ready-spark: .venv/ready
@@ -50,7 +57,7 @@ mutants: .venv/ready ## faults planted in a copy of the sources: would the tests
 lock: ## write requirements.lock anew, from the newest versions that pyproject.toml admits
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install -qq torch==2.13.0
-	build/lock/bin/python -m pip install -qq --editable ".[demo,report,tune,postgres,test,check,spark]"
+	build/lock/bin/python -m pip install -qq --editable ".[demo,report,tune,postgres,serve,ann,onnx,test,check,spark]"
 	build/lock/bin/python -m pip freeze --all --exclude-editable | grep -v '^pip==' | sed 's/^torch==.*/torch==2.13.0/' > requirements.lock
 
 clean:

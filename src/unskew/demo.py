@@ -2,8 +2,7 @@
 prepared, audited, drawn, learned from, and recommended to somebody. At last a world whose truth is known.
 
 Every model is trained briefly, with one seed, on one thread. Nothing is chosen by the test parts, neither the
-person nor the settings, and the sentence about the known world follows its figures, whatever they are.
-"""
+person nor the settings, and the sentence about the known world follows its figures, whatever they are."""
 
 import json
 import math
@@ -27,6 +26,7 @@ from unskew.data.views import PAD, Ints
 from unskew.describe.log import Inspection, inspect
 from unskew.errors import UnskewError
 from unskew.evaluate import Evaluation
+from unskew.publish import point
 from unskew.report.inspect_page import inspect_page, picture
 from unskew.significance import Comparison, compare, interval
 from unskew.suites.bench import Bench
@@ -230,6 +230,8 @@ def benched(
         raise UnskewError(f"a model of the demo failed: {next(iter(failed.values()))}")
     results = Results.open(out / BENCH)
     keys = {place["arm"]: place["key"] for place in results.asked["places"] if place["suite"] == suite.name}
+    if suite.name == "demo":
+        point(out / "pulse", out / BENCH / "runs" / keys["Pulse"])  # for `make serve`
     return {arm: (results.cells[key], load(out / BENCH / "runs" / key)) for arm, key in keys.items()}
 
 
@@ -325,8 +327,7 @@ def item_of(log: Log, code: int) -> Item:
 def with_known_truth(out: Path) -> Known:
     """Train some models in a small world and compare what they rank first with what people truly like there.
     All weights are chosen by what validation visits showed and what of it was clicked: ordinary clicks are as
-    skewed as those that the models are trained on.
-    """
+    skewed as those that the models are trained on."""
     world = simulate(**asdict(WORLD))
     cut = split(world.log)
     suite = Suite(
@@ -347,8 +348,7 @@ def with_known_truth(out: Path) -> Known:
     differences = {
         name: compare(found[fair], found[plain], METRIC, DRAWS) for name, (plain, fair) in TWINS.items()
     }
-    visits = len(next(iter(found.values())).user)
-    return Known(visits, figures, differences, sentence(figures, differences))
+    return Known(len(next(iter(found.values())).user), figures, differences, sentence(figures, differences))
 
 
 def sentence(figures: dict[str, Figure], differences: dict[str, Comparison]) -> str:
