@@ -9,7 +9,7 @@ import pytest
 
 import unskew
 from tests.command import run
-from unskew.cli.shared import write_page
+from unskew.cli.shared import write_file
 from unskew.data.views import Sequences
 
 
@@ -120,6 +120,18 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkey
 
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(unskew.UnskewError, match="No space left on device"):
-        write_page(page, "the new one")
+        write_file(page, "the new one", "the page")
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
     assert page.read_text() == "the old one"
+
+
+def test_a_page_in_a_folder_that_is_none(tmp_path: Path) -> None:
+    """One that is missing is made; a file in its place is named."""
+    write_file(tmp_path / "new" / "deep" / "page.html", "a page", "the page")
+    assert (tmp_path / "new" / "deep" / "page.html").read_text() == "a page"
+    (tmp_path / "mine").write_text("years of work")
+    for file in (tmp_path / "mine" / "page.html", tmp_path / "mine" / "deep" / "page.html"):
+        with pytest.raises(unskew.UnskewError) as refused:
+            write_file(file, "a page", "the page")
+        assert str(refused.value) == f"{file}: cannot be written ({file.parent} is not a folder)"
+    assert (tmp_path / "mine").read_text() == "years of work"

@@ -8,7 +8,9 @@ import pytest
 
 import unskew
 from unskew.data.held_out import effective_size
+from unskew.propensity import health
 from unskew.propensity import health_figures as module
+from unskew.propensity.health import Weighed, exposure_taken, weighed, weighted_rows, weights_verdict
 from unskew.propensity.health_figures import (
     balance_of,
     calibration_of,
@@ -127,3 +129,31 @@ def test_a_training_part_of_one_moment_has_uniform_pairs_of_all_items():
     _, item, time = module.uniform_pairs(unskew.split(log, shares=(1, 0, 1)), 4000, 0)
     assert np.bincount(item, minlength=10) == pytest.approx(400, rel=0.2)
     assert set(time.tolist()) == {5}
+
+
+# The weights of a trained model
+
+
+def test_the_weights_of_a_trained_model_are_looked_at(
+    model: unskew.Model, model_split: unskew.Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = weighed(model, model_split)
+    weights = model.propensities(model_split.log, weighted_rows(model_split))["weight"]
+    assert seen.weight.tolist() == weights.to_pylist()
+    assert (seen.clip, seen.exposure) == (model.propensity.clip, "")
+    assert seen.warning == weights_verdict(weights, model.propensity.clip)
+    monkeypatch.setattr(health, "WEIGHED", 10)
+    assert len(weighed(model, model_split).weight) == 10
+    assert weighed(unskew.create_model("popularity").fit(model_split), model_split) is None
+
+
+def test_weights_at_the_clip_are_clipped() -> None:
+    assert Weighed(CLIP, np.array([20.0, 20.0 - 1e-9, 19.9, 1.0])).clipped == 0.5
+
+
+def test_a_model_that_does_not_weight_says_what_it_takes_out(model_split: unskew.Split) -> None:
+    brief = {"rounds": 1, "width": 8, "valid_rows": 50, "propensity": "item-pro", "how": "offset"}
+    made = unskew.create_model("debiased-gru4rec", brief).fit(model_split, show_progress=False)
+    seen = weighed(made, model_split)
+    assert seen.exposure == exposure_taken(made.network.treatment, model_split) != ""
+    assert len(seen.weight) == 0

@@ -14,10 +14,11 @@ from tests.command import run
 from unskew.errors import BadInput
 from unskew.suites import paper
 from unskew.suites.document import Report, embedded
+from unskew.suites.figures import trade_off
 from unskew.suites.found import ORDINARY, Findings
 from unskew.suites.page import report_page
 from unskew.suites.recipe import Arm
-from unskew.suites.store import Results
+from unskew.suites.store import Results, lacking
 from unskew.suites.tables import suite_sheet
 
 
@@ -240,3 +241,69 @@ def test_folders_that_are_no_bench_are_refused(tmp_path: Path, capsys) -> None:
     (folder / "tests.jsonl").write_text("")
     with pytest.raises(BadInput, match=r"tests\.jsonl: is damaged"):
         report_page(Results.open(folder))
+
+
+GONE = {
+    "key": ("key",),
+    "format": ("format",),
+    "data > hash": ("data", "hash"),
+    "data > world > bias": ("data", "world", "bias"),
+    "health > verdict": ("health", "verdict"),
+    "records > 1 > valid": ("records", 0, "valid"),
+    "tests > ordinary, full": ("tests", "ordinary, full"),
+    "tests > balanced, full > metrics": ("tests", "balanced, full", "metrics"),
+    "tests > balanced, full > metrics > hr@20": ("tests", "balanced, full", "metrics", "hr@20"),
+    "tests > balanced, full > values > ndcg@5": ("tests", "balanced, full", "values", "rank"),
+    "tests > truth, full > values > beyond": ("tests", "truth, full", "values", "beyond"),
+    "windows > 1 > start": ("windows", 0, "start"),
+}
+
+
+@pytest.mark.parametrize("said", GONE)
+def test_a_stored_run_that_lacks_something_is_named(tmp_path: Path, capsys, said: str) -> None:
+    folder = benched(
+        *(tmp_path / "dir", [SMALL], ("MIND",)),
+        **{"seeds": 1, "units": 20, "windows": 1, "health": {"STAMP": NOTHING}, "worlds": {"MIND": 1.0}},
+        tests=lambda source: ("ordinary, full", "balanced, full", "truth, full"),
+    )
+    lines = (folder / "cells.jsonl").read_text().splitlines()
+    line = part = json.loads(lines[1])  # of STAMP
+    *above, last = GONE[said]
+    for name in above:
+        part = part[name]
+    del part[last]
+    (folder / "cells.jsonl").write_text("\n".join([lines[0], json.dumps(line), *lines[2:]]) + "\n")
+    code, _, err = run(capsys, "report", folder)
+    assert code == 2
+    assert " ".join(err.split()) == (
+        f"unskew: {folder / 'cells.jsonl'}, line 2: has no {said}, so it was edited, or another version made "
+        "it; remove this line, and the same `unskew bench` measures its run again"
+    )
+    (folder / "cells.jsonl").write_text("\n".join([lines[0], *lines[2:]]) + "\n")
+    code, out, _ = run(capsys, "report", folder)
+    assert (code, "Missing: 1 of 5 runs" in " ".join(out.split())) == (0, True)
+
+
+def test_other_stored_lines_that_lack_something(tmp_path: Path) -> None:
+    folder = benched(tmp_path / "dir", [SMALL], seeds=1, units=20)
+    (folder / "failures.jsonl").write_text('{"key": "MIND|STAMP|stamp|0"}\n')
+    with pytest.raises(BadInput, match=r"failures\.jsonl, line 1: has no why, .*; remove this line"):
+        Findings.open(folder)
+    (folder / "tests.jsonl").write_text("[5]\n")
+    with pytest.raises(BadInput, match=r"tests\.jsonl, line 1: has no key, .* with another --out"):
+        Findings.open(folder)
+    (folder / "cells.jsonl").write_text('{"format": 0}\n{"format": 1, "tests": 7}\n')
+    with pytest.raises(BadInput, match=r"cells\.jsonl, line 2: has no key"):
+        Findings.open(folder)
+    assert lacking({"tests": 7}, ["tests.*.units"]) == "tests"
+    assert lacking({"tests": {"a": 7}}, ["tests.*.units"]) == "tests > a > units"
+
+
+def test_a_dial_is_drawn_where_all_runs_have_it(tmp_path: Path) -> None:
+    folder = benched(tmp_path / "dir", [SMALL], units=20)
+    lines = (folder / "cells.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1])
+    del last["dials"]["balanced, full"]["0.25"]
+    (folder / "cells.jsonl").write_text("\n".join([*lines[:-1], json.dumps(last)]) + "\n")
+    plot = trade_off(Findings.open(folder).suites[0], "MIND")
+    assert plot.chart.series["pulse"].names == ["dial 0", "dial 0.5", "dial 0.75", "dial 1"]

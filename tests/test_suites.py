@@ -293,6 +293,7 @@ def test_what_is_stored_is_what_the_model_evaluates_to(tmp_path: Path) -> None:
         truth = unskew.world.truth.truth(
             model, unskew.simulate(**vars(SMOKE_WORLD)), split, 500, choose_by="shown"
         )
+        assert results.cells[key]["tests"]["truth, full"]["chosen_by"] == "shown"
         found = results.evaluation(key, "truth, full")
         np.testing.assert_allclose(found.values["ndcg@10"], truth.values["ndcg@10"], atol=1e-3)
 

@@ -19,7 +19,7 @@ from unskew.data.held_out import Criterion, Protocol
 from unskew.data.log import Log, same_ids
 from unskew.data.split import Part, Split, split
 from unskew.data.views import Ints
-from unskew.errors import BadInput
+from unskew.errors import BadInput, check_is
 from unskew.evaluate import CUTOFFS, Evaluation
 from unskew.models.base import ModelConfig, Recommender, Training, model_named
 from unskew.models.debiased import estimator_of
@@ -75,7 +75,7 @@ class Model:
         show_progress: whether progress is shown on standard error.
         chosen: settings that another run's validation part chose, by their names in the model's state.
         """
-        _check_is(split, Split, "a split of a log, as `unskew.split(log)` makes it")
+        check_is(split, Split, "a split of a log, as `unskew.split(log)` makes it")
         self.config = model_named(self.name).settled(self.config, split)
         self._asked = Asked(self.name, self.config, self.training, split.log.folder or "", chosen)
         with shown(show_progress):
@@ -97,7 +97,7 @@ class Model:
     ) -> "Model":
         """A new model of the same kind, trained on all of a log, the same one or a newer one, with what the
         validation part chose for this model: the number of rounds, and settings that no gradient learns."""
-        _check_is(log, Log, "a log, as `unskew.prepare` or `unskew.Log.open` gives it")
+        check_is(log, Log, "a log, as `unskew.prepare` or `unskew.Log.open` gives it")
         rounds, chosen = self._chosen_rounds(), self.chosen
         repeats: Any = "keep" if self._repeats else "hide"
         everything = split(log, shares=(100, 0, 0), repeats=repeats, min_count=self._min_count)
@@ -161,7 +161,7 @@ class Model:
     ) -> dict[str, list[Evaluation]]:
         """Several tests, each under some protocols, with as few rankings as possible (`unskew.assess`): the
         evaluations of each test by dial, and for each dial by protocol."""
-        _check_is(split, Split, "a split of a log, as `unskew.split(log)` makes it")
+        check_is(split, Split, "a split of a log, as `unskew.split(log)` makes it")
         self._ready(split)
         self._same_ids(split.log)
         self._not_trained_on(split)
@@ -214,6 +214,7 @@ class Model:
         dial: float | None = None,
         at: int | str | None = None,
         diverse: float = 0.0,
+        approximate: bool = False,
     ) -> Recommendations:
         """The k best items now, for users of the log or after bare histories of item ids, as a frame
         `user_id, item_id, score, rank`. An item of a history may be a pair of an id and a time.
@@ -227,11 +228,12 @@ class Model:
         at: the moment of the request, in ticks of the log's clock or as an ISO date; by default just after
             the newest event.
         diverse: from 0 (the best items) to 1 (items that are as unlike each other as can be).
+        approximate: whether an index proposes what is scored (extra `ann`), for 100,000 items and more.
         """
         if (users is None) == (histories is None):
             raise BadInput("expected users or histories, one of the two")
         ranker = self._ranking(log)
-        wanted = self._wanted(k, include_seen, candidates, exclude, dial, at, diverse)
+        wanted = self._wanted(k, include_seen, candidates, exclude, dial, at, diverse, approximate)
         if users is not None:
             return ranker.for_users(users, wanted)
         assert histories is not None
@@ -245,18 +247,23 @@ class Model:
         show_progress: bool = True,
         k: int = 10,
         include_seen: bool | None = None,
-        **more: Any,
+        candidates: Sequence[Any] | None = None,
+        exclude: Sequence[Any] = (),
+        dial: float | None = None,
+        at: int | str | None = None,
+        diverse: float = 0.0,
+        approximate: bool = False,
     ) -> Saved:
         """Write the k best items of every user of the log to a file, block by block: Parquet, or CSV or JSON
-        lines if its name ends with .csv or .jsonl. With `requests`, a file of users or histories
-        (`unskew.requests`), those of its rows. Returns how many lists these were. For the other parameters
-        see `recommend`."""
-        ranker, wanted = self._ranking(log), self._wanted(k, include_seen, **more)
+        lines if its name ends with .csv or .jsonl; with `requests`, a file of users or histories
+        (`unskew.requests`), those of its rows. For the other parameters see `recommend`."""
+        ranker = self._ranking(log)
+        wanted = self._wanted(k, include_seen, candidates, exclude, dial, at, diverse, approximate)
         lists = ranker.for_everybody(wanted) if requests is None else lists_of(Path(requests), ranker, wanted)
         saved = Saved()
         with shown(show_progress):
             save_frames(map(saved.count, lists), Path(file))
-        return saved
+        return replace(saved, recall=ranker.recall(wanted))
 
     def _ranking(self, log: Log | None) -> Ranker:
         """The ranker of the model, which keeps its catalogue between calls."""
@@ -269,8 +276,8 @@ class Model:
         self._ranker.follow(known if log is None else log)
         return self._ranker
 
-    def _wanted(self, k: int, include_seen: bool | None, *more: Any, **named: Any) -> Wanted:
-        made = Wanted(k, self._repeats if include_seen is None else include_seen, *more, **named)
+    def _wanted(self, k: int, include_seen: bool | None, *more: Any) -> Wanted:
+        made = Wanted(k, self._repeats if include_seen is None else include_seen, *more)
         return replace(made, at=None if made.at is None else self.known_log.clock.moment(made.at))
 
     def chosen_by(self, criterion: Criterion) -> "Model":
@@ -336,7 +343,7 @@ class Model:
 
     def _same_ids(self, log: Log) -> None:
         """Codes mean something only in the log that they were learned on, or in one that goes on from it."""
-        _check_is(log, Log, "a log, as `unskew.prepare` or `unskew.Log.open` gives it")
+        check_is(log, Log, "a log, as `unskew.prepare` or `unskew.Log.open` gives it")
         self._trained()
         known = self.known_log
         sides = (known.users.ids, log.users.ids), (known.items.ids, log.items.ids)
@@ -373,11 +380,6 @@ class Model:
         if self._log is None:
             raise BadInput(f"{self.name} is not trained: call fit first")
         return self._log
-
-
-def _check_is(given: Any, kind: type, wanted: str) -> None:
-    if not isinstance(given, kind):
-        raise BadInput(f"expected {wanted}; found {type(given).__name__}")
 
 
 def load(folder: str | os.PathLike[str]) -> Model:

@@ -21,9 +21,18 @@ import numpy as np
 from unskew.errors import BadInput
 from unskew.evaluate import Evaluation
 from unskew.formatting import plain
-from unskew.metrics import METRICS
+from unskew.metrics import written
 from unskew.report.table import Table
-from unskew.significance import DRAWS, Comparison, check_comparable, comparison_of, drawn_means, holm
+from unskew.significance import (
+    DRAWS,
+    Comparison,
+    bounds,
+    check_comparable,
+    comparison_of,
+    drawn_means,
+    holm,
+    holm_of_known,
+)
 
 Against = Literal["first", "best", "all"]
 
@@ -161,19 +170,19 @@ class Family:
         ]
         best = list(self.means).index(self.best)
         caption = f"{self.about()} {self.intervals()}"
-        head = ("model", "seeds", _shown(self.metric), "95 % interval")
+        head = ("model", "seeds", written(self.metric), "95 % interval")
         return Table(head, rows, caption=caption, bold=((best, 0), (best, 2)))
 
     def listed(self) -> Table:
         """A row per comparison."""
-        whose = "model" if self.reference is not None else "model − other"
+        single = self.reference is not None
         rows = [
-            (pair.model if self.reference is not None else f"{pair.model} − {pair.reference}", *pair.cells())
+            (pair.model if single else f"{pair.model} − {pair.reference}", *pair.cells())
             for pair in self.pairs
         ]
         stars = {(number, 1): pair.stars for number, pair in enumerate(self.pairs)}
         caption = " ".join([self.about(), self.intervals(), self.comparisons()])
-        return Table((whose, *HEAD), rows, caption=caption, stars=stars)
+        return Table(("model" if single else "model − other", *HEAD), rows, caption=caption, stars=stars)
 
     def matrix(self) -> Table:
         """The model of each row minus the model of each column, as far as they were compared."""
@@ -202,7 +211,7 @@ class Family:
             of = f" of {whole:,}" if some.about.get("sample") is not None and whole is not None else ""
             ranked = f"{units}{of} rows by {len(np.unique(some.user)):,} users"
         repeats = f", repeats {some.about['repeats']}" if "repeats" in some.about else ""
-        figure = f"{_shown(self.metric)} on the {self.test} test, protocol {self.protocol}"
+        figure = f"{written(self.metric)} on the {self.test} test, protocol {self.protocol}"
         return f"{figure}: {ranked}{repeats}, {seeds}."
 
     def intervals(self) -> str:
@@ -269,20 +278,13 @@ def compare_models(
         for model, to in asked
     }
     p_t = holm({each: one.p_t for each, one in found.items()})
-    # A comparison without a p-value of the bootstrap counts all the same, as one that finds nothing.
-    p_bootstrap = holm(
-        {each: 1.0 if one.p_bootstrap is None else one.p_bootstrap for each, one in found.items()}
-    )
+    p_bootstrap = holm_of_known({each: one.p_bootstrap for each, one in found.items()})
     pairs = []
     for (model, to), one in found.items():
         if against != "best" or to == best:
             relative = one.difference / means[to] if means[to] else math.nan
-            p = None if one.p_bootstrap is None else p_bootstrap[model, to]
-            pairs.append(Pair(model, to, one, relative, p_t[model, to], p))
-    shown = {}
-    for name, group in groups.items():
-        low, high = np.quantile(drawn[name], [0.025, 0.975]).tolist()
-        shown[name] = Mean(means[name], low, high, len(group))
+            pairs.append(Pair(model, to, one, relative, p_t[model, to], p_bootstrap[model, to]))
+    shown = {name: Mean(means[name], *bounds(drawn[name]), len(group)) for name, group in groups.items()}
     some = every[0][1]
     return Family(metric, some.test, some.protocol, groups, against, shown, pairs, len(asked), draws)
 
@@ -378,11 +380,6 @@ def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, s
 def _seeded(name: str, found: Evaluation) -> str:
     seed = found.about.get("training_seed")
     return name if seed is None else f"{name} of seed {seed}"
-
-
-def _shown(metric: str) -> str:
-    """A metric as papers write it: NDCG@10."""
-    return metric.upper() if metric == "auc" or metric.partition("@")[0] in METRICS else metric
 
 
 def _p(value: float) -> str:

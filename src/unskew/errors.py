@@ -20,3 +20,9 @@ class NothingToRank(BadInput):
 
 class Leak(UnskewError):  # noqa: N818
     """The leak audit found something that a model could read but must not."""
+
+
+def check_is(given: object, kind: type, wanted: str) -> None:
+    """Refuse what is not of a kind, and say what was wanted."""
+    if not isinstance(given, kind):
+        raise BadInput(f"expected {wanted}; found {type(given).__name__}")

@@ -34,6 +34,11 @@ def mrr(rank: Floats, cut: int) -> Floats:
 METRICS: dict[str, Callable[[Floats, int], Floats]] = {"ndcg": ndcg, "hr": hit, "mrr": mrr}
 
 
+def written(metric: str) -> str:
+    """A metric as papers write it: NDCG@10."""
+    return metric.upper() if metric == "auc" or metric.partition("@")[0] in METRICS else metric
+
+
 def beyond_accuracy(split: Split, lists: NDArray[np.int32], head: float = 0.2) -> dict[str, float]:
     """What the recommended lists are like, apart from being right.
 

@@ -13,9 +13,9 @@ p-value there is, and whoever shows it says what it ignores.
 """
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from unskew.errors import BadInput
 from unskew.evaluate import Evaluation
 
 Floats = NDArray[np.float64]
+AnyFloats = NDArray[np.floating[Any]]
 Name = TypeVar("Name", bound=Hashable)
 
 DRAWS = 2000
@@ -71,17 +72,11 @@ def comparison_of(
 ) -> Comparison:
     """The comparison of two models whose differences the bootstrap has drawn already."""
     seeds, weights = (len(ones), len(others)), ones[0].weights
-    low, high = np.quantile(drawn, [0.025, 0.975])
     first, second = (np.mean([found.values[metric] for found in group], axis=0) for group in (ones, others))
     difference = first - second
-    p_bootstrap = None
-    if min(seeds) > 1:
-        tail = min((drawn <= 0).mean(), (drawn >= 0).mean())
-        p_bootstrap = min(1.0, 2 * float(tail + 1 / len(drawn)))
+    p_bootstrap = two_sided(drawn) if min(seeds) > 1 else None
     mean = float((difference * weights).sum() / weights.sum())
-    return Comparison(
-        metric, mean, float(low), float(high), seeds, p_bootstrap, paired_t(difference, weights)
-    )
+    return Comparison(metric, mean, *bounds(drawn), seeds, p_bootstrap, paired_t(difference, weights))
 
 
 def interval(
@@ -90,8 +85,7 @@ def interval(
     """The 95 % bootstrap interval of a mean: over users and, if there are several evaluations, over seeds."""
     group = [found] if isinstance(found, Evaluation) else list(found)
     check_comparable(group, metric)
-    low, high = np.quantile(drawn_means([group], metric, draws, seed)[0], [0.025, 0.975])
-    return float(low), float(high)
+    return bounds(drawn_means([group], metric, draws, seed)[0])
 
 
 def check_comparable(
@@ -160,19 +154,52 @@ def drawn_means(groups: Sequence[Sequence[Evaluation]], metric: str, draws: int,
     sums = [
         np.stack([np.bincount(of, found.values[metric] * weights_U) for found in group]) for group in groups
     ]
-    of_users = np.random.default_rng([seed, 17])
-    of_seeds = [np.random.default_rng([seed, 17, stream]) for stream in range(1, len(groups) + 1)]
-    means = np.empty((len(groups), draws))
-    for draw in range(draws):
-        times = np.bincount(of_users.integers(0, len(users), len(users)), minlength=len(users))
+    means = [np.empty((len(group), draws)) for group in groups]
+    for draw, times in enumerate(users_drawn(len(users), draws, seed)):
         total = float(size @ times)
-        for model, (sums_SU, random) in enumerate(zip(sums, of_seeds, strict=True)):
-            seeds = len(sums_SU)
-            mean_S = sums_SU @ times / total
-            widened = math.sqrt(seeds / (seeds - 1)) if seeds > 1 else 0.0
-            chosen = random.integers(0, seeds, seeds)
-            means[model, draw] = mean_S.mean() + widened * (mean_S[chosen].mean() - mean_S.mean())
-    return means
+        for sums_SU, means_SD in zip(sums, means, strict=True):
+            means_SD[:, draw] = sums_SU @ times / total
+    return np.stack(over_seeds(means, seed))
+
+
+def users_drawn(users: int, draws: int, seed: int) -> Iterator[NDArray[np.int64]]:
+    """How often each user is drawn, draw by draw."""
+    random = np.random.default_rng([seed, 17])
+    for _ in range(draws):
+        yield np.bincount(random.integers(0, users, users), minlength=users)
+
+
+def over_seeds(means: Sequence[AnyFloats], seed: int) -> list[AnyFloats]:
+    """Of each model the mean over seeds that are drawn for it alone, in every draw of users.
+
+    means: of each model the means by seed (first axis) and draw of users (last axis).
+    """
+    streams = (np.random.default_rng([seed, 17, stream]) for stream in range(1, len(means) + 1))
+    return [resampled(each, random) for each, random in zip(means, streams, strict=True)]
+
+
+def resampled(means: AnyFloats, random: np.random.Generator) -> AnyFloats:
+    """The mean over the first axis, redrawn with replacement for every place of the last one, and widened:
+    the mean of n resampled seeds varies less than that of n new ones."""
+    size, draws = len(means), means.shape[-1]
+    mean = np.asarray(means.mean(axis=0))
+    if size == 1:
+        return mean
+    chosen = random.integers(0, size, (draws, size)).T
+    drawn = means[chosen, ..., np.arange(draws)].mean(axis=0, dtype=np.float64).T
+    return np.asarray(mean + math.sqrt(size / (size - 1)) * (drawn - mean), means.dtype)
+
+
+def bounds(drawn: AnyFloats) -> tuple[float, float]:
+    """The 95 % interval of what the bootstrap has drawn."""
+    low, high = np.quantile(drawn, [0.025, 0.975]).tolist()
+    return low, high
+
+
+def two_sided(drawn: AnyFloats) -> float:
+    """The p-value of differences that the bootstrap has drawn. It is never 0: so few draws cannot know."""
+    tail = min((drawn <= 0).mean(), (drawn >= 0).mean())
+    return min(1.0, 2 * float(tail + 1 / len(drawn)))
 
 
 def paired_t(difference: Floats, weights: Floats | None = None) -> float:
@@ -209,3 +236,9 @@ def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
         highest = max(highest, min(1.0, (len(p_values) - place) * p))
         adjusted[name] = highest
     return adjusted
+
+
+def holm_of_known(p_values: Mapping[Name, float | None]) -> dict[Name, float | None]:
+    """The same where some tests have no p-value: they count all the same, as ones that find nothing."""
+    adjusted = holm({name: 1.0 if p is None else p for name, p in p_values.items()})
+    return {name: None if p is None else adjusted[name] for name, p in p_values.items()}

@@ -29,6 +29,18 @@ def beside(target: Path) -> Iterator[Path]:
             path.unlink(missing_ok=True)
 
 
+def write_text(file: Path, text: str) -> None:
+    """Write a text file, whole or not at all, over what was there; a folder that is missing is made."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with beside(file) as path:
+            path.write_text(text, encoding="utf-8")
+    except (FileExistsError, NotADirectoryError):
+        raise UnskewError(f"{file}: cannot be written ({file.parent} is not a folder)") from None
+    except OSError as error:
+        raise UnskewError(f"{file}: cannot be written ({error.strerror})") from None
+
+
 @contextmanager
 def new_file(target: Path) -> Iterator[Path]:
     """The same for a new file: one that exists is never overwritten, and what fails is said."""

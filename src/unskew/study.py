@@ -13,7 +13,7 @@ from unskew.create import create_model
 from unskew.data.split import Splitting
 from unskew.errors import BadInput, UnskewError
 from unskew.run import differences
-from unskew.storage import beside
+from unskew.storage import write_text
 
 FORMAT = 1
 STARTUP = 5  # trials that are finished before any other is given up
@@ -130,12 +130,7 @@ def _said(value: Any) -> str:
 
 def write_best(file: Path, document: dict[str, Any]) -> None:
     """Write the best settings, whole or not at all."""
-    text = json.dumps(document, indent=1) + "\n"
-    try:
-        with beside(file) as path:
-            path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UnskewError(f"{file}: cannot be written ({error.strerror})") from None
+    write_text(file, json.dumps(document, indent=1) + "\n")
 
 
 def read_best(file: Path) -> tuple[Model, Splitting]:

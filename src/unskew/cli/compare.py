@@ -14,12 +14,11 @@ from rich.console import RenderableType
 from rich.text import Text
 from tyro.conf import Positional
 
-from unskew.cli.shared import Verb, grid, messages, split_of_run
+from unskew.cli.shared import Verb, grid, split_of_run, write_file
 from unskew.data.held_out import Protocol, held_out, nothing_to_rank
 from unskew.data.split import Split
-from unskew.errors import BadInput, UnskewError
+from unskew.errors import BadInput
 from unskew.report.table import Table
-from unskew.storage import beside
 
 if TYPE_CHECKING:
     from unskew.comparison import Family
@@ -86,7 +85,7 @@ class Compare(Verb):
         family = compare_models(found, self.metric, self.against)
         for file, written in ((self.markdown, family.markdown), (self.latex, family.latex)):
             if file is not None:
-                _write(file, written())
+                write_file(file, written(), "the tables")
         self.show(family.document() | {"runs": [str(path) for path in self.runs]}, *_shown(family))
 
     def _terms(self, given: list["_Given"]) -> "_Terms":
@@ -285,14 +284,3 @@ def _printed(made: Table) -> RenderableType:
             )
         )
     return found
-
-
-def _write(file: Path, text: str) -> None:
-    """Write a file, whole or not at all, and say where it is."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with beside(file) as path:
-            path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UnskewError(f"{file}: cannot be written ({error.strerror})") from None
-    messages.print(f"the tables: {file}", soft_wrap=True)

@@ -19,7 +19,7 @@ from unskew.cli.shared import (
     split_of,
     table,
     verdict_table,
-    write_page,
+    write_file,
 )
 from unskew.data.audit import audit
 from unskew.data.features import in_sentences
@@ -90,7 +90,7 @@ class Inspect(Verb):
         if self.html is not None:
             from unskew.report.inspect_page import inspect_page
 
-            write_page(self.html, inspect_page(found, command_line()))
+            write_file(self.html, inspect_page(found, command_line()), "the page")
         self.show(found.as_dict(), verdict_table(found), inspection_table(found))
 
 

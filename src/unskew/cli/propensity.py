@@ -18,7 +18,7 @@ from unskew.cli.shared import (
     split_of_run,
     table,
     verdict_table,
-    write_page,
+    write_file,
 )
 from unskew.propensity.health import exposure_taken, health, logged_truth, weighted_rows
 
@@ -52,7 +52,7 @@ class PropensityHealth(Verb):
         if self.html is not None:
             from unskew.report.health_page import health_page
 
-            write_page(self.html, health_page(found, self.folder.name, command_line()))
+            write_file(self.html, health_page(found, self.folder.name, command_line()), "the page")
         by_popularity = [table(f"\n{part.title}", part.head, part.rows) for part in found.tables()]
         self.show(found.as_dict(), verdict_table(found), inspection_table(found), *by_popularity)
 

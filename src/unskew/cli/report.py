@@ -8,9 +8,7 @@ import tyro
 from rich.text import Text
 from tyro.conf import Positional
 
-from unskew.cli.shared import Verb, command_line, messages, pairs, write_page
-from unskew.errors import UnskewError
-from unskew.storage import beside
+from unskew.cli.shared import Verb, command_line, pairs, write_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,26 +38,16 @@ class Report(Verb):
         if self.html is not None:
             from unskew.suites.page import report_page
 
-            write_page(self.html, report_page(found, command_line()))
+            write_file(self.html, report_page(found, command_line()), "the page")
         if self.markdown is not None:
-            _write(self.markdown, found.written("markdown"))
+            write_file(self.markdown, found.written("markdown"), "the tables")
         if self.summary is not None:
             from unskew.suites.summary import summary
 
-            _write(self.summary, summary(found, command_line()))
+            write_file(self.summary, summary(found, command_line()), "the tables")
         if self.latex is not None:
-            _write(self.latex, found.written("latex"))
+            write_file(self.latex, found.written("latex"), "the tables")
         runs = {"runs": found.findings.planned, "done": found.findings.done}
         verdict = [Text(found.verdict.finding, "bold"), *(Text(f"- {line}") for line in found.verdict.advice)]
         document = found.document() if self.json else {}
         self.show(document, *verdict, pairs("", runs))
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with beside(file) as path:
-            path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UnskewError(f"{file}: cannot be written ({error.strerror})") from None
-    messages.print(f"the tables: {file}", soft_wrap=True)

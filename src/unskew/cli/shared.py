@@ -17,9 +17,9 @@ from unskew.config import explained
 from unskew.data.log import Log
 from unskew.data.split import Split, Splitting, split
 from unskew.describe.log import Inspection
-from unskew.errors import UnskewError
+from unskew.errors import BadInput
 from unskew.propensity.health import Health
-from unskew.storage import beside
+from unskew.storage import write_text
 
 Data = Annotated[Path, tyro.conf.arg(metavar="DATA", help="A folder that `unskew prepare` made.")]
 RunArg = Annotated[Path, tyro.conf.arg(metavar="RUN", help="A folder that `unskew train` made.")]
@@ -106,15 +106,23 @@ def split_of_run(folder: Path, data: Path | None) -> Split:
     return split_of(read_config(folder), data)
 
 
-def write_page(file: Path, page: str) -> None:
-    """Write an HTML page and say where it is."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with beside(file) as path:
-            path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise UnskewError(f"{file}: cannot be written ({error.strerror})") from None
-    messages.print(f"the page: {file}", soft_wrap=True)
+def use_threads(threads: int | None) -> None:
+    """Let torch use so many threads; with None, as many as it chooses itself."""
+    import torch
+
+    if threads is not None:
+        if threads < 1:
+            raise BadInput(f"threads {threads}: expected at least 1")
+        torch.set_num_threads(threads)
+
+
+def write_file(file: Path, text: str, what: str) -> None:
+    """Write a file that a flag asked for, whole or not at all, and say where it is.
+
+    what: what is in it, such as "the page".
+    """
+    write_text(file, text)
+    messages.print(f"{what}: {file}", soft_wrap=True)
 
 
 def in_words(counts: dict[str, int]) -> str:

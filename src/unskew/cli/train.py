@@ -10,7 +10,7 @@ import tyro
 from rich.console import RenderableType
 from tyro.conf import OmitArgPrefixes, Positional, Suppress
 
-from unskew.cli.shared import Verb, messages, pairs, table
+from unskew.cli.shared import Verb, messages, pairs, table, use_threads
 from unskew.config import names_of, rebuilt
 from unskew.data.log import Log
 from unskew.data.split import Split, Splitting, split
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 V = TypeVar("V", bound=Verb)
 
 DEFAULT = "pulse"
-WEIGHED = 5000  # training events whose weights are looked at after training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,14 +66,9 @@ class Train(Verb):
     settings: Suppress[Any] = None
 
     def run(self) -> None:
-        import torch
-
         from unskew.run import CHECKPOINT
 
-        if self.threads is not None:
-            if self.threads < 1:
-                raise BadInput(f"threads {self.threads}: expected at least 1")
-            torch.set_num_threads(self.threads)
+        use_threads(self.threads)
         if self.resume is not None and (self.refit is not None or self.out is not None):
             raise BadInput("--resume RUN goes on in RUN itself: leave --out and --refit away")
         folder = self.resume or self.out
@@ -202,16 +196,14 @@ def _shown_value(trained: "Model", name: str, value: float) -> str:
 def _weights_warning(trained: "Model", cut: Split) -> str:
     """One sentence where the propensity weights of a model do nothing, or where a few of them do all; of a
     model that takes exposure out in another way, how much."""
-    from unskew.propensity.health import exposure_taken, weighted_rows, weights_verdict
+    from unskew.propensity.health import weighed
 
-    try:
-        clip = trained.propensity.clip
-    except BadInput:  # it has none
+    seen = weighed(trained, cut)
+    if seen is None:
         return ""
-    if said := exposure_taken(getattr(trained.network, "treatment", None), cut):
-        return said if trained.records else ""
-    rows = weighted_rows(cut, WEIGHED, seed=0)
-    return weights_verdict(trained.propensities(cut.log, rows)["weight"], clip)
+    if seen.exposure:
+        return seen.exposure if trained.records else ""
+    return seen.warning
 
 
 def flag_of(arguments: list[str], flag: str) -> str | None:

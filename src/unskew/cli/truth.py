@@ -1,7 +1,6 @@
 """The verbs of worlds whose truth is known: truth, and simulate with the kinds of worlds that have names."""
 
 from dataclasses import asdict, dataclass, field, make_dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -133,13 +132,9 @@ def simulate_of(arguments: list[str]) -> type[Simulate]:
     helped = f"A kind of world, whose settings are then the defaults of all other flags. {listed}"
     parts: list[Any] = [
         ("kind", Annotated[str | None, tyro.conf.arg(metavar="NAME", help=helped)], field(default=name)),
-        ("settings", flags[Simulation], field(default_factory=partial(_same, settings))),
+        ("settings", flags[Simulation], field(default_factory=lambda: settings)),
     ]
     documented = {"__doc__": Simulate.__doc__}
     return make_dataclass(
         "Simulate", parts, bases=(Simulate,), frozen=True, kw_only=True, namespace=documented
     )
-
-
-def _same(settings: Simulation) -> Simulation:
-    return settings

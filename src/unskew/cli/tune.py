@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from tyro.conf import Positional, Suppress
 
-from unskew.cli.shared import Data, Verb, command_line, messages, pairs, split_of, table
+from unskew.cli.shared import Data, Verb, command_line, messages, pairs, split_of, table, use_threads
 from unskew.cli.train import defaults_of, flag_of, with_flags
 from unskew.config import flat
 from unskew.errors import BadInput
@@ -60,16 +60,11 @@ class Tune(Verb):
     given: Suppress[Any] = ()
 
     def run(self) -> None:
-        import torch
-
         from unskew.models.base import model_named
         from unskew.search import BeforeTest
         from unskew.tuning import tune
 
-        if self.threads is not None:
-            if self.threads < 1:
-                raise BadInput(f"threads {self.threads}: expected at least 1")
-            torch.set_num_threads(self.threads)
+        use_threads(self.threads)
         if not isinstance(self.settings, model_named(self.model).Config):
             raise BadInput("expected MODEL and DATA in front of all flags")
         every = flat(self.settings) | flat(self.training)

@@ -16,7 +16,7 @@ from unskew.describe import figures, words
 from unskew.describe import rows as tabled
 from unskew.describe.figures import Drift, Lengths, Popularity, Repeats, Size, Tested, Times
 from unskew.describe.order import Shuffle, number_of_shuffles, shuffle_test
-from unskew.describe.summary import Row, Verdict
+from unskew.describe.summary import Row, Verdict, by_topic
 from unskew.progress import progress
 
 
@@ -48,7 +48,7 @@ class Inspection:
 
     def biases(self) -> tuple[str, ...]:
         """What makes the log an unfair sample of what people want, one sentence per topic."""
-        return _by_topic(
+        return by_topic(
             Popularity=words.concentration(self.popularity, self.size),
             Drift=words.movement(self.drift),
             Test=words.tested_skew(self.tests),
@@ -56,7 +56,7 @@ class Inspection:
 
     def facts(self) -> tuple[str, ...]:
         """What a model can or cannot use in the log; these are not biases."""
-        return _by_topic(
+        return by_topic(
             Order=words.order(self.shuffle),
             Repeats=words.repetition(self.repeats),
             Ties=words.ties(self.clock),
@@ -118,7 +118,3 @@ def inspect(split: Split, seed: int = 0) -> Inspection:
         tests=tests,
         split=summary,
     )
-
-
-def _by_topic(**sentences: str) -> tuple[str, ...]:
-    return tuple(f"{topic}: {sentence}" for topic, sentence in sentences.items() if sentence)

@@ -22,3 +22,8 @@ class Verdict:
 
     finding: str
     advice: tuple[str, ...]
+
+
+def by_topic(**sentences: str) -> tuple[str, ...]:
+    """Each sentence behind its topic; topics without a sentence are left out."""
+    return tuple(f"{topic}: {sentence}" for topic, sentence in sentences.items() if sentence)

@@ -11,7 +11,7 @@ bring the balance to 0.
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from unskew.data.log import Log
 from unskew.data.split import Split
 from unskew.data.views import Ints
 from unskew.describe.figures import DECILES
-from unskew.describe.summary import Row, Verdict
+from unskew.describe.summary import Row, Verdict, by_topic
 from unskew.errors import BadInput
 from unskew.progress import progress
 from unskew.propensity import health_words as words
@@ -42,8 +42,10 @@ from unskew.propensity.health_figures import (
 )
 
 if TYPE_CHECKING:
+    from unskew.propensity.base import Propensity
     from unskew.propensity.treatment import Treatment
 
+WEIGHED = 5000  # training events whose weights are looked at after training
 UNIFORM_PAIRS = 100_000  # a mean of so many is off by 0.3 % of a standard deviation
 EQUAL = 0.99  # effective share from which the weighted loss is the unweighted one, but for its scale
 DOMINATED = 0.05  # effective share below which a few events have most of the weight
@@ -77,14 +79,13 @@ class Health:
 
     def sentences(self) -> tuple[str, ...]:
         """What was found, one sentence per topic."""
-        found = {
-            "Sample": words.sample(self.pairs, self.pairs_in_training),
-            "Clip": words.clipping(self.clip, self.views),
-            "Weights": words.spread(self.weights),
-            "Balance": words.balancing(self.balance),
-            "Truth": words.likeness(self.known, self.views),
-        }
-        return tuple(f"{topic}: {sentence}" for topic, sentence in found.items() if sentence)
+        return by_topic(
+            Sample=words.sample(self.pairs, self.pairs_in_training),
+            Clip=words.clipping(self.clip, self.views),
+            Weights=words.spread(self.weights),
+            Balance=words.balancing(self.balance),
+            Truth=words.likeness(self.known, self.views),
+        )
 
     def rows(self) -> tuple[Row, ...]:
         """All figures as a table for people, but for those by popularity: see `tables`."""
@@ -190,6 +191,50 @@ def weighted_rows(split: Split, sample: int | None = None, seed: int = 0) -> Int
     return np.sort(np.random.default_rng([seed, 17]).choice(rows, sample, replace=False))
 
 
+class Weighting(Protocol):
+    """A trained model, as far as its propensities are asked for: `unskew.api.Model` is one."""
+
+    @property
+    def network(self) -> Any: ...
+
+    @property
+    def propensity(self) -> "Propensity": ...
+
+    def propensities(self, log: Log, rows: Ints | None = None) -> pa.Table: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Weighed:
+    """What the propensities of a trained model do to its loss."""
+
+    clip: float
+    weight: Floats  # of each event of a sample; none of a model that does not weight
+    exposure: str = ""  # of a model that does not weight: how much exposure it takes out
+
+    @property
+    def clipped(self) -> float:
+        """The share of the events whose weight is the largest that the clip allows."""
+        return _clipped(self.weight, self.clip)
+
+    @property
+    def warning(self) -> str:
+        """What is wrong with the weights, by `weights_verdict`; empty where nothing is."""
+        return weights_verdict(self.weight, self.clip)
+
+
+def weighed(model: Weighting, split: Split) -> Weighed | None:
+    """Look at the weights that a trained model gives to a sample of its training events; None for models
+    without propensities."""
+    try:
+        clip = model.propensity.clip
+    except BadInput:
+        return None
+    if said := exposure_taken(getattr(model.network, "treatment", None), split):
+        return Weighed(clip, np.zeros(0), said)
+    weight = model.propensities(split.log, weighted_rows(split, WEIGHED))["weight"]
+    return Weighed(clip, np.asarray(weight, np.float64))
+
+
 def weights_verdict(weights: ArrayLike, clip: float | None = None) -> str:
     """Say in one sentence what is wrong with inverse-propensity weights, and what to do about it.
 
@@ -205,7 +250,7 @@ def weights_verdict(weights: ArrayLike, clip: float | None = None) -> str:
         return ""
     effective = effective_size(weight)
     if effective > EQUAL * len(weight):
-        clipped = 0.0 if clip is None else float((weight * clip >= 1 - 1e-6).mean())
+        clipped = 0.0 if clip is None else _clipped(weight, clip)
         why = (
             f"{formatting.share(clipped)} of the events are clipped to the same weight"
             if clipped > 0.5
@@ -223,6 +268,10 @@ def weights_verdict(weights: ArrayLike, clip: float | None = None) -> str:
             f"{effective:,.0f} unweighted ones, so training is noisy; train again with a larger `--clip`."
         )
     return ""
+
+
+def _clipped(weight: Floats, clip: float) -> float:
+    return float((weight * clip >= 1 - 1e-6).mean())
 
 
 def exposure_taken(treatment: "Treatment | None", split: Split) -> str:

@@ -14,6 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -208,10 +209,10 @@ def estimate(results: Results) -> Callable[[Cell], float]:
 
     def seconds(cell: Cell) -> float:
         if same := of_cell.get((cell.model, cell.source.name)):
-            return _mean(same)
+            return fmean(same)
         guess = SECONDS.get(cell.model.removeprefix("debiased-"), UNKNOWN)
         times = 3.0 if cell.rolling is not None and cell.rolling.refresh != "never" else 1.0
-        rate = _mean(of_model.get(cell.model, [guess]))
+        rate = fmean(of_model.get(cell.model, [guess]))
         return max(LEAST, times * rate * TRAINED * cell.source.positives / 1000)
 
     return seconds
@@ -261,7 +262,3 @@ def _told(cell: Cell, found: Mapping[str, Any]) -> str:
         if name.endswith(", full")
     ]
     return f"{cell.label}: {', '.join(figures)} ({found['cost']['cpu_s']:.0f} CPU-s)"
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

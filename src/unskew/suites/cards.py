@@ -5,6 +5,7 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from statistics import fmean
 from typing import Any
 
 from unskew import formatting
@@ -99,10 +100,7 @@ def runs_sheet(suite: SuiteFindings) -> Sheet:
         said = ", ".join(f"{name} {value}" for name, value in settings.items())
         if cell["rolling"] is not None:
             said = ", ".join([*filter(None, [said]), f"trained again: {cell['rolling']['refresh']}"])
-        cost = {
-            name: sum(one["cost"][name] for _, _, one in found) / len(found)
-            for name in ("cpu_s", "memory_mb")
-        }
+        cost = {name: fmean(one["cost"][name] for _, _, one in found) for name in ("cpu_s", "memory_mb")}
         rows.append(
             [
                 Entry(arm.name),
@@ -250,7 +248,7 @@ def _simulated(world: Mapping[str, Any] | None) -> str:
 
 def _share(each: Sequence[Mapping[str, Any]], name: str) -> str:
     values = [one[name] for one in each if name in one]
-    return formatting.share(sum(values) / len(values)) if values else NONE
+    return formatting.share(fmean(values)) if values else NONE
 
 
 def _flat(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -12,13 +12,23 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unskew.errors import BadInput
-from unskew.significance import holm, paired_t
+from unskew.significance import (
+    bounds,
+    holm,
+    holm_of_known,
+    over_seeds,
+    paired_t,
+    resampled,
+    two_sided,
+    users_drawn,
+)
 from unskew.suites.store import Results, decoded, unpacked
 
 Floats = NDArray[np.floating[Any]]
@@ -98,7 +108,7 @@ class Measured:
 
     def mean(self, arm: str, metric: str = METRIC) -> float:
         """The mean of an arm over its seeds."""
-        return math.fsum(one[metric] for one in self._stored[arm]) / len(self._stored[arm])
+        return fmean(one[metric] for one in self._stored[arm])
 
     def figures(self, metric: str = METRIC) -> dict[str, Figure]:
         """The figure of each arm. Comparisons are corrected over those of this suite, data set and test."""
@@ -148,12 +158,8 @@ class Measured:
         # Rounding must not make a difference between two models that are the same.
         drawn = first - second if any(part.any() for part in parts) else np.zeros(DRAWS)
         seeds = min(sum(world.seeds[name] for world in worlds) for name in (one, other))
-        p_bootstrap = None
-        if seeds > 1:
-            tail = min((drawn <= 0).mean(), (drawn >= 0).mean())
-            p_bootstrap = min(1.0, 2 * float(tail + 1 / DRAWS))
-        low, high = _bounds(drawn)
-        share_low, share_high = _bounds(drawn / second) if (second > 0).all() else (math.nan, math.nan)
+        low, high = bounds(drawn)
+        share_low, share_high = bounds(drawn / second) if (second > 0).all() else (math.nan, math.nan)
         return Versus(
             to=other,
             difference=float(difference),
@@ -163,7 +169,7 @@ class Measured:
             share_low=share_low,
             share_high=share_high,
             seeds=seeds,
-            p_bootstrap=p_bootstrap,
+            p_bootstrap=two_sided(drawn) if seeds > 1 else None,
             p_t=paired_t(
                 np.concatenate(parts),
                 np.concatenate([world.weights / world.weights.mean() for world in worlds]),
@@ -173,17 +179,14 @@ class Measured:
     def _interval(self, arm: str, metric: str) -> tuple[float, float]:
         at = self.metrics.index(metric)
         drawn = _over_worlds([world.drawn[arm][at] for world in self._worlds if arm in world.drawn])
-        return _bounds(drawn)
+        return bounds(drawn)
 
 
 def corrected_over(family: Mapping[str, Versus]) -> dict[str, Versus]:
     """The same comparisons, with p-values that are corrected over all of them."""
     p_t = holm({name: one.p_t for name, one in family.items()})
-    boot = holm({name: 1.0 if one.p_bootstrap is None else one.p_bootstrap for name, one in family.items()})
-    return {
-        name: _with_p(one, None if one.p_bootstrap is None else boot[name], p_t[name])
-        for name, one in family.items()
-    }
+    p_bootstrap = holm_of_known({name: one.p_bootstrap for name, one in family.items()})
+    return {name: _with_p(one, p_bootstrap[name], p_t[name]) for name, one in family.items()}
 
 
 def _with_p(found: Versus, p_bootstrap: float | None, p_t: float) -> Versus:
@@ -268,44 +271,20 @@ def drawn_means(
         ],
         axis=1,
     )
-    found, first = [], 0
-    for stream, table in enumerate(tables_SMN, 1):
-        seeds, metrics = table.shape[:2]
-        own_SMD = means[first : first + seeds * metrics].reshape(seeds, metrics, DRAWS)
-        first += seeds * metrics
-        found.append(_resampled(own_SMD, np.random.default_rng([seed, 17, stream])))
-    return found
+    shapes = [table.shape[:2] for table in tables_SMN]
+    own = np.split(means, np.cumsum([math.prod(shape) for shape in shapes])[:-1])
+    means_SMD = [each.reshape(*shape, DRAWS) for each, shape in zip(own, shapes, strict=True)]
+    return over_seeds(means_SMD, seed)
 
 
 @lru_cache(maxsize=4)
 def _times(users: int, seed: int) -> NDArray[np.uint8]:
     """How often each user (column) is drawn in each draw (row)."""
-    random = np.random.default_rng([seed, 17])
-    return np.stack(
-        [np.bincount(random.integers(0, users, users), minlength=users) for _ in range(DRAWS)]
-    ).astype(np.uint8)
-
-
-def _bounds(drawn: Floats) -> tuple[float, float]:
-    low, high = np.quantile(drawn, [0.025, 0.975]).tolist()
-    return low, high
+    return np.stack(list(users_drawn(users, DRAWS, seed))).astype(np.uint8)
 
 
 def _over_worlds(drawn: Sequence[Floats]) -> Floats:
     if len(drawn) == 1:
         return drawn[0]
     # The stream depends on the number of worlds alone: two arms are drawn the same ones.
-    return _resampled(np.stack(drawn)[:, None], np.random.default_rng([SEED, 29, len(drawn)]))[0]
-
-
-def _resampled(means_SMD: Floats, random: np.random.Generator) -> Floats:
-    """The mean over seeds that are drawn with replacement, widened as in `unskew.significance`: the mean of n
-    resampled seeds varies less than that of n new ones."""
-    seeds, _, draws = means_SMD.shape
-    mean = means_SMD.mean(axis=0)
-    if seeds == 1:
-        return np.asarray(mean)
-    chosen_DS = random.integers(0, seeds, (draws, seeds))
-    often_DS = np.stack([(chosen_DS == one).mean(axis=1) for one in range(seeds)], axis=1)
-    drawn = np.einsum("smd,ds->md", means_SMD, often_DS)
-    return np.asarray(mean + math.sqrt(seeds / (seeds - 1)) * (drawn - mean), np.float32)
+    return resampled(np.stack(drawn), np.random.default_rng([SEED, 29, len(drawn)]))

@@ -25,11 +25,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from unskew.metrics import written
 from unskew.suites.chance import METRIC, Versus, corrected_over
 from unskew.suites.found import BALANCED, NOTHING, ORDINARY, Findings, SuiteFindings, Yardstick
 from unskew.suites.published import beside
 from unskew.suites.sheet import NONE, Entry, Sheet
-from unskew.suites.tables import called, written
+from unskew.suites.tables import called
 
 Judged = Literal["confirmed", "refuted", "undecided", "not measured"]
 Pairs = Sequence[tuple[str, str]]

@@ -1,14 +1,15 @@
 """The charts of a report, as data: training curves, trade-offs, who gains, and what else a bench measured."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
+from unskew.metrics import written
 from unskew.report.curves import Curve, Curves, Point
 from unskew.suites.chance import METRIC
 from unskew.suites.found import BALANCED, ORDINARY, TRUTH, SuiteFindings, Yardstick
-from unskew.suites.tables import TESTS, written
+from unskew.suites.tables import TESTS
 
 UNBIASED = ("truth", "randomised", "shown")  # besides the balanced test, the first that there is
 MOST_GAINING = 5  # arms whose groups are drawn; the table has them all
@@ -31,7 +32,7 @@ def training(suite: SuiteFindings, source: str) -> Plot | None:
         runs = [_validated(cell) for cell in suite.cells.get((source, arm.name), {}).values()]
         rounds = min(map(len, runs), default=0)
         if rounds:
-            means = [_mean([run[at] for run in runs]) for at in range(rounds)]
+            means = [fmean([run[at] for run in runs]) for at in range(rounds)]
             series[arm.name] = Curve(number, [(at + 1.0, mean) for at, mean in enumerate(means)])
     if not series:
         return None
@@ -93,7 +94,7 @@ def gains(suite: SuiteFindings, source: str, kind: str, x_label: str) -> Plot | 
             values = [part[group][1] for part in groups if part.get(group, (0, None))[1] is not None]
             if values:
                 names[float(at)] = group
-                points.append((float(at), _mean(values)))
+                points.append((float(at), fmean(values)))
         series[name] = Curve(numbers[name], points)
     if not series:
         return None
@@ -163,7 +164,7 @@ def windows(suite: SuiteFindings, source: str) -> Plot | None:
         for at in range(size):
             values = [run[at][METRIC] for run in runs if run[at][METRIC] is not None]
             if values:
-                points.append((float(at), _mean(values)))
+                points.append((float(at), fmean(values)))
         if points:
             series[arm.name] = Curve(number, points)
             dates = max(dates, [one["start"] for one in runs[0]], key=len)
@@ -204,16 +205,14 @@ def _dialled(cells: Iterable[Mapping[str, Any]], by: Yardstick) -> dict[float, P
     each = [dials for dials in each if ORDINARY.key in dials and by.key in dials]
     if not each:
         return {}
+    both = ORDINARY.key, by.key
     means = {
-        float(at): [_mean([dials[key][at] for dials in each]) for key in (ORDINARY.key, by.key)]
+        float(at): [fmean(dials[key][at] for dials in each) for key in both]
         for at in each[0][ORDINARY.key]
+        if all(at in dials[key] for dials in each for key in both)
     }
     return {at: (means[at][0], means[at][1]) for at in sorted(means)}
 
 
 def _cpu(suite: SuiteFindings, source: str, arm: str) -> float:
-    return _mean([cell["cost"]["cpu_s"] for cell in suite.cells[source, arm].values()])
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+    return fmean(cell["cost"]["cpu_s"] for cell in suite.cells[source, arm].values())

@@ -21,25 +21,24 @@ import torch
 from unskew.api import Model
 from unskew.card import settings_key
 from unskew.config import rebuilt
-from unskew.data.held_out import Protocol, available_tests
+from unskew.data.held_out import Protocol, available_tests, effective_size
 from unskew.data.log import Log
 from unskew.data.split import Split, split
 from unskew.errors import BadInput
 from unskew.evaluate import Evaluation
 from unskew.formatting import plain
 from unskew.models.base import Training, model_named
-from unskew.propensity.health import exposure_taken, weighted_rows, weights_verdict
+from unskew.models.pulse import DIALS
+from unskew.propensity.health import weighed
 from unskew.significance import interval
+from unskew.suites.chance import METRIC
 from unskew.suites.recipe import FORMAT, Cell, Source
 from unskew.suites.store import encoded, packed
 from unskew.timeline import rolling
 from unskew.world.simulate import World, simulate
 from unskew.world.truth import truth
 
-METRIC = "ndcg@10"
-DIALS = (0.0, 0.25, 0.5, 0.75, 1.0)
 DIGITS = 5
-WEIGHED = 5000  # training events whose weights are looked at
 VISITS = 500  # of a known world at which the truth is asked
 PER_WINDOW = 500  # positives that are ranked in a window of a time line
 DRAWS = 500  # of the bootstrap of each interval
@@ -53,9 +52,9 @@ def measured(cell: Cell, folder: Path) -> tuple[dict[str, Any], dict[str, dict[s
     kind = model_named(cell.model)
     cut, world = opened(cell.source, cell.splitting)
     model = Model(cell.model, rebuilt(kind.Config, dict(cell.config)), Training(**cell.training))
-    used, began = _cpu(), time.monotonic()
+    used, began = time.process_time(), time.monotonic()
     model.fit(cut, folder, (folder / "config.json").is_file(), show_progress=False)
-    cost = {"cpu_s": round(_cpu() - used, 1), "wall_s": round(time.monotonic() - began, 1)}
+    cost = {"cpu_s": round(time.process_time() - used, 1), "wall_s": round(time.monotonic() - began, 1)}
     cost["parameters"] = sum(parameter.numel() for parameter in model._trained().parameters())
     units: dict[str, dict[str, Any]] = {}
     document: dict[str, Any] = {"key": cell.key, "format": FORMAT, "model": cell.model, **_said(cell)}
@@ -192,21 +191,16 @@ def _records(model: Model) -> list[dict[str, Any]]:
 
 def _health(model: Model, cut: Split) -> dict[str, Any] | None:
     """What the propensities of a model do to its loss; None for models without any."""
-    try:
-        clip = model.propensity.clip
-    except BadInput:
+    seen = weighed(model, cut)
+    if seen is None:
         return None
-    treatment = getattr(model.network, "treatment", None)
-    rows = weighted_rows(cut, WEIGHED, seed=0)
-    if said := exposure_taken(treatment, cut):
-        return {"clip": clip, "verdict": said}
-    weight = np.asarray(model.propensities(cut.log, rows)["weight"], np.float64)
-    effective = weight.sum() ** 2 / (weight**2).sum() / len(weight)
-    clipped = float((weight * clip >= 1 - 1e-6).mean())
-    verdict = weights_verdict(weight, clip) or "The weights differ, and no few of them dominate."
+    if seen.exposure:
+        return {"clip": seen.clip, "verdict": seen.exposure}
+    weight = seen.weight
     spread = np.quantile(weight / weight.mean(), [0.01, 0.25, 0.5, 0.75, 0.99]).tolist()
-    found = {"clip": clip, "effective_share": float(effective), "clipped": clipped, "spread": spread}
-    return found | {"verdict": verdict}
+    found = {"clip": seen.clip, "effective_share": effective_size(weight) / len(weight)}
+    found |= {"clipped": seen.clipped, "spread": spread}
+    return found | {"verdict": seen.warning or "The weights differ, and no few of them dominate."}
 
 
 def _said(cell: Cell) -> dict[str, Any]:
@@ -238,11 +232,6 @@ def _described(cell: Cell, cut: Split) -> dict[str, Any]:
 def _versions() -> dict[str, str]:
     own = {"unskew": version("unskew"), "python": platform.python_version()}
     return own | {"torch": torch.__version__, "numpy": np.__version__}
-
-
-def _cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 def _digest(*parts: bytes) -> str:

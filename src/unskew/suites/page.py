@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from unskew.metrics import written
 from unskew.report.curves import drawing, swatch
 from unskew.report.page import Extra, Markup, Origin, Section, page, paragraph, points
 from unskew.suites import cards, figures, tables
@@ -142,7 +143,7 @@ def _toolbar(findings: Findings) -> str:
     parts = (
         choice("test", "Test", ((name, tables.TESTS.get(name, name)) for name in tests)),
         choice("protocol", "Protocol", ((name, tables.PROTOCOLS[name]) for name in protocols)),
-        choice("metric", "Metric", ((name, tables.written(name)) for name in metrics)),
+        choice("metric", "Metric", ((name, written(name)) for name in metrics)),
         '<label>Models <input type="search" name="filter" placeholder="filter" autocomplete="off"></label>',
     )
     return (

@@ -12,10 +12,10 @@ protocol `authors`. Even then it is no reproduction (`CAVEAT`).
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from unskew.metrics import written
 from unskew.suites.chance import Measured
 from unskew.suites.found import SuiteFindings, Yardstick
 from unskew.suites.sheet import NONE, Entry, Sheet
-from unskew.suites.tables import written
 
 METRICS = ("ndcg@5", "ndcg@10", "ndcg@20", "hr@5", "hr@10", "hr@20")
 CAVEAT = (

@@ -15,7 +15,7 @@ import fcntl
 import json
 import os
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,37 @@ from numpy.typing import NDArray
 from unskew.errors import BadInput, UnskewError
 from unskew.evaluate import CUTOFFS, Evaluation
 from unskew.metrics import METRICS
-from unskew.storage import beside
+from unskew.storage import write_text
 from unskew.suites.recipe import FORMAT, Place, Suite
 
 Floats = NDArray[np.float64]
 
 SHOWN_METRICS = ("ndcg", "hr")  # that tables have, at every cut-off
+RANKED = {f"{name}@{cut}": (name, cut) for name in SHOWN_METRICS for cut in CUTOFFS}  # that a rank tells
 LOWEST = max(CUTOFFS) + 1  # ranks from here on are the same to every metric
 EXACT = 2  # equal scores share the mean of their ranks, so ranks are halves
+
+# What is read of each line, from outside to inside. A * is every entry; a part with a ? may be left out.
+CELL = "key format model settings_key config training.seed sample rolling versions health"
+OF_DATA = "name hash world world?.bias rows positives users items repeats train_before test_from"
+OF_TEST = "units size whole_test effective_sample_size chosen_by segments metrics values"
+READ = {
+    "cells.jsonl": (
+        *CELL.split(),
+        *(f"data.{name}" for name in OF_DATA.split()),
+        *(f"cost.{name}" for name in ("cpu_s", "parameters", "memory_mb")),
+        *(f"tests.*.{name}" for name in OF_TEST.split()),
+        *("tests.ordinary, full", "health?.clip", "health?.verdict", "records.*.valid"),
+        *("windows?.*.start", "windows?.*.ndcg@10"),
+    ),
+    "tests.jsonl": ("key", "test", "protocol", "size", "repeats", "user", "weight"),
+    "failures.jsonl": ("key", "why"),
+}
+HELP = {
+    "cells.jsonl": "remove this line, and the same `unskew bench` measures its run again",
+    "tests.jsonl": "take this file from a copy, or call the same `unskew bench` with another --out",
+    "failures.jsonl": "remove this line",
+}
 
 
 class Results:
@@ -41,7 +64,7 @@ class Results:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.cells = {line["key"]: line for line in self._lines("cells.jsonl") if line["format"] == FORMAT}
+        self.cells = {line["key"]: line for line in self._lines("cells.jsonl")}
         self.tests = {line["key"]: line for line in self._lines("tests.jsonl")}
         self._lock: int | None = None
 
@@ -149,19 +172,30 @@ class Results:
     # Files
 
     def _lines(self, name: str) -> list[dict[str, Any]]:
-        """The lines of a file. The last one may be cut off, if the machine went down while it was written."""
+        """The lines of a file, but for those of another format. The last one may be cut off, if the machine
+        went down while it was written."""
         path = self.folder / name
         if not path.is_file():
             return []
         found = []
         lines = path.read_text(encoding="utf-8").split("\n")
-        for number, line in enumerate(lines):
+        for number, text in enumerate(lines, 1):
+            if not text:
+                continue
             try:
-                if line:
-                    found.append(json.loads(line))
+                line = json.loads(text)
             except ValueError:
-                if number < len(lines) - 1:
-                    raise BadInput(f"{path}, line {number + 1}: is damaged; remove this line") from None
+                if number < len(lines):
+                    raise BadInput(f"{path}, line {number}: is damaged; remove this line") from None
+                continue
+            if isinstance(line, dict) and line.get("format", FORMAT) != FORMAT:
+                continue
+            if gone := lacking(line, READ[name]):
+                raise BadInput(
+                    f"{path}, line {number}: has no {gone}, so it was edited, or another version made it; "
+                    f"{HELP[name]}"
+                )
+            found.append(line)
         return found
 
     def _mend(self, name: str) -> None:
@@ -184,8 +218,42 @@ class Results:
             ) from error
 
     def _replace(self, name: str, text: str) -> None:
-        with beside(self.folder / name) as path:
-            path.write_text(text, encoding="utf-8")
+        write_text(self.folder / name, text)
+
+
+# What is there
+
+
+def lacking(line: Any, names: Iterable[str]) -> str:
+    """The first thing that a stored line does not have of what is read of it; empty if it has everything."""
+    for name in names:
+        if gone := _gone(line, name.split(".")):
+            return gone
+    for test, found in line.get("tests", {}).items():
+        means, values = found["metrics"], found["values"]
+        shown, kept = (RANKED, []) if "rank" in values else (values, _kept(means))
+        for part, name, wanted in ((means, "metrics", shown), (values, "values", kept)):
+            for metric in wanted:
+                if metric not in part:
+                    return f"tests > {test} > {name} > {metric}"
+    return ""
+
+
+def _gone(part: Any, names: Sequence[str], above: tuple[str, ...] = ()) -> str:
+    if not names:
+        return ""
+    name, *rest = names
+    if name == "*":
+        if not isinstance(part, dict | list):
+            return " > ".join(above)
+        entries = part.items() if isinstance(part, dict) else enumerate(part, 1)
+        return next(filter(None, (_gone(inner, rest, (*above, str(at))) for at, inner in entries)), "")
+    key = name.removesuffix("?")
+    if isinstance(part, dict) and part.get(key) is None and key != name:
+        return ""
+    if not isinstance(part, dict) or key not in part:
+        return " > ".join((*above, key))
+    return _gone(part[key], rest, (*above, key))
 
 
 # Units
@@ -198,8 +266,11 @@ def packed(found: Evaluation) -> dict[str, str]:
     if reciprocal is not None and found.protocol != "authors":
         ranks = np.where(reciprocal > 0, 1 / np.where(reciprocal > 0, reciprocal, 1), LOWEST)
         return {"rank": encoded(np.round(ranks * EXACT).astype(np.uint8))}
-    wanted = [name for name in found.values if name.split("@")[0] in (*SHOWN_METRICS, "preference", "beyond")]
-    return {name: encoded(found.values[name].astype(np.float16)) for name in wanted}
+    return {name: encoded(found.values[name].astype(np.float16)) for name in _kept(found.values)}
+
+
+def _kept(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.split("@")[0] in (*SHOWN_METRICS, "preference", "beyond")]
 
 
 def unpacked(values: Mapping[str, str]) -> dict[str, Floats]:
@@ -207,7 +278,7 @@ def unpacked(values: Mapping[str, str]) -> dict[str, Floats]:
     if "rank" not in values:
         return {name: np.asarray(decoded(text, np.float16), np.float64) for name, text in values.items()}
     ranks = np.asarray(decoded(values["rank"], np.uint8), np.float64) / EXACT
-    return {f"{name}@{cut}": METRICS[name](ranks, cut) for name in SHOWN_METRICS for cut in CUTOFFS}
+    return {metric: METRICS[name](ranks, cut) for metric, (name, cut) in RANKED.items()}
 
 
 def encoded(values: NDArray[Any]) -> str:

@@ -3,9 +3,10 @@ cut-offs; and the groups of users and items among which an arm is good."""
 
 import math
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 from typing import Any
 
-from unskew.metrics import METRICS as OF_RANKS
+from unskew.metrics import written
 from unskew.suites.chance import METRIC, Figure, Measured, Versus
 from unskew.suites.found import SuiteFindings, Yardstick
 from unskew.suites.sheet import DAGGER, NONE, STAR, Entry, Sheet
@@ -38,11 +39,6 @@ def called(by: Yardstick) -> str:
     """A test and its protocol in the words of a heading."""
     test = TESTS.get(by.test, f"Test {by.test}")
     return test if by.test in ("truth", "shown") else f"{test}, {PROTOCOLS.get(by.protocol, by.protocol)}"
-
-
-def written(metric: str) -> str:
-    """A metric as papers write it: NDCG@10."""
-    return metric.upper() if metric.partition("@")[0] in OF_RANKS else metric
 
 
 def suite_sheet(suite: SuiteFindings, by: Yardstick, metric: str = METRIC) -> Sheet:
@@ -211,4 +207,4 @@ def segment_sheet(suite: SuiteFindings, source: str, test: str) -> Sheet | None:
 
 def _mean(each: Sequence[Any], kind: str, group: str) -> str:
     values = [one[kind][group][1] for one in each if one.get(kind, {}).get(group, (0, None))[1] is not None]
-    return f"{math.fsum(values) / len(values):.4f}" if values else NONE
+    return f"{fmean(values):.4f}" if values else NONE

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from unskew.describe.summary import Verdict
+from unskew.metrics import written
 from unskew.suites.chance import METRIC, Measured, Versus
 from unskew.suites.claims import Claim, Outcome, overall
 from unskew.suites.found import BALANCED, NOTHING, ORDINARY, Findings, SuiteFindings, Yardstick
-from unskew.suites.tables import usual_seeds, written
+from unskew.suites.tables import usual_seeds
 
 OURS = ("pulse", "deps")  # the models that this package is about: the one that it ships, and the paper's
 MOST_NAMED = 6  # data sets that a sentence names
