@@ -47,7 +47,7 @@ def test_each_row_gets_its_list(kind: str, model: Model, tmp_path: Path) -> None
         {
             "id": f"row {number}",
             "history": ["i1", f"i{number % 9}", "nothing"],
-            "times": [now - 9, now - 2, now],
+            "times": [now - 2, now - 9, now],
         }
         for number in range(BLOCK + 3)
     ]
@@ -56,8 +56,15 @@ def test_each_row_gets_its_list(kind: str, model: Model, tmp_path: Path) -> None
     assert (saved.lists, saved.skipped_items) == (len(rows), len(rows))
     found = pq.read_table(tmp_path / "more.parquet")
     assert found["id"].to_pylist() == [row["id"] for row in rows for _ in range(2)]
-    timed = model.recommend(histories=[[("i1", now - 9), ("i4", now - 2)]], k=2).table
-    assert found["item_id"].to_pylist()[8:10] == timed["item_id"].to_pylist()
+    timed = model.recommend(histories=[[("i4", now - 9), ("i1", now - 2)]], k=2).table
+    assert found["score"].to_pylist()[8:10] == pytest.approx(timed["score"].to_pylist(), abs=1e-5)
+    untimed = model.recommend(histories=[["i1", "i4"]], k=2).table
+    assert untimed["score"].to_pylist() != pytest.approx(timed["score"].to_pylist(), abs=1e-5)
+
+    file = write(tmp_path / f"bare{kind}", [{"history": row["history"]} for row in rows])
+    model.save_recommendations(tmp_path / "bare-out.parquet", file, k=2, show_progress=False)
+    numbers = pq.read_table(tmp_path / "bare-out.parquet")["user_id"].to_pylist()
+    assert numbers == [number for number in range(len(rows)) for _ in range(2)]
 
 
 def test_times_of_a_history_decide_its_order(model: Model) -> None:

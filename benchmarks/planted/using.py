@@ -8,8 +8,8 @@ MUTANTS = [
         "test_zero.py test_ranker.py test_ranker_keeps.py",
         (
             "what nobody had yet is recommended",
-            ">= int(self.log.audiences.existing(self.log.now))",
-            ">= len(self.log.items)",
+            "np.append(first >= at,",
+            "np.append(first >= at + 10**9,",
         ),
         ("a candidate need not exist yet", "hidden |= ~np.isin(", "hidden = ~np.isin("),
         (
@@ -19,34 +19,38 @@ MUTANTS = [
         ),
         (
             "only what the model reads was seen",
-            "past.before(owner[here], now))",
-            "past.before(owner[here], now, self.model.history))",
+            "past.before(owner[here], at))",
+            "past.before(owner[here], at, self.model.history))",
         ),
         (
             "a newer log has the catalogue of the older",
-            "self._catalog = None if renewed is None else renewed(log, now, now + 1)",
-            "pass",
+            "before is not None and before[0] is log and before[1] == moment",
+            "before is not None and before[1] == moment",
         ),
         (
             "a newer log is read at the end of the older",
-            "self.log, now, self._fallback = log, log.now, None",
-            "self.log, now, self._fallback = log, self.log.now, None",
+            "first = log.now if moment is None else moment",
+            "first = before[0].now if before else log.now",
         ),
-        ("a bare history is not past", "np.full(len(owner), log.now - 1)", "np.full(len(owner), log.now)"),
+        ("a bare history is not past", "[at - 1 if time is None", "[at if time is None"),
         (
             "a stranger is padding",
             "np.where(codes == PAD, len(log.users), codes)",
             "codes",
         ),
-        ("an unknown item of a history is the last one", "code[code != PAD] for code", "code for code"),
+        (
+            "an unknown item of a history is the last one",
+            "order = order[codes[order] != PAD]",
+            "order = order[codes[order] >= PAD]",
+        ),
     ),
     *of(
         "catalog.py",
         "test_catalog.py test_ranker_keeps.py",
         (
             "new items have no vector",
-            "return self if len(log.items) == self.vectors.shape[1] else",
-            "return self if True else",
+            "same = len(log.items) == self.vectors.shape[1]",
+            "same = True",
         ),
         ("audiences never change", "same[:shared] = (now == then).all(1)", "same[:shared] = True"),
         (

@@ -81,7 +81,6 @@ class Saved:
         self.by_pulse_zero += pc.sum(pc.equal(first["source"], PulseZero.name)).as_py() or 0
         self.unknown_users += found.unknown_users
         self.skipped_items += found.skipped_items
-        self.recall = found.recall
         return found.table
 
 

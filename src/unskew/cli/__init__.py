@@ -19,16 +19,20 @@ from unskew.cli.bench import Bench
 from unskew.cli.compare import Compare
 from unskew.cli.data import Audit, Inspect, Prepare, Simulate
 from unskew.cli.demo import Demo
+from unskew.cli.export import Export
 from unskew.cli.hints import check_flags, check_words, one_line
 from unskew.cli.measure import Evaluate
+from unskew.cli.monitor import Monitor
 from unskew.cli.propensity import Propensity
 from unskew.cli.report import Report
 from unskew.cli.runs import Models, Recommend
+from unskew.cli.serve import Serve
 from unskew.cli.shared import joined_help, messages
 from unskew.cli.store import Store
 from unskew.cli.train import Train, train_of
 from unskew.cli.truth import Truth, simulate_of
 from unskew.cli.tune import Tune, tune_of
+from unskew.cli.update import Update
 from unskew.errors import BadInput, UnskewError
 from unskew.progress import shown_on
 
@@ -43,8 +47,12 @@ VERBS: dict[str, Callable[..., Any]] = {
     "compare": Compare,
     "truth": Truth,
     "recommend": Recommend,
+    "export": Export,
     "propensity": Propensity,
     "store": Store,
+    "serve": Serve,
+    "monitor": Monitor,
+    "update": Update,
     "bench": Bench,
     "report": Report,
     "models": Models,
@@ -53,7 +61,7 @@ VERBS: dict[str, Callable[..., Any]] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit codes: 0 done, 1 the job failed, 2 wrong use or bad input."""
+    """Exit codes: 0 done, 1 the job failed, 2 wrong use or bad input; a verb may have more (`update`)."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments == ["--version"]:
         print(f"unskew {version('unskew')}")
@@ -70,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
             check_flags(arguments, verbs[arguments[0]])
         verb = _parsed(arguments, verbs)
         with shown_on(messages):
-            verb.run()
+            return int(verb.run() or 0)
     except UnskewError as error:
         messages.print(f"unskew: {error}", style="bold red" if messages.is_terminal else None, soft_wrap=True)
         return error.exit_code
@@ -87,7 +95,6 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone, as in `unskew ... | head`
         sys.stderr.close()
         return 0
-    return 0
 
 
 def _parsed(arguments: list[str], verbs: dict[str, Callable[..., Any]]) -> Any:

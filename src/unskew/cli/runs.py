@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from tyro.conf import Positional
@@ -11,6 +11,9 @@ from tyro.conf import Positional
 from unskew.cli.shared import Verb, messages, pairs, table
 from unskew.data.log import Log
 from unskew.errors import BadInput
+
+if TYPE_CHECKING:
+    from unskew.ann import Recall
 
 # A flag that takes several ids and may be given several times.
 Items = Annotated[
@@ -67,6 +70,9 @@ class Recommend(Verb):
     diverse: float = 0.0
     """From 0 (the best items) to 1 (items that are as unlike each other as can be): maximal marginal
     relevance."""
+    approximate: bool = False
+    """Let an index propose the items that are scored, for catalogues of 100,000 items and more (extra `ann`).
+    Which share of the exact lists it finds is measured and printed."""
     choose_by: Literal["ordinary", "balanced", "shown"] | None = None
     """Which version of the validation part chose the weights that recommend; by default what training was
     told."""
@@ -100,10 +106,12 @@ class Recommend(Verb):
             "log": log,
             "at": self.at,
             "diverse": self.diverse,
+            "approximate": self.approximate,
         }
         if self.out is not None:
             saved = trained.save_recommendations(self.out, self.input, **asked)
-            document = {"file": str(self.out), **asdict(saved), "k": self.k}
+            counted = {name: value for name, value in asdict(saved).items() if name != "recall"}
+            document = {"file": str(self.out), **counted, "k": self.k} | _measured(saved.recall)
             if self.all_users:
                 document["users"] = saved.lists
             self.show(document, pairs(f"{self.folder} -> {self.out}", document))
@@ -123,7 +131,8 @@ class Recommend(Verb):
             )
             for row in listed
         ]
-        counts = {"unknown_users": found.unknown_users, "skipped_items": found.skipped_items}
+        counts: dict[str, Any] = {"unknown_users": found.unknown_users, "skipped_items": found.skipped_items}
+        counts |= _measured(found.recall)
         self.show({"recommendations": listed, **counts}, table("", ("rank", "item", "score", *more), shown))
         for user in found.users_unknown:
             messages.print(
@@ -137,6 +146,14 @@ class Recommend(Verb):
         if found.items_unknown:
             unknown = ", ".join(map(repr, found.items_unknown))
             messages.print(f"skipped, not in the log of this run: {unknown}", soft_wrap=True)
+
+
+def _measured(recall: "Recall | None") -> dict[str, Any]:
+    """Say how good approximate lists are, and return it for the document."""
+    if recall is None:
+        return {}
+    messages.print(str(recall), soft_wrap=True)
+    return {"recall": recall.share, "recall_histories": recall.histories}
 
 
 def _text(value: Any) -> str:
