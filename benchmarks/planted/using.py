@@ -19,8 +19,10 @@ MUTANTS = [
         ),
         (
             "only what the model reads was seen",
-            "past.before(owner[here], at))",
-            "past.before(owner[here], at, self.model.history))",
+            """        if not wanted.include_seen:
+            row, place = past.flat(*past.before(owner, at))""",
+            """        if not wanted.include_seen:
+            row, place = past.flat(*past.before(owner, at, self.model.history))""",
         ),
         (
             "a newer log has the catalogue of the older",
