@@ -45,6 +45,8 @@ def test_times_are_seconds_or_iso_text_and_become_microseconds_in_utc(value, exp
         (BEGIN, "looks like microseconds"),
         (BEGIN * 1000.0, "looks like nanoseconds"),
         (10**30, "looks like no time at all"),
+        (10**400, "looks like no time at all"),
+        (-1.5e308, "from 1970 to 9999"),
         (-1, "from 1970 to 9999"),
         ("1969-12-31", "from 1970 to 9999"),
     ],

@@ -4,6 +4,7 @@ Times are whole microseconds since 1970 in UTC. Ids are text of any kind, but no
 character, which databases refuse, and of at most 500 characters, which their indexes can hold.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,7 @@ from unskew.errors import BadInput
 LONGEST = 500  # characters of an id; in UTF-8 they fit into an index of PostgreSQL, which ends at 2,704 bytes
 MOST_SHOWN = 1000  # items in one impression or recommendation
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-FAR = 10**19  # beyond any time in any unit; not a number is not within it either
+BEYOND = "expected a time from 1970 to 9999"
 MICROSECOND = timedelta(microseconds=1)
 LATEST = (datetime(9999, 12, 31, tzinfo=UTC) - EPOCH) // MICROSECOND
 MOST_POSITION = 2**31 - 1
@@ -156,16 +157,25 @@ def parse_time(value: Any) -> int:
     if isinstance(value, datetime):
         moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
         found = (moment - EPOCH) // MICROSECOND
-    elif isinstance(value, bool) or not isinstance(value, int | float) or not -FAR < value < FAR:
+    elif not _is_number(value):
         raise BadInput(expected)
+    elif value < 0:
+        raise BadInput(BEYOND)
     elif value >= UNITS["seconds"][1]:
         likely = next((unit for unit, (low, high) in UNITS.items() if low <= value < high), "no time at all")
         raise BadInput(f"{expected}; this number looks like {likely}")
     else:
         found = value * 10**6 if isinstance(value, int) else round(value * 10**6)
     if not 0 <= found <= LATEST:
-        raise BadInput("expected a time from 1970 to 9999")
+        raise BadInput(BEYOND)
     return found
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a whole number, however large, or a finite one."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def in_iso(timestamp: int) -> str:

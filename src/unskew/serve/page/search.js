@@ -11,6 +11,7 @@ export function searchBox(choose) {
   let active = -1;
   let asked = null;
   let answered = null; // the words that the options belong to
+  let drawn = null; // the same, also after the list was closed
 
   const open = () => !drop.hidden;
   const close = () => {
@@ -71,7 +72,7 @@ export function searchBox(choose) {
     try {
       items = await search(words, OPTIONS, signal);
       if (signal.aborted) return;
-      answered = words;
+      answered = drawn = words;
       draw(words);
       if (items.length === 0) show(`No title has “${words}” in it. A part of a title is enough.`);
       else show(words ? "Best matches first" : "The most popular ones");
@@ -79,15 +80,25 @@ export function searchBox(choose) {
     } catch (error) {
       if (error.name === "AbortError") return;
       items = [];
+      drawn = null;
       draw("");
       show(`${error.title ?? "The search failed"}. Type again to try again.`);
       say(head.textContent);
     }
   }
 
+  // The options are still those of these words, so arrow keys need not wait for an answer.
+  const reopen = () => {
+    const words = input.value.trim();
+    if (drawn !== words || items.length === 0) return refresh();
+    answered = words;
+    mark(-1);
+    return show(words ? "Best matches first" : "The most popular ones");
+  };
+
   const soon = debounced(refresh, 140);
   const move = (step) => {
-    if (!open()) refresh();
+    if (!open()) reopen();
     else if (items.length) mark(active < 0 && step < 0 ? items.length - 1
       : (active + step + items.length) % items.length);
   };
