@@ -1,6 +1,7 @@
 """Ten minutes of everything at once, with twenty kill -9: is anything lost, doubled or wrong?
 
-    python benchmarks/soak.py [--minutes 10 --kills 20]     appends a line to results/soak.jsonl
+    python benchmarks/soak.py [--minutes 10 --kills 20]   appends a line to results/soak.jsonl, and says it in
+                                                          docs/serving.md; --page does only the latter
 
 Threads post events and ask for recommendations on loopback, another one reloads the model, and every half
 minute the process is killed and started again on the same store. A request whose connection was killed is
@@ -24,12 +25,14 @@ from typing import Any
 
 import numpy as np
 import tyro
+from pages import replace_between
 from service import START, Client, Server, random_log, serving
 
 from unskew.serve.store import open_store
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "results" / "soak.jsonl"
+RESULTS, PAGE = ROOT / "results" / "soak.jsonl", ROOT / "docs" / "serving.md"
+MARKS = "<!-- made by benchmarks/soak.py -->", "<!-- end of the soak -->"
 ITEMS, POSTING, ASKING, PACE = 2_000, 3, 2, 0.05
 FAULTS = {str(status) for status in range(500, 600)} - {"503"}
 
@@ -42,6 +45,8 @@ class Arguments:
     """How long it lasts."""
     kills: int = 20
     """How often the process is killed."""
+    page: bool = False
+    """Write the newest stored result into docs/serving.md, and do nothing else."""
 
 
 class Crew:
@@ -129,8 +134,25 @@ def answers(port: int) -> list[Any]:
     return found
 
 
+def sentence(found: dict[str, Any]) -> str:
+    """What happened, in words."""
+    same = "equal to" if found["same_answers"] else "not equal to"
+    return (
+        f"{found['minutes']:g} minutes of events, requests and reloads with {found['kills']} kill -9: "
+        f"{found['acknowledged']:,} events were acknowledged, {found['lost']} of them lost and "
+        f"{found['doubled']} doubled; of {sum(found['statuses'].values()):,} requests "
+        f"{found['statuses'].get('connection lost', 0):,} lost their connection to a killed process, and "
+        f"{found['server_errors']} got a 5xx but for 503; in the end the answers were {same} those of a new "
+        "store with the same events.\n"
+    )
+
+
 def main(arguments: Arguments) -> int:
     """Run it, print what happened, and return 0 if nothing went wrong."""
+    if arguments.page:
+        newest = json.loads(RESULTS.read_text(encoding="utf-8").splitlines()[-1])
+        replace_between(PAGE, *MARKS, sentence(newest))
+        return 0
     with tempfile.TemporaryDirectory() as name:
         folder, crew = Path(name), Crew()
         random_log(folder / "log", ITEMS, 20_000, 300)
@@ -175,6 +197,7 @@ def main(arguments: Arguments) -> int:
     print(json.dumps(found, indent=1))
     with RESULTS.open("a", encoding="utf-8") as file:
         file.write(json.dumps(found) + "\n")
+    replace_between(PAGE, *MARKS, sentence(found))
     wrong = found["server_errors"] or found["lost"] or found["doubled"] or not found["same_answers"]
     return int(bool(wrong))
 

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,12 +91,9 @@ def measured(data: Path, name: str, seed: int, folder: Path) -> list[dict[str, A
     for way, replay in (("update", 0.2), ("update, no replay", 0.0)):
         out = folder / way
         settings = Updating(replay=replay)
-        outcomes[way], cost = _cpu(
-            lambda out=out, settings=settings: update(  # type: ignore[misc]
-                folder / "run", folder / "events.db", out, settings, force=True, show_progress=False
-            )
-        )
-        ways[way] = (lambda out=out: load(out), cost)  # type: ignore[misc]
+        places = folder / "run", folder / "events.db", out
+        outcomes[way], cost = _cpu(partial(update, *places, settings, force=True, show_progress=False))
+        ways[way] = (partial(load, out), cost)
     everything = unskew.read(_before(whole, second))
     _, cost = _cpu(lambda: _anew(name, everything, seed, folder / "anew"))
     ways["anew"] = (lambda: load(folder / "anew"), cost)

@@ -287,7 +287,7 @@ def test_diverse_lists_are_less_alike(split: unskew.Split) -> None:
             lists[share] = table["item_id"].to_pylist()
             assert len(set(lists[share])) == 5
             codes = split.log.items.codes(lists[share]).astype(np.int64)
-            pairs = likeness(ranker._catalogs[name][2], ranker.log, ranker.log.now, codes)
+            pairs = likeness(ranker._catalogs[name, False][2], ranker.log, ranker.log.now, codes)
             alike[share] = sum(float(pairs[place, :place].max()) for place in range(1, 5))
         assert lists[0.0][0] == lists[0.5][0] == lists[1.0][0]
         assert alike[1.0] < alike[0.0]

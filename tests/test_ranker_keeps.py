@@ -92,7 +92,7 @@ def test_only_changed_audiences_are_encoded_again(split: unskew.Split, monkeypat
         for item, time in zip(newer.table()["item"].to_pylist(), newer.time.tolist(), strict=True)
         if time > split.log.now
     }
-    assert isinstance(ranker._catalogs["deps"][2], AudienceCatalog)
+    assert isinstance(ranker._catalogs["deps", False][2], AudienceCatalog)
     assert sum(encoded) == len(changed) == 3  # two known items and a new one
 
 

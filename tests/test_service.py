@@ -207,11 +207,11 @@ def test_moments(served_run: Path, tmp_path: Path) -> None:
     with serving(served_run, tmp_path / "e.db") as service:
         ranker = service._loaded.ranker if service._loaded else None
         assert ranker is not None
-        catalog = ranker._catalogs["itemknn"]
+        catalog = ranker._catalogs["itemknn", False]
         early = service.recommend(Asked(user_id="u1", k=30, at=(BEGIN + 86_400) * 10**6, log=False))
         now = service.recommend(Asked(user_id="u1", k=30, log=False))
         assert len(early["items"]) < len(now["items"]) == ITEMS  # not all items were there on the second day
-        assert ranker._catalogs["itemknn"] is catalog  # the look at the past has not replaced it
+        assert ranker._catalogs["itemknn", False] is catalog  # the look at the past has not replaced it
         # A history of today, over a log of years ago, counts.
         today = service.recommend(Asked(history=[("i1", LATER * 10**6)], k=5, include_seen=False))
         assert (today["source"], "i1" in ids(today)) == ("model", False)

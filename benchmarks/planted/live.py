@@ -12,8 +12,8 @@ MUTANTS = [
         ("the first event is the newest one", "min(int(self._firsts[entity]), time)", "time"),
         (
             "nobody hears that a block has moved",
-            "self._tell(entity, place, moved)",
-            "self._tell(entity, place, None)",
+            "self._listeners.tell(entity, place, moved)",
+            "self._listeners.tell(entity, place, None)",
         ),
         ("a late event is the last one", "if before[0] > time or", "if before[0] > time + 10**9 or"),
     ),

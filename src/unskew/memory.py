@@ -67,18 +67,8 @@ def _remembered(memory: dict[str, NDArray[Any]], users: pa.Table, items: pa.Tabl
         Sequences(*(memory[f"{name}_{part}"] for part in ("ids", "times", "offsets")))
         for name in ("history", "audience")
     )
-    user = np.repeat(np.arange(len(histories), dtype=np.int32), np.diff(histories.offsets))
-    return Log(
-        user=user,
-        item=histories.ids,
-        time=histories.times,
-        label=np.ones(len(user), np.int8),
-        users=Vocabulary.of_table(users),
-        items=Vocabulary.of_table(items),
-        histories=histories,
-        audiences=audiences,
-        end=int(memory["now"][0]),
-    )
+    vocabularies = Vocabulary.of_table(users), Vocabulary.of_table(items)
+    return Log.of_positives(histories, audiences, *vocabularies, metadata={}, end=int(memory["now"][0]))
 
 
 # The data itself, where the run says that it is

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from unskew.errors import BadInput, UnskewError
 from unskew.run import read_card, read_config
-from unskew.storage import check_free
+from unskew.storage import check_free, sync_folder
 
 UPDATED = "updated"  # in the card of a run: which run it was updated from
 
@@ -51,7 +51,7 @@ def new_run(target: Path) -> Iterator[Path]:
         yield scratch
         check_free(target)
         scratch.rename(target)
-        _keep(target.parent)
+        sync_folder(target.parent)
     except OSError as error:
         raise UnskewError(f"{target}: cannot be written ({error.strerror}); nothing was written") from None
     finally:
@@ -73,7 +73,7 @@ def point(link: Path, run: Path) -> None:
         fresh.unlink(missing_ok=True)
         fresh.symlink_to(os.path.relpath(run.resolve(), link.parent.resolve()))
         fresh.replace(link)
-        _keep(link.parent)
+        sync_folder(link.parent)
     except OSError as error:
         with suppress(OSError):
             fresh.unlink(missing_ok=True)
@@ -99,12 +99,3 @@ def roll_back(link: Path) -> tuple[Path, Path]:
             raise BadInput(f"{target}: this run is not whole; {link} still points to {now}")
         point(link, target)
     return target, now
-
-
-def _keep(folder: Path) -> None:
-    """Make a rename in a folder outlive a power cut."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

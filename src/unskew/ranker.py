@@ -121,7 +121,8 @@ class Ranker:
 
     def __init__(self, model: Recommender, log: Log) -> None:
         self.model, self.log = model, log
-        self._catalogs: dict[str, tuple[Log, int | None, Catalog]] = {}  # with the log and the past moment
+        # Of each model, one for now and one for a past moment, with the log and the moment.
+        self._catalogs: dict[tuple[str, bool], tuple[Log, int | None, Catalog]] = {}
         self._zero: Recommender | None = None
         self._proposals: Proposals | None = None
 
@@ -135,7 +136,8 @@ class Ranker:
         """Rank the items of a newer log from now on."""
         if log is not self.log:
             self.log, self._zero = log, None
-            self._catalogs.pop(PulseZero.name, None)
+            for past in (False, True):
+                self._catalogs.pop((PulseZero.name, past), None)
 
     @torch.no_grad()
     def _catalog(self, model: Recommender, at: int) -> tuple[Log, Catalog]:
@@ -146,13 +148,14 @@ class Ranker:
         moment = None if at >= log.now else at
         if moment is not None:
             log = self.log.frozen()
-        before = self._catalogs.get(model.name)
+        key = model.name, moment is not None
+        before = self._catalogs.get(key)
         if before is not None and before[0] is log and before[1] == moment:
             return log, before[2]
         first = log.now if moment is None else moment
-        renewed = getattr(before[2], "renewed", None) if before and before[1] == moment is None else None
+        renewed = getattr(before[2], "renewed", None) if before and moment is None else None
         made = (renewed or model.eval().catalog)(log, first, first + 1)
-        self._catalogs[model.name] = log, moment, made
+        self._catalogs[key] = log, moment, made
         return log, made
 
     def for_users(self, users: Sequence[Any], wanted: Wanted) -> Recommendations:

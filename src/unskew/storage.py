@@ -82,3 +82,12 @@ def save_frames(frames: Iterator[pa.Table], file: Path) -> None:
         with make(target, first.schema) as writer:
             for frame in chain([first], frames):
                 writer.write_table(frame)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names of the files in a folder outlive a power cut."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

@@ -7,7 +7,7 @@ part of a block is new.
 """
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +23,25 @@ ROOM = 4  # events for which a new block has room
 SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 
+class Listeners:
+    """Methods that are called when something changes, as long as anybody else needs their objects."""
+
+    def __init__(self) -> None:
+        self._methods: list[weakref.WeakMethod[Any]] = []
+
+    def add(self, method: Callable[..., None]) -> None:
+        """Call this method from now on."""
+        self._methods.append(weakref.WeakMethod(method))
+
+    def tell(self, *what: Any) -> None:
+        """Call them all."""
+        found = [(method, method()) for method in self._methods]
+        self._methods = [method for method, alive in found if alive is not None]
+        for _, alive in found:
+            if alive is not None:
+                alive(*what)
+
+
 class Growing(Sequences):
     """Sequences of events to which events can be added, at any time and for any entity.
 
@@ -34,7 +53,7 @@ class Growing(Sequences):
     """
 
     def __init__(self, view: Sequences, by_id: bool = True) -> None:
-        self._listeners: list[weakref.WeakMethod[Any]] = []
+        self._listeners = Listeners()
         self._by_id = by_id
         self._fill(np.asarray(view.ids, np.int32), np.asarray(view.times, np.int64), view.starts, view.ends)
 
@@ -112,7 +131,7 @@ class Growing(Sequences):
     # Growing
 
     def on_change(self, listener: Listener) -> None:
-        self._listeners.append(weakref.WeakMethod(listener))
+        self._listeners.add(listener)
 
     def add(self, entity: int, id: int, time: int) -> None:
         """One more event of an entity, which may be new."""
@@ -135,7 +154,7 @@ class Growing(Sequences):
         self._ids[place], self._times[place] = id, time
         self._ends[entity] = end + 1
         self._firsts[entity] = min(int(self._firsts[entity]), time)
-        self._tell(entity, place, moved)
+        self._listeners.tell(entity, place, moved)
 
     def has(self, entity: int, id: int, time: int | None = None) -> bool:
         """Whether an entity has an event with this id, at this time or, by default, at any."""
@@ -153,7 +172,7 @@ class Growing(Sequences):
         counts = np.bincount(entity, minlength=entities) if len(entity) else np.zeros(entities, np.int64)
         ends = np.cumsum(counts, dtype=np.int64)
         self._fill(ids[order], times[order], ends - counts, ends)
-        self._tell(None, 0, None)
+        self._listeners.tell(None, 0, None)
 
     def _more_entities(self, size: int) -> None:
         if size > len(self._starts):
@@ -177,13 +196,6 @@ class Growing(Sequences):
             table[to : to + length] = table[start:end]
         self._starts[entity], self._ends[entity], self._rooms[entity] = to, to + length, self._used
         return to, to + length
-
-    def _tell(self, entity: int | None, first: int, moved: int | None) -> None:
-        heard = [(listener, listener()) for listener in self._listeners]
-        self._listeners = [listener for listener, method in heard if method is not None]
-        for _, method in heard:
-            if method is not None:
-                method(entity, first, moved)
 
 
 class GrowingVocabulary(Vocabulary):

@@ -9,7 +9,6 @@ codes. Whatever trains or evaluates takes `snapshot()`, which is the log that `p
 events.
 """
 
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from unskew.data.growing import NEVER, Growing, GrowingVocabulary
+from unskew.data.growing import NEVER, Growing, GrowingVocabulary, Listeners
 from unskew.data.log import EXTRAS, Log, Vocabulary
 from unskew.data.views import PAD, Ints, Sequences, offsets_of
 from unskew.errors import BadInput
@@ -38,7 +37,7 @@ class Live(Log):
     def __init__(self, log: Log, text: bool = False) -> None:
         self._base, self._newest = log, log.now - 1
         self._added: list[tuple[Ints, Ints, Ints]] = []
-        self._listeners: list[weakref.WeakMethod[Any]] = []
+        self._listeners = Listeners()
         duplicates = log.metadata.get("settings", {}).get("duplicates", "event")
         vars(self).update(
             users=GrowingVocabulary(log.users, text),
@@ -110,7 +109,7 @@ class Live(Log):
         self.histories.add(user, item, time)
         self.audiences.add(item, user, time)
         self.timeline.add(0, item, time)
-        self._tell(user, item, time)
+        self._listeners.tell(user, item, time)
         return True
 
     def _append_many(self, user: Ints, item: Ints, time: Ints) -> NDArray[np.bool_]:
@@ -130,7 +129,7 @@ class Live(Log):
         self.histories.refill(user, item.astype(np.int32), time, len(self.users))
         self.audiences.refill(item, user.astype(np.int32), time, len(self.items))
         self.timeline.refill(np.zeros_like(user), item.astype(np.int32), time, 1)
-        self._tell(PAD, PAD, 0)
+        self._listeners.tell(PAD, PAD, 0)
 
     def forget(self, user: Any) -> bool:
         """Forget a user: the id, and every event. Returns whether the user was known."""
@@ -167,14 +166,7 @@ class Live(Log):
     def on_event(self, listener: Callable[[int, int, int], None]) -> None:
         """Call a method with the user, the item and the time of each event that is added; with PAD, if all
         may be others."""
-        self._listeners.append(weakref.WeakMethod(listener))
-
-    def _tell(self, user: int, item: int, time: int) -> None:
-        heard = [(listener, listener()) for listener in self._listeners]
-        self._listeners = [listener for listener, method in heard if method is not None]
-        for _, method in heard:
-            if method is not None:
-                method(user, item, time)
+        self._listeners.add(listener)
 
     # Rows, for whatever needs them
 
@@ -193,19 +185,8 @@ class Live(Log):
             self._padded(self.histories, self.users),
             self._padded(self.audiences, self.items),
         )
-        user = np.repeat(np.arange(len(histories), dtype=np.int32), np.diff(histories.offsets))
-        return Log(
-            user=user,
-            item=histories.ids,
-            time=histories.times,
-            label=np.ones(len(user), np.int8),
-            users=Vocabulary.of_table(self.users.table()),
-            items=Vocabulary.of_table(self.items.table()),
-            histories=histories,
-            audiences=audiences,
-            metadata=self.metadata,
-            end=self.now,
-        )
+        users, items = (Vocabulary.of_table(known.table()) for known in (self.users, self.items))
+        return Log.of_positives(histories, audiences, users, items, self.metadata, self.now)
 
     @staticmethod
     def _padded(view: Growing, vocabulary: GrowingVocabulary) -> Sequences:

@@ -338,6 +338,31 @@ class Log:
         return pa.table(columns)
 
     @classmethod
+    def of_positives(
+        cls,
+        histories: Sequences,
+        audiences: Sequences,
+        users: Vocabulary,
+        items: Vocabulary,
+        metadata: dict[str, Any],
+        end: int,
+    ) -> "Log":
+        """A log of which only the views are known: it has the positives and nothing else."""
+        user = np.repeat(np.arange(len(histories), dtype=np.int32), np.diff(histories.offsets))
+        return cls(
+            user=user,
+            item=histories.ids,
+            time=histories.times,
+            label=np.ones(len(user), np.int8),
+            users=users,
+            items=items,
+            histories=histories,
+            audiences=audiences,
+            metadata=metadata,
+            end=end,
+        )
+
+    @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> "Log":
         """Open a folder that `prepare` made. The columns stay on disk and are mapped into memory."""
         from unskew.data.folder import open_folder

@@ -73,7 +73,6 @@ class Loaded:
         assert self.model.network is not None
         self.network: Recommender = self.model.network.eval()
         self.ranker = _Codes(self.network, self.live)
-        self._past: _Codes | None = None
         self.lookup = Lookup(self.live.items)
         self.applied = 0  # the sequence number of the newest event of the store that is in the live log
         self.left_out = 0  # events whose times cannot be
@@ -135,9 +134,6 @@ class Loaded:
     def order(self, user_id: str | None, history: Sequence[Any], wanted: Wanted) -> Order:
         """The list for a user, or, with None, after a history."""
         ranker = self.ranker
-        if wanted.at is not None and wanted.at < self.live.now:
-            # Another moment has a catalogue of its own, which must not replace that of now.
-            self._past = ranker = self._past or _Codes(self.network, self.live)
         if user_id is None:
             table = ranker.for_histories([history], wanted).table
         else:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from unskew.errors import BadInput, UnskewError
 from unskew.serve.tables import Kind
+from unskew.storage import sync_folder
 
 GROUP = 10_000  # rows that are read together
 
@@ -159,12 +160,3 @@ class Segments:
         except (pa.ArrowException, OSError) as error:
             said = str(error).partition("\n")[0]
             raise UnskewError(f"{path}: a segment of the store is damaged ({said})") from None
-
-
-def sync_folder(folder: Path) -> None:
-    """Make sure that the names of the files in a folder are on the disk."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from unskew.errors import BadInput, UnskewError
 from unskew.serve.database import Cursor, Database, Mode, Rows, Synchronous, check_schema
-from unskew.serve.segments import sync_folder
 from unskew.serve.tables import beginnings, definitions
+from unskew.storage import sync_folder
 
 TYPES = {pa.string(): "TEXT", pa.int64(): "INTEGER", pa.int32(): "INTEGER", pa.float64(): "REAL"}
 PATIENCE = 10.0  # seconds that a connection waits for a lock of another program
