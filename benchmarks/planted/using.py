@@ -104,12 +104,12 @@ MUTANTS = [
     *of(
         "api.py",
         "test_going_on.py::test_a_refit_is_of_the_same_task",
-        ("a refit guesses about repeats", '"keep" if self._repeats else "hide"', '"auto"'),
+        ("a refit guesses about repeats", '"keep" if self.repeats else "hide"', '"auto"'),
     ),
     *of(
         "api.py",
         "test_going_on.py::test_a_refit_knows_whom_its_run_knew",
-        ("a refit knows everybody", ", min_count=self._min_count)", ")"),
+        ("a refit knows everybody", ", min_count=self.min_count)", ")"),
     ),
     *of(
         "api.py",

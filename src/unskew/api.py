@@ -46,13 +46,13 @@ class Model:
         self._trainer: Trainer | None = None  # of `fit`
         self._asked: Asked | None = None
         self._folder: Path | None = None  # of `load`
-        self._borders = (0, 0)  # in time, of the training and the validation part
-        self._repeats = False  # whether past items can be recommended again, as in the evaluation
+        self.borders = (0, 0)  # in time, of the training and the validation part
+        self.repeats = False  # whether past items can be recommended again, as in the evaluation
         self._weights: dict[str, dict[str, Tensor]] = {}  # that each version of the validation part chose
         self._choose_by = "ordinary"  # the version whose weights recommend
         self._data = ""  # the hash of the data that it was trained on
         self._sizes = (0, 0)  # how many users and items it knows
-        self._min_count = 1  # positives from which it knows them
+        self.min_count = 1  # positives from which it knows them
 
     def __repr__(self) -> str:
         return f"{self.name} ({'trained' if self.network is not None else 'not trained'}): {self.config}"
@@ -82,10 +82,10 @@ class Model:
             path = None if folder is None else Path(folder)
             self.network, trainer = train(split, self._asked, path, resume, on_record)
         self.records, self._log, self._ranker = trainer.records, split.log, None
-        self._borders, self._repeats = (split.train_end, split.valid_end), split.repeats
+        self.borders, self.repeats = (split.train_end, split.valid_end), split.repeats
         self._weights, self._choose_by = weights_of(trainer), trainer.choose_by
         self._trainer, self._folder, self._data = trainer, None, ""
-        self._sizes, self._min_count = (split.known_users, split.known_items), split.min_count
+        self._sizes, self.min_count = (split.known_users, split.known_items), split.min_count
         return self
 
     def refit(
@@ -99,8 +99,8 @@ class Model:
         validation part chose for this model: the number of rounds, and settings that no gradient learns."""
         check_is(log, Log, "a log, as `unskew.prepare` or `unskew.Log.open` gives it")
         rounds, chosen = self._chosen_rounds(), self.chosen
-        repeats: Any = "keep" if self._repeats else "hide"
-        everything = split(log, shares=(100, 0, 0), repeats=repeats, min_count=self._min_count)
+        repeats: Any = "keep" if self.repeats else "hide"
+        everything = split(log, shares=(100, 0, 0), repeats=repeats, min_count=self.min_count)
         # Nothing is chosen any more, so a version that only a validation part has is not asked for.
         by: Any = self._choose_by if self._choose_by != "shown" else "ordinary"
         training = replace(self.training, rounds=max(rounds, 1), choose_by=by)
@@ -195,7 +195,7 @@ class Model:
         return network.eval(), by
 
     def _not_trained_on(self, split: Split) -> None:
-        train_end, valid_end = self._borders
+        train_end, valid_end = self.borders
         for end, done in ((train_end, "trained"), (valid_end, "chosen")):
             if split.valid_end < end:
                 dates = [split.log.clock.date(time) for time in (end, split.valid_end)]
@@ -277,7 +277,7 @@ class Model:
         return self._ranker
 
     def _wanted(self, k: int, include_seen: bool | None, *more: Any) -> Wanted:
-        made = Wanted(k, self._repeats if include_seen is None else include_seen, *more)
+        made = Wanted(k, self.repeats if include_seen is None else include_seen, *more)
         return replace(made, at=None if made.at is None else self.known_log.clock.moment(made.at))
 
     def chosen_by(self, criterion: Criterion) -> "Model":
@@ -303,7 +303,7 @@ class Model:
         """The same as a Parquet file, whole or not at all, written block by block. Returns how many rows each
         part has."""
         save_frames(self._propensities(log), Path(file))
-        counts = np.bincount(part_of(self._borders, log.time), minlength=len(PARTS)).tolist()
+        counts = np.bincount(part_of(self.borders, log.time), minlength=len(PARTS)).tolist()
         return dict(zip(PARTS, counts, strict=True))
 
     def _propensities(self, log: Log, rows: Ints | None = None) -> Iterator[pa.Table]:
@@ -312,7 +312,7 @@ class Model:
         # The estimator of a wrapper reads as far as its own settings say, whatever its backbone reads.
         items = getattr(self.config, "past_items", network.history)
         users = getattr(self.config, "past_users", network.audience)
-        return propensity_tables(estimator, log, self._borders, (items, users), rows)
+        return propensity_tables(estimator, log, self.borders, (items, users), rows)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the run of `fit` after the fact, with the same files as if it had had a folder from the
@@ -393,8 +393,8 @@ def load(folder: str | os.PathLike[str]) -> Model:
     cut = found.card["split"]
     made = Model(found.config["model"], found.network.config, Training(**found.config["training"]))
     made.network, made._log, made._folder = found.network, found.log, Path(folder)
-    made._borders, made._repeats = (cut["train_end"], cut["valid_end"]), cut["repeats"]
+    made.borders, made.repeats = (cut["train_end"], cut["valid_end"]), cut["repeats"]
     made._weights, made._choose_by = found.weights, found.card["choose_by"]
     made._data, made.records = found.card["data"]["hash"], read_records(Path(folder))
-    made._sizes, made._min_count = (cut["known_users"], cut["known_items"]), cut["min_count"]
+    made._sizes, made.min_count = (cut["known_users"], cut["known_items"]), cut["min_count"]
     return made

@@ -85,7 +85,7 @@ class Loaded:
     @property
     def repeats(self) -> bool:
         """Whether past items can be recommended again, as in the model's evaluation."""
-        return self.model._repeats
+        return self.model.repeats
 
     @property
     def has_dial(self) -> bool:

@@ -46,7 +46,7 @@ class Ranking:
     @property
     def trained_until(self) -> int:
         """When what the run was trained and chosen on ends, in microseconds."""
-        return int(self._moments(np.array([self._model._borders[1]]))[0])
+        return int(self._moments(np.array([self._model.borders[1]]))[0])
 
     # What came before the store
 
@@ -67,7 +67,7 @@ class Ranking:
     def follow(self, positives: Iterator[pa.RecordBatch]) -> None:
         """Add positives of the store, but for those from before the end of the training part: the run either
         knows them, or was trained without them."""
-        train_end = self._model._borders[0]
+        train_end = self._model.borders[0]
         users: list[str] = []
         items: list[str] = []
         times: list[int] = []
@@ -92,8 +92,8 @@ class Ranking:
         """The windows with the NDCG of the run. Each positive is ranked with everything that was there before
         it; windows that begin before the end of what the run was trained and chosen on are marked as seen."""
         model, clock = self._model, self._log.clock
-        train_end, valid_end = model._borders
-        settings = Splitting(repeats="keep" if model._repeats else "hide", min_count=model._min_count)
+        train_end, valid_end = model.borders
+        settings = Splitting(repeats="keep" if model.repeats else "hide", min_count=model.min_count)
         cut = split_at(self._live.snapshot(), settings, train_end, valid_end)
         found = []
         with progress("windows", len(windows)) as job:
