@@ -1,6 +1,8 @@
 """The figures of a report are those of `unskew.significance`, and its words follow from them."""
 
+import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -201,6 +203,19 @@ def test_the_verdict_says_who_is_first_and_what_speaks_against_it(findings: Find
     assert said["Popularity alone"].startswith("popularity is better than ")
     assert said["Seeds"].startswith("2 for each model")
     assert "Missing" not in said
+
+
+def test_the_verdict_says_where_training_was_cut_short(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, copy := tmp_path / "dir")
+    asked = json.loads((copy / "suites.json").read_text())
+    for place in asked["places"]:
+        place["at_most"] = {"rounds": 8.0, "audience": 100.0} if place["source"] == "MIND" else {}
+    (copy / "suites.json").write_text(json.dumps(asked))
+    assert [
+        line for line in Report.of(Findings.open(copy)).verdict.advice if line.startswith("Made smaller")
+    ] == ["Made smaller to fit the budget: on MIND no model has more than rounds 8, audience 100."]
+    said = Report.of(Findings.open(folder)).verdict.advice
+    assert not [line for line in said if line.startswith("Made smaller")]
 
 
 def test_a_smoke_test_says_nothing_and_says_so(tmp_path: Path) -> None:

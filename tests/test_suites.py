@@ -45,6 +45,24 @@ def figures(folder: Path) -> dict[str, dict]:
 # Which cells
 
 
+def test_no_model_has_more_than_it_is_allowed_and_what_has_less_stays_the_same() -> None:
+    usual, _ = cells_of([paper.MAIN], [WORLD], seeds=1)
+    cells, places = cells_of([paper.MAIN], [WORLD], seeds=1, at_most={"rounds": 8, "audience": 100})
+    assert len(cells) == len(usual)
+    for before, after in zip(usual.values(), cells.values(), strict=True):
+        rounds, audience = before.training["rounds"], before.config.get("audience")
+        assert after.training["rounds"] == min(rounds, 8)
+        assert after.config.get("audience") == (min(audience, 100) if audience else None)
+        small = rounds <= 8 and (audience or 0) <= 100
+        assert (after.key == before.key) == small, before.label
+    assert {type(cell.training["rounds"]) for cell in cells.values()} == {int}
+    assert all(place.at_most == {"rounds": 8, "audience": 100} for place in places)
+    with pytest.raises(BadInput, match="at most tables: none of these models has such a setting"):
+        cells_of([paper.MAIN], [WORLD], seeds=1, at_most={"tables": 3})
+    with pytest.raises(BadInput, match="choose_by is 'auto' here, which is no number"):
+        cells_of([TINY], [WORLD], seeds=1, at_most={"choose_by": 3})
+
+
 def test_every_first_seed_comes_before_any_second_one() -> None:
     other = replace(TINY, name="other", seeds=3, arms=[Arm(name="pulse", model="pulse")])
     cells, places = cells_of([TINY, other], [WORLD], smoke=True)

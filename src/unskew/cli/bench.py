@@ -1,5 +1,6 @@
 """The verb of benchmark suites: bench."""
 
+import math
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -53,6 +54,9 @@ class Bench(Verb):
     """How many seeds each model is trained with; by default what the suite says, which is 3 for most."""
     sample: int = 5000
     """How many test positives are ranked: a seeded sample, the same for every model."""
+    at_most: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SETTING=NUMBER")] = ()
+    """Settings of which no model is to have more, such as rounds=10 or audience=100, for data on which the
+    suite would take hours. Tables say so."""
     workers: int = 1
     """How many runs are made at the same time, each on one core."""
     budget: float | None = None
@@ -100,6 +104,7 @@ class Bench(Verb):
             splitting=self.splitting,
             seeds=1 if self.smoke and self.seeds is None else self.seeds,
             sample=self.sample,
+            at_most=dict(_limit(word) for word in self.at_most),
             smoke=self.smoke,
             workers=self.workers,
             budget=self.budget,
@@ -117,6 +122,17 @@ class Bench(Verb):
         if not first:
             raise BadInput("expected a SUITE, such as main; `unskew bench --help` lists them")
         return suites_named(first, suites() | own), rest
+
+
+def _limit(word: str) -> tuple[str, float]:
+    name, _, number = word.partition("=")
+    try:
+        most = float(number)
+    except ValueError:
+        most = math.nan
+    if not name or not math.isfinite(most):
+        raise BadInput(f"--at-most {word}: expected SETTING=NUMBER, such as rounds=10")
+    return name.replace("-", "_"), most
 
 
 class _Shown:

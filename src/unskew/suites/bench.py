@@ -63,6 +63,7 @@ class Bench:
     splitting: how logs are split; by default as they were prepared for, or else as usual.
     seeds: how many seeds each arm has; by default as its suite says.
     sample: how many test positives are ranked, the same ones for every model.
+    at_most: settings of which no model is to have more, such as `rounds`, for data that would take hours.
     smoke: make everything as small as it can be: to see that it works, not to learn anything.
     workers: how many cells run at the same time, each on one core.
     budget: in minutes; once it is used up no further cell is begun.
@@ -75,6 +76,7 @@ class Bench:
     splitting: Splitting = field(default_factory=Splitting)
     seeds: int | None = None
     sample: int = SAMPLE
+    at_most: Mapping[str, float] = field(default_factory=dict)
     smoke: bool = False
     workers: int = 1
     budget: float | None = None
@@ -92,7 +94,7 @@ class Bench:
         if self.budget is not None and not self.budget > 0:
             raise BadInput(f"budget {self.budget}: expected more than 0 minutes")
         cells, places = cells_of(
-            self.suites, self.sources, self.splitting, self.seeds, self.sample, self.smoke
+            self.suites, self.sources, self.splitting, self.seeds, self.sample, self.smoke, self.at_most
         )
         results, threads = Results(out), torch.get_num_threads()
         results.begin()

@@ -140,6 +140,12 @@ class SuiteFindings:
         """Any run on a data set, for what all of them have in common."""
         return next(cell for arm in self.arms if (cell := self.cell(source, arm.name)) is not None)
 
+    def at_most(self, source: str) -> str:
+        """The settings of which no model was allowed more on a data set, in words; empty if it had all."""
+        places = (place for place in self._places if place["source"] == source)
+        found = {name: most for place in places for name, most in place.get("at_most", {}).items()}
+        return ", ".join(f"{name} {most:g}" for name, most in found.items())
+
     @property
     def first(self) -> str:
         """The arm that the others are compared with, unless they have a twin."""

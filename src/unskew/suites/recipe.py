@@ -164,6 +164,7 @@ class Place:
     arm: str
     seed: int
     key: str
+    at_most: Mapping[str, float] = field(default_factory=dict)  # what no model was allowed more of
 
 
 def world_source(name: str, world: Simulation) -> Source:
@@ -180,6 +181,7 @@ def cells_of(
     seeds: int | None = None,
     sample: int = SAMPLE,
     smoke: bool = False,
+    at_most: Mapping[str, float] | None = None,
 ) -> tuple[dict[str, Cell], list[Place]]:
     """All cells of some suites, each once, and the places where they stand. Every first seed comes before any
     second one, so that a bench that is stopped has a figure in each of its tables.
@@ -188,7 +190,9 @@ def cells_of(
     splitting: how each log is split; by default as it was prepared for, or else as usual.
     seeds: how many seeds each arm has; by default as the suite says.
     smoke: make everything as small as it can be.
+    at_most: settings of which no model is to have more, such as `rounds`, for data that would take hours.
     """
+    limits = dict(at_most or {})
     cells: dict[str, Cell] = {}
     places: list[Place] = []
     asked = list(suites)
@@ -202,11 +206,13 @@ def cells_of(
                 continue
             for source in sources_of(suite, sources, seed, smoke):
                 for arm in suite.arms:
-                    cell = _cell(arm, source, splitting or Splitting(), seed, sample, smoke)
+                    cell = _cell(arm, source, splitting or Splitting(), seed, sample, smoke, limits)
                     cells.setdefault(cell.key, cell)
-                    places.append(
-                        Place(suite=suite.name, source=source.name, arm=arm.name, seed=seed, key=cell.key)
-                    )
+                    at = Place(suite=suite.name, source=source.name, arm=arm.name, seed=seed, key=cell.key)
+                    places.append(replace(at, at_most=limits))
+    for name in limits:
+        if not any(name in {**cell.config, **cell.training} for cell in cells.values()):
+            raise BadInput(f"at most {name}: none of these models has such a setting")
     return cells, places
 
 
@@ -221,7 +227,15 @@ def sources_of(suite: Suite, sources: Sequence[Source], seed: int, smoke: bool) 
     ]
 
 
-def _cell(arm: Arm, source: Source, splitting: Splitting, seed: int, sample: int, smoke: bool) -> Cell:
+def _cell(
+    arm: Arm,
+    source: Source,
+    splitting: Splitting,
+    seed: int,
+    sample: int,
+    smoke: bool,
+    at_most: Mapping[str, float],
+) -> Cell:
     kind = model_named(arm.model)
     given = dict(arm.settings)
     rolling = arm.rolling
@@ -231,6 +245,8 @@ def _cell(arm: Arm, source: Source, splitting: Splitting, seed: int, sample: int
         sample = SMOKE_SAMPLE
         rolling = rolling and replace(rolling, windows=2)
     made = create_model(arm.model, given | {"seed": seed}, arm.preset)
+    if more := _more_than(at_most, asdict(made.config) | asdict(made.training)):
+        made = create_model(arm.model, given | {"seed": seed} | more, arm.preset)
     return Cell(
         source=source,
         splitting=splitting,
@@ -241,3 +257,15 @@ def _cell(arm: Arm, source: Source, splitting: Splitting, seed: int, sample: int
         rolling=rolling,
         label=f"{arm.name} on {source.name}, seed {seed}",
     )
+
+
+def _more_than(at_most: Mapping[str, float], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The limits that some settings exceed."""
+    found: dict[str, Any] = {}
+    for name, most in at_most.items():
+        value = settings.get(name, most)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise BadInput(f"at most {name}={most:g}: {name} is {value!r} here, which is no number")
+        if value > most:
+            found[name] = type(value)(most)
+    return found

@@ -35,6 +35,7 @@ def verdict(findings: Findings, outcomes: Mapping[Claim, Sequence[Outcome]]) -> 
         *_weights(suite),
         *_claims(outcomes),
         *_orders(suite),
+        *_smaller(findings),
         _seeds(suite),
         *_missing(findings),
     ]
@@ -191,6 +192,17 @@ def _orders(suite: SuiteFindings) -> Iterator[str]:
             f"Order only: the times of {_some(some, 'data sets')} only give an order. What reads recency, "
             "such as popularity with a half-life and Pulse, measures there how the rows were put in order."
         )
+
+
+def _smaller(findings: Findings) -> Iterator[str]:
+    """Where training was cut short, and to what."""
+    found: dict[str, dict[str, None]] = {}
+    for suite in findings.suites:
+        for source in suite.sources:
+            if limits := suite.at_most(source):
+                found.setdefault(limits, {})[source] = None
+    for limits, sources in found.items():
+        yield f"Made smaller to fit the budget: on {', '.join(sources)} no model has more than {limits}."
 
 
 def _seeds(suite: SuiteFindings) -> str:
