@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from tyro.conf import Positional
@@ -16,14 +16,11 @@ from unskew.cli.shared import messages, use_threads
 from unskew.errors import BadInput, UnskewError
 
 if TYPE_CHECKING:
-    from unskew.serve.service import Service
+    from unskew.serve.process import Serving
+    from unskew.serve.store import Store
     from unskew.serve.tokens import Tokens
 
-STOPPING = 30  # seconds that requests have to finish after SIGTERM
-ONE_PROCESS = (
-    "only one process may write into a store in a file, and each process has a live log of its own; for "
-    "more, start several services on several ports, each with --workers 1, and with one store in PostgreSQL"
-)
+MOST_WORKERS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +63,13 @@ class Serve:
     timeout: float = 30.0
     """How many seconds a request may take."""
     workers: int = 1
-    """How many processes answer. Only 1 is possible."""
+    """How many processes answer. If there are several, they share the weights of the run by a memory map, and
+    one more process writes into the store."""
 
     def run(self) -> int:
         """Serve until a signal comes. Returns the exit code."""
-        if self.workers != 1:
-            raise BadInput(f"workers {self.workers}: {ONE_PROCESS}")
+        if not 1 <= self.workers <= MOST_WORKERS:
+            raise BadInput(f"workers {self.workers}: expected from 1 to {MOST_WORKERS}")
         if self.timeout <= 0:
             raise BadInput(f"timeout {self.timeout:g}: expected more than 0 seconds")
         try:
@@ -98,45 +96,29 @@ class Serve:
             return self._serve(listener, tokens, is_local)
 
     def _serve(self, listener: socket.socket, tokens: "Tokens | None", is_local: bool) -> int:
-        import uvicorn
-
         from unskew.cli.store import _words
-        from unskew.serve.app import create_app
-        from unskew.serve.gate import LOOPBACK, Limits
-        from unskew.serve.logs import log_to_stderr
-        from unskew.serve.service import Service
+        from unskew.serve.gate import LOOPBACK
+        from unskew.serve.process import Serving
         from unskew.serve.store import open_store
 
         check_run(self.folder, self.data)
+        serving = Serving(
+            run=self.folder,
+            store=self.store,
+            data=None if self.data is None else str(self.data),
+            segments=None if self.segments is None else str(self.segments),
+            explore=self.explore,
+            timeout=self.timeout,
+            threads=self.threads,
+            hosts=(*LOOPBACK, self.host.lower()) if is_local else None,
+            tokens=None if tokens is None else (tokens.read, tokens.write),
+            report=None if self.report is None else str(self.report),
+        )
         with open_store(self.store, positive=_words(self.positive), segments=self.segments) as store:
-            service = Service(
-                self.folder, store, data=self.data, explore=self.explore, patience=self.timeout * 0.8
-            )
-            log_to_stderr()
-            hosts = (*LOOPBACK, self.host.lower()) if is_local else None
-            app = create_app(
-                service, tokens=tokens, hosts=hosts, limits=Limits(seconds=self.timeout), report=self.report
-            )
-            server = uvicorn.Server(
-                uvicorn.Config(
-                    app,
-                    log_config=None,
-                    access_log=False,
-                    server_header=False,
-                    timeout_graceful_shutdown=STOPPING,
-                    timeout_keep_alive=30,
-                )
-            )
-            failed: list[BaseException] = []
-            loading = threading.Thread(target=_load, args=(service, server, listener, failed), daemon=True)
-            loading.start()
-            try:
-                with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again at its end
-                    server.run(sockets=[listener])
-            finally:
-                service.close()
-            if failed:
-                raise failed[0]
+            if self.workers == 1:
+                _alone(serving, store, listener)
+            else:
+                _together(serving, store, listener, self.workers)
         messages.print("unskew: stopped; every acknowledged event is in the store")
         return 0
 
@@ -156,20 +138,58 @@ def check_run(run: str, data: Path | None) -> None:
         read_config(Path(run))
 
 
-def _load(service: "Service", server: Any, listener: socket.socket, failed: list[BaseException]) -> None:
-    """Load the run while the server says already that it is not ready. If it fails, the server stops."""
-    host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    messages.print(
-        f"unskew: loading the run; http://{shown}:{port} answers 503 until it is ready", soft_wrap=True
+def _alone(serving: "Serving", store: "Store", listener: socket.socket) -> None:
+    """Answer in this process. It says that it is not ready while it loads the run."""
+    from unskew.serve.process import http_server
+    from unskew.serve.service import Service
+
+    service = Service(
+        serving.run,
+        store,
+        data=None if serving.data is None else Path(serving.data),
+        explore=serving.explore,
+        patience=serving.patience,
     )
+    server = http_server(serving, service)
+    failed: list[BaseException] = []
+
+    def load() -> None:
+        at = _address(listener)
+        messages.print(f"unskew: loading the run; {at} answers 503 until it is ready", soft_wrap=True)
+        try:
+            service.load()
+        except BaseException as error:
+            failed.append(error)
+            server.should_exit = True
+            return
+        messages.print(f"unskew: ready: {at}", soft_wrap=True)
+
+    threading.Thread(target=load, daemon=True).start()
     try:
-        service.load()
-    except BaseException as error:
-        failed.append(error)
-        server.should_exit = True
-        return
-    messages.print(f"unskew: ready: http://{shown}:{port}", soft_wrap=True)
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again at its end
+            server.run(sockets=[listener])
+    finally:
+        service.close()
+    if failed:
+        raise failed[0]
+
+
+def _together(serving: "Serving", store: "Store", listener: socket.socket, workers: int) -> None:
+    """Let other processes answer, and write in this one."""
+    from unskew.serve.logs import log_to_stderr
+    from unskew.serve.workers import Workers
+
+    log_to_stderr()
+    at = _address(listener)
+    messages.print(f"unskew: loading the run in {workers} processes, and answering then", soft_wrap=True)
+    Workers(serving, store, listener, workers).run(
+        lambda: messages.print(f"unskew: ready: {at}", soft_wrap=True)
+    )
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _is_loopback(host: str) -> bool:

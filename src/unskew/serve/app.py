@@ -79,6 +79,7 @@ def create_app(
     hosts: Iterable[str] | None = LOOPBACK,
     limits: Limits | None = None,
     report: Path | None = None,
+    metrics: Metrics | None = None,
 ) -> Gate:
     """The application of a service.
 
@@ -87,8 +88,9 @@ def create_app(
         machine; None is any name.
     limits: of the size of a body and the time of a request.
     report: a page that `unskew report --html` made, for /report. Whoever reaches the service may read it.
+    metrics: what counts; by default new counters of its own.
     """
-    metrics = Metrics()
+    metrics = metrics or Metrics()
     app = FastAPI(
         title="unskew",
         version=version("unskew"),

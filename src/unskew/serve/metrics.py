@@ -2,6 +2,8 @@
 
 import threading
 from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # seconds
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -39,6 +41,33 @@ class Metrics:
         """Count a list."""
         with self._lock:
             self._lists[source] += 1
+
+    def document(self) -> dict[str, Any]:
+        """Everything that was counted, for JSON."""
+        with self._lock:
+            return {
+                "requests": [[*key, count] for key, count in self._requests.items()],
+                "latencies": [[route, list(counts), sum] for route, (counts, sum) in self._latencies.items()],
+                "events": dict(self._events),
+                "lists": dict(self._lists),
+            }
+
+    @classmethod
+    def sum(cls, documents: Iterable[Mapping[str, Any]]) -> "Metrics":
+        """What several have counted together."""
+        made = Metrics()
+        for document in documents:
+            for method, route, status, count in document["requests"]:
+                key = method, route, status
+                made._requests[key] = made._requests.get(key, 0) + count
+            for route, more, seconds in document["latencies"]:
+                counts, total = made._latencies.get(route, ([0] * len(more), 0.0))
+                added = [one + other for one, other in zip(counts, more, strict=True)]
+                made._latencies[route] = added, total + seconds
+            for kept, more in ((made._events, document["events"]), (made._lists, document["lists"])):
+                for name, count in more.items():
+                    kept[name] += count
+        return made
 
     def text(self, gauges: dict[str, float], model: Labels) -> str:
         """Everything, with some gauges, and the labels of the model."""

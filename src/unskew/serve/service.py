@@ -240,6 +240,8 @@ class Service:
         if not self._changing.acquire(timeout=self._patience):
             raise Refused("user_id", "a run is being loaded; try again when that is done", 503)
         try:
+            # The run first: other processes read it again as soon as the store counts an erasure.
+            in_run, not_covered = self._erase_in_run(user_id)
             before, self._erasing = self.store.erasures(), True
             gone = self.store.erase(user_id)
             with self._using() as loaded:
@@ -247,22 +249,6 @@ class Service:
                 loaded.live.forget(user_id)
                 if self._erasures == before and self.store.erasures() == before + 1:
                     self._erasures += 1  # otherwise others erased somebody too, and everything is read again
-            not_covered = [
-                "what models learned from the user's events, until they are trained anew",
-                "exports, prepared data, backups and replicas from before",
-            ]
-            in_run = 0
-            if loaded.folder is None:
-                not_covered.append("the prepared log that the service was started with")
-            else:
-                try:
-                    in_run = forget_in_run(loaded.folder, user_id)
-                except (UnskewError, OSError):
-                    not_covered.append(
-                        "the memory of the run, which cannot be written: its events of the user count again "
-                        "when the service is started again"
-                    )
-                not_covered.append("the id itself in the run's table of ids, and other runs")
         finally:
             self._erasing = False
             self._changing.release()
@@ -341,6 +327,25 @@ class Service:
             self._monitoring.release()
 
     # Parts of these
+
+    def _erase_in_run(self, user_id: str) -> tuple[int, list[str]]:
+        """How many events of a user the run on disk remembered, and what erasing does not cover."""
+        assert self._loaded is not None
+        in_run, folder = 0, self._loaded.folder
+        not_covered = [
+            "what models learned from the user's events, until they are trained anew",
+            "exports, prepared data, backups and replicas from before",
+        ]
+        if folder is None:
+            return 0, [*not_covered, "the prepared log that the service was started with"]
+        try:
+            in_run = forget_in_run(folder, user_id)
+        except (UnskewError, OSError):
+            not_covered.append(
+                "the memory of the run, which cannot be written: its events of the user count again when the "
+                "service is started again"
+            )
+        return in_run, [*not_covered, "the id itself in the run's table of ids, and other runs"]
 
     def _check_ready(self) -> None:
         if not self.ready:

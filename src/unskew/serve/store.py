@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,7 +35,7 @@ from unskew.serve.tables import (
     recommendations_of,
     row_of,
 )
-from unskew.serve.writer import Appended, Writer
+from unskew.serve.writer import Appended, Row, Writer
 
 if TYPE_CHECKING:
     from unskew.serve.export import Exported
@@ -71,6 +71,23 @@ def open_store(
     segments: the folder of compacted rows, for PostgreSQL. All processes must see the same one. For a file it
         is always beside it.
     """
+    store = Store(*opened(where, mode, synchronous=synchronous, segments=segments))
+    try:
+        store.configure(positive, shown)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def opened(
+    where: str | os.PathLike[str],
+    mode: Mode,
+    *,
+    synchronous: Synchronous = "full",
+    segments: str | os.PathLike[str] | None = None,
+) -> tuple[Database, Segments]:
+    """The parts of a store, which `Store` closes if they do not fit. See `open_store`."""
     for name, value, allowed in (
         ("mode", mode, ("create", "write", "read")),
         ("synchronous", synchronous, ("full", "normal")),
@@ -92,17 +109,7 @@ def open_store(
     else:
         database = SQLite(Path(text), mode, synchronous)
         folder = database.segments
-    try:
-        store = Store(database, Segments(folder))
-    except BaseException:
-        database.close()
-        raise
-    try:
-        store.configure(positive, shown)
-    except BaseException:
-        store.close()
-        raise
-    return store
+    return database, Segments(folder)
 
 
 class Store:
@@ -111,16 +118,16 @@ class Store:
     def __init__(self, database: Database, segments: Segments) -> None:
         self.name = database.name
         self._database, self._reader = database, Reader(database, segments)
-        self._reader.check()
         self._writer: Writer | None = None
-        if database.mode != "read":
-            self._writer = Writer(database)
-            self._maintenance = Maintenance(database, self._writer, segments)
-            try:
+        try:
+            self._reader.check()
+            if database.mode != "read":
+                self._writer = Writer(database)
+                self._maintenance = Maintenance(database, self._writer, segments)
                 self._maintenance.finish()
-            except BaseException:
-                self._writer.close()
-                raise
+        except BaseException:
+            self.close()
+            raise
 
     # Writing
 
@@ -259,8 +266,7 @@ class Store:
         users = [check_id("user_id", user) for user in user_ids]
         if not users:
             raise BadInput("expected at least one user to erase")
-        self._may_write()
-        return self._maintenance.erase(dict.fromkeys(users))
+        return self._erase(list(dict.fromkeys(users)))
 
     def export(
         self,
@@ -288,7 +294,7 @@ class Store:
             self._writer.close()
         self._database.close()
 
-    def __enter__(self) -> "Store":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -321,8 +327,15 @@ class Store:
             if not isinstance(value, expected):
                 said = f"{expected.__name__}.of reads documents"
                 raise BadInput(f"expected {expected.__name__}, found {type(value).__name__}; {said}")
-        rows = [row_of(value) for value in given]
+        return self.append_rows(kind, [row_of(value) for value in given])
+
+    def append_rows(self, kind: Kind, rows: list[Row]) -> "Future[Appended]":
+        """Store rows that `row_of` made."""
         return self._may_write().append(kind, rows)
+
+    def _erase(self, users: list[str]) -> Erased:
+        self._may_write()
+        return self._maintenance.erase(users)
 
 
 def _types(name: str, types: Sequence[str]) -> tuple[str, ...]:
