@@ -14,19 +14,19 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file
 
-import unskew
 from tests.command import run as command
-from tests.serving import click, dated_table, run_fixture, saved_run, serving
+from tests.serving import click, run_fixture, saved_run, serving
 from tests.stores import Place
 from tests.test_serve_process import ask, process
 from unskew.errors import BadInput, UnskewError
+from unskew.ranker import Wanted
 from unskew.serve import Event, open_store, parse_time
 from unskew.serve.asking import Asked
 from unskew.serve.channel import Channel, EndedError
+from unskew.serve.loaded import Loaded
 from unskew.serve.metrics import Metrics
 
 pytest_plugins = ("tests.store_places",)
@@ -188,35 +188,34 @@ def test_everybody_loads_a_new_run_and_forgets_a_user(served_run: Path, tmp_path
         assert [model["version"][:6] for model in everybody("/v1/model")] == ["other-", "other-"]
 
 
-def test_the_weights_are_mapped_and_not_copied_and_nothing_writes_into_them(tmp_path: Path) -> None:
-    """So that processes share them: the parameters of a run that is loaded are pages of its file."""
-    cut = unskew.split(unskew.read(dated_table()))
-    unskew.create_model("sasrec", {"rounds": 2}).fit(cut, show_progress=False).save(tmp_path / "run")
-    model = unskew.load(tmp_path / "run")
-    mapped = [
-        tuple(int(end, 16) for end in line.split()[0].split("-"))
-        for line in Path("/proc/self/maps").read_text().splitlines()
-        if str(tmp_path / "run" / "weights-") in line
-    ]
+def test_the_weights_are_mapped_so_that_the_processes_share_them(tmp_path: Path) -> None:
+    """The parameters are pages of the file, unchanged; a service of one process has a copy."""
+    run = saved_run(tmp_path / "run", "sasrec")
+    alone, one = Loaded(str(run)), Loaded(str(run), mapped=True)
 
-    def check() -> None:
-        assert model.network is not None
-        for name, value in model.network.named_parameters():
-            assert any(first <= value.data_ptr() < last for first, last in mapped), name
+    def in_file(loaded: Loaded) -> list[bool]:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        ends = [line.split()[0].split("-") for line in lines if f"{run}/weights-" in line]
+        mapped = [(int(first, 16), int(last, 16)) for first, last in ends]
+        places = [value.data_ptr() for value in loaded.network.parameters()]
+        return [any(first <= place < last for first, last in mapped) for place in places]
 
-    check()
-    files = sorted((tmp_path / "run").glob("weights-*"))
-    before = [load_file(file) for file in files]
-    for test in ("ordinary", "balanced"):
-        model.evaluate(cut, test=test, show_progress=False)
-        check()
-        model._chosen_for(test, None)
-        check()
-    held = [model._weights[file.stem.removeprefix("weights-")] for file in files]
-    assert len(before) == len(held) == 2
-    for was, now in zip(before, held, strict=True):
-        assert was.keys() == now.keys()
-        assert all(torch.equal(was[name], now[name]) for name in was)
+    assert len(in_file(one)) > 5
+    assert all(in_file(one))
+    assert not any(in_file(alone))
+    for user in ("u1", "u2", "nobody"):
+        lists = [loaded.order(user, (), Wanted(8)) for loaded in (alone, one)]
+        assert lists[0].codes.tolist() == lists[1].codes.tolist()
+        assert np.allclose(lists[0].scores, lists[1].scores, rtol=1e-5)
+
+
+def test_a_worker_maps_the_weights(tmp_path: Path) -> None:
+    run = saved_run(tmp_path / "run", "sasrec")
+    with process(run, tmp_path / "e.db", "--workers", "2") as (server, base):
+        listed(base, "u1")
+        for pid in until(lambda: len(found := children(server)) == 2 and found):
+            mapped = Path(f"/proc/{pid}/maps").read_text()
+            assert mapped.count("weights-ordinary") == 2  # among what validation chose, and in the network
 
 
 def test_what_keeps_the_processes_from_starting_is_one_line(

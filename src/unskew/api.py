@@ -172,7 +172,7 @@ class Model:
                 more = dials, sample, seed, cutoffs, until
                 found = evaluations(network, self._weights, split, tests, chosen, *more)
         finally:
-            network.load_state_dict(self._weights[self._choose_by], assign=True)
+            network.load_state_dict(self._weights[self._choose_by])
         self._data = self._data or split.log.fingerprint()
         made = {"model": self.name, "training_seed": self.training.seed, "data": self._data}
         made["settings"] = settings_key(self.name, self.config, self.training)
@@ -191,7 +191,7 @@ class Model:
     def _chosen_for(self, test: str, choose_by: str | None) -> tuple[Recommender, str]:
         """The network with the weights that a test is evaluated with."""
         by, network = self._version(test, choose_by), self._trained()
-        network.load_state_dict(self._weights[by], assign=True)
+        network.load_state_dict(self._weights[by])
         return network.eval(), by
 
     def _not_trained_on(self, split: Split) -> None:

@@ -49,7 +49,7 @@ def evaluations(
             raise nothing_to_rank(split, "test", test)
     found: dict[str, list[Evaluation]] = {}
     for group in _alike(weights, chosen):
-        network.load_state_dict(weights[chosen[group[0]]], assign=True)
+        network.load_state_dict(weights[chosen[group[0]]])
         rows = _together(split, [held[test] for test in group])
         each = rank_each(network.eval(), split, rows, dials, seed, max(cutoffs))
         for test in group:

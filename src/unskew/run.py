@@ -352,7 +352,7 @@ def load(folder: str | os.PathLike[str]) -> Run:
     try:
         kind = model_named(config["model"])
         network = kind(known, rebuilt(kind.Config, config["config"]))
-        network.load_state_dict(weights[said["choose_by"]], assign=True)  # the file is mapped, and not copied
+        network.load_state_dict(weights[said["choose_by"]])
     except (KeyError, TypeError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise BadInput(f"{path}: the run is damaged, its parts do not fit ({reason})") from None

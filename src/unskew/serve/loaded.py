@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from safetensors.torch import load_file
 
 from unskew.api import Model, load
 from unskew.data.live import Live
@@ -60,9 +61,11 @@ class Loaded:
 
     run: the folder of a run, or a link to one, or `pulse-zero`.
     data: the prepared log of `pulse-zero`.
+    mapped: let the network use the pages of the run's file instead of a copy of them, so that several
+        processes share them. They are aligned in another way, so the last bit of a score may differ.
     """
 
-    def __init__(self, run: str, data: Path | None = None) -> None:
+    def __init__(self, run: str, data: Path | None = None, mapped: bool = False) -> None:
         self.folder: Path | None = None if run == PulseZero.name and data is not None else Path(run).resolve()
         self.model = _model(run, self.folder, data)
         self.card = {} if self.folder is None else read_card(self.folder)
@@ -72,6 +75,10 @@ class Loaded:
         self.trained = (len(self.live.users), len(self.live.items))
         assert self.model.network is not None
         self.network: Recommender = self.model.network.eval()
+        if mapped and self.folder is not None and self.card.get("choose_by"):
+            file = self.folder / f"weights-{self.card['choose_by']}.safetensors"
+            if file.is_file():  # a run that was stopped has only a checkpoint
+                self.network.load_state_dict(load_file(file), assign=True)
         self.ranker = _Codes(self.network, self.live)
         self.lookup = Lookup(self.live.items)
         self.applied = 0  # the sequence number of the newest event of the store that is in the live log

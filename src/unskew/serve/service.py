@@ -44,6 +44,7 @@ class Service:
     explore: the share of random items in each list (`unskew.serve.explore`).
     patience: seconds for which a request waits for others before it is refused.
     seed: of the random items; by default nobody can foresee them.
+    mapped: share the weights with other processes (`Loaded`).
     """
 
     def __init__(
@@ -55,11 +56,12 @@ class Service:
         explore: float = 0.0,
         patience: float = 20.0,
         seed: int | None = None,
+        mapped: bool = False,
     ) -> None:
         if not 0 <= explore <= 1:
             raise BadInput(f"explore {explore}: expected from 0 to 1")
         self.store, self.explore = store, explore
-        self._run, self._data, self._patience = run, data, patience
+        self._run, self._data, self._patience, self._mapped = run, data, patience, mapped
         self._random = np.random.default_rng(seed)
         self._lock = threading.Lock()  # of the loaded run, its live log and its ranker
         self._changing = threading.Lock()  # held while a run is loaded or a user is erased
@@ -372,7 +374,7 @@ class Service:
     def _opened(self) -> tuple[Loaded, int]:
         """The run, loaded anew, and the number of erasures from before it was."""
         erasures = self.store.erasures()
-        made = Loaded(self._run, self._data)
+        made = Loaded(self._run, self._data, self._mapped)
         made.catch_up(self.store, self._positive)
         made.warm()
         return made, erasures

@@ -105,6 +105,7 @@ def work(listener: socket.socket, line: socket.socket) -> int:
                 data=None if serving.data is None else Path(serving.data),
                 explore=serving.explore,
                 patience=serving.patience,
+                mapped=True,
             )
             service.channel = channel
             service.load()

@@ -82,7 +82,7 @@ def truth(
         found = _measured(network, world, split, sample, seed, cut, dial)
         used = network.dial if dial is None else dial
     finally:
-        network.load_state_dict(model._weights[model._choose_by], assign=True)
+        network.load_state_dict(model._weights[model._choose_by])
     found.about.update(
         weights_chosen_by=by,
         dial=used,
