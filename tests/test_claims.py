@@ -14,7 +14,7 @@ from unskew.suites.claims import CLAIMS, Outcome, claims_sheet, judged, outcomes
 from unskew.suites.document import Report
 from unskew.suites.found import BALANCED, ORDINARY, Findings, Yardstick
 
-DUAL, EITHER, SEQUENTIAL, STAGE, BOTH, GRU, FPMC, CLIP, RIVALS = CLAIMS
+DUAL, EITHER, SEQUENTIAL, STAGE, BOTH, GRU, FPMC, CLIP, RIVALS, TUNED = CLAIMS
 FEW = replace(paper.MAIN, arms=paper.MAIN.arms[:3], rivals=("STAMP", "DIN"))
 
 
@@ -120,8 +120,20 @@ def test_weights_that_do_nothing_are_the_reason(tmp_path: Path) -> None:
     assert "do nothing" not in outcomes[STAGE][0].reason  # it is not about propensities
 
 
+def test_rivals_that_are_tuned_are_judged_only_where_somebody_tuned_them(tmp_path: Path) -> None:
+    assert TUNED not in found(tmp_path / "one", [FEW], lambda *at: 0.0)
+    own = replace(FEW, name="tuned", file="benchmarks/tuned.py")
+    outcomes = found(tmp_path / "two", [FEW, own], lambda arm, source, test: 1.5 * (arm == "DEPS"))
+    assert [one.judged for one in outcomes[TUNED]] == ["confirmed", "confirmed"]
+    report = Report.of(Findings.open(tmp_path / "two"))
+    assert report.commands()["tuned"].startswith("unskew bench --suite benchmarks/tuned.py DATA --out ")
+    assert report.commands()["main"].startswith("unskew bench main DATA --out ")
+
+
 def test_claims_name_the_arms_that_the_suites_have() -> None:
     for claim in CLAIMS:
+        if claim is TUNED:
+            continue
         suite = next(suite for suite in paper.SUITES if suite.name == claim.suite)
         names = {arm.name for arm in suite.arms}
         shown = type("Shown", (), {"first": suite.arms[0].name, "rivals": suite.rivals, "arms": suite.arms})

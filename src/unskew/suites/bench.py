@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -247,7 +247,7 @@ def suites_in(file: Path) -> dict[str, Suite]:
     found = [value for value in defined if isinstance(value, Suite)]
     if not found:
         raise BadInput(f"{file}: defines no `Suite`; see `unskew.suites.recipe`")
-    return {suite.name: suite for suite in found}
+    return {suite.name: replace(suite, file=str(file)) for suite in found}
 
 
 def _ready(files: Sequence[Path]) -> None:

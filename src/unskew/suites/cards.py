@@ -34,7 +34,9 @@ def bench_command(findings: Findings, suite: SuiteFindings | None, name: str) ->
 
 def claim_command(findings: Findings, name: str) -> str:
     """The command that measures what a claim is about."""
-    parts = ["unskew", "bench", name, "DATA", "--out", str(findings.folder)]
+    suite = findings.suite(name)
+    asked = ["--suite", suite.file] if suite is not None and suite.file else [name]
+    parts = ["unskew", "bench", *asked, "DATA", "--out", str(findings.folder)]
     return shlex.join([*parts, "--smoke"] if findings.smoke else parts)
 
 

@@ -104,7 +104,7 @@ class SuiteFindings:
         self, name: str, said: Mapping[str, Any], places: Sequence[Mapping[str, Any]], results: Results
     ) -> None:
         self.name, self.title, self.question = name, said["title"], said["question"]
-        self.of, self.axis = said["of"], said["axis"]
+        self.of, self.axis, self.file = said["of"], said["axis"], str(said.get("file", ""))
         self.arms = [Arm(**{key: arm[key] for key in ("name", "model", "twin", "x")}) for arm in said["arms"]]
         self._rivals, self._results = list(said["rivals"]), results
         arms = {arm.name for arm in self.arms}

@@ -90,6 +90,7 @@ class Suite:
         needs data.
     rivals: the arms among which the best rival is looked for; by default all but the first.
     seeds: how many seeds each arm has by default.
+    file: the Python file that it comes from; none if it belongs to the package.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Suite:
     worlds: Mapping[str, Simulation] = field(default_factory=dict)
     rivals: Sequence[str] = ()
     seeds: int = 3
+    file: str = ""
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]

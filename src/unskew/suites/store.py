@@ -108,6 +108,7 @@ class Results:
                 {"name": arm.name, "model": arm.model, "twin": arm.twin, "x": arm.x} for arm in suite.arms
             ]
             said = {"title": suite.title, "question": suite.question, "of": suite.of, "axis": suite.axis}
+            said |= {"file": suite.file} if suite.file else {}
             known["suites"][suite.name] = said | {"arms": arms, "rivals": list(suite.rivals)}
         by_place = {
             tuple(place[name] for name in ("suite", "source", "arm", "seed")): place

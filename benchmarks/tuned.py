@@ -1,0 +1,39 @@
+"""DEPS and its rivals with the settings that `unskew tune` found for each, from results/tuned.
+
+    for m in deps stamp din bert4rec fpmc gru4rec bst lightsans uir cpr ubpr dice usr; do
+        unskew tune $m DATA --out results/tuned/$m.json --trials 5 --threads 1
+    done
+    unskew bench --suite benchmarks/tuned.py DATA --out results/bench
+
+Every model has had five trials, the first with its own settings. Where a round takes long, trials had fewer
+rounds; `command` in each file says how many.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from unskew.suites.paper import DEPS, RIVALS
+from unskew.suites.recipe import Arm, Suite
+
+FOUND = Path(__file__).parents[1] / "results" / "tuned"
+
+
+def settings_of(model: str) -> dict[str, Any]:
+    """What was found for a model. Validation chooses the weights for each test, as in all other suites."""
+    found = json.loads((FOUND / f"{model}.json").read_text(encoding="utf-8"))["settings"]
+    return {name: value for name, value in found.items() if name != "choose_by"}
+
+
+tuned = Suite(
+    name="tuned",
+    title="DEPS and its rivals, each tuned",
+    question="Is DEPS better than its rivals, if each has had as many trials of `unskew tune`?",
+    of="Table EXP:main",
+    arms=[
+        Arm(name=arm.name, model=arm.model, settings={**arm.settings, **settings_of(arm.model)})
+        for arm in (DEPS, *RIVALS)
+    ],
+    rivals=[arm.name for arm in RIVALS],
+    seeds=1,
+)
