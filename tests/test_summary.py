@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.benched import benched
 from unskew.suites import beyond, paper
 from unskew.suites.bench import Bench
 from unskew.suites.document import Report
 from unskew.suites.found import Findings
-from unskew.suites.recipe import SMOKE_WORLD, world_source
+from unskew.suites.recipe import SMOKE_WORLD, Suite, world_source
 from unskew.suites.store import Results
 from unskew.suites.summary import summary
 
@@ -22,6 +23,34 @@ def bench(tmp_path_factory) -> Path:
     sources = (world_source("shop", SMOKE_WORLD),)
     Bench(suites=(few, known), sources=sources, smoke=True, seeds=2).run(folder)
     return folder
+
+
+def cells_of(text: str, title: str) -> dict[tuple[str, str], str]:
+    """The cells of a table by arm and data set, whichever are its rows."""
+    part = text.split(f"## {title}")[1].split("\n## ", maxsplit=1)[0]
+    head, _, *rows = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in part.splitlines()
+        if line.startswith("|")
+    )
+    found = {(row[0], name): cell for row in rows for name, cell in zip(head[1:], row[1:], strict=True)}
+    return found if head[0] == "model" else {(arm, data): cell for (data, arm), cell in found.items()}
+
+
+def test_few_arms_are_columns_and_suites_with_the_same_arms_are_one_table(tmp_path: Path) -> None:
+    def made(*suites: Suite) -> str:
+        folder = tmp_path / str(len(suites))
+        benched(folder, list(suites), ("MIND",), 1, 60, lambda *at: 0.0)
+        return summary(Report.of(Findings.open(folder)), "x")
+
+    other = replace(paper.VIEWS, name="other", title="Elsewhere", of="")
+    text = made(paper.VIEWS, other, paper.MAIN)
+    assert "\n| data | DEPS | without IPS | without the user view | without the item view |\n" in text
+    assert "\n| model | MIND |\n| --- | ---: |\n| DEPS |" in text
+    assert "## Elsewhere" not in text
+    assert "; MIND: elsewhere, `unskew bench other DATA --out " in text
+    assert text.split("## Two views")[1].split("\n## ", maxsplit=1)[0].count("\n| MIND |") == 2
+    assert len(cells_of(text, "DEPS and its rivals")) == 21
 
 
 def test_a_cell_has_the_means_of_both_tests_and_the_best_is_bold(bench: Path) -> None:
@@ -38,8 +67,8 @@ def test_a_cell_has_the_means_of_both_tests_and_the_best_is_bold(bench: Path) ->
         ]
     best = [max(means, key=lambda arm: means[arm][at]) for at in (0, 1, 2)]
     for arm, pair in means.items():
-        (line,) = [line for line in text.splitlines() if line.startswith(f"| {arm} |") and " / " in line]
-        shown = line.split("|")[2].strip().replace("†", "").replace("*" * 3, "**").split(" / ")
+        shown = cells_of(text, "DEPS and its rivals")[arm, "shop"].replace("†", "").replace("*" * 3, "**")
+        shown = shown.split(" / ")
         for at, (value, cell) in enumerate(zip(pair, shown, strict=True)):
             assert f"{value:.4f}" in cell
             assert cell.startswith("**") == (best[at] == arm)
@@ -61,8 +90,7 @@ def test_a_known_world_is_shown_by_its_truth_and_claims_are_all_there(bench: Pat
         if (p["suite"], p["source"], p["arm"]) == ("truth", "bias 2", place["arm"])
     ]
     mean = sum(results.cells[key]["tests"]["truth, full"]["metrics"]["ndcg@10"] for key in keys) / 2
-    (line,) = [line for line in known.splitlines() if line.startswith(f"| {place['arm']} |")]
-    assert f"{mean:.4f}" in line
+    assert f"{mean:.4f}" in cells_of(text, "The known world")[place["arm"], "bias 2"]
     claims = text.split("## What the paper claims, what we find")[1]
     assert claims.count("\n| ") == 2 + 9
     assert "DEPS is better than all twelve rivals" in claims

@@ -1,7 +1,7 @@
 """The results on one page that a person reads: the verdict, a table for each suite, and what of the paper
 holds. Everything else is in the report."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from unskew.report.table import Table
 from unskew.suites.cards import claim_command
@@ -12,6 +12,7 @@ from unskew.suites.sheet import NONE
 from unskew.suites.tables import marks_of, places_of
 
 PAIR = (ORDINARY, BALANCED)
+WIDEST = 16  # figures that stand beside each other
 MARKS = (
     "Bold: the best. \u2020 differs from the first row, or from its twin, by the paired t-test, which "
     "ignores the chance of seeds; \\* by the bootstrap over users and seeds. Both are corrected by Holm over "
@@ -28,8 +29,8 @@ def summary(report: Report, command: str) -> str:
     made = f"Made by `{command}`. Validation chose everything, the dial as well; the test part chose nothing."
     parts = ["# Results", made, said.finding, "\n".join(f"- {line}" for line in said.advice)]
     parts += [_data(findings), MARKS]
-    for suite in findings.suites:
-        parts += _suite(findings, suite)
+    for alike in _alike(findings):
+        parts += _suites(findings, alike)
     parts += ["## What the paper claims, what we find", _claims(report)]
     return "\n\n".join(parts) + "\n"
 
@@ -47,26 +48,42 @@ def _data(findings: Findings) -> str:
             effective = NONE if balanced is None else f"{balanced:,.0f}"
             borders = [data["train_before"], data["test_from"]]
             borders = ["simulated", ""] if data["world"] is not None else borders
-            rows[source] = [source, *sizes, f"{ranked:,}", effective, *borders]
+            rows.setdefault(source, [source, *sizes, f"{ranked:,}", effective, *borders])
     head = ["data", "positives", "users", "items", "tested rows", "effective, balanced", "trained before"]
     return Table([*head, "tested from"], list(rows.values()), text=(0, 6, 7)).markdown()
 
 
-def _suite(findings: Findings, suite: SuiteFindings) -> Iterator[str]:
-    """The table of a suite. A cell has the ordinary and the balanced test, and the truth if it is known."""
-    tests = tuple(by for by in (*PAIR, TRUTH) if by in suite.yardsticks)
-    of = f" ({suite.of})" if suite.of else ""
-    yield f"## {suite.title}{of}"
+def _alike(findings: Findings) -> list[list[SuiteFindings]]:
+    """The suites, together where they compare the same arms."""
+    found: dict[tuple[str, ...], list[SuiteFindings]] = {}
+    for suite in findings.suites:
+        found.setdefault(tuple(arm.name for arm in suite.arms), []).append(suite)
+    return list(found.values())
+
+
+def _suites(findings: Findings, suites: Sequence[SuiteFindings]) -> Iterator[str]:
+    """One table for suites with the same arms. A cell has the ordinary and the balanced test, and the truth
+    if it is known. A few arms are columns, many are rows."""
+    first = suites[0]
+    tests = tuple(by for by in (*PAIR, TRUTH) if by in first.yardsticks)
+    of = f" ({first.of})" if first.of else ""
+    yield f"## {first.title}{of}"
     what = " / ".join("by the truth" if by == TRUTH else by.test for by in tests)
-    seeds = sorted({len(cells) for cells in suite.cells.values() if cells})
+    seeds = sorted({len(cells) for suite in suites for cells in suite.cells.values() if cells})
     several = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
     counted = "1 seed" if seeds == [1] else f"{several} seeds"
-    yield f"{suite.question} NDCG@10, {what}; {counted}; `{claim_command(findings, suite.name)}`"
-    columns = {source: _column(suite, source, tests) for source in suite.sources}
-    rows = [
-        [arm.name, *(columns[source].get(arm.name, NONE) for source in suite.sources)] for arm in suite.arms
-    ]
-    yield Table(["model", *suite.sources], rows).markdown()
+    said = f"{first.question} NDCG@10, {what}; {counted}; `{claim_command(findings, first.name)}`"
+    for more in suites[1:]:
+        said += f"; {', '.join(more.sources)}: {more.title.lower()}, `{claim_command(findings, more.name)}`"
+    yield said
+    found = [(source, _column(suite, source, tests)) for suite in suites for source in suite.sources]
+    arms = [arm.name for arm in first.arms]
+    if len(found) < len(arms) <= WIDEST // len(tests):
+        rows = [[source, *(column.get(arm, NONE) for arm in arms)] for source, column in found]
+        yield Table(["data", *arms], rows).markdown()
+    else:
+        rows = [[arm, *(column.get(arm, NONE) for _, column in found)] for arm in arms]
+        yield Table(["model", *(source for source, _ in found)], rows).markdown()
 
 
 def _column(suite: SuiteFindings, source: str, tests: tuple[Yardstick, ...]) -> dict[str, str]:
