@@ -5,8 +5,9 @@
     done
     unskew bench --suite benchmarks/tuned.py DATA --out results/bench
 
-Every model has had five trials, the first with its own settings. Where a round takes long, trials had fewer
-rounds; `command` in each file says how many.
+Every model has had five trials, the first with its own settings. Where a round takes long, trials were made
+smaller; `command` in each file says how. Only what was searched is taken over, so the models of the table are
+not smaller for that.
 """
 
 import json
@@ -20,9 +21,9 @@ FOUND = Path(__file__).parents[1] / "results" / "tuned"
 
 
 def settings_of(model: str) -> dict[str, Any]:
-    """What was found for a model. Validation chooses the weights for each test, as in all other suites."""
-    found = json.loads((FOUND / f"{model}.json").read_text(encoding="utf-8"))["settings"]
-    return {name: value for name, value in found.items() if name != "choose_by"}
+    """What was found for a model, of what was searched."""
+    found = json.loads((FOUND / f"{model}.json").read_text(encoding="utf-8"))
+    return {name: value for name, value in found["settings"].items() if name in found["searched"]}
 
 
 tuned = Suite(
