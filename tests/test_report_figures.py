@@ -213,7 +213,7 @@ def test_the_verdict_says_where_training_was_cut_short(folder: Path, tmp_path: P
     (copy / "suites.json").write_text(json.dumps(asked))
     assert [
         line for line in Report.of(Findings.open(copy)).verdict.advice if line.startswith("Made smaller")
-    ] == ["Made smaller to fit the budget: on MIND no model has more than rounds 8, audience 100."]
+    ] == ["Made smaller to fit the budget: no model has more than rounds 8, audience 100 on MIND."]
     said = Report.of(Findings.open(folder)).verdict.advice
     assert not [line for line in said if line.startswith("Made smaller")]
 

@@ -201,8 +201,9 @@ def _smaller(findings: Findings) -> Iterator[str]:
         for source in suite.sources:
             if limits := suite.at_most(source):
                 found.setdefault(limits, {})[source] = None
-    for limits, sources in found.items():
-        yield f"Made smaller to fit the budget: on {', '.join(sources)} no model has more than {limits}."
+    if found:
+        said = (f"{limits} on {', '.join(sources)}" for limits, sources in found.items())
+        yield f"Made smaller to fit the budget: no model has more than {'; '.join(said)}."
 
 
 def _seeds(suite: SuiteFindings) -> str:
