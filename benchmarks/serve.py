@@ -34,6 +34,7 @@ SAID = r"\d+ ms a request at 100,000 items, [\d,]+ events a second"
 MARKS = "<!-- made by benchmarks/serve.py -->", "<!-- end -->"
 SIZES = {10_000: 200_000, 100_000: 500_000, 1_000_000: 2_000_000}  # items, and events of the log
 REQUESTS, SECONDS, THREADS = 200, 8.0, 16
+SEVERAL, CLIENTS = 100_000, 4  # items for which several processes are measured, and clients that ask them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +125,28 @@ def posting(
     return milliseconds(spent) | {"per_second": round(sum(counts) / seconds)}
 
 
+def together(data: Path, store: Path, items: int, workers: int) -> float:
+    """Requests a second from several clients at once."""
+    with serving(data, store, "--workers", str(workers)) as server:
+        until, counts = [0.0], [0] * CLIENTS
+
+        def work(place: int) -> None:
+            client, random = Client(server.port), np.random.default_rng([7, place])
+            while time.perf_counter() < until[0]:
+                status, _ = client.ask("POST", "/v1/recommendations", request(random, items))
+                assert status == 200, status
+                counts[place] += 1
+
+        for seconds in (1.0, SECONDS):  # the first is not counted
+            until[0], counts[:] = time.perf_counter() + seconds, [0] * CLIENTS
+            crew = [threading.Thread(target=work, args=(place,)) for place in range(CLIENTS)]
+            for each in crew:
+                each.start()
+            for each in crew:
+                each.join()
+    return round(sum(counts) / SECONDS, 1)
+
+
 def measure(items: int, events: int, folder: Path) -> dict[str, Any]:
     """One size of catalogue."""
     data = folder / f"log-{items}"
@@ -140,6 +163,10 @@ def measure(items: int, events: int, folder: Path) -> dict[str, Any]:
         noise.start()
         found["with_events"] = recommending(server, items, 2)
         noise.join()
+    if items == SEVERAL:
+        for workers in (1, 2):
+            store = folder / f"workers-{workers}.db"
+            found[f"workers_{workers}"] = together(data, store, items, workers)
     return found
 
 
@@ -163,7 +190,17 @@ def table(lines: list[dict[str, Any]]) -> str:
         "\n".join(rows)
         + f"\n\nEvents that are acknowledged a second, each of them on the disk before the answer: "
         f"**{singly['per_second']:,}** one by one from {THREADS} clients (p50 {singly['p50']:.0f} ms, p99 "
-        f"{singly['p99']:.0f} ms), **{hundreds['per_second']:,}** in hundreds from two.\n"
+        f"{singly['p99']:.0f} ms), **{hundreds['per_second']:,}** in hundreds from two.\n" + _several(lines)
+    )
+
+
+def _several(lines: list[dict[str, Any]]) -> str:
+    (line,) = (line for line in lines if line["items"] == SEVERAL)
+    one, two = line["workers_1"], line["workers_2"]
+    return (
+        f"\nWith {SEVERAL:,} items and {CLIENTS} clients at once, one process answers {one:.0f} requests a "
+        f"second and two (`--workers 2`) answer {two:.0f}, {two / one:.1f} times as many, on two cores that "
+        "they share with the clients.\n"
     )
 
 
