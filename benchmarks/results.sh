@@ -38,9 +38,9 @@ bench --suite benchmarks/large.py "Online Retail=$work/retail" "MIND (sample)=$w
 bench main "Digital Music 2018=$work/music" --seeds 1 --at-most rounds=10 audience=100 "$@"
 bench main "Beauty=$work/beauty" --seeds 1 --at-most rounds=6 audience=60 "$@"
 bench main "paper: MIND=$work/paper-mind" --seeds 1 "$@"
-bench main "paper: Beauty=$work/paper-beauty" --seeds 1 --at-most rounds=3 unsupervised-rounds=2 audience=30 "$@"
+bench main "paper: Beauty=$work/paper-beauty" --seeds 1 --sample 1000 --at-most rounds=3 unsupervised-rounds=2 audience=30 "$@"
 bench --suite benchmarks/tuned.py "$small" --seeds 1 --at-most rounds=10 audience=60 "$@"
-bench industry --seeds 1 --at-most rounds=3 unsupervised-rounds=2 audience=30 "$@"
+bench industry --seeds 1 --sample 1000 --at-most rounds=3 unsupervised-rounds=2 audience=30 "$@"
 for suite in main views parts frequency agnostic clip; do
     bench "$suite" "$music" --seeds 3 "$@"
 done
