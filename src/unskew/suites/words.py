@@ -207,12 +207,14 @@ def _smaller(findings: Findings) -> Iterator[str]:
 
 
 def _seeds(suite: SuiteFindings) -> str:
-    figures = (one.figures() for of in (_tables(suite, ORDINARY),) for one in of.values())
-    seeds = usual_seeds(figures)
+    found = {source: usual_seeds([one.figures()]) for source, one in _tables(suite, ORDINARY).items()}
+    seeds = min(found.values(), default=1)
     if seeds == 1:
+        several = [f"{count} on {source}" for source, count in found.items() if count > 1]
+        more = f" (but {', '.join(several)})" if several else ""
         return (
-            "Seeds: a single seed for each model. Intervals cover the chance of users only, and another seed "
-            "may turn the order."
+            f"Seeds: a single seed for each model{more}. Its intervals cover the chance of users only, and "
+            "another seed may turn the order."
         )
     return (
         f"Seeds: {seeds} for each model; intervals cover users and seeds. All figures are {written(METRIC)}."
