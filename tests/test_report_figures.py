@@ -218,6 +218,15 @@ def test_the_verdict_says_where_training_was_cut_short(folder: Path, tmp_path: P
     assert not [line for line in said if line.startswith("Made smaller")]
 
 
+def test_the_verdict_says_where_there_is_a_single_seed(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, copy := tmp_path / "dir")
+    asked = json.loads((copy / "suites.json").read_text())
+    asked["places"] = [at for at in asked["places"] if at["source"] == "MIND" or at["seed"] == 0]
+    (copy / "suites.json").write_text(json.dumps(asked))
+    said = dict(line.split(": ", 1) for line in Report.of(Findings.open(copy)).verdict.advice)
+    assert said["Seeds"].startswith("a single seed for each model (but 2 on MIND). Its intervals cover ")
+
+
 def test_a_smoke_test_says_nothing_and_says_so(tmp_path: Path) -> None:
     folder = benched(tmp_path / "dir", [SMALL], skill=skilled, about={"smoke": True})
     report = Report.of(Findings.open(folder))

@@ -143,13 +143,7 @@ def _alone(serving: "Serving", store: "Store", listener: socket.socket) -> None:
     from unskew.serve.process import http_server
     from unskew.serve.service import Service
 
-    service = Service(
-        serving.run,
-        store,
-        data=None if serving.data is None else Path(serving.data),
-        explore=serving.explore,
-        patience=serving.patience,
-    )
+    service = serving.service(store, Service)
     server = http_server(serving, service)
     failed: list[BaseException] = []
 

@@ -2,18 +2,20 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from unskew.serve.app import create_app
 from unskew.serve.gate import Limits
 from unskew.serve.logs import log_to_stderr
 from unskew.serve.metrics import Metrics
 from unskew.serve.service import Service
+from unskew.serve.store import Store
 from unskew.serve.tokens import Tokens
 
 if TYPE_CHECKING:
     import uvicorn
 
+S = TypeVar("S", bound=Service)
 STOPPING = 30  # seconds that requests have to finish after SIGTERM
 PATIENCE = 0.8  # the share of a request's time for which it waits for others
 
@@ -45,10 +47,11 @@ class Serving:
     tokens: tuple[str, str] | None = None
     report: str | None = None
 
-    @property
-    def patience(self) -> float:
-        """Seconds for which a request waits for others before it is refused."""
-        return PATIENCE * self.timeout
+    def service(self, store: Store, kind: type[S], mapped: bool = False) -> S:
+        """The service, which is still to be loaded."""
+        data = None if self.data is None else Path(self.data)
+        patience = PATIENCE * self.timeout
+        return kind(self.run, store, data=data, explore=self.explore, patience=patience, mapped=mapped)
 
 
 def http_server(serving: Serving, service: Service, metrics: Metrics | None = None) -> "uvicorn.Server":

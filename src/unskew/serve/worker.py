@@ -10,7 +10,6 @@ import socket
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -99,14 +98,7 @@ def work(listener: socket.socket, line: socket.socket) -> int:
         database, segments = opened(serving.store, "read", segments=serving.segments)
         with RelayedStore(database, segments) as store:
             store.channel = channel
-            service = OneOfSeveral(
-                serving.run,
-                store,
-                data=None if serving.data is None else Path(serving.data),
-                explore=serving.explore,
-                patience=serving.patience,
-                mapped=True,
-            )
+            service = serving.service(store, OneOfSeveral, mapped=True)
             service.channel = channel
             service.load()
             server = http_server(serving, service, metrics)
