@@ -1,13 +1,16 @@
 """`unskew bench` on the command line: smoke, own suites, and what it refuses."""
 
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 import unskew
 from tests.command import run
+from unskew.suites.recipe import SMOKE_WORLD, world_source
 from unskew.suites.store import Results
+from unskew.world.simulate import simulate
 
 ROOT = Path(__file__).parents[1]
 
@@ -128,3 +131,10 @@ def test_a_failure_is_told_and_the_exit_code_says_so(data: Path, tmp_path: Path,
     assert code == 1
     assert "[1/2] failed: q on films, seed 0" in err
     assert "1 of 2 runs failed; the same command tries them again" in err
+
+
+def test_the_size_of_a_world_is_known_before_it_is_simulated() -> None:
+    """So that the estimate does not take a large world for nothing."""
+    guessed = world_source("world", SMOKE_WORLD).positives
+    assert guessed == pytest.approx(simulate(**asdict(SMOKE_WORLD)).log.positives, rel=0.5)
+    assert world_source("world", replace(SMOKE_WORLD, users=2 * SMOKE_WORLD.users)).positives == 2 * guessed

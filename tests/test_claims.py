@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benched import NOTHING, benched
+from tests.benched import NOTHING, benched, copied
 from unskew.significance import holm
 from unskew.suites import paper
 from unskew.suites.cards import claim_command
@@ -53,6 +53,35 @@ def test_a_claim_is_refuted_where_one_difference_is_surely_below_0(tmp_path: Pat
     assert one.found.difference < one.found.high < 0
     # One view helps and the other does harm: either view should help.
     assert outcomes[EITHER][0].judged == "refuted"
+
+
+def test_a_claim_is_refuted_where_an_arm_is_the_same_as_another_to_the_last_digit(tmp_path: Path) -> None:
+    """Equal in every unit is not the same as equal on average, which may be chance."""
+    folder = benched(tmp_path, [paper.VIEWS], seeds=3, units=400, skill=lambda arm, source, test: 0.0)
+    chance = judged(Findings.open(folder))[DUAL][0]
+    assert chance.judged == "undecided"
+    copied(folder, "DEPS", "without the item view")
+    one = judged(Findings.open(folder))[DUAL][0]
+    assert one.judged == "refuted"
+    assert one.reason == "DEPS is the same as without the item view in every unit with every seed"
+
+
+def test_single_seeds_are_told_and_do_not_count(tmp_path: Path) -> None:
+    def skill(arm: str, source: str, test: str) -> float:
+        return 1.5 * (arm == "DEPS")
+
+    def second(source: str, arm: str, seed: int) -> bool:
+        return source == "Online Retail" and seed > 0
+
+    sources = ("MIND", "Online Retail")
+    outcomes = found(tmp_path, [paper.PARTS], skill, sources=sources, missing=second)
+    assert [(one.source, one.judged, one.single) for one in outcomes[STAGE] if one.by == ORDINARY] == [
+        ("MIND", "confirmed", False),
+        ("Online Retail", "undecided", True),
+    ]
+    sheet = claims_sheet(outcomes, dict.fromkeys((claim.suite for claim in CLAIMS), ""))
+    row = next(row for row in sheet.rows if row[0].text == STAGE.words)
+    assert (row[1].text, row[1].small) == ("confirmed", "1 confirmed of 1; 1 with a single seed")
 
 
 def test_tests_are_judged_on_their_own(tmp_path: Path) -> None:
@@ -161,11 +190,18 @@ def test_claims_name_the_arms_that_the_suites_have() -> None:
         ("ru", "undecided"),
         ("rrc", "undecided"),
         ("uu", "undecided"),
+        ("s", "undecided"),
+        ("sn", "undecided"),
+        ("rss", "refuted"),
+        ("css", "confirmed"),
+        ("rcss", "undecided"),
     ],
 )
 def test_over_all_data_sets(words: str, expected: str) -> None:
-    said = {"c": "confirmed", "r": "refuted", "u": "undecided", "n": "not measured"}
-    outcomes = [Outcome(STAGE, str(at), ORDINARY, said[word], "") for at, word in enumerate(words)]
+    said = {"c": "confirmed", "r": "refuted", "u": "undecided", "n": "not measured", "s": "undecided"}
+    outcomes = [
+        Outcome(STAGE, str(at), ORDINARY, said[word], "", single=word == "s") for at, word in enumerate(words)
+    ]
     assert overall(outcomes) == expected
 
 

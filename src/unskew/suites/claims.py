@@ -7,14 +7,16 @@ the paper's own test rows under the authors' protocol. The rules:
   confirmed     the arm is better than each of the others by NDCG@10, and every one of these paired
                 differences has a p-value below 0.05 by the bootstrap over users and seeds. The p-values are
                 corrected by Holm over all comparisons of all claims on the same data set and test.
-  refuted       it is worse than one of the others, by the same standard.
+  refuted       it is worse than one of the others, by the same standard; or it is the same as one of them in
+                every unit with every seed, so that it cannot be better.
   undecided     anything else. Always so with a single seed, because then the interval covers the users only
                 and a second seed might turn the order; the reason says which way the figure points. Always so
                 in a smoke test.
   not measured  an arm that the claim speaks of is missing, and no other one refutes it.
 
-Over all data sets, a claim is confirmed if it is confirmed on more than half of those that it was measured on
-and refuted on none; refuted if it is refuted on more than half and confirmed on none; else undecided.
+Over all data sets that have several seeds, a claim is confirmed if it is confirmed on more than half of those
+that it was measured on and refuted on none; refuted if it is refuted on more than half and confirmed on none;
+else undecided.
 
 The figure that stands beside a verdict is the smallest of the differences, with its 95 % interval before the
 correction. Where the weights of a model do nothing, as `unskew propensity health` says it, that is the reason
@@ -60,6 +62,7 @@ class Outcome:
     reason: str
     pair: tuple[str, str] | None = None  # the one with the smallest difference
     found: Versus | None = None
+    single: bool = False  # whether there is one seed only, which can decide nothing
 
 
 def _fixed(*pairs: tuple[str, str]) -> Callable[[SuiteFindings], Pairs]:
@@ -138,13 +141,18 @@ def judged(findings: Findings) -> dict[Claim, list[Outcome]]:
 
 def overall(outcomes: Sequence[Outcome]) -> Judged:
     """The verdict over all data sets, for one test."""
-    measured = [one.judged for one in outcomes if one.judged != "not measured"]
-    if not measured:
+    if all(one.judged == "not measured" for one in outcomes):
         return "not measured"
+    measured = decidable(outcomes)
     confirmed, refuted = measured.count("confirmed"), measured.count("refuted")
     if 2 * confirmed > len(measured) and not refuted:
         return "confirmed"
     return "refuted" if 2 * refuted > len(measured) and not confirmed else "undecided"
+
+
+def decidable(outcomes: Sequence[Outcome]) -> list[Judged]:
+    """The verdicts on the data sets that can decide anything, because they have several seeds."""
+    return [one.judged for one in outcomes if one.judged != "not measured" and not one.single]
 
 
 def tests_of(outcomes: Mapping[Claim, Sequence[Outcome]]) -> list[Yardstick]:
@@ -161,15 +169,16 @@ def claims_sheet(outcomes: Mapping[Claim, Sequence[Outcome]], commands: Mapping[
         row = [Entry(claim.words)]
         for by in tests:
             here = [one for one in of if one.by == by]
-            known = [one.judged for one in here if one.judged != "not measured"]
+            known, single = decidable(here), sum(one.single for one in here)
             counts = (f"{known.count(word)} {word}" for word in ("confirmed", "refuted") if word in known)
-            small = f"{', '.join(counts) or 'none decided'} of {len(known)}" if known else ""
-            row.append(Entry(overall(here), small))
+            small = [f"{', '.join(counts) or 'none decided'} of {len(known)}"] if known else []
+            small += [f"{single} with a single seed"] if single else []
+            row.append(Entry(overall(here), "; ".join(small)))
         rows.append([*row, Entry(commands[claim.suite])])
     caption = (
         f"What the paper claims, what we find, by {written(METRIC)}. Small: on how many of the data sets "
-        "that it was measured on. A claim is confirmed or refuted only if several seeds, the users and the "
-        "correction for many comparisons allow it."
+        "that it was measured on with several seeds. A claim is confirmed or refuted only if several seeds, "
+        "the users and the correction for many comparisons allow it."
     )
     head = ("the paper claims", *(f"we find: {called(by).lower()}" for by in tests), "measured by")
     return Sheet(head, rows, caption, text=tuple(range(len(head))))
@@ -247,11 +256,12 @@ def _outcome(
         return Outcome(claim, source, by, "not measured", f"missing: {_missing(suite, source, list(known))}")
     pair = min(there, key=lambda pair: there[pair].difference)
     verdict, why = _judged(there, pair, smoke)
+    single = min(each.seeds for each in there.values()) < 2
     if absent and verdict != "refuted":
         return Outcome(claim, source, by, "not measured", f"missing: {_missing(suite, source, absent)}")
     if idle := _idle(suite, source, claim, list(known)):
         why = f"{why}; {idle}"
-    return Outcome(claim, source, by, verdict, why, pair, there[pair])
+    return Outcome(claim, source, by, verdict, why, pair, there[pair], single)
 
 
 def _judged(
@@ -269,6 +279,9 @@ def _judged(
     worse = [pair for pair, each in sure.items() if each.difference < 0]
     if worse:
         return "refuted", "; ".join(f"{other} is better than {one}" for one, other in worse)
+    if same := [pair for pair, each in there.items() if each.difference == each.low == each.high == 0]:
+        others = ", ".join(other for _, other in same)
+        return "refuted", f"{same[0][0]} is the same as {others} in every unit with every seed"
     if len(sure) == len(there):
         return "confirmed", "better than each" if len(there) > 1 else f"{one} is better than {other}"
     return "undecided", f"the difference of {one} and {other} may be chance"

@@ -37,6 +37,7 @@ SMOKE: dict[str, Any] = {
     "valid_rows": 60,
 }
 SMOKE_SAMPLE = 60
+CLICKED = 0.3  # roughly the share of what a world shows that is clicked, for the estimate of the time
 SMOKE_WORLD = Simulation(users=60, items=24, steps=40, seed=3)
 
 
@@ -173,7 +174,8 @@ def world_source(name: str, world: Simulation) -> Source:
     """A simulated data set. Its settings say all about it, so they are its hash."""
     said = json.dumps(asdict(world), sort_keys=True)
     data = f"simulated:{hashlib.sha256(said.encode()).hexdigest()[:16]}"
-    return Source(name=name, data=data, world=world)
+    shown = world.users * world.steps * world.visits * world.shown
+    return Source(name=name, data=data, world=world, positives=round(CLICKED * shown))
 
 
 def cells_of(

@@ -1,7 +1,8 @@
-"""A suite for logs on which every rival of the paper would take hours: the models one would choose from, with
-smaller audiences and fewer rounds where these cost most.
+"""A suite of the models that one would choose from for a log of one's own, on logs with real times: a few of
+the rivals of the paper instead of all, and DEPS with shorter audiences and fewer rounds, so that large logs
+and several seeds can be afforded.
 
-    unskew bench --suite benchmarks/large.py DATA --out results/bench
+    unskew bench --suite benchmarks/ship.py DATA --out results/bench
 """
 
 from typing import Any
@@ -11,10 +12,10 @@ from unskew.suites.recipe import Arm, Suite
 
 SMALLER: dict[str, Any] = {"audience": 30, "rounds": 3, "unsupervised_rounds": 2, "batch_size": 2048}
 
-large = Suite(
-    name="large",
-    title="Larger logs",
-    question="Which of the models would one choose for a shop or for news?",
+ship = Suite(
+    name="ship",
+    title="Which model would one ship?",
+    question="Which of the models would one choose for films, a shop, songs or news?",
     arms=(
         Arm(name="pulse", model="pulse"),
         *(arm for arm in BEYOND if arm.name not in ("pulse", WORKING.name)),
@@ -23,5 +24,4 @@ large = Suite(
         Arm(name=DEPS.name, model="deps", settings=SMALLER),
         Arm(name=WORKING.name, model="deps", preset="working", settings=SMALLER),
     ),
-    seeds=1,
 )
