@@ -298,15 +298,8 @@ def _hide(scores: NDArray[np.float32], split: Split, user: Ints, time: Ints, exi
 
 def _best(scores: NDArray[np.float32], width: int) -> NDArray[np.int64]:
     """The best items of each row, best first; PAD if there are fewer candidates."""
-    items = scores.shape[1]
-    best = (
-        np.argpartition(-scores, width - 1, axis=1)[:, :width]
-        if width < items
-        else np.tile(np.arange(items), (len(scores), 1))
-    )
-    order = np.argsort(-np.take_along_axis(scores, best, 1), axis=1, kind="stable")
-    best = np.take_along_axis(best, order, 1)
-    return np.where(np.isfinite(np.take_along_axis(scores, best, 1)), best, PAD)
+    found, best = torch.topk(torch.from_numpy(scores), width, dim=1)
+    return np.where(np.isfinite(found.numpy()), best.numpy(), PAD)
 
 
 def _rank_among(scores: NDArray[np.float32], mine: NDArray[np.float32]) -> Floats:
