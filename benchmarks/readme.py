@@ -1,4 +1,4 @@
-"""The table of the README, from the stored runs of the suites main and large.
+"""The table of the README, from the stored runs of the suite `ship`.
 
 python benchmarks/readme.py
 """
@@ -18,9 +18,9 @@ SETS = ("MovieTweetings", "Online Retail", "Beauty", "Digital Music 2018", "MIND
 
 def table(findings: Findings) -> str:
     """NDCG@10 of each model on each data set, in both tests."""
-    rows = []
+    rows, suite = [], findings.suite("ship")
+    assert suite is not None
     for source in SETS:
-        suite = next(suite for suite in findings.suites if source in suite.sources)
         found = [suite.measured(source, by) for by in (ORDINARY, BALANCED)]
         figures = [one.figures() for one in found if one is not None]
         told = (

@@ -53,6 +53,8 @@ def test_a_claim_is_refuted_where_one_difference_is_surely_below_0(tmp_path: Pat
     assert one.found.difference < one.found.high < 0
     # One view helps and the other does harm: either view should help.
     assert outcomes[EITHER][0].judged == "refuted"
+    both = found(tmp_path / "both", [paper.VIEWS], lambda arm, *at: -1.5 * (arm == "DEPS"))[DUAL][0]
+    assert both.reason == "without the user view, without the item view are better than DEPS"
 
 
 def test_a_claim_is_refuted_where_an_arm_is_the_same_as_another_to_the_last_digit(tmp_path: Path) -> None:

@@ -13,12 +13,13 @@ from unskew.suites.found import Findings
 from unskew.suites.recipe import SMOKE_WORLD, Suite, world_source
 from unskew.suites.store import Results
 from unskew.suites.summary import summary
+from unskew.zero import learned_on
 
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("bench")
-    few = replace(paper.MAIN, arms=[*paper.MAIN.arms[:3], paper.MAIN.arms[-1]], rivals=("STAMP", "DIN"))
+    few = replace(paper.MAIN, arms=[*paper.MAIN.arms[:3], *paper.MAIN.arms[-2:]], rivals=("STAMP", "DIN"))
     known = replace(beyond.TRUTH, arms=beyond.TRUTH.arms[:2])
     sources = (world_source("shop", SMOKE_WORLD),)
     Bench(suites=(few, known), sources=sources, smoke=True, seeds=2).run(folder)
@@ -103,3 +104,13 @@ def test_a_log_whose_times_are_only_an_order_is_named(bench: Path) -> None:
     for cell in findings.suite("main").every_cell():
         cell["data"]["dated"] = False
     assert "- Order only: the times of shop only give an order." in summary(Report.of(findings), "x")
+
+
+def test_a_log_that_pulse_zero_was_learned_on_is_named(bench: Path) -> None:
+    findings = Findings.open(bench)
+    findings.smoke = False
+    assert "No strangers" not in summary(Report.of(findings), "x")
+    for cell in findings.suite("main").every_cell():
+        cell["data"]["hash"] = learned_on()["Online Retail"]
+    told = summary(Report.of(findings), "x")
+    assert "- No strangers: the weights of pulse-zero were learned on the training part of shop, so" in told

@@ -7,9 +7,12 @@ Nothing is learned from the log, so it works from the first events on; what it s
 grow, from the user's own pace, and from people alike (`models/pulse.py`).
 """
 
+import json
 import os
 from collections.abc import Sequence
 from typing import Any
+
+from safetensors import safe_open
 
 from unskew.api import Model
 from unskew.data.log import Log
@@ -17,7 +20,7 @@ from unskew.data.prepare import read
 from unskew.data.split import Split, split
 from unskew.errors import BadInput
 from unskew.models.base import Training
-from unskew.models.pulse import PulseZero
+from unskew.models.pulse import ZERO, PulseZero
 from unskew.ranker import Recommendations
 
 
@@ -56,3 +59,9 @@ def recommend(
     """
     known = log if isinstance(log, Log) else read(log)
     return ZeroShot().recommend(users, histories, k, include_seen, known, candidates, exclude, dial)
+
+
+def learned_on() -> dict[str, str]:
+    """The logs that the weights of `pulse-zero` were learned on: the fingerprint of each, by its name."""
+    with safe_open(ZERO, "pt") as file:
+        return dict(json.loads(file.metadata()["unskew"])["from"])

@@ -278,13 +278,24 @@ def _judged(
     sure = {pair: each for pair, each in there.items() if each.starred}
     worse = [pair for pair, each in sure.items() if each.difference < 0]
     if worse:
-        return "refuted", "; ".join(f"{other} is better than {one}" for one, other in worse)
+        return "refuted", _better(worse)
     if same := [pair for pair, each in there.items() if each.difference == each.low == each.high == 0]:
         others = ", ".join(other for _, other in same)
         return "refuted", f"{same[0][0]} is the same as {others} in every unit with every seed"
     if len(sure) == len(there):
         return "confirmed", "better than each" if len(there) > 1 else f"{one} is better than {other}"
     return "undecided", f"the difference of {one} and {other} may be chance"
+
+
+def _better(worse: Pairs) -> str:
+    """Who is better than whom, where the claim says the reverse."""
+    than: dict[str, list[str]] = {}
+    for one, other in worse:
+        than.setdefault(one, []).append(other)
+    return "; ".join(
+        f"{', '.join(others)} {'is' if len(others) == 1 else 'are'} better than {one}"
+        for one, others in than.items()
+    )
 
 
 def _idle(suite: SuiteFindings, source: str, claim: Claim, pairs: Pairs) -> str:

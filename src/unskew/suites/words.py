@@ -11,6 +11,7 @@ from unskew.suites.chance import METRIC, Measured, Versus
 from unskew.suites.claims import Claim, Outcome, overall
 from unskew.suites.found import BALANCED, NOTHING, ORDINARY, Findings, SuiteFindings, Yardstick
 from unskew.suites.tables import usual_seeds
+from unskew.zero import learned_on
 
 OURS = ("pulse", "deps")  # the models that this package is about: the one that it ships, and the paper's
 MOST_NAMED = 6  # data sets that a sentence names
@@ -35,6 +36,7 @@ def verdict(findings: Findings, outcomes: Mapping[Claim, Sequence[Outcome]]) -> 
         *_weights(suite),
         *_claims(outcomes),
         *_orders(suite),
+        *_familiar(findings),
         *_smaller(findings),
         _seeds(suite),
         *_missing(findings),
@@ -191,6 +193,23 @@ def _orders(suite: SuiteFindings) -> Iterator[str]:
         yield (
             f"Order only: the times of {_some(some, 'data sets')} only give an order. What reads recency, "
             "such as popularity with a half-life and Pulse, measures there how the rows were put in order."
+        )
+
+
+def _familiar(findings: Findings) -> Iterator[str]:
+    """Where `pulse-zero` is tested on a log that its weights were learned on."""
+    known = set(learned_on().values())
+    some = dict.fromkeys(
+        source
+        for suite in findings.suites
+        for source in suite.sources
+        if any(arm.model == "pulse-zero" for arm in suite.arms)
+        and suite.some_cell(source)["data"]["hash"] in known
+    )
+    if some:
+        yield (
+            "No strangers: the weights of pulse-zero were learned on the training part of "
+            f"{' and '.join(some)}, so only the other data sets show what it does on a log that it never saw."
         )
 
 
