@@ -8,7 +8,8 @@ import pytest
 
 import unskew
 from tests.command import run
-from unskew.suites.recipe import SMOKE_WORLD, world_source
+from unskew.suites import recipe
+from unskew.suites.recipe import SMOKE_WORLD, Arm, Suite, cells_of, world_source
 from unskew.suites.store import Results
 from unskew.world.simulate import simulate
 
@@ -138,3 +139,24 @@ def test_the_size_of_a_world_is_known_before_it_is_simulated() -> None:
     guessed = world_source("world", SMOKE_WORLD).positives
     assert guessed == pytest.approx(simulate(**asdict(SMOKE_WORLD)).log.positives, rel=0.5)
     assert world_source("world", replace(SMOKE_WORLD, users=2 * SMOKE_WORLD.users)).positives == 2 * guessed
+
+
+def test_other_weights_of_pulse_zero_are_another_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = Suite(
+        name="two",
+        title="Two",
+        question="Which are measured again?",
+        arms=(Arm(name="zero", model="pulse-zero"), Arm(name="counted", model="popularity")),
+    )
+
+    def keys() -> list[str]:
+        return list(cells_of([suite], [world_source("world", SMOKE_WORLD)], seeds=1)[0])
+
+    before = keys()
+    (tmp_path / "other").write_bytes(recipe.ZERO.read_bytes() + b"more")
+    monkeypatch.setattr(recipe, "ZERO", tmp_path / "other")
+    zero, counted = keys()
+    assert zero != before[0]
+    assert counted == before[1]

@@ -17,6 +17,7 @@ from unskew.create import create_model
 from unskew.data.split import Splitting
 from unskew.errors import BadInput
 from unskew.models.base import Training, model_named
+from unskew.models.pulse import ZERO, PulseZero
 from unskew.world.equations import Simulation
 
 FORMAT = 1  # of a stored cell; a cell of another format is measured again
@@ -154,6 +155,8 @@ class Cell:
         parts: dict[str, Any] = {"format": FORMAT, "data": self.source.data, "model": self.model}
         parts |= {"splitting": asdict(self.splitting), "config": self.config, "training": self.training}
         parts |= {"sample": self.sample, "rolling": self.rolling and asdict(self.rolling)}
+        if issubclass(model_named(self.model), PulseZero):  # its weights are no setting
+            parts["weights"] = hashlib.sha256(ZERO.read_bytes()).hexdigest()
         text = json.dumps(parts, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
