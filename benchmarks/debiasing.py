@@ -255,7 +255,7 @@ def section(lines: list[dict[str, Any]]) -> str:
     """The words and the tables."""
     worlds = [name for name in WORLDS if any(line["world"] == name for line in lines)]
     seeds = sorted({line["seed"] for line in lines})
-    size, of_seeds = WORLDS["bias 1"], f"{len(seeds)} seed{'s' * (len(seeds) > 1)}"
+    size, of_seeds = WORLDS["bias 1"], f"up to {len(seeds)} seed{'s' * (len(seeds) > 1)}"
     return "\n".join(
         [
             "## What debiases, by the truth",
@@ -266,9 +266,10 @@ def section(lines: list[dict[str, Any]]) -> str:
             "backbone is its level without a treatment; all",
             "others are differences to that twin in the same world with the same seed: the mean, and its "
             "standard error over the",
-            "seeds. **Bold**: further from 0 than two standard errors and 0.005. Weights are chosen by the "
-            f"test `{CHOOSE_BY}` of the",
-            "validation part, where the log says what was shown, and otherwise by `balanced`.",
+            "seeds; a difference without one has a single seed. **Bold**: further from 0 than two standard "
+            "errors and 0.005. Weights are",
+            f"chosen by the test `{CHOOSE_BY}` of the validation part, where the log says what was shown, and "
+            "otherwise by `balanced`.",
             "",
             *table(lines, worlds, "ndcg@10", CHOOSE_BY),
             "",
