@@ -12,7 +12,7 @@ import numpy as np
 from unskew.create import create_model
 from unskew.metrics import METRICS
 from unskew.suites.recipe import FORMAT, Arm, Place, Suite
-from unskew.suites.store import LOWEST, Results, encoded
+from unskew.suites.store import LOWEST, Results, decoded, encoded
 
 CUTS = (5, 10, 20)
 PLAIN = ("ordinary, full", "balanced, full")
@@ -128,8 +128,9 @@ def small_bench(folder: Path) -> Path:
     )
 
 
-def copied(folder: Path, arm: str, onto: str) -> None:
-    """Give an arm the very results of another, seed by seed, in every test."""
+def copied(folder: Path, arm: str, onto: str, exchanged: bool = False) -> None:
+    """Give an arm the very results of another, seed by seed, in every test; or but for its best and its worst
+    unit, which are exchanged."""
     path = folder / "cells.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     found = {line["key"]: line["tests"] for line in lines}
@@ -141,7 +142,16 @@ def copied(folder: Path, arm: str, onto: str) -> None:
                 for key, tests in found.items()
                 if key.startswith(f"{source}|{arm}|") and key.endswith(f"|{seed}")
             )
+            if exchanged:
+                line["tests"] = {name: _exchanged(found) for name, found in line["tests"].items()}
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+def _exchanged(found: dict[str, Any]) -> dict[str, Any]:
+    ranks = decoded(found["values"]["rank"], np.uint8).copy()
+    best, worst = int(ranks.argmin()), int(ranks.argmax())
+    ranks[[best, worst]] = ranks[[worst, best]]
+    return found | {"values": {"rank": encoded(ranks)}}
 
 
 def block(page: str) -> dict[str, Any]:

@@ -60,7 +60,10 @@ def test_a_claim_is_refuted_where_one_difference_is_surely_below_0(tmp_path: Pat
 def test_a_claim_is_refuted_where_an_arm_is_the_same_as_another_to_the_last_digit(tmp_path: Path) -> None:
     """Equal in every unit is not the same as equal on average, which may be chance."""
     folder = benched(tmp_path, [paper.VIEWS], seeds=3, units=400, skill=lambda arm, source, test: 0.0)
+    copied(folder, "DEPS", "without the user view", exchanged=True)
+    copied(folder, "DEPS", "without the item view", exchanged=True)
     chance = judged(Findings.open(folder))[DUAL][0]
+    assert chance.found.difference == 0
     assert chance.judged == "undecided"
     copied(folder, "DEPS", "without the item view")
     one = judged(Findings.open(folder))[DUAL][0]
