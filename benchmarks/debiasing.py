@@ -268,8 +268,8 @@ def section(lines: list[dict[str, Any]]) -> str:
             "standard error over the",
             "seeds; a difference without one has a single seed. **Bold**: further from 0 than two standard "
             "errors and 0.005. Weights are",
-            f"chosen by the test `{CHOOSE_BY}` of the validation part, where the log says what was shown, and "
-            "otherwise by `balanced`.",
+            f"chosen by the test `{CHOOSE_BY}` of the validation part, where the log says what was shown, "
+            "and otherwise by `balanced`.",
             "",
             *table(lines, worlds, "ndcg@10", CHOOSE_BY),
             "",

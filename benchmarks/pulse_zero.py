@@ -1,11 +1,11 @@
 """Learn the weights that come with the package, src/unskew/models/pulse-zero.safetensors.
 
     python benchmarks/pulse_zero.py learn     [--data ../shared/data]
-    python benchmarks/pulse_zero.py strangers [--data ../shared/data] [--slower 1]
+    python benchmarks/pulse_zero.py strangers [--data ../shared/data] [--paces 1]
 
 They are learned on MovieTweetings (MIT) and Online Retail (CC BY 4.0, doi 10.24432/C5BW33), whose licences
 allow it: on the training part of each, with as many rows of each, and with no look at any validation or test
-part. Each log is also learned from as if it had been slower, four times and sixteen times: then weights
+part. Each log is also learned from as if it had been eight times slower, and eight times faster: then weights
 cannot rely on how many days anything takes, and work on logs of another pace. The file says what it was made
 from.
 
@@ -45,7 +45,7 @@ STRANGERS: dict[str, str] = {
     "Beauty": "amazon_beauty_5core",
     "Digital Music 2018": "amazon_digital_music_2018",
 }
-SLOWER = (1, 4, 16)  # how many times slower a log is made
+PACES = (1.0, 8.0, 0.125)  # how many times slower a log is made
 LEARNED = ("of_", "last", "item_skip", "walk_skip", "exposure_", "mean_", "scale_")
 SAMPLE = 10_000  # rows of each
 EPOCHS, BATCH, RATE, DECAY = 8, 128, 5e-3, 1e-5
@@ -60,11 +60,11 @@ class Source:
     rows: PulseBatch
 
 
-def at_paces(name: str, data: Path, slower: Sequence[int] = SLOWER) -> list[Source]:
+def at_paces(name: str, data: Path, paces: Sequence[float] = PACES) -> list[Source]:
     """A log at each of its paces; the first is as it is."""
     path, settings = REAL[name]
     log = prepared(data / path, **settings)
-    return [_source(log if times == 1 else slowed(log, times)) for times in slower]
+    return [_source(log if times == 1 else slowed(log, times)) for times in paces]
 
 
 def prepared(raw: Any, **settings: Any) -> unskew.Log:
@@ -73,10 +73,10 @@ def prepared(raw: Any, **settings: Any) -> unskew.Log:
         return unskew.prepare(raw, Path(folder) / "log", **settings)
 
 
-def slowed(log: unskew.Log, times: int) -> unskew.Log:
+def slowed(log: unskew.Log, times: float) -> unskew.Log:
     """The same log as if it had been so many times slower, from its first moment on."""
     table, first = log.table(), int(log.time.min())
-    later = pa.array(first + times * (log.time - first))
+    later = pa.array(first + np.rint(times * (log.time - first)).astype(np.int64))
     return unskew.read(table.set_column(table.column_names.index("time"), "time", later))
 
 
@@ -146,12 +146,12 @@ class Strangers:
 
     data: Path = DATA
     rows: int = 1500
-    slower: tuple[int, ...] = SLOWER
+    paces: tuple[float, ...] = PACES
     seeds: int = 2
 
     def __call__(self) -> None:
         torch.set_num_threads(1)
-        each = {name: at_paces(name, self.data, self.slower) for name in REAL}
+        each = {name: at_paces(name, self.data, self.paces) for name in REAL}
         for seed in range(self.seeds):
             for name in REAL:
                 network = learned([one for other, of in each.items() if other != name for one in of], seed)
@@ -166,7 +166,7 @@ class Strangers:
         network.suit(split)
         tested = {test: held_out(split, "valid", test) for test in ("ordinary", "balanced")}
         rows = held_out(split, "valid", "ordinary", self.rows).rows
-        found: dict[str, Any] = {"log": name, "slower": list(self.slower), "seed": seed, "rows": len(rows)}
+        found: dict[str, Any] = {"log": name, "paces": list(self.paces), "seed": seed, "rows": len(rows)}
         for ranked in rank_each(network, split, rows, DIALS):
             for test, part in tested.items():
                 value = evaluation(split, ranked, "full", part, segmented=False).mean("ndcg@10")
