@@ -7,7 +7,7 @@ and several seeds can be afforded.
 
 from typing import Any
 
-from unskew.suites.paper import BEYOND, DEPS, WORKING
+from unskew.suites.paper import BEYOND, WORKING
 from unskew.suites.recipe import Arm, Suite
 
 SMALLER: dict[str, Any] = {"audience": 30, "rounds": 3, "unsupervised_rounds": 2, "batch_size": 2048}
@@ -21,7 +21,7 @@ ship = Suite(
         *(arm for arm in BEYOND if arm.name not in ("pulse", WORKING.name)),
         Arm(name="GRU4Rec+", model="gru4rec"),
         Arm(name="LightSANs", model="lightsans", settings={"rounds": 5}),
-        Arm(name=DEPS.name, model="deps", settings=SMALLER),
-        Arm(name=WORKING.name, model="deps", preset="working", settings=SMALLER),
+        Arm(name="DEPS, smaller", model="deps", settings=SMALLER),
+        Arm(name="DEPS, working treatment, smaller", model="deps", preset="working", settings=SMALLER),
     ),
 )
