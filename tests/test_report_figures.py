@@ -205,6 +205,20 @@ def test_the_verdict_says_who_is_first_and_what_speaks_against_it(findings: Find
     assert "Missing" not in said
 
 
+def test_who_is_first_is_not_asked_of_an_order(tmp_path: Path) -> None:
+    """Where times only give an order, recency measures how somebody put the rows in order."""
+    sources = ("MIND", "Beauty", "rebuilt")
+    folder = benched(tmp_path, [SMALL], sources, skill=lambda arm, source, test: 2.0 * (arm == "pulse"))
+    findings = Findings.open(folder)
+    assert "pulse is first on 3 of 3 data sets, " in Report.of(findings).verdict.finding
+    for cell in findings.suite("main").every_cell():
+        cell["data"]["dated"] = cell["data"]["name"] != "rebuilt"
+    assert "pulse is first on 2 of 2 data sets with real times, " in Report.of(findings).verdict.finding
+    for cell in findings.suite("main").every_cell():
+        cell["data"]["dated"] = False
+    assert "pulse is first on 3 of 3 data sets, " in Report.of(findings).verdict.finding
+
+
 def test_the_verdict_says_where_training_was_cut_short(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, copy := tmp_path / "dir")
     asked = json.loads((copy / "suites.json").read_text())

@@ -27,7 +27,8 @@ def verdict(findings: Findings, outcomes: Mapping[Claim, Sequence[Outcome]]) -> 
     topics."""
     suite = leading(findings)
     tables = {by: _tables(suite, by) for by in (ORDINARY, BALANCED)}
-    firsts = [_first(by, of) for by, of in tables.items() if of]
+    orders = _order_only(suite)
+    firsts = [_first(by, of, orders) for by, of in tables.items() if of]
     finding = " ".join(firsts) or f"No run of {suite.title} has been tested in the ordinary test yet."
     said = [
         *(line for by, of in tables.items() for line in _ours(suite, by, of)),
@@ -59,15 +60,19 @@ def _tables(suite: SuiteFindings, by: Yardstick) -> dict[str, Measured]:
     return {source: one for source, one in found.items() if one is not None}
 
 
-def _first(by: Yardstick, tables: Mapping[str, Measured]) -> str:
-    """Who is first on how many of the data sets."""
+def _first(by: Yardstick, tables: Mapping[str, Measured], orders: Sequence[str]) -> str:
+    """Who is first on how many of the data sets. Those whose times only give an order do not count, unless
+    there are no others."""
+    dated = {source: one for source, one in tables.items() if source not in orders}
+    kind = "data sets with real times" if dated and len(dated) < len(tables) else "data sets"
+    tables = dated or tables
     firsts = Counter(one.best() for one in tables.values())
     ranked = firsts.most_common()
     if len(tables) == 1:
         source, found = next(iter(tables.items()))
         leader = str(ranked[0][0])
         return f"In the {by.test} test {leader} is first on {source} ({_lead(found, leader)})."
-    words = [f"{name} is first on {count} of {len(tables)} data sets" for name, count in ranked[:1]]
+    words = [f"{name} is first on {count} of {len(tables)} {kind}" for name, count in ranked[:1]]
     words += [f"{name} on {count}" for name, count in ranked[1:]]
     leader = str(ranked[0][0])
     leads = [_next_best(one, leader) for one in tables.values() if one.best() == leader]
@@ -187,13 +192,16 @@ def _claims(outcomes: Mapping[Claim, Sequence[Outcome]]) -> Iterator[str]:
 
 def _orders(suite: SuiteFindings) -> Iterator[str]:
     """A caution about logs without real times: whoever put their rows in order decided what is recent."""
-    cells = {source: suite.some_cell(source) for source in suite.sources}
-    some = [source for source, cell in cells.items() if not cell["data"].get("dated", True)]
-    if some:
+    if some := _order_only(suite):
         yield (
             f"Order only: the times of {_some(some, 'data sets')} only give an order. What reads recency, "
             "such as popularity with a half-life and Pulse, measures there how the rows were put in order."
         )
+
+
+def _order_only(suite: SuiteFindings) -> list[str]:
+    """The data sets whose times only give an order."""
+    return [source for source in suite.sources if not suite.some_cell(source)["data"].get("dated", True)]
 
 
 def _familiar(findings: Findings) -> Iterator[str]:
