@@ -341,7 +341,8 @@ def test_the_dial_is_measured_where_there_is_one(tmp_path: Path) -> None:
 def test_health_is_kept_of_models_with_propensities(tmp_path: Path) -> None:
     suite = replace(TINY, arms=[Arm(name="DEPS", model="deps"), Arm(name="counted", model="popularity")])
     tiny(suites=(suite,)).run(tmp_path)
-    deps, counted = figures(tmp_path).values()
+    found = {line["model"]: line for line in figures(tmp_path).values()}
+    deps, counted = found["deps"], found["popularity"]
     assert counted["health"] is None
     assert 0 < deps["health"]["effective_share"] <= 1
     assert deps["health"]["clip"] == 0.05
