@@ -341,12 +341,11 @@ def test_the_dial_is_measured_where_there_is_one(tmp_path: Path) -> None:
 def test_health_is_kept_of_models_with_propensities(tmp_path: Path) -> None:
     suite = replace(TINY, arms=[Arm(name="DEPS", model="deps"), Arm(name="counted", model="popularity")])
     tiny(suites=(suite,)).run(tmp_path)
-    found = {line["model"]: line for line in figures(tmp_path).values()}
-    deps, counted = found["deps"], found["popularity"]
-    assert counted["health"] is None
-    assert 0 < deps["health"]["effective_share"] <= 1
-    assert deps["health"]["clip"] == 0.05
-    assert deps["health"]["verdict"].endswith(".")
+    health = {line["model"]: line["health"] for line in figures(tmp_path).values()}
+    assert health["popularity"] is None
+    assert 0 < health["deps"]["effective_share"] <= 1
+    assert health["deps"]["clip"] == 0.05
+    assert health["deps"]["verdict"].endswith(".")
 
 
 def test_windows_along_the_time_line(tmp_path: Path) -> None:
