@@ -9,6 +9,7 @@ import pytest
 import unskew
 from tests.command import run
 from unskew.suites import recipe
+from unskew.suites.bench import suites_in
 from unskew.suites.recipe import SMOKE_WORLD, Arm, Suite, cells_of, world_source
 from unskew.suites.store import Results
 from unskew.world.simulate import simulate
@@ -160,3 +161,12 @@ def test_other_weights_of_pulse_zero_are_another_cell(
     zero, counted = keys()
     assert zero != before[0]
     assert counted == before[1]
+
+
+def test_a_suite_that_a_file_imports_is_not_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    lines = ["from dataclasses import replace", "from unskew.suites.beyond import INDUSTRY"]
+    file.write_text(
+        "\n".join([*lines, "own = replace(INDUSTRY, name='own', arms=INDUSTRY.arms[:1], rivals=())"])
+    )
+    assert list(suites_in(file)) == ["own"]

@@ -25,6 +25,7 @@ from unskew.errors import BadInput, UnskewError
 from unskew.progress import shown_on
 from unskew.suites.measure import measured
 from unskew.suites.recipe import SAMPLE, Cell, Source, Suite, cells_of
+from unskew.suites.registry import suites
 from unskew.suites.store import Results
 
 # CPU-seconds for each thousand training positives, as measured on one core; what is not here is guessed. They
@@ -235,7 +236,8 @@ def source_of(given: str, splitting: Splitting) -> Source:
 
 
 def suites_in(file: Path) -> dict[str, Suite]:
-    """The suites that a Python file defines, by their names. Models that it defines are registered."""
+    """The suites that a Python file defines, by their names. Models that it defines are registered. A suite
+    of this package that it imports, to take arms or worlds from, is not its own."""
     if not file.is_file():
         raise BadInput(f"{file}: no such file; expected a Python file that defines a `Suite`")
     try:
@@ -244,7 +246,8 @@ def suites_in(file: Path) -> dict[str, Suite]:
         raise
     except Exception as error:
         raise BadInput(f"{file}: could not be read ({type(error).__name__}: {error})") from error
-    found = [value for value in defined if isinstance(value, Suite)]
+    theirs = list(suites().values())
+    found = [value for value in defined if isinstance(value, Suite) and value not in theirs]
     if not found:
         raise BadInput(f"{file}: defines no `Suite`; see `unskew.suites.recipe`")
     return {suite.name: replace(suite, file=str(file)) for suite in found}
