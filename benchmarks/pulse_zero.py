@@ -44,6 +44,7 @@ REAL: dict[str, tuple[str, dict[str, Any]]] = {
 STRANGERS: dict[str, str] = {
     "Beauty": "amazon_beauty_5core",
     "Digital Music 2018": "amazon_digital_music_2018",
+    "MIND (sample)": "mind_small_sample",
 }
 PACES = (1.0, 8.0, 0.125)  # how many times slower a log is made
 LEARNED = ("of_", "last", "item_skip", "walk_skip", "exposure_", "mean_", "scale_")
