@@ -217,7 +217,8 @@ def _familiar(findings: Findings) -> Iterator[str]:
     if some:
         yield (
             "No strangers: the weights of pulse-zero were learned on the training part of "
-            f"{' and '.join(some)}, so only the other data sets show what it does on a log that it never saw."
+            f"{' and '.join(some)}, so only the other data sets show what it does on a log that "
+            "they never saw. docs/pulse.md says how its recipe was chosen."
         )
 
 
