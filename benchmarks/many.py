@@ -91,7 +91,7 @@ def file_of(rows: int, items: int, run: Path, folder: Path) -> dict[str, Any]:
     command = [
         sys.executable,
         "-m",
-        "unskew.cli",
+        "unskew",
         "recommend",
         str(run),
         "--input",

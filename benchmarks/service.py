@@ -64,7 +64,7 @@ class Server:
     """A process of `unskew serve` with pulse-zero."""
 
     def __init__(self, data: Path, store: Path, *flags: str) -> None:
-        command = [sys.executable, "-m", "unskew.cli", "serve", "pulse-zero", "--data", str(data)]
+        command = [sys.executable, "-m", "unskew", "serve", "pulse-zero", "--data", str(data)]
         command += ["--store", str(store), "--port", "0", *flags]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         lines: queue.Queue[str] = queue.Queue()

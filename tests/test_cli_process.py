@@ -18,7 +18,7 @@ from tests.conftest import random_table
 def test_stopped_in_the_middle_nothing_is_left(tmp_path: Path, number: int) -> None:
     big = tmp_path / "big.parquet"
     pq.write_table(random_table(rows=600_000, users=50_000, items=9_000, times=10**6), big)
-    command = [sys.executable, "-m", "unskew.cli", "prepare", big, "--out", tmp_path / "out"]
+    command = [sys.executable, "-m", "unskew", "prepare", big, "--out", tmp_path / "out"]
     started = subprocess.Popen(command, stderr=subprocess.PIPE)
     until = time.monotonic() + 60
     while len(list(tmp_path.iterdir())) == 1:  # until there is something to leave behind

@@ -164,7 +164,7 @@ def test_an_interrupt_saves_before_it_stops(number: int, prepared: Path, tmp_pat
     command = [
         sys.executable,
         "-m",
-        "unskew.cli",
+        "unskew",
         "train",
         str(prepared),
         "--out",

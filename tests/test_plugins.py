@@ -181,7 +181,7 @@ def test_a_broken_package_breaks_nothing_else(elsewhere: Path) -> None:
     (elsewhere / "broken.py").write_text("import no_such_thing\n")
     install(elsewhere, "breaker", "broken = broken:Broken")
     install(elsewhere, "toymaker", "toy = toy:Toy")
-    done = python(elsewhere, "-m", "unskew.cli", "models", "--json")
+    done = python(elsewhere, "-m", "unskew", "models", "--json")
     assert done.returncode == 0
     assert {"toy", "deps"} <= json.loads(done.stdout)["models"].keys()
     assert "model broken (broken:Broken) cannot be loaded: No module named 'no_such_thing'" in done.stderr

@@ -31,7 +31,7 @@ def process(run: Path, store: Path | str, *more: str) -> Iterator[tuple[subproce
     """A server on a free port, and its address when it is ready. It is killed at the end."""
     arguments = ["serve", str(run), "--store", str(store), "--port", "0", *more]
     started = subprocess.Popen(
-        [sys.executable, "-m", "unskew.cli", *arguments], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "unskew", *arguments], stderr=subprocess.PIPE, text=True
     )
     try:
         assert started.stderr is not None

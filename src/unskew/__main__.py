@@ -1,4 +1,4 @@
-"""`python -m unskew.cli`, the same as `unskew`."""
+"""`python -m unskew`, the same as `unskew`."""
 
 import sys
 
