@@ -60,20 +60,22 @@ def test_a_suite_and_a_model_of_ones_own(data: Path, tmp_path: Path, capsys) -> 
     assert "unskew bench --suite own_suite.py" in tutorial
 
 
-def test_seeds_and_workers(data: Path, tmp_path: Path, capsys) -> None:
+def test_seeds_workers_and_limits(data: Path, tmp_path: Path, capsys) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
         "from unskew.suites.recipe import Arm, Suite\n"
         "mine = Suite(name='mine', title='T', question='Q?', arms=(Arm(name='p', model='popularity'),))\n"
     )
     asked = ("bench", "mine", data, "--suite", file, "--out", tmp_path / "out", "--seeds", 2, "--json")
-    code, out, err = run(capsys, *asked, "--workers", 2, "--sample", 40)
+    limit = ("--at-most", "popularity.valid-rows=70")
+    code, out, err = run(capsys, *asked, "--workers", 2, "--sample", 40, *limit)
     assert code == 0, err
     assert json.loads(out)["done"] == 2
     cells = Results.open(tmp_path / "out").cells.values()
     assert {cell["data"]["name"] for cell in cells} == {"films"}
     assert {cell["sample"] for cell in cells} == {40}
     assert {cell["training"]["seed"] for cell in cells} == {0, 1}
+    assert {cell["training"]["valid_rows"] for cell in cells} == {70}
 
 
 @pytest.mark.parametrize(
@@ -86,6 +88,10 @@ def test_seeds_and_workers(data: Path, tmp_path: Path, capsys) -> None:
         (("bench", "main", "DATA", "--workers", "0"), "workers 0: expected at least 1"),
         (("bench", "main", "DATA", "--suite", "no.py"), "no.py: no such file"),
         (("bench",), "expected a SUITE"),
+        (("bench", "main", "DATA", "--at-most", "tables=3"), "at most tables: none of these models has"),
+        (("bench", "main", "DATA", "--at-most", "deps.tables=3"), "at most deps.tables: none of these"),
+        (("bench", "main", "DATA", "--at-most", "dep.rounds=3"), "at most dep.rounds: none of these models"),
+        (("bench", "main", "DATA", "--at-most", "rounds=few"), "--at-most rounds=few: expected SETTING=NUM"),
     ],
 )
 def test_what_is_refused(data: Path, tmp_path: Path, capsys, words: tuple[str, ...], said: str) -> None:

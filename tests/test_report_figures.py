@@ -223,11 +223,11 @@ def test_the_verdict_says_where_training_was_cut_short(folder: Path, tmp_path: P
     shutil.copytree(folder, copy := tmp_path / "dir")
     asked = json.loads((copy / "suites.json").read_text())
     for place in asked["places"]:
-        place["at_most"] = {"rounds": 8.0, "audience": 100.0} if place["source"] == "MIND" else {}
+        place["at_most"] = {"rounds": 8.0, "deps.audience": 100.0} if place["source"] == "MIND" else {}
     (copy / "suites.json").write_text(json.dumps(asked))
     assert [
         line for line in Report.of(Findings.open(copy)).verdict.advice if line.startswith("Made smaller")
-    ] == ["Made smaller to fit the budget: no model has more than rounds 8, audience 100 on MIND."]
+    ] == ["Made smaller to fit the budget: no model has more than rounds 8, deps audience 100 on MIND."]
     said = Report.of(Findings.open(folder)).verdict.advice
     assert not [line for line in said if line.startswith("Made smaller")]
 

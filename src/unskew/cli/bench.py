@@ -54,9 +54,9 @@ class Bench(Verb):
     """How many seeds each model is trained with; by default what the suite says, which is 3 for most."""
     sample: int = 5000
     """How many test positives are ranked: a seeded sample, the same for every model."""
-    at_most: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SETTING=NUMBER")] = ()
+    at_most: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[MODEL.]SETTING=NUMBER")] = ()
     """Settings of which no model is to have more, such as rounds=10 or audience=100, for data on which the
-    suite would take hours. Tables say so."""
+    suite would take hours; deps.rounds=2 limits one model alone. Tables say so."""
     workers: int = 1
     """How many runs are made at the same time, each on one core."""
     budget: float | None = None
@@ -131,8 +131,9 @@ def _limit(word: str) -> tuple[str, float]:
     except ValueError:
         most = math.nan
     if not name or not math.isfinite(most):
-        raise BadInput(f"--at-most {word}: expected SETTING=NUMBER, such as rounds=10")
-    return name.replace("-", "_"), most
+        raise BadInput(f"--at-most {word}: expected SETTING=NUMBER, such as rounds=10 or deps.rounds=2")
+    model, dot, setting = name.rpartition(".")
+    return f"{model}{dot}{setting.replace('-', '_')}", most
 
 
 class _Shown:

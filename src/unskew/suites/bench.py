@@ -64,7 +64,8 @@ class Bench:
     splitting: how logs are split; by default as they were prepared for, or else as usual.
     seeds: how many seeds each arm has; by default as its suite says.
     sample: how many test positives are ranked, the same ones for every model.
-    at_most: settings of which no model is to have more, such as `rounds`, for data that would take hours.
+    at_most: settings of which no model is to have more, such as `rounds`, or one model, such as
+        `deps.rounds`, for data that would take hours.
     smoke: make everything as small as it can be: to see that it works, not to learn anything.
     workers: how many cells run at the same time, each on one core.
     budget: in minutes; once it is used up no further cell is begun.

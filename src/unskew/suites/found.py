@@ -141,10 +141,10 @@ class SuiteFindings:
         return next(cell for arm in self.arms if (cell := self.cell(source, arm.name)) is not None)
 
     def at_most(self, source: str) -> str:
-        """The settings of which no model was allowed more on a data set, in words; empty if it had all."""
+        """What models were not allowed more of on a data set, in words; empty if they had all."""
         places = (place for place in self._places if place["source"] == source)
         found = {name: most for place in places for name, most in place.get("at_most", {}).items()}
-        return ", ".join(f"{name} {most:g}" for name, most in found.items())
+        return ", ".join(f"{name.replace('.', ' ')} {most:g}" for name, most in found.items())
 
     @property
     def first(self) -> str:

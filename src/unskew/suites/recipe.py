@@ -170,7 +170,7 @@ class Place:
     arm: str
     seed: int
     key: str
-    at_most: Mapping[str, float] = field(default_factory=dict)  # what no model was allowed more of
+    at_most: Mapping[str, float] = field(default_factory=dict)  # what was limited, and to what
 
 
 def world_source(name: str, world: Simulation) -> Source:
@@ -197,7 +197,8 @@ def cells_of(
     splitting: how each log is split; by default as it was prepared for, or else as usual.
     seeds: how many seeds each arm has; by default as the suite says.
     smoke: make everything as small as it can be.
-    at_most: settings of which no model is to have more, such as `rounds`, for data that would take hours.
+    at_most: settings of which no model is to have more, such as `rounds`, or one model, such as
+        `deps.rounds`, for data that would take hours.
     """
     limits = dict(at_most or {})
     cells: dict[str, Cell] = {}
@@ -218,7 +219,7 @@ def cells_of(
                     at = Place(suite=suite.name, source=source.name, arm=arm.name, seed=seed, key=cell.key)
                     places.append(replace(at, at_most=limits))
     for name in limits:
-        if not any(name in {**cell.config, **cell.training} for cell in cells.values()):
+        if not any({*_meant({name: 0}, one.model)} & {*one.config, *one.training} for one in cells.values()):
             raise BadInput(f"at most {name}: none of these models has such a setting")
     return cells, places
 
@@ -252,7 +253,7 @@ def _cell(
         sample = SMOKE_SAMPLE
         rolling = rolling and replace(rolling, windows=2)
     made = create_model(arm.model, given | {"seed": seed}, arm.preset)
-    if more := _more_than(at_most, asdict(made.config) | asdict(made.training)):
+    if more := _more_than(_meant(at_most, arm.model), asdict(made.config) | asdict(made.training)):
         made = create_model(arm.model, given | {"seed": seed} | more, arm.preset)
     return Cell(
         source=source,
@@ -264,6 +265,14 @@ def _cell(
         rolling=rolling,
         label=f"{arm.name} on {source.name}, seed {seed}",
     )
+
+
+def _meant(at_most: Mapping[str, float], model: str) -> dict[str, float]:
+    """The limits that are meant for a model: those of all, and MODEL.SETTING of its own, which goes first."""
+    every = {name: most for name, most in at_most.items() if "." not in name}
+    return every | {
+        name.removeprefix(f"{model}."): most for name, most in at_most.items() if name.startswith(f"{model}.")
+    }
 
 
 def _more_than(at_most: Mapping[str, float], settings: Mapping[str, Any]) -> dict[str, Any]:
