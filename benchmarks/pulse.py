@@ -26,9 +26,10 @@ import torch
 import tyro
 
 import unskew
-from unskew.data.batch import contexts
+from unskew.data.batch import batch_of_rows, contexts
 from unskew.data.held_out import held_out
-from unskew.data.signals import Signals
+from unskew.data.signals import BLOCK, Signals
+from unskew.data.walk import Walk
 from unskew.evaluate import evaluation, rank_each
 from unskew.models import pulse
 from unskew.models.base import Training, build
@@ -122,6 +123,7 @@ def trained(log: unskew.Log) -> dict[str, Any]:
         _watched(spent, "walks", Signals, "of_requests"),
     ):
         spent["read"] = _cpu(lambda: sampler._read)
+    walked = _walked(network, log, sampler.rows)
     with _watched(spent, "validation", Trainer, "_validate"):
         spent["run"] = _cpu(trainer.run)
     scale = Training.valid_rows / rows
@@ -129,6 +131,7 @@ def trained(log: unskew.Log) -> dict[str, Any]:
         "events": len(log),
         "items": len(log.items),
         "rows": len(sampler.rows),
+        "walked": walked,
         "epochs": trainer.progress.step // len(sampler),
         "valid_rows": rows,
         "counts_s": spent["counts"],
@@ -142,6 +145,15 @@ def trained(log: unskew.Log) -> dict[str, Any]:
     found["total_s"] = sum(value for name, value in found.items() if name.endswith("_s"))
     print(found, flush=True)
     return found
+
+
+def _walked(network: Pulse, log: unskew.Log, rows: Any) -> float:
+    """How many events a walk reads, on average over some training rows."""
+    some = rows[:: max(len(rows) // BLOCK, 1)][:BLOCK]
+    joined = Walk._joined
+    with patch.object(Walk, "_joined", autospec=True, side_effect=joined) as watched:
+        network.signals(log).of_requests(batch_of_rows(log, some, network.history, 0))
+    return sum(len(part[0]) for call in watched.call_args_list for part in call.args[1:]) / len(some)
 
 
 def requested(log: unskew.Log) -> dict[str, Any]:
@@ -348,6 +360,7 @@ def training(lines: list[dict[str, Any]]) -> str:
         reading.append(f"{1000 * read / line['rows']:.2f}")
         steps.append(f"{1000 * line['gradients_s'] / line['rows'] / line['epochs']:.3f}")
         ranked.append(f"{1e6 * line['validation_s'] / rounds:.2f}")
+    rows.append(["events that a walk reads, per row", *(f"{line['walked']:,.0f}" for line in lines)])
     rows += [["reading, ms per training row", *reading], ["gradient steps, ms per row and epoch", *steps]]
     rows.append(["validation, µs per ranked row and item", *ranked])
     head = ["CPU-seconds", *(f"{line['events']:,} events, {line['items']:,} items" for line in lines)]

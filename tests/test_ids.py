@@ -42,7 +42,13 @@ def test_ids_come_back_exactly_as_they_went_in(kind: str, tmp_path: Path) -> Non
         back = dict(zip(columns(log)["item"] + columns(log)["time"], columns(log)["user"] * 2, strict=True))
         assert [back[time] for time in (1, 2, 3, 4)] == ids.to_pylist()
         assert log.users.ids.type == (ids.type.value_type if pa.types.is_dictionary(ids.type) else ids.type)
-        assert log.users.codes(log.users.ids).tolist() == list(range(len(log.users)))
+        few = list(range(len(log.users)))
+        assert log.users.codes(log.users.ids).tolist() == few
+        many = pa.concat_arrays([log.users.ids] * 5)  # so many that another way finds them
+        assert log.users.codes(many).tolist() == few * 5
+        unknown = pa.nulls(1, log.users.ids.type)
+        assert log.users.codes(unknown).tolist() == [-1]
+        assert log.users.codes(pa.concat_arrays([unknown, many])).tolist() == [-1, *few * 5]
 
 
 def test_vocabulary_says_what_it_does_not_know() -> None:

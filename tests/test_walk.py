@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import unskew
 from tests.conftest import quick
+from unskew.data import walk
 from unskew.data.views import PAD
 from unskew.data.walk import Walk, Walking
 
@@ -77,3 +78,12 @@ def test_nobody_reaches_anything_from_an_empty_history() -> None:
     reached = Walk(log, 1.0).reach(np.array([5, 6]), np.array([9, 9]), np.full((2, 0), PAD))
     assert len(reached.request) == len(reached.item) == 0
     assert reached.values.shape == (0, 3)
+
+
+def test_pairs_that_need_large_numbers_are_told_apart() -> None:
+    """A million requests of a million users have more pairs than 32 bits can tell."""
+    low, high = 5, 5 + 2**32
+    keys, place = walk._unique(np.array([high, low, 2**31, high]))
+    assert keys.tolist() == [low, 2**31, high]
+    assert place.tolist() == [2, 0, 1, 2]
+    assert walk._unique(np.zeros(0, np.int64))[0].dtype == np.int64

@@ -65,6 +65,7 @@ class Feature:
 
 
 FEATURE = "feature:"  # the prefix of a column that holds a feature
+FEW = 8  # ids that are looked for one by one
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +119,8 @@ class Vocabulary:
             else:
                 asked = ids if isinstance(ids, pa.Array) else pa.array(list(ids))
                 asked, known = asked.cast(self.ids.type), self.ids
+            if len(asked) <= FEW:  # a look at each id costs less than a table of them
+                return np.array([pc.index(pc.equal(known, one), True).as_py() for one in asked], np.int32)
             found = pc.index_in(asked, value_set=known)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             raise BadInput(f"ids of type {self.ids.type} expected, as in the log: {error}") from None
@@ -168,6 +171,10 @@ class Log:
     @property
     def now(self) -> int:
         """The moment just after the newest row: everything in the log is before it."""
+        return self._now
+
+    @cached_property
+    def _now(self) -> int:
         return int(self.time.max(initial=-1)) + 1 if self.end is None else self.end
 
     @cached_property

@@ -150,7 +150,9 @@ class Sequences:
 
     def _position(self, entity: Ints, time: Ints) -> Ints:
         """The position of the first event of `entity` at or after `time`, found by binary search in a key
-        made of both."""
+        made of both. A question about now needs none."""
+        if time.size and time.min() > self._index.last:
+            return self.ends[entity]
         if entity.size < _SORTING_PAYS:
             return np.searchsorted(self._index.keys, self._index.wanted(entity, time))
         # Sorted look-ups walk through the table once instead of jumping about in it. Chunks fit the cache.
@@ -185,6 +187,11 @@ class _Index:
     clock: Ints | None
     first: int
     span: int
+
+    @property
+    def last(self) -> int:
+        """The time of the newest event."""
+        return self.first + self.span - 2 if self.clock is None else int(self.clock[-1])
 
     def wanted(self, entity: Ints, time: Ints) -> Ints:
         """The keys to look for."""

@@ -73,25 +73,28 @@ class Walk:
         reader = log.audiences.ids[event].astype(np.int64)
         others = reader != user[request[step]]
         step, event, reader = step[others], event[others], reader[others]
+        users = len(log.users)
+        pair, which = _unique(request[step] * users + reader)
+        asking, asked = pair // users, pair % users
+        began, ended = log.histories.before(asked, time[asking])
         value = settings.back ** back[step] / (end - start)[step]
-        next_ = self._next(request[step], time, event, item[step], value)
-        alike = self._alike(request[step], reader, rarity[step], time, (own != PAD).sum(1))
-        return self._joined(len(user), next_, self._events(*alike, time))
+        next_ = self._next(request[step], event, item[step], ended[which], value)
+        shared = np.bincount(which, rarity[step], minlength=len(pair))
+        likeness = shared / np.sqrt((own != PAD).sum(1)[asking] * (ended - began))
+        alike = self._alike(asking, likeness)
+        return self._joined(next_, self._events(asking[alike], asked[alike], likeness[alike], time))
 
-    def _alike(
-        self, request: Ints, reader: Ints, rarity: Floats, time: Ints, lengths: Ints
-    ) -> tuple[Ints, Ints, Floats]:
-        """The readers of each request who are most alike, and how much."""
-        users = len(self.log.users)
-        pair, which = np.unique(request * users + reader, return_inverse=True)
-        request, reader = pair // users, pair % users
-        start, end = self.log.histories.before(reader, time[request])
-        likeness = np.bincount(which, rarity, minlength=len(pair)) / np.sqrt(lengths[request] * (end - start))
-        order = np.lexsort((reader, -likeness, request))
-        first = np.searchsorted(request[order], np.arange(len(time)))
-        rank = np.arange(len(order)) - first[request[order]]
-        kept = order[rank < self.settings.alike]
-        return request[kept], reader[kept], likeness[kept]
+    def _alike(self, request: Ints, likeness: Floats) -> NDArray[np.bool_]:
+        """Which readers are among those who are most alike; of equals, the first ones. They stand together,
+        request by request."""
+        readers = np.bincount(request)
+        many = np.flatnonzero(readers[request] > self.settings.alike)
+        order = many[np.lexsort((-likeness[many], request[many]))]
+        sizes = readers[readers > self.settings.alike]
+        rank = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        kept = np.ones(len(request), bool)
+        kept[order[rank >= self.settings.alike]] = False
+        return kept
 
     def _events(
         self, request: Ints, reader: Ints, likeness: Floats, time: Ints
@@ -104,27 +107,27 @@ class Walk:
         return request[which], view.ids[row].astype(np.int64), likeness[which] * fading, likeness[which]
 
     def _next(
-        self, request: Ints, time: Ints, event: Ints, item: Ints, value: Floats
+        self, request: Ints, event: Ints, item: Ints, end: Ints, value: Floats
     ) -> tuple[Ints, Ints, Floats]:
-        """What readers took right after a shared item: the request, the item, and its value."""
-        view = self.log.histories
-        row = self.log.in_history(event, item)
-        _, end = view.before(self.log.audiences.ids[event], time[request])
-        after = row[:, None] + 1 + np.arange(self.settings.following)
-        which, place = np.nonzero(after < end[:, None])
-        return request[which], view.ids[after[which, place]].astype(np.int64), value[which]
+        """What readers took right after a shared item and before `end`: the request, the item, its value."""
+        first = self.log.in_history(event, item) + 1
+        which, row = self.log.histories.flat(first, np.minimum(first + self.settings.following, end))
+        return request[which], self.log.histories.ids[row].astype(np.int64), value[which]
 
-    def _joined(
-        self, requests: int, next_: tuple[Ints, Ints, Floats], events: tuple[Ints, Ints, Floats, Floats]
-    ) -> Reached:
-        items = len(self.log.items)
-        key = np.concatenate([events[0] * items + events[1], next_[0] * items + next_[1]])
-        pair, which = np.unique(key, return_inverse=True)
-        nothing = np.zeros(len(next_[0]))
-        columns = (
-            np.concatenate([events[2], nothing]),
-            np.concatenate([events[3], nothing]),
-            np.concatenate([np.zeros(len(events[0])), next_[2]]),
-        )
-        values = [np.bincount(which, column, minlength=len(pair)) for column in columns]
-        return Reached(pair // max(items, 1), pair % max(items, 1), np.stack(values, axis=1))
+    def _joined(self, next_: tuple[Ints, Ints, Floats], events: tuple[Ints, Ints, Floats, Floats]) -> Reached:
+        items = max(len(self.log.items), 1)
+        pair, which = _unique(np.concatenate([events[0] * items + events[1], next_[0] * items + next_[1]]))
+        taken, followed = np.split(which, [len(events[0])])
+        values = np.zeros((len(pair), 3))
+        columns = (taken, events[2]), (taken, events[3]), (followed, next_[2])
+        for place, (those, column) in enumerate(columns):
+            values[:, place] = np.bincount(those, column, minlength=len(pair))
+        return Reached(pair // items, pair % items, values)
+
+
+def _unique(keys: Ints) -> tuple[Ints, Ints]:
+    """The keys in order, each once, and the place of each of the given ones among them. Small numbers are
+    sorted in half of the time."""
+    small = keys.max(initial=0) <= np.iinfo(np.int32).max
+    found, which = np.unique(keys.astype(np.int32) if small else keys, return_inverse=True)
+    return found.astype(np.int64), which
