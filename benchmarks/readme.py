@@ -1,4 +1,4 @@
-"""The table of the README, from the stored runs of the suites `main` and `ship`.
+"""The table of the README, from the stored runs of the suite `ship`.
 
 python benchmarks/readme.py
 """
@@ -18,15 +18,12 @@ SETS = ("MovieTweetings", "Online Retail", "Beauty", "Digital Music 2018", "MIND
 
 def table(findings: Findings) -> str:
     """NDCG@10 of each model on each data set, in both tests."""
-    rows = []
+    rows, suite = [], findings.suite("ship")
+    assert suite is not None, "no run of the suite ship is stored"
     for source in SETS:
-        suite = next(suite for suite in findings.suites if source in suite.sources)
         found = [suite.measured(source, by) for by in (ORDINARY, BALANCED)]
         figures = [one.figures() for one in found if one is not None]
-        # On the largest logs, DEPS was made smaller.
-        there = [next((name for name in (arm, f"{arm}, smaller") if name in figures[0]), "") for arm in ARMS]
-        told = (" / ".join(f"{of[name].mean:.4f}" for of in figures) if name else "–" for name in there)
-        rows.append([source, *told])
+        rows.append([source, *(" / ".join(f"{of[arm].mean:.4f}" for of in figures) for arm in ARMS)])
     named = [f"**{arm}**" if arm == "pulse" else arm for arm in ARMS]
     return Table(["NDCG@10, ordinary / balanced", *named], rows).markdown()
 

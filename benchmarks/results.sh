@@ -27,20 +27,27 @@ music="paper: Music=$work/paper-music"
 small="MovieTweetings=$work/movietweetings"
 bench() { unskew bench "$@" --out "$results"; }
 
-# First one seed of everything, the small sets first; then three seeds where a set is small.
+# First one seed of everything, the small sets first; then three seeds of what one would ship, and of the smallest.
 for suite in main views parts frequency agnostic clip; do
     bench "$suite" "$music" --seeds 1 "$@"
 done
 bench main "$small" --seeds 1 "$@"
 bench truth --seeds 1 "$@"
 bench rolling "$small" "$@"
-bench --suite benchmarks/ship.py "Online Retail=$work/retail" "MIND (sample)=$work/mind" --seeds 1 "$@"
+ship() { bench --suite benchmarks/ship.py "$@"; }
+large="lightsans.rounds=5 deps.unsupervised-rounds=1 deps.audience=30"
+ship "Online Retail=$work/retail" --seeds 1 --at-most $large deps.rounds=1 "$@"
+ship "MIND (sample)=$work/mind" --seeds 1 --at-most $large deps.rounds=2 "$@"
 bench main "Digital Music 2018=$work/music" --seeds 1 --at-most rounds=10 audience=100 "$@"
 bench main "Beauty=$work/beauty" --seeds 1 --at-most rounds=6 audience=60 "$@"
 bench main "paper: MIND=$work/paper-mind" --seeds 1 "$@"
 bench main "paper: Beauty=$work/paper-beauty" --seeds 1 --sample 1000 --at-most rounds=3 unsupervised-rounds=2 audience=30 "$@"
 bench --suite benchmarks/tuned.py "$small" --seeds 1 --at-most rounds=10 audience=60 "$@"
-bench --suite benchmarks/ship.py "Digital Music 2018=$work/music" --seeds 2 --at-most rounds=10 "$@"
+ship "$small" --seeds 3 "$@"
+ship "Beauty=$work/beauty" --seeds 3 --at-most rounds=6 audience=60 "$@"
+ship "Digital Music 2018=$work/music" --seeds 3 --at-most rounds=10 audience=100 "$@"
+ship "Online Retail=$work/retail" --seeds 3 --at-most $large deps.rounds=1 "$@"
+ship "MIND (sample)=$work/mind" --seeds 3 --at-most $large deps.rounds=2 "$@"
 bench industry --seeds 1 --sample 1000 --at-most rounds=3 unsupervised-rounds=2 audience=30 "$@"
 for suite in main views parts frequency agnostic clip; do
     bench "$suite" "$music" --seeds 3 "$@"

@@ -1,27 +1,22 @@
-"""A suite of the models that one would choose from for a log of one's own, on logs with real times: a few of
-the rivals of the paper instead of all, and DEPS with shorter audiences and fewer rounds, so that large logs
-and several seeds can be afforded.
+"""A suite of the models that one would choose from for a log of one's own, on logs with real times: DEPS and
+a few of its rivals instead of all twelve, so that several seeds can be afforded.
 
     unskew bench --suite benchmarks/ship.py DATA --out results/bench
 """
 
-from typing import Any
-
-from unskew.suites.paper import BEYOND, WORKING
+from unskew.suites.paper import BEYOND, DEPS, RIVALS
 from unskew.suites.recipe import Arm, Suite
 
-SMALLER: dict[str, Any] = {"audience": 30, "rounds": 3, "unsupervised_rounds": 2, "batch_size": 2048}
+PULSE = Arm(name="pulse", model="pulse")
 
 ship = Suite(
     name="ship",
     title="Which model would one ship?",
-    question="Which of the models would one choose for films, a shop, songs or news?",
+    question="Which of the models would one choose for films, a shop, cosmetics, songs or news?",
     arms=(
-        Arm(name="pulse", model="pulse"),
-        *(arm for arm in BEYOND if arm.name not in ("pulse", WORKING.name)),
-        Arm(name="GRU4Rec+", model="gru4rec"),
-        Arm(name="LightSANs", model="lightsans", settings={"rounds": 5}),
-        Arm(name="DEPS, smaller", model="deps", settings=SMALLER),
-        Arm(name="DEPS, working treatment, smaller", model="deps", preset="working", settings=SMALLER),
+        PULSE,
+        *(arm for arm in BEYOND if arm != PULSE),
+        *(arm for arm in RIVALS if arm.name in ("GRU4Rec+", "LightSANs")),
+        DEPS,
     ),
 )
