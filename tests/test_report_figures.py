@@ -219,6 +219,26 @@ def test_who_is_first_is_not_asked_of_an_order(tmp_path: Path) -> None:
     assert "pulse is first on 3 of 3 data sets, " in Report.of(findings).verdict.finding
 
 
+def test_the_verdict_names_who_is_first_in_a_suite_of_what_is_shipped(tmp_path: Path) -> None:
+    """And in no other one."""
+    others = [arm for arm in SMALL.arms if arm.model != "pulse"]
+    pulse = next(arm for arm in SMALL.arms if arm.model == "pulse")
+    ship, other = (
+        replace(SMALL, name=name, title=name, arms=tuple(arms))
+        for name, arms in (("ship", [pulse, *others]), ("other", [*others, pulse]))
+    )
+    folder = benched(
+        tmp_path,
+        [SMALL, ship, other],
+        ("MIND", "Beauty"),
+        skill=lambda arm, source, test: 2.0 * (arm == "pulse"),
+    )
+    said = [line for line in Report.of(Findings.open(folder)).verdict.advice if line.startswith("Suite ")]
+    assert [line.partition(":")[0] for line in said] == ["Suite ship, 2 seeds"]
+    for test in ("ordinary", "balanced"):
+        assert f"In the {test} test pulse is first on 2 of 2 data sets, " in said[0]
+
+
 def test_the_verdict_says_where_training_was_cut_short(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, copy := tmp_path / "dir")
     asked = json.loads((copy / "suites.json").read_text())

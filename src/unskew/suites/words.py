@@ -35,6 +35,7 @@ def verdict(findings: Findings, outcomes: Mapping[Claim, Sequence[Outcome]]) -> 
         *_rivals(suite, tables),
         *_popularity(suite, tables),
         *_weights(suite),
+        *_shipped(findings, suite),
         *_claims(outcomes),
         *_orders(suite),
         *_familiar(findings),
@@ -117,6 +118,17 @@ def _behind(behind: Sequence[tuple[str, str, Versus]], every: int) -> str:
         f"behind {_some(list(names), 'other models')} on {len(behind)} of {every}{far}, on {sure} of them "
         "with an interval below 0"
     )
+
+
+def _shipped(findings: Findings, lead: SuiteFindings) -> Iterator[str]:
+    """Who is first in other suites that are about the model that this package ships: their first arm."""
+    for suite in findings.suites:
+        if suite is not lead and suite.arms[0].model == OURS[0]:
+            orders = _order_only(suite)
+            firsts = [_first(by, of, orders) for by in (ORDINARY, BALANCED) if (of := _tables(suite, by))]
+            if firsts:
+                seeds = min(_seeds_of(suite).values(), default=1)
+                yield f"Suite {suite.name}, {seeds} seed{'s' * (seeds > 1)}: {' '.join(firsts)}"
 
 
 def _named(suite: SuiteFindings) -> set[str]:
@@ -234,8 +246,13 @@ def _smaller(findings: Findings) -> Iterator[str]:
         yield f"Made smaller to fit the budget: no model has more than {'; '.join(said)}."
 
 
+def _seeds_of(suite: SuiteFindings) -> dict[str, int]:
+    """How many seeds most models have on each data set."""
+    return {source: usual_seeds([one.figures()]) for source, one in _tables(suite, ORDINARY).items()}
+
+
 def _seeds(suite: SuiteFindings) -> str:
-    found = {source: usual_seeds([one.figures()]) for source, one in _tables(suite, ORDINARY).items()}
+    found = _seeds_of(suite)
     seeds = min(found.values(), default=1)
     if seeds == 1:
         several = [f"{count} on {source}" for source, count in found.items() if count > 1]
