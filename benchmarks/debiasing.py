@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 import tyro
+from numpy.typing import NDArray
 from pages import replace_between
 
 import unskew
@@ -91,7 +92,7 @@ BACKBONES = {
     ),
     "DEPS, impressions": Backbone("deps", DEPS),
     "DEPS, clicks + uniform negatives": Backbone("deps", DEPS | {"negatives": 1}, clicks_only=True),
-    "Pulse": Backbone("pulse", {}),
+    "Pulse": Backbone("pulse", {"neighbours": 300}),
 }
 # A name, and the settings for each backbone that can have it. `dial` is turned after training.
 SASREC, SHOWN, CLICKS = "SASRec, clicks, softmax", "DEPS, impressions", "DEPS, clicks + uniform negatives"
@@ -116,10 +117,28 @@ TREATMENTS: dict[str, dict[str, dict[str, Any]]] = {
         SASREC: {"how": "offset", "propensity": "power", "power": 1.0},
         CLICKS: {"how": "offset", "propensity": "power", "power": 1.0},
     },
+    # What `debiased-NAME` and `deps --preset working` do if nothing is said.
+    "auto, the default": {name: {"how": "auto", "propensity": "auto"} for name in (SASREC, SHOWN, CLICKS)},
     "dial 0.5": {"Pulse": {"dial": 0.5}},
     "dial 1": {"Pulse": {"dial": 1.0}},
     "dial by validation": {"Pulse": {}},
 }
+
+# What prototypes of the same treatments had found, with other backbones: differences to the twin, in the
+# order of the worlds.
+PROTOTYPE: dict[tuple[str, str], tuple[float, ...]] = {
+    (SHOWN, "1/p, two GRUs, M 0.05 (the paper's)"): (0.0, 0.0, 0.0, 0.0),
+    (SHOWN, "1/p, Item-Pro, M 0.05"): (-0.059, -0.019, -0.040, -0.060),
+    (SHOWN, "(1/p)^1/2, exposure"): (0.002, 0.0, 0.010, -0.002),
+    (SHOWN, "1/p, exposure"): (-0.031, 0.001, -0.022, -0.030),
+    (CLICKS, "1/p, clicks and negatives alike, power"): (-0.030, -0.002, -0.005, -0.011),
+    (CLICKS, "clicks x 1/p, power"): (0.026, 0.0, 0.010, 0.011),
+    (CLICKS, "negatives x p, power"): (0.045, 0.0, 0.015, 0.033),
+    (SASREC, "clicks x (1/p)^1/2, exposure"): (0.040, 0.003, 0.024, 0.022),
+    (SASREC, "offset, exposure"): (0.045, -0.005, 0.025, 0.026),
+    (SASREC, "1/p, Item-Pro, M 0.05"): (-0.108, -0.133, -0.074, -0.003),
+}
+LEAST = 0.005  # a smaller difference is none
 
 
 @dataclass(frozen=True)
@@ -273,6 +292,12 @@ def section(lines: list[dict[str, Any]]) -> str:
             "",
             *table(lines, worlds, "ndcg@10", CHOOSE_BY),
             "",
+            "Prototypes of these treatments, with simpler backbones, had found the differences below.",
+            "*Holds*: the same sign here, or none in both. *Not seen*: none here. *Better* and *worse*: the "
+            "prototype had found none.",
+            "",
+            *signs(lines, worlds),
+            "",
             "How much of the exposure the scores repeat beyond what is liked (partial rank correlation; less "
             "is better):",
             "",
@@ -291,16 +316,8 @@ def section(lines: list[dict[str, Any]]) -> str:
 
 def table(lines: list[dict[str, Any]], worlds: list[str], metric: str, version: str) -> list[str]:
     """Levels of the untreated and differences of the treated, by world."""
-
-    def of(line: dict[str, Any]) -> float:
-        by = line["truth"]
-        return float(by.get(version, by.get("balanced", next(iter(by.values()))))[metric])
-
-    values = {job_of(line): of(line) for line in lines}
-    rows = [
-        "| backbone | treatment | " + " | ".join(worlds) + " |",
-        "| --- | --- | " + " | ".join("---:" for _ in worlds) + " |",
-    ]
+    values = _values(lines, metric, version)
+    rows = _header(worlds)
     for backbone in BACKBONES:
         for treatment in TREATMENTS:
             cells = [cell(values, world, backbone, treatment) for world in worlds]
@@ -311,23 +328,75 @@ def table(lines: list[dict[str, Any]], worlds: list[str], metric: str, version: 
 
 def cell(values: dict[Job, float], world: str, backbone: str, treatment: str) -> str:
     """The mean over the seeds, of the level or of the difference to the twin."""
-    mine = {
-        job.seed: value
-        for job, value in values.items()
-        if (job.world, job.backbone, job.treatment) == (world, backbone, treatment)
-    }
     if treatment == UNTREATED:
-        return f"{np.mean(list(mine.values())):.3f}" if mine else ""
-    twins = {seed: values.get(Job(world, seed, backbone, UNTREATED)) for seed in mine}
-    paired = np.array([mine[seed] - twin for seed, twin in twins.items() if twin is not None])
-    if not len(paired):
-        return ""
-    mean = float(paired.mean())
+        mine = [
+            value
+            for job, value in values.items()
+            if (job.world, job.backbone, job.treatment) == (world, backbone, treatment)
+        ]
+        return f"{np.mean(mine):.3f}" if mine else ""
+    paired = differences(values, world, backbone, treatment)
     if len(paired) < 2:
-        return f"{mean:+.3f}"
-    error = float(paired.std(ddof=1)) / len(paired) ** 0.5
-    said = f"{mean:+.3f} ± {error:.3f}"
-    return f"**{said}**" if abs(mean) > max(2 * error, 0.005) else said
+        return f"{paired[0]:+.3f}" if len(paired) else ""
+    said = f"{paired.mean():+.3f} ± {_error(paired):.3f}"
+    return f"**{said}**" if sign(paired) else said
+
+
+def differences(values: dict[Job, float], world: str, backbone: str, treatment: str) -> NDArray[np.float64]:
+    """What a treatment changes, seed by seed."""
+    found = []
+    for job, value in values.items():
+        if (job.world, job.backbone, job.treatment) == (world, backbone, treatment):
+            twin = values.get(replace(job, treatment=UNTREATED))
+            found += [] if twin is None else [value - twin]
+    return np.array(found)
+
+
+def sign(paired: NDArray[np.float64]) -> int:
+    """Whether differences are above or below 0, by more than two standard errors and by more than LEAST."""
+    mean = float(paired.mean())
+    return int(np.sign(mean)) if abs(mean) > max(2 * _error(paired), LEAST) else 0
+
+
+def _error(paired: NDArray[np.float64]) -> float:
+    return float(paired.std(ddof=1)) / len(paired) ** 0.5
+
+
+def signs(lines: list[dict[str, Any]], worlds: list[str]) -> list[str]:
+    """Which signs of the prototypes hold here."""
+    values, told = _values(lines, "ndcg@10", CHOOSE_BY), {"holds": 0, "not seen": 0, "opposite": 0}
+    rows = _header(worlds)
+    for (backbone, treatment), expected in PROTOTYPE.items():
+        cells = []
+        for world, difference in zip(WORLDS, expected, strict=True):
+            paired = differences(values, world, backbone, treatment)
+            if world not in worlds or len(paired) < 2:
+                cells.append(f"{difference:+.3f}")
+                continue
+            wanted = int(np.sign(difference)) if abs(difference) >= LEAST else 0
+            verdict = "holds" if sign(paired) == wanted else "not seen" if not sign(paired) else "opposite"
+            if not wanted and verdict == "opposite":
+                verdict = "better" if sign(paired) > 0 else "worse"
+            told[verdict] = told.get(verdict, 0) + 1
+            cells.append(f"{difference:+.3f}: {verdict}")
+        rows.append(f"| {backbone} | {treatment} | " + " | ".join(cells) + " |")
+    counts = ", ".join(f"*{verdict}* {count}" for verdict, count in told.items())
+    return [*rows, "", f"The {sum(told.values())} signs: {counts}."]
+
+
+def _header(worlds: list[str]) -> list[str]:
+    rule = "| --- | --- | " + " | ".join("---:" for _ in worlds) + " |"
+    return ["| backbone | treatment | " + " | ".join(worlds) + " |", rule]
+
+
+def _values(lines: list[dict[str, Any]], metric: str, version: str) -> dict[Job, float]:
+    """A metric of each run, with the weights that a version of the validation part chose."""
+
+    def of(line: dict[str, Any]) -> float:
+        by = line["truth"]
+        return float(by.get(version, by.get("balanced", next(iter(by.values()))))[metric])
+
+    return {job_of(line): of(line) for line in lines}
 
 
 def _lines() -> list[dict[str, Any]]:

@@ -78,6 +78,31 @@ def test_seeds_workers_and_limits(data: Path, tmp_path: Path, capsys) -> None:
     assert {cell["training"]["valid_rows"] for cell in cells} == {70}
 
 
+def test_some_models_alone_beside_what_is_there(data: Path, tmp_path: Path, capsys) -> None:
+    file = tmp_path / "mine.py"
+    arms = "Arm(name='p', model='popularity'), Arm(name='k', model='itemknn')"
+    file.write_text(
+        "from unskew.suites.recipe import Arm, Suite\n"
+        f"mine = Suite(name='mine', title='T', question='Q?', arms=({arms}), seeds=1)\n"
+    )
+    asked = ("bench", "mine", data, "--suite", file, "--out", tmp_path / "out", "--json", "--sample", 40)
+
+    def stored() -> list[tuple[str, str]]:
+        results = Results.open(tmp_path / "out")
+        places = [(place["arm"], results.cells[place["key"]]["model"]) for place in results.asked["places"]]
+        assert len(results.asked["suites"]["mine"]["arms"]) == 2
+        return places
+
+    for model, there in (
+        ("itemknn", [("k", "itemknn")]),
+        ("popularity", [("k", "itemknn"), ("p", "popularity")]),
+    ):
+        code, out, err = run(capsys, *asked, "--models", model)
+        assert code == 0, err
+        assert json.loads(out)["cells"] == json.loads(out)["done"] == 1
+        assert stored() == there
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -86,6 +111,10 @@ def test_seeds_workers_and_limits(data: Path, tmp_path: Path, capsys) -> None:
         (("bench", "main", "nowhere"), "nowhere"),
         (("bench", "main", "DATA", "DATA"), "two data sets are named 'films'"),
         (("bench", "main", "DATA", "--workers", "0"), "workers 0: expected at least 1"),
+        (
+            ("bench", "main", "DATA", "--models", "puls"),
+            "models puls: the suite has no such model; it has bert",
+        ),
         (("bench", "main", "DATA", "--suite", "no.py"), "no.py: no such file"),
         (("bench",), "expected a SUITE"),
         (("bench", "main", "DATA", "--at-most", "tables=3"), "at most tables: none of these models has"),

@@ -35,7 +35,7 @@ from unskew.models.base import Recommender, Training, build, model_named
 from unskew.storage import beside
 from unskew.train import METRIC, OnRecord, Store, Trainer, below
 
-FORMAT = 3
+FORMAT = 4
 LOCK = ".lock"
 CHECKPOINT = "checkpoint.safetensors"
 CHECKPOINT_EVERY = 20.0  # seconds; what a kill can cost

@@ -57,6 +57,9 @@ class Bench(Verb):
     at_most: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[MODEL.]SETTING=NUMBER")] = ()
     """Settings of which no model is to have more, such as rounds=10 or audience=100, for data on which the
     suite would take hours; deps.rounds=2 limits one model alone. Tables say so."""
+    models: Annotated[tuple[str, ...], tyro.conf.arg(metavar="MODEL")] = ()
+    """Run only these models of the suite, such as pulse, because they have changed or because the others take
+    too long. What is stored of the others stays."""
     workers: int = 1
     """How many runs are made at the same time, each on one core."""
     budget: float | None = None
@@ -105,6 +108,7 @@ class Bench(Verb):
             seeds=1 if self.smoke and self.seeds is None else self.seeds,
             sample=self.sample,
             at_most=dict(_limit(word) for word in self.at_most),
+            models=self.models,
             smoke=self.smoke,
             workers=self.workers,
             budget=self.budget,

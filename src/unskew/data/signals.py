@@ -27,7 +27,7 @@ from unskew.data.decay import Decay
 from unskew.data.log import Log
 from unskew.data.tags import Tags, Tastes
 from unskew.data.views import PAD, Ints
-from unskew.data.walk import Walk
+from unskew.data.walk import Walk, Walking
 from unskew.progress import progress
 
 HALF_LIVES = (0.25, 1.0, 4.0, 16.0, 64.0, 256.0)  # days
@@ -72,14 +72,17 @@ class Signals:
     day: the ticks of the log's clock that count as a day.
     repeats: whether the user's own past items are candidates, so that w says what is known of them.
     tagged: whether the tags of items are read.
+    walking: how far walks go.
     """
 
-    def __init__(self, log: Log, day: float, repeats: bool, tagged: bool = False) -> None:
+    def __init__(
+        self, log: Log, day: float, repeats: bool, tagged: bool = False, walking: Walking | None = None
+    ) -> None:
         self.log, self.day, self.repeats = log, day, repeats
         self.tags = Tags(log) if tagged else None
         half_lives = tuple(day * life for life in HALF_LIVES)
         self.decay = Decay(log.audiences, half_lives)
-        self.walk = Walk(log, day * WALK_DAYS)
+        self.walk = Walk(log, day * WALK_DAYS, walking)
         self.total = Decay(log.timeline, half_lives)
 
     @property

@@ -30,7 +30,7 @@ class Walking:
     """The number of the user's newest items that it starts from."""
     readers: int = 100
     """The number of the newest users of each of these items."""
-    alike: int = 100
+    alike: int = 300
     """The number of users who are most alike and are walked on from."""
     events: int = 50
     """The number of their newest events."""

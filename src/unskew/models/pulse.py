@@ -49,6 +49,7 @@ from unskew.data.signals import OF_ITEM, OF_USER, OF_WALK, Signals
 from unskew.data.split import Known, Split
 from unskew.data.tags import OF_TAGS
 from unskew.data.views import Ints
+from unskew.data.walk import Walking
 from unskew.errors import BadInput
 from unskew.losses import weighted_mean
 from unskew.models.base import ModelConfig, Phase, Recommender, Stage
@@ -75,6 +76,9 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and people ali
         """The share of the training positives, the newest, that the sample is drawn from."""
         drawn: Annotated[AtLeast1, Search.among(32, 64, 128)] = 64
         """The number of negatives of each positive."""
+        neighbours: Annotated[AtLeast1, Search.among(100, 300, 1000)] = 300
+        """The number of people most alike whose events are read. More of them reach more rare items, and cost
+        more."""
 
     config: Config
     follows = True
@@ -166,7 +170,8 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and people ali
         """What reads a log for this model. The last one is kept, because it holds the counts."""
         kept, how = self._signals, (float(self.day_ticks), bool(self.repeats))
         if kept is None or kept.log is not log or (kept.day, kept.repeats) != how:
-            kept = self._signals = Signals(log, *how, tagged=self.tag_skip is not None)
+            walking = Walking(alike=self.config.neighbours)
+            kept = self._signals = Signals(log, *how, tagged=self.tag_skip is not None, walking=walking)
         return kept
 
     def __getstate__(self) -> dict[str, Any]:

@@ -66,6 +66,7 @@ class Bench:
     sample: how many test positives are ranked, the same ones for every model.
     at_most: settings of which no model is to have more, such as `rounds`, or one model, such as
         `deps.rounds`, for data that would take hours.
+    models: only these models are run, and what is stored of the others stays; all models if there are none.
     smoke: make everything as small as it can be: to see that it works, not to learn anything.
     workers: how many cells run at the same time, each on one core.
     budget: in minutes; once it is used up no further cell is begun.
@@ -79,6 +80,7 @@ class Bench:
     seeds: int | None = None
     sample: int = SAMPLE
     at_most: Mapping[str, float] = field(default_factory=dict)
+    models: Sequence[str] = ()
     smoke: bool = False
     workers: int = 1
     budget: float | None = None
@@ -98,6 +100,12 @@ class Bench:
         cells, places = cells_of(
             self.suites, self.sources, self.splitting, self.seeds, self.sample, self.smoke, self.at_most
         )
+        for name in self.models:
+            if not any(cell.model == name for cell in cells.values()):
+                there = ", ".join(sorted({cell.model for cell in cells.values()}))
+                raise BadInput(f"models {name}: the suite has no such model; it has {there}")
+        cells = {key: cell for key, cell in cells.items() if not self.models or cell.model in self.models}
+        places = [place for place in places if place.key in cells]
         results, threads = Results(out), torch.get_num_threads()
         results.begin()
         torch.set_num_threads(1)
