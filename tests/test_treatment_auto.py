@@ -44,7 +44,7 @@ def test_a_log_has_impressions_if_there_are_as_many_as_clicks(negatives: int, ex
 
 SINGLE, DRAWS, COMPARES = "din", "uir", "sasrec"
 AUTO = {
-    (SINGLE, True): ("weights", "exposure", 0.5),
+    (SINGLE, True): ("weights", "exposure", 0.0),  # both labels are observed, so nothing is weighted
     (SINGLE, False): ("negatives", "power", 0.5),
     (DRAWS, True): ("negatives", "exposure", 0.5),  # it does not read what was shown and not clicked
     (DRAWS, False): ("negatives", "power", 0.5),
@@ -65,9 +65,8 @@ def settled(backbone: str, shown: bool, **asked: Any) -> tuple[str, str, float]:
 def test_auto_goes_by_the_log_and_by_the_loss(backbone: str, shown: bool) -> None:
     expected = AUTO[backbone, shown]
     assert settled(backbone, shown) == expected
-    for propensity in ("item-pro", "power"):
-        how, _, power = expected
-        assert settled(backbone, shown, propensity=propensity) == (how, propensity, power)
+    for propensity in ("item-pro", "power"):  # who names a propensity wants it to do something
+        assert settled(backbone, shown, propensity=propensity) == (expected[0], propensity, 0.5)
     # What knows no propensity of items alone can only weight.
     for propensity in ("dual", "item", "user", "logged", "user-pro"):
         assert not knows_items(propensity)
@@ -113,6 +112,20 @@ def test_each_loss_gets_what_it_can_use(backbone: str, single: bool) -> None:
     spied = model._treated(dataclasses.replace(phase, loss=given.append))
     spied.loss(first_batch(model, phase, cut(False)))
     assert [given[0].weight_BC is None, given[0].offset_BC is None] == [not single, single]
+
+
+def test_where_both_labels_are_observed_the_default_is_the_backbone_itself() -> None:
+    """Every weight is one, although the estimator is there; with a power there are others."""
+    kind = model_named(f"debiased-{SINGLE}")
+    for power, alone in ((None, True), (0.5, False)):
+        config: Any = kind.Config(backbone=tiny(MODELS[SINGLE]), power=power)
+        model = build(kind, cut(True), kind.settled(config, cut(True)))
+        assert isinstance(model, Debiased)
+        phase = phases(model.backbone)[0]
+        batch, given = first_batch(model, phase, cut(True)), []
+        model._treated(dataclasses.replace(phase, loss=given.append)).loss(batch)
+        assert torch.equal(given[0].weight_BC, torch.ones_like(given[0].weight_BC)) == alone
+        assert torch.equal(phase.loss(given[0]), phase.loss(batch)) == alone
 
 
 # Runs

@@ -4,8 +4,9 @@ likely each item, or each pair, was to be observed.
 `how` says what the loss makes of it (`unskew.propensity.treatment` has the equations), `propensity` how it is
 estimated. With `auto`, both are chosen by what the log holds:
 
-    the log has impressions    propensity `exposure`; `weights` of power 1/2 for losses of single pairs that
-                               read them, `negatives` for those that draw their own
+    the log has impressions    propensity `exposure`; nothing is weighted (`weights` of power 0) for losses of
+                               single pairs that read them: these learn what is liked of what is shown, and
+                               weights did harm; `negatives` for those that draw their own
     the log has clicks alone   propensity `power`; `negatives` for losses of single pairs
     either                     `offset` for losses that compare items: softmax, BPR; half of the propensity is
                                taken out, because that came nearer to the truth than all (docs/truth.md)
@@ -64,7 +65,8 @@ class Weighting(ModelConfig):
     `item-user-pro`), as logged (`logged`), not at all (`none`), or by a registered estimator of your own.
     `auto` is `exposure` or `power`, by what the log holds."""
     power: Annotated[NotNegative, Search(0.0, 1.0)] | None = None
-    """How much of the propensity is taken out, 1 is all of it. By default 1/2, and 1 for `both`."""
+    """How much of the propensity is taken out, 1 is all of it. By default 1/2, and 1 for `both`; 0 where
+    `auto` is to choose everything, and the loss reads what was shown and not clicked."""
     weights: Scale = "clipped"
     """How weights are scaled: clipped propensities (`clipped`), plain ones (`ips`), or clipped ones with the
     weights divided by their mean in the batch (`snips`)."""

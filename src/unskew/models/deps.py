@@ -86,7 +86,8 @@ class DEPS(
         propensity itself (`negatives`), or it is added to the logits while training (`offset`). `auto` goes
         by the log."""
         power: Annotated[NotNegative, Search(0.0, 1.0)] | None = None
-        """How much of the propensity is taken out, 1 is all of it. By default 1/2, and 1 for `both`."""
+        """How much of the propensity is taken out, 1 is all of it. By default 1/2, and 1 for `both`; 0 where
+        `auto` is to choose everything, and the log says what was shown and not clicked."""
         alpha: Alpha = 0.5
         """The weight of the item view, which is an item's propensity given the user's history. The user view,
         a user's propensity given the item's audience, has the rest."""

@@ -276,7 +276,9 @@ def _clipped(weight: Floats, clip: float) -> float:
 
 def exposure_taken(treatment: "Treatment | None", split: Split) -> str:
     """One sentence on how much exposure a model takes out by `offset` or `negatives`, as of the end of its
-    training part; empty for models that weight."""
+    training part, or that its weights are all one; empty for models that weight."""
+    if treatment is not None and treatment.how == "weights" and treatment.power == 0:
+        return words.UNWEIGHTED
     if treatment is None or treatment.how not in ("offset", "negatives"):
         return ""
     items = np.arange(split.known_items)

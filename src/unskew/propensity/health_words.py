@@ -24,6 +24,11 @@ EXPLAINED = {
     BOTH: "1 / weight, after clipping",
 }
 
+UNWEIGHTED = (
+    "Nothing is weighted: a loss that reads what was shown and not clicked learns what is liked of what is "
+    "shown, and weights did harm where the truth is known (docs/truth.md); `--power 0.5` weights anyway."
+)
+
 
 class Tenths(NamedTuple):
     """A table with one line per tenth of the known items, the most popular first."""

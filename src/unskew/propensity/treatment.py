@@ -56,9 +56,12 @@ def settle(config: Any, split: Split, separate: bool, reads_shown: bool = True) 
     """
     impressions = has_impressions(split)
     how, propensity, power = config.how, config.propensity, config.power
+    both_observed = separate and reads_shown and impressions
+    if power is None and (how, propensity) == ("auto", "auto") and both_observed:
+        power = 0.0  # such a loss learns r of what is shown as it is; weights did harm (docs/truth.md)
     if propensity == "auto":
         propensity = "exposure" if impressions else "power"
-    if how == "auto" and (not knows_items(propensity) or (separate and reads_shown and impressions)):
+    if how == "auto" and (not knows_items(propensity) or both_observed):
         how = "weights"
     elif how == "auto":
         how = "negatives" if separate else "offset"
