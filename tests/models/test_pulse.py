@@ -61,6 +61,18 @@ def everything_at(log: unskew.Log, users: np.ndarray, time: int, model: Pulse, i
     return model(rows._replace(history_BL=past.history_BL, history_times_BL=past.history_times_BL))
 
 
+def test_it_walks_on_from_as_many_people_as_it_is_told() -> None:
+    """With fewer of them, fewer items are reached."""
+    cut, _ = made()
+    users, now = np.arange(20), cut.log.now
+    found = []
+    for neighbours in (1, 3, 300):
+        signals = build(Pulse, cut, Pulse.Config(neighbours=neighbours)).signals(cut.log)
+        read = signals.of_requests(contexts(cut.log, users, np.full(len(users), now), 20))
+        found.append(int((read.values[:, 1] > 0).sum()))
+    assert found[0] < found[1] < found[2]
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("repeats", ["hide", "keep"])
 def test_a_log_that_is_cut_gives_the_same_scores(repeats: str) -> None:

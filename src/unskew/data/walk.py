@@ -82,7 +82,8 @@ class Walk:
         shared = np.bincount(which, rarity[step], minlength=len(pair))
         likeness = shared / np.sqrt((own != PAD).sum(1)[asking] * (ended - began))
         alike = self._alike(asking, likeness)
-        return self._joined(next_, self._events(asking[alike], asked[alike], likeness[alike], time))
+        newest = np.maximum(began, ended - settings.events)[alike], ended[alike]
+        return self._joined(next_, self._events(asking[alike], *newest, likeness[alike], time))
 
     def _alike(self, request: Ints, likeness: Floats) -> NDArray[np.bool_]:
         """Which readers are among those who are most alike; of equals, the first ones. They stand together,
@@ -97,11 +98,12 @@ class Walk:
         return kept
 
     def _events(
-        self, request: Ints, reader: Ints, likeness: Floats, time: Ints
+        self, request: Ints, start: Ints, end: Ints, likeness: Floats, time: Ints
     ) -> tuple[Ints, Ints, Floats, Floats]:
-        """The newest events of people alike: the request, the item, and the likeness, faded and not."""
+        """The events of people alike in these windows of their histories: the request, the item, and the
+        likeness, faded and not."""
         view = self.log.histories
-        which, row = view.flat(*view.before(reader, time[request], self.settings.events))
+        which, row = view.flat(start, end)
         age = time[request[which]] - view.times[row]
         fading = np.exp2(-age / self.half_life)
         return request[which], view.ids[row].astype(np.int64), likeness[which] * fading, likeness[which]
