@@ -23,7 +23,7 @@ from unskew.propensity.health import (
     weighted_rows,
     weights_verdict,
 )
-from unskew.propensity.health_words import UNWEIGHTED, exposure_verdict, held_back
+from unskew.propensity.health_words import exposure_verdict, held_back
 from unskew.propensity.power import Power
 from unskew.propensity.treatment import Treatment
 from unskew.report.health_page import health_page
@@ -398,16 +398,3 @@ def test_commands_say_that_nothing_is_taken_out(trained, capsys):
     assert (code, "Nothing happens: no exposure is taken out" in err) == (0, True)
     code, out, _ = run(capsys, "propensity", "health", folder, "--sample", 200)
     assert (code, " ".join(out.split()).startswith("Nothing happens: ")) == (0, True)
-
-
-def test_commands_say_that_nothing_is_weighted(trained, capsys):
-    """The default of a model that reads what was shown and not clicked."""
-    small = [str(part) for name, value in SMALL_DEPS.items() for part in (flag(name), value)]
-    folder = trained / "working"
-    asked = ["--model", "deps", "--preset", "working", *small]
-    code, _, err = run(capsys, "train", trained / "data", "--out", folder, *asked)
-    assert (code, UNWEIGHTED in err) == (0, True)
-    code, out, _ = run(capsys, "propensity", "health", folder, "--sample", 200, "--json")
-    document = json.loads(out)
-    assert document["verdict"]["finding"] == document["exposure"] == UNWEIGHTED
-    assert json.loads((folder / "config.json").read_text())["config"]["power"] == 0

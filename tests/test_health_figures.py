@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 import unskew
+from tests.conftest import SMALL_DEPS
 from unskew.data.held_out import effective_size
 from unskew.propensity import health
 from unskew.propensity import health_figures as module
@@ -18,6 +19,8 @@ from unskew.propensity.health_figures import (
     views_of,
     weights_of,
 )
+from unskew.propensity.health_words import UNWEIGHTED
+from unskew.world.simulate import simulate
 
 CLIP = 0.05
 
@@ -157,3 +160,13 @@ def test_a_model_that_does_not_weight_says_what_it_takes_out(model_split: unskew
     seen = weighed(made, model_split)
     assert seen.exposure == exposure_taken(made.network.treatment, model_split) != ""
     assert len(seen.weight) == 0
+
+
+def test_a_model_that_reads_impressions_says_that_nothing_is_weighted() -> None:
+    """By default; with a power, there are weights."""
+    split = unskew.split(simulate(users=60, items=40, steps=60, visits=0.3).log)
+    for asked, said in (({}, UNWEIGHTED), ({"power": 0.5}, "")):
+        made = unskew.create_model("deps", SMALL_DEPS | asked, "working").fit(split, show_progress=False)
+        assert made.network.treatment.how == "weights"
+        assert weighed(made, split).exposure == said
+        assert bool(len(weighed(made, split).weight)) != bool(said)
