@@ -298,7 +298,7 @@ def drawing(lines: list[dict[str, Any]]) -> str:
         ),
         Turning((), {}, "dial", "share of the items in any list of ten", x_ticks=DIALS[::2], curves=curves),
     )
-    said = "As the dial turns from 0 to 1, the ordinary test falls, the balanced test and coverage rise"
+    said = "What the ordinary test, the balanced test and coverage give as the dial turns from 0 to 1"
     with patch.object(charts, "PANEL", (4.9, 4.1)):
         return picture(panels, "dial", said)
 

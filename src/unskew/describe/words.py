@@ -36,10 +36,10 @@ def verdict(popularity: Popularity, drift: Drift, tests: tuple[Tested, ...]) -> 
             "test rewards it for that."
         )
         advice = [
-            "Train with weights that correct for exposure, for example `unskew train DATA --model deps "
-            "--out RUN`, and the same model without them (`--propensity none`).",
-            "Compare the two on the balanced test, where every item counts once: "
-            "`unskew evaluate RUN --test balanced`.",
+            "Train a model that can take exposure out: `unskew train DATA --out RUN` (Pulse, whose `--dial` "
+            "says how far), or any other with `--model debiased-NAME`.",
+            "Compare it with a plain one, such as `--model sasrec`, on the balanced test, where every item "
+            "counts once: `unskew evaluate RUN --test balanced`.",
         ]
     if "randomised" in by_name:
         advice.append(
