@@ -220,23 +220,37 @@ def test_who_is_first_is_not_asked_of_an_order(tmp_path: Path) -> None:
 
 
 def test_the_verdict_names_who_is_first_in_a_suite_of_what_is_shipped(tmp_path: Path) -> None:
-    """And in no other one."""
+    """And in no other one. Its lead is told over the next, and over the best that is not of its kind."""
     others = [arm for arm in SMALL.arms if arm.model != "pulse"]
     pulse = next(arm for arm in SMALL.arms if arm.model == "pulse")
+    zero = replace(pulse, name="zero", model="pulse-zero")
     ship, other = (
         replace(SMALL, name=name, title=name, arms=tuple(arms))
-        for name, arms in (("ship", [pulse, *others]), ("other", [*others, pulse]))
+        for name, arms in (("ship", [pulse, zero, *others]), ("other", [*others, pulse]))
     )
     folder = benched(
         tmp_path,
         [SMALL, ship, other],
         ("MIND", "Beauty"),
-        skill=lambda arm, source, test: 2.0 * (arm == "pulse"),
+        skill=lambda arm, source, test: {"pulse": 2.0, "zero": 1.0}.get(arm, 0.0),
     )
     said = [line for line in Report.of(Findings.open(folder)).verdict.advice if line.startswith("Suite ")]
-    assert [line.partition(":")[0] for line in said] == ["Suite ship, 2 seeds"]
-    for test in ("ordinary", "balanced"):
+    assert [line.partition(":")[0] for line in said] == [
+        "Suite ship, 2 seeds",
+        *(
+            f"Suite ship, {test} test, pulse against the best that is no Pulse"
+            for test in ("ordinary", "balanced")
+        ),
+    ]
+    names = {arm.name for arm in others}
+    for test, line in zip(("ordinary", "balanced"), said[1:], strict=True):
         assert f"In the {test} test pulse is first on 2 of 2 data sets, " in said[0]
+        for told, source in zip(
+            line.partition(": ")[2].rstrip(".").split("; "), ("MIND", "Beauty"), strict=True
+        ):
+            lead, _, other = told.partition(" over ")
+            assert lead.startswith(f"{source} +")
+            assert other in names
 
 
 def test_the_verdict_says_where_training_was_cut_short(folder: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from unskew.suites.found import BALANCED, NOTHING, ORDINARY, Findings, SuiteFind
 from unskew.suites.tables import usual_seeds
 from unskew.zero import learned_on
 
+SHIPPED = ("pulse", "pulse-zero")  # the model that this package ships, learned on a log and on others
 OURS = ("pulse", "deps")  # the models that this package is about: the one that it ships, and the paper's
 MOST_NAMED = 6  # data sets that a sentence names
 FEW = 2  # of which each is told with its interval
@@ -129,6 +130,21 @@ def _shipped(findings: Findings, lead: SuiteFindings) -> Iterator[str]:
             if firsts:
                 seeds = min(_seeds_of(suite).values(), default=1)
                 yield f"Suite {suite.name}, {seeds} seed{'s' * (seeds > 1)}: {' '.join(firsts)}"
+            for by in (ORDINARY, BALANCED):
+                if said := _over_others(suite, _tables(suite, by)):
+                    against = f"{suite.arms[0].name} against the best that is no Pulse"
+                    yield f"Suite {suite.name}, {by.test} test, {against}: {'; '.join(said)}."
+
+
+def _over_others(suite: SuiteFindings, tables: Mapping[str, Measured]) -> list[str]:
+    """On each data set, how far the first arm is ahead of the best model that is not of its kind."""
+    kin, said = {arm.name for arm in suite.arms if arm.model in SHIPPED}, []
+    for source, found in tables.items():
+        other = found.best([name for name in found.seeds if name not in kin])
+        lead = None if other is None else found.compare(suite.arms[0].name, other)
+        if lead is not None:
+            said.append(f"{source} {_percent(lead)} over {other}")
+    return said
 
 
 def _named(suite: SuiteFindings) -> set[str]:
