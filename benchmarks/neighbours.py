@@ -7,7 +7,6 @@ One thread; what is stored already is not done again. No test part is looked at.
 """
 
 import json
-import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +16,8 @@ import numpy as np
 import torch
 import tyro
 from pages import replace_between
-from pulse import DATA, METRIC, PAGE, ROOT, SETS
+from pulse import METRIC, PAGE, ROOT
+from sets import DATA, SETS, split_of
 
 import unskew
 from unskew.report.table import Table
@@ -48,11 +48,9 @@ class Run:
         """Go through the logs, all numbers of neighbours with the first seed first."""
         torch.set_num_threads(1)
         for name in self.sets:
-            path, settings = SETS[name]
             jobs = [Job(name, neighbours, seed) for seed in SEEDS for neighbours in NEIGHBOURS]
             jobs = [job for job in jobs if job not in _stored()]
-            with tempfile.TemporaryDirectory() as scratch:
-                split = unskew.split(unskew.prepare(self.data / path, Path(scratch) / "data", **settings))
+            with split_of(name, self.data) as split:
                 for job in jobs:
                     line = asdict(job) | validated(job, split)
                     print(json.dumps(line), flush=True)

@@ -10,7 +10,6 @@ of the same log.
 
 import json
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 import tyro
+from sets import DATA, SETS, split_of
 
 import unskew
 from unskew.data.batch import batch_of_rows, contexts
@@ -43,15 +43,7 @@ from unskew.significance import interval
 from unskew.train import Trainer
 
 ROOT = Path(__file__).parents[1]
-DATA, METRIC = ROOT.parent / "shared" / "data", "ndcg@10"
-# No filter, nothing removed: a k-core over the whole log looks ahead.
-SETS: dict[str, tuple[str, dict[str, Any]]] = {
-    "MovieTweetings": ("movietweetings_100k/ratings.csv.gz", {"positive": 7}),
-    "Online Retail": ("online_retail", {}),
-    "Beauty": ("amazon_beauty_5core", {}),  # its publishers filtered it
-    "Digital Music 2018": ("amazon_digital_music_2018", {}),
-    "MIND (sample)": ("mind_small_sample", {}),
-}
+METRIC = "ndcg@10"
 PAGE, PICTURE = ROOT / "docs" / "pulse.md", ROOT / "docs" / "dial.svg"
 COST, DIAL = ROOT / "results" / "pulse.jsonl", ROOT / "results" / "dial.jsonl"
 EVENTS = (100_000, 1_000_000, 10_000_000)
@@ -215,9 +207,7 @@ class Dial:
     def __call__(self) -> None:
         torch.set_num_threads(1)
         for name in self.sets:
-            path, settings = SETS[name]
-            with tempfile.TemporaryDirectory() as scratch:
-                split = unskew.split(unskew.prepare(self.data / path, Path(scratch) / "data", **settings))
+            with split_of(name, self.data) as split:
                 record = {"set": name, **turned(split)}
             _store(DIAL, "set", record)
             print(json.dumps(record), flush=True)

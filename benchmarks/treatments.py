@@ -6,13 +6,14 @@ A new treatment is a line of TREATMENTS, a new backbone one of BACKBONES.
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from unskew.suites import beyond
 from unskew.world.equations import Simulation
 from unskew.world.kinds import kind_named
 
 # Small enough for two hours, and with clicks enough of each user (about 55) that networks learn their taste.
 # With a third of them they hardly do; then popularity, a part of which is deserved, is a better guess than
 # what is left of a model without it, and every treatment that takes exposure out does harm.
-SIZE: dict[str, Any] = {"users": 1000, "items": 100, "shown": 8.0, "steps": 300, "drift": 0.3}
+SIZE = beyond.KNOWN
 WORLDS = {
     "popularity only": replace(kind_named("popularity"), **SIZE),
     "bias 0": replace(kind_named("bias-0"), **SIZE),
@@ -33,20 +34,6 @@ class Backbone:
     clicks_only: bool = False  # whether it is not told what was shown and not clicked
 
 
-DEPS: dict[str, Any] = {
-    "reads": "history",
-    "audience": 30,
-    "width": 32,
-    "layers": 1,
-    "inner": 64,
-    "dropout": 0.0,
-    "hidden_ids": 0.0,
-    "unsupervised_rounds": 1,
-    "batch_size": 512,
-    "learning_rate": 5e-3,
-    "rounds": 10,
-    "patience": 5,
-}
 # Every network first learns who is popular, and stays there for some hundreds of steps before it learns who
 # likes what. So the recipes have small batches, and patience enough to get beyond that. Of DEPS, whose
 # pairs are scored by a sum of two sides, only the history is read: with audiences it takes far longer. The
@@ -54,11 +41,11 @@ DEPS: dict[str, Any] = {
 BACKBONES = {
     "popularity": Backbone("popularity", {}, treatable=False),
     "ItemKNN": Backbone("itemknn", {}, treatable=False),
-    "SASRec, clicks, softmax": Backbone(
-        "sasrec", {"sequences": 32, "rounds": 12, "patience": 6, "dropout": 0.2}, wrapped=True
+    "SASRec, clicks, softmax": Backbone("sasrec", beyond.SASREC, wrapped=True),
+    "DEPS, impressions": Backbone("deps", beyond.SMALL_DEPS),
+    "DEPS, clicks + uniform negatives": Backbone(
+        "deps", beyond.SMALL_DEPS | {"negatives": 1}, clicks_only=True
     ),
-    "DEPS, impressions": Backbone("deps", DEPS),
-    "DEPS, clicks + uniform negatives": Backbone("deps", DEPS | {"negatives": 1}, clicks_only=True),
     "Pulse": Backbone("pulse", {"neighbours": 300}),
 }
 # A name, and the settings for each backbone that can have it. `dial` is turned after training.
