@@ -62,6 +62,8 @@ TREATMENTS: dict[str, dict[str, dict[str, Any]]] = {
     "clicks x (1/p)^1/2, exposure": {SASREC: {"how": "weights", "propensity": "exposure", "clip": 0.001}},
     "clicks x 1/p, power": {CLICKS: {"how": "weights", "propensity": "power", "power": 1.0, "clip": 0.001}},
     "(1/p)^1/2, exposure": {SHOWN: {"how": "weights", "propensity": "exposure", "clip": 0.001}},
+    # What `auto` did with impressions before this was measured.
+    "(1/p)^1/2, exposure, M 0.05": {SHOWN: {"how": "weights", "propensity": "exposure", "clip": 0.05}},
     "1/p, exposure": {SHOWN: {"how": "weights", "propensity": "exposure", "power": 1.0, "clip": 0.001}},
     "negatives x p, power": {CLICKS: {"how": "negatives", "propensity": "power", "power": 1.0}},
     "offset, exposure": {SASREC: {"how": "offset", "propensity": "exposure", "power": 1.0}},

@@ -220,7 +220,7 @@ def test_who_is_first_is_not_asked_of_an_order(tmp_path: Path) -> None:
 
 
 def test_the_verdict_names_who_is_first_in_a_suite_of_what_is_shipped(tmp_path: Path) -> None:
-    """And in no other one. Its lead is told over the next, and over the best that is not of its kind."""
+    """And in no other one. Its lead is told over the next, and over the best that is not shipped."""
     others = [arm for arm in SMALL.arms if arm.model != "pulse"]
     pulse = next(arm for arm in SMALL.arms if arm.model == "pulse")
     zero = replace(pulse, name="zero", model="pulse-zero")
@@ -238,7 +238,7 @@ def test_the_verdict_names_who_is_first_in_a_suite_of_what_is_shipped(tmp_path: 
     assert [line.partition(":")[0] for line in said] == [
         "Suite ship, 2 seeds",
         *(
-            f"Suite ship, {test} test, pulse against the best that is no Pulse"
+            f"Suite ship, {test} test, pulse against the best model other than pulse-zero"
             for test in ("ordinary", "balanced")
         ),
     ]

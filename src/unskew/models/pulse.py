@@ -76,7 +76,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and people ali
         """The share of the training positives, the newest, that the sample is drawn from."""
         drawn: Annotated[AtLeast1, Search.among(32, 64, 128)] = 64
         """The number of negatives of each positive."""
-        neighbours: Annotated[AtLeast1, Search.among(100, 300, 1000)] = 300
+        neighbours: Annotated[AtLeast1, Search.among(100, 300, 1000)] = Walking.alike
         """The number of people most alike whose events are read. More of them reach more rare items, and cost
         more."""
 

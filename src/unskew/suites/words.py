@@ -124,7 +124,7 @@ def _behind(behind: Sequence[tuple[str, str, Versus]], every: int) -> str:
 def _shipped(findings: Findings, lead: SuiteFindings) -> Iterator[str]:
     """Who is first in other suites that are about the model that this package ships: their first arm."""
     for suite in findings.suites:
-        if suite is not lead and suite.arms[0].model == OURS[0]:
+        if suite is not lead and suite.arms[0].model == SHIPPED[0]:
             orders = _order_only(suite)
             firsts = [_first(by, of, orders) for by in (ORDINARY, BALANCED) if (of := _tables(suite, by))]
             if firsts:
@@ -132,12 +132,12 @@ def _shipped(findings: Findings, lead: SuiteFindings) -> Iterator[str]:
                 yield f"Suite {suite.name}, {seeds} seed{'s' * (seeds > 1)}: {' '.join(firsts)}"
             for by in (ORDINARY, BALANCED):
                 if said := _over_others(suite, _tables(suite, by)):
-                    against = f"{suite.arms[0].name} against the best that is no Pulse"
+                    against = f"{suite.arms[0].name} against the best model other than pulse-zero"
                     yield f"Suite {suite.name}, {by.test} test, {against}: {'; '.join(said)}."
 
 
 def _over_others(suite: SuiteFindings, tables: Mapping[str, Measured]) -> list[str]:
-    """On each data set, how far the first arm is ahead of the best model that is not of its kind."""
+    """On each data set, how far the first arm is ahead of the best model that this package does not ship."""
     kin, said = {arm.name for arm in suite.arms if arm.model in SHIPPED}, []
     for source, found in tables.items():
         other = found.best([name for name in found.seeds if name not in kin])
