@@ -5,7 +5,7 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constr
 
 .PHONY: demo serve test test-cluster check format setup lock bench mutants clean
 
-demo: .venv/ready ## in two minutes: a biased log, models, films for somebody, and a world of known truth
+demo: .venv/ready ## in two minutes: a biased log, models, films for somebody, and a world of known ground truth
 	$(BIN)/unskew demo --out demo
 	@echo "See it live: make serve, then open http://127.0.0.1:8000"
 

@@ -1,13 +1,13 @@
-"""Does a test see the truth? Many models in worlds whose true preferences are known, ranked by each test and
-by the truth.
+"""Does a test see the ground truth? Many models in worlds whose true preferences are known, ranked by each
+test and by the ground truth.
 
     python benchmarks/agreement.py run [--worlds NAME ...]
     python benchmarks/agreement.py page
 
-The truth of a model is its NDCG@10 with the true preference of all items as gain, at visits of the test part
-(`unskew.world.truth`). A test is as good as the order in which it puts the models: Spearman's correlation
-with the truth over all of them. Each model is a line of results/agreement.jsonl; what is there already is not
-done again. The table goes into docs/truth.md.
+The ground truth of a model is its NDCG@10 with the true preference of all items as gain, at impressions of
+the test set (`unskew.world.ground_truth`). A test is as good as the order in which it puts the models:
+Spearman's correlation with the ground truth over all of them. Each model is a line of
+results/agreement.jsonl; what is there already is not done again. The table goes into docs/ground-truth.md.
 """
 
 import json
@@ -21,20 +21,20 @@ import tyro
 from pages import replace_between
 
 import unskew
-from unskew.catalog import Scorer
-from unskew.data.batch import contexts
-from unskew.data.held_out import available_tests, held_out
-from unskew.describe.figures import spearman
-from unskew.metrics import ndcg
+from unskew.data.batches.batch import contexts
+from unskew.data.log.held_out import available_tests, held_out
+from unskew.diagnostics.log.statistics import spearman
+from unskew.evaluation.metrics import ndcg
+from unskew.nn.scoring import Scorer
 from unskew.world.equations import Simulation
+from unskew.world.ground_truth import evaluate_against_ground_truth
 from unskew.world.kinds import kind_named
 from unskew.world.simulate import World, simulate
-from unskew.world.truth import truth
 
 ROOT = Path(__file__).parents[1]
-RESULTS, PAGE = ROOT / "results" / "agreement.jsonl", ROOT / "docs" / "truth.md"
+RESULTS, PAGE = ROOT / "results" / "agreement.jsonl", ROOT / "docs" / "ground-truth.md"
 BEGIN, END = "<!-- made by benchmarks/agreement.py -->", "<!-- end of what benchmarks/agreement.py made -->"
-VISITS, SAMPLE = 400, 3000
+IMPRESSIONS, SAMPLE = 400, 3000
 
 COMMON = replace(kind_named("bias-1"), seed=11)
 WORLDS = {
@@ -42,9 +42,9 @@ WORLDS = {
     "bias 0": replace(kind_named("bias-0"), seed=11),
     "bias 1": COMMON,
     "bias 2": replace(kind_named("bias-2"), seed=11),
-    "bias 1, few clicks": Simulation(users=1000, items=400, steps=120, visits=0.06, shown=10.0, seed=11),
+    "bias 1, few clicks": Simulation(users=1000, items=400, steps=120, impressions=0.06, shown=10.0, seed=11),
 }
-FEW, MANY = {"rounds": 2, "patience": 2}, {"rounds": 12, "patience": 4}
+FEW, MANY = {"epochs": 2, "patience": 2}, {"epochs": 12, "patience": 4}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "popularity, total": ("popularity", {"recency": "total"}),
     "popularity, recency by validation": ("popularity", {}),
@@ -61,19 +61,19 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "GRU4Rec+, uniform negatives": ("gru4rec", MANY | {"exponent": 0.0}),
     "GRU4Rec, cross-entropy": ("gru4rec", MANY | {"loss": "cross-entropy"}),
     "STAMP": ("stamp", MANY),
-    "FPMC": ("fpmc", {"rounds": 40}),
-    "FPMC, brief": ("fpmc", {"rounds": 5}),
+    "FPMC": ("fpmc", {"epochs": 40}),
+    "FPMC, brief": ("fpmc", {"epochs": 5}),
     "LightSANs": ("lightsans", FEW),
-    "DIN": ("din", {"rounds": 4, "patience": 2}),
-    "UIR": ("uir", {"rounds": 30}),
-    "UBPR": ("ubpr", {"rounds": 20}),
-    "CPR": ("cpr", {"rounds": 40}),
-    "debiased FPMC": ("debiased-fpmc", {"rounds": 15, "propensity": "item-pro"}),
+    "DIN": ("din", {"epochs": 4, "patience": 2}),
+    "UIR": ("uir", {"epochs": 30}),
+    "UBPR": ("ubpr", {"epochs": 20}),
+    "CPR": ("cpr", {"epochs": 40}),
+    "debiased FPMC": ("debiased-fpmc", {"epochs": 15, "propensity": "item-pro"}),
     "debiased SASRec": ("debiased-sasrec", MANY | {"propensity": "item-pro"}),
     "debiased SASRec, logged": ("debiased-sasrec", MANY | {"propensity": "logged", "clip": 0.01}),
     "DEPS": (
         "deps",
-        {"width": 32, "layers": 1, "rounds": 4, "dropout": 0.2, "unsupervised_rounds": 2, "batch_size": 1024},
+        {"width": 32, "layers": 1, "epochs": 4, "dropout": 0.2, "unsupervised_epochs": 2, "batch_size": 1024},
     ),
 }
 
@@ -109,7 +109,7 @@ def measured(world: World, split: unskew.Split, name: str) -> dict[str, float]:
     found = {}
     for test in available_tests(split):
         # One set of weights for all tests: the question is what a test sees, not what it chooses.
-        evaluated = model.evaluate(split, test=test, sample=SAMPLE, choose_by="ordinary")
+        evaluated = model.evaluate(split, test=test, sample=SAMPLE, select_by="ordinary")
         found[test] = evaluated.mean("ndcg@10")
         if test == "shown":
             found["shown, AUC"] = evaluated.mean("auc")
@@ -119,11 +119,13 @@ def measured(world: World, split: unskew.Split, name: str) -> dict[str, float]:
     rows = held_out(split, "test", "ordinary", SAMPLE).rows
     found["ordinary, past items hidden and targets put back"] = old_ndcg(network, split, rows)
     found["old resampled"] = old_ndcg(network, split, old_resampled(split))
-    found["truth"] = truth(model, world, split, VISITS, choose_by="ordinary").mean("ndcg@10")
+    found["ground-truth"] = evaluate_against_ground_truth(
+        model, world, split, IMPRESSIONS, select_by="ordinary"
+    ).mean("ndcg@10")
     return {test: round(value, 6) for test, value in found.items()}
 
 
-# What was measured before the yardstick was mended, for comparison only
+# What was measured before the evaluation protocol was mended, for comparison only
 
 
 def old_resampled(split: unskew.Split) -> Any:
@@ -159,7 +161,7 @@ def old_ndcg(scorer: Scorer, split: unskew.Split, rows: Any) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """Write the table into docs/truth.md."""
+    """Write the table into docs/ground-truth.md."""
 
     def __call__(self) -> None:
         replace_between(PAGE, BEGIN, END, table(_lines()))
@@ -167,7 +169,7 @@ class Page:
 
 def table(lines: list[dict[str, Any]]) -> str:
     worlds = [name for name in WORLDS if any(line["world"] == name for line in lines)]
-    tests = [test for test in lines[0] if test not in ("world", "model", "truth")]
+    tests = [test for test in lines[0] if test not in ("world", "model", "ground-truth")]
     of_world = {name: [line for line in lines if line["world"] == name] for name in worlds}
     best = {test: [agreement(of_world[name], test) for name in worlds] for test in tests}
     rows = [
@@ -175,14 +177,15 @@ def table(lines: list[dict[str, Any]]) -> str:
         for test, values in best.items()
     ]
     few = WORLDS["bias 1, few clicks"]
-    truths = [np.array([line["truth"] for line in of_world[name]]) for name in worlds]
+    ground_truths = [np.array([line["ground-truth"] for line in of_world[name]]) for name in worlds]
     return "\n".join(
         [
-            "## Which test sees the truth?",
+            "## Which test sees the ground truth?",
             "",
             f"{len(of_world[worlds[0]])} models were trained in each of {len(worlds)} worlds and ranked by "
-            "every test, and by the truth:",
-            f"NDCG@10 with the true preference of all items as gain at {VISITS} visits of the test part. "
+            "every test, and by the ground truth:",
+            f"NDCG@10 with the true preference of all items as gain at {IMPRESSIONS} impressions of the "
+            "test set. "
             "Spearman's correlation of the",
             "two orders over the models, one seed; NDCG@10 where nothing else is said.",
             f"{COMMON.users:,} users, {COMMON.items} items, about 30 clicks per user; *few clicks*: "
@@ -193,7 +196,9 @@ def table(lines: list[dict[str, Any]]) -> str:
             *rows,
             "",
             "*Truth from worst to best model:* "
-            + ", ".join(f"{min(t):.3f}-{max(t):.3f} ({n})" for n, t in zip(worlds, truths, strict=True)),
+            + ", ".join(
+                f"{min(t):.3f}-{max(t):.3f} ({n})" for n, t in zip(worlds, ground_truths, strict=True)
+            ),
             "",
             f"Over all worlds `shown` is never below {min(best['shown']):+.2f}, `weighted` "
             f"{min(best['weighted']):+.2f},",
@@ -202,7 +207,7 @@ def table(lines: list[dict[str, Any]]) -> str:
             "The last two rows are what this project measured before: past items hidden with repeated "
             "targets put back, and rows accepted",
             "with 1 / (training count). The second is not always bad: in these worlds no item is new in the "
-            "test part, and the hits of the",
+            "test set, and the hits of the",
             "day, which it preferred in real logs, do not exist. The first does no harm here, though a "
             "prototype with other models had",
             "found 0.32 in a world like *bias 0*.",
@@ -214,7 +219,7 @@ def table(lines: list[dict[str, Any]]) -> str:
 
 
 def agreement(lines: list[dict[str, Any]], test: str) -> float:
-    return spearman([line[test] for line in lines], [line["truth"] for line in lines])
+    return spearman([line[test] for line in lines], [line["ground-truth"] for line in lines])
 
 
 def _lines() -> list[dict[str, Any]]:

@@ -5,8 +5,8 @@ learns from the former and is tested on the latter.
     python benchmarks/coat.py page     # docs/coat.md
 
 Ratings of at least 4 are positive. There are no times, so nothing has a past: the models are matrix factors,
-one of our own here and UIR without its own propensities. Weight decay and rounds of each are chosen without
-treatment, by a tenth of the chosen ratings that is held out for it; the random ratings choose nothing.
+one of our own here and UIR without its own propensities. Weight decay and epochs of each are chosen without
+correction, by a tenth of the chosen ratings that is held out for it; the random ratings choose nothing.
 """
 
 import json
@@ -24,14 +24,15 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 import unskew
-from unskew.data.batch import Batch, contexts
-from unskew.data.split import Known, Split, Splitting, split_at
-from unskew.losses import click_loss
-from unskew.models.base import ModelConfig, Phase, Recommender, Stage, Training, model_named
+from unskew.data.batches.batch import Batch, contexts
+from unskew.data.log.split import Known, Split, Splitting, split_at
+from unskew.models.base import ModelConfig, Recommender, Training, model_named
 from unskew.models.factors import MatrixFactors
 from unskew.models.uir import UIR
+from unskew.nn.losses import click_loss
+from unskew.nn.phases import Phase, Stage
 from unskew.propensity.base import Propensity
-from unskew.run import Asked, train
+from unskew.training.run import Asked, train
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "results" / "coat.jsonl", ROOT / "docs" / "coat.md"
@@ -71,35 +72,35 @@ class Factors(MatrixFactors, name="coat-factors", paper="Koren et al., Matrix Fa
         vector, bias = super().vectors(item), self.item_bias(item.clamp(max=self._sizes[1]))
         return torch.cat([vector, torch.ones_like(bias), bias], dim=-1)
 
-    def stages(self, rounds: int) -> tuple[Stage, ...]:
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
         drawn = self.config.learns_from == "drawn"
         kind: Any = "positives" if drawn else "pairs"
         phase = Phase("clicks", kind, self.loss, self.parameters, negatives=int(drawn) * 4, separate=True)
-        return (Stage("train", (phase,), rounds, validated=True),)
+        return (Stage("train", (phase,), epochs, validated=True),)
 
     def loss(self, batch: Batch) -> Tensor:
         return click_loss(batch.with_offset(self(batch)), batch.labels_BC, batch.weight_BC)
 
 
 class Rated(Propensity, name="coat-rated"):
-    """The share of the users who chose to rate an item, whatever the rating."""
+    """The fraction of the users who chose to rate an item, whatever the rating."""
 
-    share: Tensor
+    fraction: Tensor
 
-    def measure(self, split: Split) -> None:
+    def fit_statistics(self, split: Split) -> None:
         rows = split.rows("train")
         counts = np.bincount(split.log.item[rows], minlength=len(split.log.items))
-        self.share = torch.from_numpy((counts + 0.5) / (len(split.log.users) + 1)).float()
+        self.fraction = torch.from_numpy((counts + 0.5) / (len(split.log.users) + 1)).float()
 
     def item_view(self, batch: Batch) -> Tensor:
-        return self.share[batch.candidates_BC]
+        return self.fraction[batch.candidates_BC]
 
     def user_view(self, batch: Batch) -> None:
         return None
 
     def log_exposure(self, log: unskew.Log, item: ArrayLike, time: ArrayLike) -> Tensor:
         asked, _ = np.broadcast_arrays(np.asarray(item), np.asarray(time))
-        return self.share[torch.tensor(asked)].log()
+        return self.fraction[torch.tensor(asked)].log()
 
 
 class Given(Propensity, name="coat-given"):
@@ -108,7 +109,7 @@ class Given(Propensity, name="coat-given"):
 
     p_UI: Tensor
 
-    def measure(self, split: Split) -> None:
+    def fit_statistics(self, split: Split) -> None:
         users, items = (np.asarray(ids.of(np.arange(len(ids)))) for ids in (split.log.users, split.log.items))
         given = np.loadtxt(DATA / "propensities.ascii")
         self.p_UI = torch.from_numpy(given[np.ix_(users, items)]).float()
@@ -176,7 +177,7 @@ def auc(scores: Floats, positive: NDArray[np.bool_]) -> float:
 
 # What is compared
 
-UNTREATED = "nothing"
+UNCORRECTED = "nothing"
 SHOWN, DRAWN, PLAIN_UIR = (
     "factors, ratings below 4",
     "factors, drawn negatives",
@@ -187,42 +188,42 @@ BACKBONES: dict[str, tuple[str, ModelConfig]] = {
     DRAWN: ("coat-factors", Factors.Config(learns_from="drawn")),
     PLAIN_UIR: ("uir", UIR.Config(exponent=0.0, width=16)),
 }
-ESTIMATORS = {"coat-given": "the given p", "coat-rated": "the share who rated it", "item-pro": "Item-Pro"}
+ESTIMATORS = {"coat-given": "the given p", "coat-rated": "the fraction who rated it", "item-pro": "Item-Pro"}
 ASYMMETRIC: dict[str, dict[str, Any]] = {
-    "drawn negatives x p^1/2": {"how": "negatives", "power": 0.5},
-    "drawn negatives x p": {"how": "negatives", "power": 1.0},
-    "clicks x (1/p)^1/2": {"how": "weights", "power": 0.5},
+    "drawn negatives x p^1/2": {"method": "weighted-negatives", "strength": 0.5},
+    "drawn negatives x p": {"method": "weighted-negatives", "strength": 1.0},
+    "clicks x (1/p)^1/2": {"method": "ips", "strength": 0.5},
     # `clipped` would multiply the loss by the clip, and weight decay would then outweigh it.
-    "both sides x 1/p": {"how": "both", "weights": "snips"},
+    "both sides x 1/p": {"method": "ips-both", "weights": "snips"},
 }
-TREATMENTS: dict[str, dict[str, dict[str, Any]]] = {
-    SHOWN: {"(1/p)^1/2": {"how": "weights", "power": 0.5}, "1/p": {"how": "weights", "power": 1.0}},
+CORRECTIONS: dict[str, dict[str, dict[str, Any]]] = {
+    SHOWN: {"(1/p)^1/2": {"method": "ips", "strength": 0.5}, "1/p": {"method": "ips", "strength": 1.0}},
     DRAWN: ASYMMETRIC,
     PLAIN_UIR: {name: ASYMMETRIC[name] for name in ("drawn negatives x p^1/2", "both sides x 1/p")},
 }
-DECAYS, ROUNDS = (1e-5, 1e-4, 1e-3), (10, 20, 40)
+DECAYS, EPOCHS = (1e-5, 1e-4, 1e-3), (10, 20, 40)
 TRAINING = Training(batch_size=256, learning_rate=1e-2)
 
 
-def trained(backbone: str, treatment: dict[str, Any], training: Training, held_out: bool) -> Recommender:
-    """A model of this backbone, treated."""
+def trained(backbone: str, correction: dict[str, Any], training: Training, held_out: bool) -> Recommender:
+    """A model of this backbone, corrected."""
     name, config = BACKBONES[backbone]
     wrapped = model_named(f"debiased-{name}")
-    asked: Any = wrapped.Config(backbone=config, clip=1e-3, **treatment)  # type: ignore[call-arg]
+    asked: Any = wrapped.Config(backbone=config, clip=1e-3, **correction)  # type: ignore[call-arg]
     return train(ratings(held_out)[0], Asked(wrapped.name, asked, training))[0]
 
 
 def chosen(backbone: str) -> tuple[Training, dict[str, Any]]:
-    """Weight decay and rounds that rank held-out chosen ratings best, and how good each was."""
+    """Weight decay and epochs that rank held-out chosen ratings best, and how good each was."""
     found = {}
     for decay in DECAYS:
-        for rounds in ROUNDS:
-            training = replace(TRAINING, weight_decay=decay, rounds=rounds)
+        for epochs in EPOCHS:
+            training = replace(TRAINING, weight_decay=decay, epochs=epochs)
             model = trained(backbone, {"propensity": "none"}, training, held_out=True)
-            found[decay, rounds] = measured(model, held_out=True)["auc"]
-    decay, rounds = max(found, key=lambda key: found[key])
-    facts = {"weight_decay": decay, "rounds": rounds, "held_out_auc": found[decay, rounds]}
-    return replace(TRAINING, weight_decay=decay, rounds=rounds), facts
+            found[decay, epochs] = measured(model, held_out=True)["auc"]
+    decay, epochs = max(found, key=lambda key: found[key])
+    facts = {"weight_decay": decay, "epochs": epochs, "held_out_auc": found[decay, epochs]}
+    return replace(TRAINING, weight_decay=decay, epochs=epochs), facts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,47 +232,47 @@ class Run:
 
     seeds: int = 10
     """How many seeds each line of the table has."""
-    treatments: tuple[str, ...] = ()
+    corrections: tuple[str, ...] = ()
     """Whose lines are measured anew; the others stay as they are. By default all."""
 
     def run(self) -> None:
         torch.set_num_threads(1)
         lines = []
-        if self.treatments and RESULTS.exists():
+        if self.corrections and RESULTS.exists():
             stored = map(json.loads, RESULTS.read_text(encoding="utf-8").splitlines())
-            lines = [line for line in stored if line["treatment"] not in self.treatments]
-        for backbone, treatments in TREATMENTS.items():
+            lines = [line for line in stored if line["correction"] not in self.corrections]
+        for backbone, corrections in CORRECTIONS.items():
             training, facts = chosen(backbone)
-            jobs: list[tuple[str, str, dict[str, Any]]] = [(UNTREATED, "", {"propensity": "none"})]
-            for name, settings in treatments.items():
+            jobs: list[tuple[str, str, dict[str, Any]]] = [(UNCORRECTED, "", {"propensity": "none"})]
+            for name, settings in corrections.items():
                 jobs += [(name, by, settings | {"propensity": by}) for by in ESTIMATORS]
             for name, by, settings in jobs:
-                if self.treatments and name not in self.treatments:
+                if self.corrections and name not in self.corrections:
                     continue
                 for seed in range(self.seeds):
                     started = process_time()
                     model = trained(backbone, settings, replace(training, seed=seed), held_out=False)
-                    line = {"backbone": backbone, "treatment": name, "propensity": by, "seed": seed}
+                    line = {"backbone": backbone, "correction": name, "propensity": by, "seed": seed}
                     line |= measured(model, held_out=False) | facts
                     lines.append(line | {"seconds": round(process_time() - started, 2)})
                 print(*lines[-1].items(), flush=True)
         RESULTS.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
-HEAD = """# Coat: does a treatment help on random ratings?
+HEAD = """# Coat: does a correction help on random ratings?
 
 Generated by `python benchmarks/coat.py page` from `results/coat.jsonl`, which `python benchmarks/coat.py run`
 writes. 290 people rated 24 coats of their choice each, and 16 of 300 that were drawn for them. Models learn
 from the former; a rating of at least 4 is a click. They are tested on the latter: AUC and NDCG@5 among the
-drawn coats of a person, as means over people, and the AUC of all pairs together. Weight decay and rounds are
-those that rank a held-out tenth of the chosen ratings best without treatment; the random ratings choose
-nothing. Treatments are those of `debiased-NAME`, with a clip of 0.001.
+drawn coats of a person, as means over people, and the AUC of all pairs together. Weight decay and epochs are
+those that rank a held-out tenth of the chosen ratings best without correction; the random ratings choose
+nothing. Corrections are those of `debiased-NAME`, with a clip of 0.001.
 
 There are no times, so `exposure` and `power` have nothing to learn from. Propensities are those given with
-the data (for what needs a propensity of items alone, the mean over people), the share of the people who
-rated an item, or its share of the clicks (Item-Pro).
+the data (for what needs a propensity of items alone, the mean over people), the fraction of the people who
+rated an item, or its fraction of the clicks (Item-Pro).
 
-Lines of treatments are differences from the first line of their table: the mean over {seeds} seeds ± its
+Lines of corrections are differences from the first line of their table: the mean over {seeds} seeds ± its
 standard error. The standard error is that of training alone, not of the choice of people and coats.
 """
 
@@ -280,12 +281,13 @@ FOUND = """
 
 - With the ratings below 4 as negatives, (1/p)^1/2 helps the AUC whatever the propensity is, and NDCG@5 a
   little. The full 1/p helps more with propensities of items, and not with the given ones of pairs.
-- Drawn negatives x p^1/2 do not help here: nothing is gained with the given propensities and with the share
-  who rated, and Item-Pro does harm, the more of it is taken out. A likely reason, which is not tested here:
-  coats were not shown by a shop, people chose them, so what is chosen often is also what is liked.
+- Drawn negatives x p^1/2 do not help here: nothing is gained with the given propensities and with the
+  fraction who rated, and Item-Pro does harm, the more of it is taken out. A likely reason, which is not
+  tested here: coats were not shown by a shop, people chose them, so what is chosen often is also what is
+  liked.
 - Both sides x 1/p cost NDCG@5 in every line, in one of them no more than chance; the AUC goes either way.
 - These are {lines} comparisons on one test of 290 people with settings that were chosen once, without
-  treatment, so a difference of a hundredth is no proof of anything.
+  correction, so a difference of a hundredth is no proof of anything.
 """
 
 
@@ -303,23 +305,23 @@ class Page:
     def run(self) -> None:
         lines = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
         page = HEAD.replace("{seeds}", str(len({line["seed"] for line in lines})))
-        for backbone in TREATMENTS:
+        for backbone in CORRECTIONS:
             of = [line for line in lines if line["backbone"] == backbone]
-            plain = [line for line in of if line["treatment"] == UNTREATED]
+            plain = [line for line in of if line["correction"] == UNCORRECTED]
             levels = [f"{np.mean([line[name] for line in plain]):.3f}" for name in FIGURES]
-            chosen = f"Weight decay {plain[0]['weight_decay']:g}, {plain[0]['rounds']} rounds."
+            chosen = f"Weight decay {plain[0]['weight_decay']:g}, {plain[0]['epochs']} epochs."
             page += f"\n## {backbone[0].upper()}{backbone[1:]}\n\n{chosen}\n\n"
             page += (
-                "| treatment | p | AUC | NDCG@5 | AUC of all pairs |\n| --- | --- | ---: | ---: | ---: |\n"
+                "| correction | p | AUC | NDCG@5 | AUC of all pairs |\n| --- | --- | ---: | ---: | ---: |\n"
             )
-            page += f"| {UNTREATED} | | {' | '.join(levels)} |\n"
-            for treatment, by in dict.fromkeys((line["treatment"], line["propensity"]) for line in of):
-                here = [line for line in of if (line["treatment"], line["propensity"]) == (treatment, by)]
-                if treatment != UNTREATED:
-                    cells = [treatment, ESTIMATORS[by], *(difference(here, plain, name) for name in FIGURES)]
+            page += f"| {UNCORRECTED} | | {' | '.join(levels)} |\n"
+            for correction, by in dict.fromkeys((line["correction"], line["propensity"]) for line in of):
+                here = [line for line in of if (line["correction"], line["propensity"]) == (correction, by)]
+                if correction != UNCORRECTED:
+                    cells = [correction, ESTIMATORS[by], *(difference(here, plain, name) for name in FIGURES)]
                     page += f"| {' | '.join(cells)} |\n"
-        treated = {tuple(line[key] for key in ("backbone", "treatment", "propensity")) for line in lines}
-        found = FOUND.replace("{lines}", str(len(treated) - len(TREATMENTS)))
+        corrected = {tuple(line[key] for key in ("backbone", "correction", "propensity")) for line in lines}
+        found = FOUND.replace("{lines}", str(len(corrected) - len(CORRECTIONS)))
         PAGE.write_text(page + found, encoding="utf-8")
 
 

@@ -20,8 +20,8 @@ import pyarrow as pa
 import tyro
 
 import unskew
-from unskew.data.audit import require_no_leak
-from unskew.describe.log import inspect
+from unskew.data.audit.audit import require_no_leak
+from unskew.diagnostics.log.inspect import inspect
 from unskew.report.table import Table
 
 ROOT = Path(__file__).parents[1]
@@ -117,8 +117,8 @@ def measured(data: Path, wanted: Set) -> dict[str, Any]:
     }
 
 
-def percent(share: float | None, digits: int = 1) -> str:
-    return "–" if share is None else f"{100 * share:.{digits}f}"
+def percent(fraction: float | None, digits: int = 1) -> str:
+    return "–" if fraction is None else f"{100 * fraction:.{digits}f}"
 
 
 def page(records: list[dict[str, Any]]) -> str:
@@ -193,7 +193,7 @@ each of them. The data is not part of the project: most of it may not be passed 
 {markdown(["", "history", "empty %", "audience", "empty %", "top kept %", "order z"], views)}
 
 *history*, *audience*: mean number of events strictly before a positive. *top kept*: of the most popular items
-of the first tenth of the log, the share that is still at the top in the last tenth. *order z*: how many
+of the first tenth of the log, the fraction that is still at the top in the last tenth. *order z*: how many
 standard deviations repeated transitions are above those of logs with each user's items shuffled; above 3, the
 order carries information.
 
@@ -202,7 +202,7 @@ order carries information.
 {markdown(SKEW_HEAD, skews)}
 
 Split 50 / 20 / 30 in time. *effective, balanced*: the effective sample size of the test in which every item
-counts once. *head*: share of the ordinary and of the balanced test on the most popular fifth of the known
+counts once. *head*: fraction of the ordinary and of the balanced test on the most popular fifth of the known
 items; *new*: on items that training never saw. No model that learns from ids alone can rank these.
 
 ## Repeats, first appearances, and which tests there are

@@ -1,16 +1,17 @@
-"""What debiases? Treatments of several backbones against their untreated twins, by the truth, in worlds where
-it is known.
+"""What debiases? Corrections of several backbones against their uncorrected twins, by the ground truth, in
+worlds where it is known.
 
-    python benchmarks/debiasing.py run [--worlds NAME ...] [--backbones NAME ...] [--treatments NAME ...]
+    python benchmarks/debiasing.py run [--worlds NAME ...] [--backbones NAME ...] [--corrections NAME ...]
     python benchmarks/debiasing.py page
 
-Four worlds, three seeds of each, and every backbone once untreated and once with each treatment, with
-everything else equal. A run is a line of results/debiasing.jsonl with its truth (`unskew.world.truth`) for
-the weights that each version of the validation part chose. What is there already, with the same settings, is
-not done again. A treatment that this version of the package does not have is left out, and that is said. The
-tables go into docs/truth.md. All of it takes about two hours on one core.
+Four worlds, three seeds of each, and every backbone once uncorrected and once with each correction, with
+everything else equal. A run is a line of results/debiasing.jsonl with its ground truth
+(`unskew.world.ground_truth`) for the weights that each validation metric chose. What is there already, with
+the same settings, is not done again. A correction that this version of the package does not have is left out,
+and that is said.
+The tables go into docs/ground-truth.md. All of it takes about two hours on one core.
 
-What is measured stands in `treatments.py`.
+What is measured stands in `corrections.py`.
 """
 
 import json
@@ -24,32 +25,32 @@ import numpy as np
 import pyarrow as pa
 import torch
 import tyro
-from numpy.typing import NDArray
-from pages import replace_between
-from treatments import (
+from corrections import (
     BACKBONES,
+    CORRECTIONS,
     LEAST,
     PROTOTYPE,
-    TREATMENTS,
-    UNTREATED,
+    UNCORRECTED,
     WORLDS,
     Job,
     job_of,
     simulation,
 )
+from numpy.typing import NDArray
+from pages import replace_between
 
 import unskew
-from unskew.errors import BadInput
+from unskew.core.errors import BadInput
+from unskew.world.ground_truth import evaluate_against_ground_truth
 from unskew.world.simulate import World, simulate
-from unskew.world.truth import truth
 
 ROOT = Path(__file__).parents[1]
-RESULTS, PAGE = ROOT / "results" / "debiasing.jsonl", ROOT / "docs" / "truth.md"
+RESULTS, PAGE = ROOT / "results" / "debiasing.jsonl", ROOT / "docs" / "ground-truth.md"
 BEGIN, END = "<!-- made by benchmarks/debiasing.py -->", "<!-- end of what benchmarks/debiasing.py made -->"
-SEEDS, VISITS = (0, 1, 2), 500
-# The version of the validation part that chooses the weights in the tables. Ordinary clicks are as skewed as
+SEEDS, IMPRESSIONS = (0, 1, 2), 500
+# The validation metric that chooses the weights in the tables. Ordinary clicks are as skewed as
 # those that a model is trained on.
-CHOOSE_BY = "shown"
+SELECT_BY = "shown"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +60,12 @@ class Run:
     worlds: tuple[str, ...] = tuple(WORLDS)
     seeds: tuple[int, ...] = SEEDS
     backbones: tuple[str, ...] = tuple(BACKBONES)
-    treatments: tuple[str, ...] = tuple(TREATMENTS)
+    corrections: tuple[str, ...] = tuple(CORRECTIONS)
 
     def __call__(self) -> None:
         """Go through all jobs, world by world."""
         torch.set_num_threads(1)
-        for name, known in (("world", WORLDS), ("backbone", BACKBONES), ("treatment", TREATMENTS)):
+        for name, known in (("world", WORLDS), ("backbone", BACKBONES), ("correction", CORRECTIONS)):
             for asked in getattr(self, f"{name}s"):
                 if asked not in known:
                     raise SystemExit(f"no {name} {asked!r}; there are {', '.join(map(repr, known))}")
@@ -78,9 +79,9 @@ class Run:
     def jobs(self, world: str, seed: int) -> Iterator[Job]:
         """The jobs of one world, each twin before what is compared with it."""
         for backbone in self.backbones:
-            for treatment in TREATMENTS:
-                if treatment in self.treatments:
-                    yield Job(world, seed, backbone, treatment)
+            for correction in CORRECTIONS:
+                if correction in self.corrections:
+                    yield Job(world, seed, backbone, correction)
 
     def in_one_world(self, jobs: list[Job], world: World) -> None:
         """Do some jobs and store each as soon as it is done."""
@@ -92,7 +93,9 @@ class Run:
                 continue
             with RESULTS.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(job) | found) + "\n")
-            print(*asdict(job).values(), found["truth"].get(CHOOSE_BY), f"{found['cpu']} s", flush=True)
+            print(
+                *asdict(job).values(), found["ground-truth"].get(SELECT_BY), f"{found['cpu']} s", flush=True
+            )
 
 
 def clicks_of(world: World) -> unskew.Log:
@@ -107,29 +110,32 @@ def clicks_of(world: World) -> unskew.Log:
 def measured(
     job: Job, world: World, split: unskew.Split, fitted: dict[str, unskew.Model]
 ) -> dict[str, Any] | None:
-    """The truth of a run, with the weights by each version of the validation part. Runs that differ only in
-    the dial are trained once."""
+    """The ground truth of a run, with the weights by each validation metric. Runs that differ only in
+    the debiasing strength are trained once."""
     asked, began = job.asked(), time.process_time()
     assert asked is not None
     name, settings = asked
-    trained = {key: value for key, value in settings.items() if key != "dial"}
+    trained = {key: value for key, value in settings.items() if key != "debias"}
     key = json.dumps([name, trained])
     try:
         model = fitted.get(key) or unskew.create_model(name, trained).fit(split, show_progress=False)
     except BadInput as error:
-        print(f"left out: {job.backbone}, {job.treatment}: {error}", flush=True)
+        print(f"left out: {job.backbone}, {job.correction}: {error}", flush=True)
         return None
     if job.backbone == "Pulse":
         fitted[key] = model
     chosen = {version: state.copy() for version, state in model._weights.items()}
-    if "dial" in settings:
+    if "debias" in settings:
         for state in model._weights.values():
-            state["dial_now"] = torch.tensor(settings["dial"])
+            state["debias_now"] = torch.tensor(settings["debias"])
     found: dict[str, Any] = {"model": name, "settings": settings, "simulation": simulation(job.world)}
-    found["rounds"] = len(model.records)
+    found["epochs"] = len(model.records)
     versions: list[Any] = list(model._weights)
-    of = {version: truth(model, world, split, VISITS, choose_by=version).metrics() for version in versions}
-    found["truth"] = {
+    of = {
+        version: evaluate_against_ground_truth(model, world, split, IMPRESSIONS, select_by=version).metrics()
+        for version in versions
+    }
+    found["ground-truth"] = {
         version: {metric: round(value, 5) for metric, value in metrics.items()}
         for version, metrics in of.items()
     }
@@ -142,7 +148,7 @@ def measured(
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """Write the tables into docs/truth.md."""
+    """Write the tables into docs/ground-truth.md."""
 
     def __call__(self) -> None:
         """Replace what stands between the markers, or append it."""
@@ -156,31 +162,33 @@ def section(lines: list[dict[str, Any]]) -> str:
     size, of_seeds = WORLDS["bias 1"], f"up to {len(seeds)} seed{'s' * (len(seeds) > 1)}"
     return "\n".join(
         [
-            "## What debiases, by the truth",
+            "## What debiases, by the ground truth",
             "",
-            f"NDCG@10 with the true preference of all items as gain, at {VISITS} visits of the test part. "
+            f"NDCG@10 with the true preference of all items as gain, at {IMPRESSIONS} impressions of the "
+            "test set. "
             f"{len(worlds)} worlds with",
             f"{size.users:,} users and {size.items} items, {of_seeds} of each. The first row of a "
-            "backbone is its level without a treatment; all",
+            "backbone is its level without a correction; all",
             "others are differences to that twin in the same world with the same seed: the mean, and its "
             "standard error over the",
             "seeds; a difference without one has a single seed. **Bold**: further from 0 than two standard "
             "errors and 0.005. Weights are",
-            f"chosen by the test `{CHOOSE_BY}` of the validation part, where the log says what was shown, "
+            f"chosen by the test `{SELECT_BY}` of the validation set, where the log says what was shown, "
             "and otherwise by `balanced`.",
             "",
-            *table(lines, worlds, "ndcg@10", CHOOSE_BY),
+            *table(lines, worlds, "ndcg@10", SELECT_BY),
             "",
-            "Prototypes of these treatments, with simpler backbones, had found the differences below.",
+            "Prototypes of these corrections, with simpler backbones, had found the differences below.",
             "*Holds*: the same sign here, or none in both. *Not seen*: none here. *Better* and *worse*: the "
             "prototype had found none.",
             "",
             *signs(lines, worlds),
             "",
-            "How much of the exposure the scores repeat beyond what is liked (partial rank correlation; less "
+            "How much of the exposure the scores repeat beyond what is liked (partial rank "
+            "correlation; less "
             "is better):",
             "",
-            *table(lines, worlds, "beyond", CHOOSE_BY),
+            *table(lines, worlds, "beyond", SELECT_BY),
             "",
             "The same NDCG@10 where ordinary validation clicks choose the weights:",
             "",
@@ -194,39 +202,39 @@ def section(lines: list[dict[str, Any]]) -> str:
 
 
 def table(lines: list[dict[str, Any]], worlds: list[str], metric: str, version: str) -> list[str]:
-    """Levels of the untreated and differences of the treated, by world."""
+    """Levels of the uncorrected and differences of the corrected, by world."""
     values = _values(lines, metric, version)
     rows = _header(worlds)
     for backbone in BACKBONES:
-        for treatment in TREATMENTS:
-            cells = [cell(values, world, backbone, treatment) for world in worlds]
+        for correction in CORRECTIONS:
+            cells = [cell(values, world, backbone, correction) for world in worlds]
             if any(cells):
-                rows.append(f"| {backbone} | {treatment} | " + " | ".join(cells) + " |")
+                rows.append(f"| {backbone} | {correction} | " + " | ".join(cells) + " |")
     return rows
 
 
-def cell(values: dict[Job, float], world: str, backbone: str, treatment: str) -> str:
+def cell(values: dict[Job, float], world: str, backbone: str, correction: str) -> str:
     """The mean over the seeds, of the level or of the difference to the twin."""
-    if treatment == UNTREATED:
+    if correction == UNCORRECTED:
         mine = [
             value
             for job, value in values.items()
-            if (job.world, job.backbone, job.treatment) == (world, backbone, treatment)
+            if (job.world, job.backbone, job.correction) == (world, backbone, correction)
         ]
         return f"{np.mean(mine):.3f}" if mine else ""
-    paired = differences(values, world, backbone, treatment)
+    paired = differences(values, world, backbone, correction)
     if len(paired) < 2:
         return f"{paired[0]:+.3f}" if len(paired) else ""
     said = f"{paired.mean():+.3f} ± {_error(paired):.3f}"
     return f"**{said}**" if sign(paired) else said
 
 
-def differences(values: dict[Job, float], world: str, backbone: str, treatment: str) -> NDArray[np.float64]:
-    """What a treatment changes, seed by seed."""
+def differences(values: dict[Job, float], world: str, backbone: str, correction: str) -> NDArray[np.float64]:
+    """What a correction changes, seed by seed."""
     found = []
     for job, value in values.items():
-        if (job.world, job.backbone, job.treatment) == (world, backbone, treatment):
-            twin = values.get(replace(job, treatment=UNTREATED))
+        if (job.world, job.backbone, job.correction) == (world, backbone, correction):
+            twin = values.get(replace(job, correction=UNCORRECTED))
             found += [] if twin is None else [value - twin]
     return np.array(found)
 
@@ -243,12 +251,12 @@ def _error(paired: NDArray[np.float64]) -> float:
 
 def signs(lines: list[dict[str, Any]], worlds: list[str]) -> list[str]:
     """Which signs of the prototypes hold here."""
-    values, told = _values(lines, "ndcg@10", CHOOSE_BY), {"holds": 0, "not seen": 0, "opposite": 0}
+    values, told = _values(lines, "ndcg@10", SELECT_BY), {"holds": 0, "not seen": 0, "opposite": 0}
     rows = _header(worlds)
-    for (backbone, treatment), expected in PROTOTYPE.items():
+    for (backbone, correction), expected in PROTOTYPE.items():
         cells = []
         for world, difference in zip(WORLDS, expected, strict=True):
-            paired = differences(values, world, backbone, treatment)
+            paired = differences(values, world, backbone, correction)
             if world not in worlds or len(paired) < 2:
                 cells.append(f"{difference:+.3f}")
                 continue
@@ -258,21 +266,21 @@ def signs(lines: list[dict[str, Any]], worlds: list[str]) -> list[str]:
                 verdict = "better" if sign(paired) > 0 else "worse"
             told[verdict] = told.get(verdict, 0) + 1
             cells.append(f"{difference:+.3f}: {verdict}")
-        rows.append(f"| {backbone} | {treatment} | " + " | ".join(cells) + " |")
+        rows.append(f"| {backbone} | {correction} | " + " | ".join(cells) + " |")
     counts = ", ".join(f"*{verdict}* {count}" for verdict, count in told.items())
     return [*rows, "", f"The {sum(told.values())} signs: {counts}."]
 
 
 def _header(worlds: list[str]) -> list[str]:
     rule = "| --- | --- | " + " | ".join("---:" for _ in worlds) + " |"
-    return ["| backbone | treatment | " + " | ".join(worlds) + " |", rule]
+    return ["| backbone | correction | " + " | ".join(worlds) + " |", rule]
 
 
 def _values(lines: list[dict[str, Any]], metric: str, version: str) -> dict[Job, float]:
-    """A metric of each run, with the weights that a version of the validation part chose."""
+    """A metric of each run, with the weights that a validation metric chose."""
 
     def of(line: dict[str, Any]) -> float:
-        by = line["truth"]
+        by = line["ground-truth"]
         return float(by.get(version, by.get("balanced", next(iter(by.values()))))[metric])
 
     return {job_of(line): of(line) for line in lines}
@@ -290,7 +298,7 @@ def _is_of_now(line: dict[str, Any]) -> bool:
     if (
         line["world"] not in WORLDS
         or line["backbone"] not in BACKBONES
-        or line["treatment"] not in TREATMENTS
+        or line["correction"] not in CORRECTIONS
     ):
         return False
     asked = job_of(line).asked()

@@ -4,7 +4,7 @@
                                          the figures into docs/recommending.md
     python benchmarks/many.py --page     writes the figures only
 
-SASRec, trained for a round on a log in which people walk along chains of items, so that its vectors have
+SASRec, trained for an epoch on a log in which users move along chains of items, so that its vectors have
 learned something. One thread. The file is written and read by `unskew recommend RUN --input FILE --out FILE`
 in a process of its own, whose memory is its peak.
 """
@@ -51,7 +51,7 @@ def chains(random: np.random.Generator, items: int, many: int, steps: int) -> np
 
 
 def trained(folder: Path, items: int, users: int) -> unskew.Model:
-    """A model that has learned a round, saved in a folder."""
+    """A model that has learned an epoch, saved in a folder."""
     random = np.random.default_rng(0)
     walks = chains(random, items, users, STEPS)
     everything = np.arange(items)  # each item once, so that all are known
@@ -61,7 +61,7 @@ def trained(folder: Path, items: int, users: int) -> unskew.Model:
         "time": np.r_[np.zeros(items, int), 10**6 + random.permutation(users * STEPS)],
     }
     log = unskew.read(pa.table(columns))
-    settings = {"rounds": 1, "valid_rows": 200, "width": 64}
+    settings = {"epochs": 1, "valid_examples": 200, "width": 64}
     return unskew.create_model("sasrec", settings).fit(unskew.split(log), folder, show_progress=False)
 
 
@@ -79,7 +79,7 @@ def one_by_one(model: unskew.Model, items: int) -> dict[str, Any]:
         found[f"{name}_ms"] = 1000 * (time.process_time() - begin) / ASKED
         if approximate:
             assert made.recall is not None
-            found["recall"] = made.recall.share
+            found["recall"] = made.recall.fraction
     return found
 
 
@@ -118,7 +118,7 @@ def file_of(rows: int, items: int, run: Path, folder: Path) -> dict[str, Any]:
 TEXT = """## Many at once, and with an index
 
 Made by `python benchmarks/many.py` from [results/many.jsonl](../results/many.jsonl): SASRec, trained for a
-round on people who walk along chains of items; histories of 10, lists of 10, one core. `unskew recommend RUN
+epoch on users who move along chains of items; histories of 10, lists of 10, one core. `unskew recommend RUN
 --input FILE` reads a file in blocks, so its memory does not grow with the file:
 
 {files}

@@ -1,9 +1,9 @@
-"""How many people alike should Pulse read? By the validation part of real logs.
+"""How many neighbours should Pulse read? By the validation set of real logs.
 
     python benchmarks/neighbours.py run [--sets NAME ...]   results/neighbours.jsonl
     python benchmarks/neighbours.py page                    the table of docs/pulse.md
 
-One thread; what is stored already is not done again. No test part is looked at.
+One thread; what is stored already is not done again. No test set is looked at.
 """
 
 import json
@@ -59,9 +59,9 @@ class Run:
 
 
 def validated(job: Job, split: unskew.Split) -> dict[str, Any]:
-    """The best round and dial of each version of the validation part."""
+    """The best epoch and debias of each validation metric."""
     began = time.process_time()
-    asked = {"neighbours": job.neighbours, "seed": job.seed, "valid_rows": ROWS}
+    asked = {"neighbours": job.neighbours, "seed": job.seed, "valid_examples": ROWS}
     model = unskew.create_model("pulse", asked).fit(split, show_progress=False)
     best = {test: max(record["valid"][test][METRIC] for record in model.records) for test in TESTS}
     return best | {"cpu": round(time.process_time() - began, 1)}

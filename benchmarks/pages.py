@@ -1,4 +1,4 @@
-"""What the scripts that write pages share."""
+"""What the scripts that write pages fraction."""
 
 from pathlib import Path
 

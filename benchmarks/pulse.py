@@ -1,8 +1,8 @@
-"""What Pulse costs, and what its dial does.
+"""What Pulse costs, and what its debiasing strength does.
 
     python benchmarks/pulse.py cost [--events N ...]    training, and a request: results/pulse.jsonl
-    python benchmarks/pulse.py dial [--sets NAME ...]   real logs at nine dials: results/dial.jsonl
-    python benchmarks/pulse.py page                     docs/pulse.md and docs/dial.svg from what is stored
+    python benchmarks/pulse.py debias [--sets NAME ...]   real logs at nine strengths: results/debias.jsonl
+    python benchmarks/pulse.py page                     docs/pulse.md and docs/debias.svg from what is stored
 
 One thread; CPU-seconds, because other work may share the machine. What is measured replaces what was stored
 of the same log.
@@ -26,32 +26,32 @@ import tyro
 from sets import DATA, SETS, split_of
 
 import unskew
-from unskew.data.batch import batch_of_rows, contexts
-from unskew.data.held_out import held_out
-from unskew.data.signals import BLOCK, Signals
-from unskew.data.walk import Walk
-from unskew.evaluate import evaluation, rank_each
-from unskew.models import pulse
+from unskew.data.batches.batch import batch_of_rows, contexts
+from unskew.data.log.held_out import held_out
+from unskew.evaluation.evaluate import evaluation, rank_each
+from unskew.evaluation.significance import interval
 from unskew.models.base import Training, build
-from unskew.models.pulse import Pulse, PulseSampler, PulseZero
-from unskew.models.pulse_catalog import PulseCatalog
-from unskew.ranker import Ranker, Wanted
+from unskew.models.pulse import model as pulse
+from unskew.models.pulse.model import Pulse, PulseSampler, PulseZero
+from unskew.models.pulse.neighbours import Neighbourhood
+from unskew.models.pulse.scoring import PulseCatalog
+from unskew.models.pulse.signals import BLOCK, Signals
+from unskew.recommendation.ranker import Ranker, Wanted
 from unskew.report import charts
 from unskew.report.charts import COLOURS, INK, Lines, picture
 from unskew.report.table import Table
-from unskew.significance import interval
-from unskew.train import Trainer
+from unskew.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]
 METRIC = "ndcg@10"
-PAGE, PICTURE = ROOT / "docs" / "pulse.md", ROOT / "docs" / "dial.svg"
-COST, DIAL = ROOT / "results" / "pulse.jsonl", ROOT / "results" / "dial.jsonl"
+PAGE, PICTURE = ROOT / "docs" / "pulse.md", ROOT / "docs" / "debias.svg"
+COST, DEBIAS = ROOT / "results" / "pulse.jsonl", ROOT / "results" / "debias.jsonl"
 EVENTS = (100_000, 1_000_000, 10_000_000)
 EVENTS_OF_ITEM, EVENTS_OF_USER, YEAR = 40, 10, 365 * 86_400
 MANY, FEW = 100_000, 200  # from so many items on, so few validation rows are ranked, and the cost is scaled
 ITEMS, CALLS = 100_000, 200  # of the request
-DIALS = tuple(step / 8 for step in range(9))
-SAMPLE = 2000  # test positives of each set, the same at every dial; their weights come from the whole test
+STRENGTHS = tuple(step / 8 for step in range(9))
+SAMPLE = 2000  # test positives of each set, the same at every debias; their weights come from the whole test
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +87,8 @@ def made_up(events: int, items: int = 0) -> unskew.Log:
 
 
 def _zipf(random: np.random.Generator, size: int, exponent: float, draws: int) -> Any:
-    shares = np.cumsum((np.arange(size) + 10.0) ** -exponent)
-    return np.searchsorted(shares, random.random(draws) * shares[-1])
+    fractions = np.cumsum((np.arange(size) + 10.0) ** -exponent)
+    return np.searchsorted(fractions, random.random(draws) * fractions[-1])
 
 
 def trained(log: unskew.Log) -> dict[str, Any]:
@@ -96,18 +96,18 @@ def trained(log: unskew.Log) -> dict[str, Any]:
     split = unskew.split(log, repeats="hide")
     spent: dict[str, float] = {}
     network = Pulse(split.known, Pulse.Config())
-    network.suit(split)
+    network.adapt_to_log(split)
     signals = network.signals(log)
 
     def once() -> None:
         signals.of_requests(contexts(log, [0], [log.now], network.history))
         signals.of_items(np.zeros(1, np.int64), np.array([log.now]))
 
-    rows = min(FEW if len(log.items) > MANY else Training.valid_rows, Training.valid_rows)
+    rows = min(FEW if len(log.items) > MANY else Training.valid_examples, Training.valid_examples)
     with _watched(spent, "once", Pulse, "measure"):
         spent["counts"] = _cpu(once)
-        network.measure(split)
-        trainer = Trainer(network, split, Training(**Pulse.recipe, valid_rows=rows))
+        network.fit_statistics(split)
+        trainer = Trainer(network, split, Training(**Pulse.recipe, valid_examples=rows))
     (sampler,) = trainer.samplers.values()
     assert isinstance(sampler, PulseSampler)
     with (
@@ -118,18 +118,18 @@ def trained(log: unskew.Log) -> dict[str, Any]:
     walked = _walked(network, log, sampler.rows)
     with _watched(spent, "validation", Trainer, "_validate"):
         spent["run"] = _cpu(trainer.run)
-    scale = Training.valid_rows / rows
+    scale = Training.valid_examples / rows
     found = {
         "events": len(log),
         "items": len(log.items),
         "rows": len(sampler.rows),
-        "walked": walked,
+        "neighbour_events": walked,
         "epochs": trainer.progress.step // len(sampler),
-        "valid_rows": rows,
+        "valid_examples": rows,
         "counts_s": spent["counts"],
         "measure_s": spent["once"],
         "negatives_s": spent["negatives"],
-        "walks_s": spent["walks"],
+        "neighbours_s": spent["walks"],
         "signals_s": spent["read"] - spent["walks"] - spent["negatives"],
         "gradients_s": spent["run"] - spent["validation"],
         "validation_s": spent["validation"] * scale,
@@ -140,10 +140,10 @@ def trained(log: unskew.Log) -> dict[str, Any]:
 
 
 def _walked(network: Pulse, log: unskew.Log, rows: Any) -> float:
-    """How many events a walk reads, on average over some training rows."""
+    """How many events neighbours give, on average over some training rows."""
     some = rows[:: max(len(rows) // BLOCK, 1)][:BLOCK]
-    joined = Walk._joined
-    with patch.object(Walk, "_joined", autospec=True, side_effect=joined) as watched:
+    joined = Neighbourhood._joined
+    with patch.object(Neighbourhood, "_joined", autospec=True, side_effect=joined) as watched:
         network.signals(log).of_requests(batch_of_rows(log, some, network.history, 0))
     return sum(len(part[0]) for call in watched.call_args_list for part in call.args[1:]) / len(some)
 
@@ -160,13 +160,13 @@ def requested(log: unskew.Log) -> dict[str, Any]:
     for user in users:
         spent: dict[str, float] = {}
         with (
-            _watched(spent, "scores", PulseCatalog, "at_dials"),
-            _watched(spent, "walk", Signals, "of_requests"),
+            _watched(spent, "scores", PulseCatalog, "scores_at_strengths"),
+            _watched(spent, "neighbours", Signals, "of_requests"),
         ):
             whole = _cpu(partial(ranker.for_users, [user], wanted))
         bare = _cpu(lambda: one @ all_)
-        calls.append((whole, spent["walk"], spent["scores"] - spent["walk"], bare))
-    found = dict(zip(("whole", "walk", "scoring", "bare"), zip(*calls, strict=True), strict=True))
+        calls.append((whole, spent["neighbours"], spent["scores"] - spent["neighbours"], bare))
+    found = dict(zip(("whole", "neighbours", "scoring", "bare"), zip(*calls, strict=True), strict=True))
     medians = {f"{name}_ms": 1000 * statistics.median(values) for name, values in found.items()}
     ratio = statistics.quantiles((scoring / bare for _, _, scoring, bare in calls), n=4)
     said = {"items": len(log.items), "events": len(log), "calls": CALLS, "first_ms": 1000 * first}
@@ -198,8 +198,8 @@ def _cpu(work: Callable[[], object]) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dial:
-    """Train Pulse on real logs, and rank the test at nine dials."""
+class Debiasing:
+    """Train Pulse on real logs, and rank the test at nine strengths."""
 
     sets: tuple[str, ...] = tuple(SETS)
     data: Path = DATA
@@ -209,24 +209,26 @@ class Dial:
         for name in self.sets:
             with split_of(name, self.data) as split:
                 record = {"set": name, **turned(split)}
-            _store(DIAL, "set", record)
+            _store(DEBIAS, "set", record)
             print(json.dumps(record), flush=True)
 
 
 def turned(split: unskew.Split) -> dict[str, Any]:
-    """Both tests at every dial, with the weights that `balanced` chose on the validation part."""
+    """Both tests at every debias, with the weights that `balanced` chose on the validation set."""
     model = unskew.create_model("pulse").fit(split, show_progress=False)
-    chosen = {by: model.chosen_by(by).chosen["dial_now"] for by in ("ordinary", "balanced")}
+    chosen = {by: model.chosen_by(by).chosen["debias_now"] for by in ("ordinary", "balanced")}
     network = model.network
     assert network is not None  # and it has the weights that were chosen last
     sample = held_out(split, "test", "ordinary", SAMPLE)
     tests = {test: held_out(split, "test", test) for test in chosen}
     points = []
-    for dial, ranked in zip(DIALS, rank_each(network.eval(), split, sample.rows, DIALS), strict=True):
+    for debias, ranked in zip(
+        STRENGTHS, rank_each(network.eval(), split, sample.rows, STRENGTHS), strict=True
+    ):
         found = {
             test: evaluation(split, ranked, "full", each, segmented=False) for test, each in tests.items()
         }
-        point: dict[str, Any] = {"dial": dial, "coverage": found["ordinary"].beyond["coverage@10"]}
+        point: dict[str, Any] = {"debias": debias, "coverage": found["ordinary"].beyond["coverage@10"]}
         point |= {test: one.mean(METRIC) for test, one in found.items()}
         points.append(point | {f"{test}_interval": interval(one, METRIC) for test, one in found.items()})
     rows, items = len(sample.rows), len(split.log.items)
@@ -238,10 +240,10 @@ def turned(split: unskew.Split) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Turning(Lines):
-    """Of each log, what a criterion gives against another, as the dial turns."""
+    """Of each log, what a criterion gives against another, as the debiasing strength turns."""
 
     curves: tuple[dict[str, Any], ...] = ()
-    across: str = "dial"
+    across: str = "debias"
     up: str = "coverage"
 
     def draw(self, axes: Any) -> None:
@@ -251,15 +253,15 @@ class Turning(Lines):
             x, y = (_relative(line, name) for name in (self.across, self.up))
             style: dict[str, Any] = {"color": colour, "linestyle": dashes, "marker": marker}
             axes.plot(x, y, **style, linewidth=1.5, markersize=4.2, label=line["set"])
-            at = DIALS.index(line["chosen"]["balanced"])
+            at = STRENGTHS.index(line["chosen"]["balanced"])
             axes.plot(x[at], y[at], "o", markersize=11, markerfacecolor="none", color=INK)
-            if self.across != "dial":
-                for said, place, offset in (("0", 0, (7, -4)), ("dial 1", -1, (-14, 8))):
+            if self.across != "debias":
+                for said, place, offset in (("0", 0, (7, -4)), ("debias 1", -1, (-14, 8))):
                     beside = {"xytext": offset, "textcoords": "offset points", "fontsize": 9}
                     axes.annotate(said, (x[place], y[place]), color=colour, **beside)
         axes.margins(0.08)
         super().draw(axes)
-        for axis in (axes.xaxis, axes.yaxis) if self.across != "dial" else (axes.yaxis,):
+        for axis in (axes.xaxis, axes.yaxis) if self.across != "debias" else (axes.yaxis,):
             axis.set_major_formatter(lambda value, _: f"{value:g} %")
         axes.legend(
             loc="lower left", bbox_to_anchor=(-0.01, 0.99), ncols=2, columnspacing=1.2, borderaxespad=0.2
@@ -267,9 +269,10 @@ class Turning(Lines):
 
 
 def _relative(line: dict[str, Any], name: str) -> list[float]:
-    """The figures of one curve: the dial as it is, coverage in percent, metrics in percent of the best."""
+    """The figures of one curve: the debiasing strength as it is, coverage in percent, metrics in percent of
+    the best."""
     values = [point[name] for point in line["points"]]
-    scale = {"dial": 1.0, "coverage": 100.0}.get(name, 100 / max(values))
+    scale = {"debias": 1.0, "coverage": 100.0}.get(name, 100 / max(values))
     return [scale * value for value in values]
 
 
@@ -286,23 +289,34 @@ def drawing(lines: list[dict[str, Any]]) -> str:
             across="ordinary",
             up="balanced",
         ),
-        Turning((), {}, "dial", "share of the items in any list of ten", x_ticks=DIALS[::2], curves=curves),
+        Turning(
+            (),
+            {},
+            "debias",
+            "fraction of the items in any list of ten",
+            x_ticks=STRENGTHS[::2],
+            curves=curves,
+        ),
     )
-    said = "What the ordinary test, the balanced test and coverage give as the dial turns from 0 to 1"
+    said = "The ordinary test, the balanced test and the coverage for debiasing strengths from 0 to 1"
     with patch.object(charts, "PANEL", (4.9, 4.1)):
-        return picture(panels, "dial", said)
+        return picture(panels, "debias", said)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """Write docs/dial.svg, and the tables of docs/pulse.md between their marks, from what is stored."""
+    """Write docs/debias.svg, and the tables of docs/pulse.md between their marks, from what is stored."""
 
     def __call__(self) -> None:
-        dials = sorted(_lines(DIAL), key=lambda line: list(SETS).index(line["set"]))
+        strengths = sorted(_lines(DEBIAS), key=lambda line: list(SETS).index(line["set"]))
         costs = {line["what"]: line for line in _lines(COST)}
         runs = [line for what, line in costs.items() if what.startswith("training")]
-        PICTURE.write_text(drawing(dials) + "\n", encoding="utf-8")
-        parts = {"dial": turning(dials), "training": training(runs), "request": request(costs["request"])}
+        PICTURE.write_text(drawing(strengths) + "\n", encoding="utf-8")
+        parts = {
+            "debias": turning(strengths),
+            "training": training(runs),
+            "request": request(costs["request"]),
+        }
         text = PAGE.read_text(encoding="utf-8")
         for name, part in parts.items():
             mark = f"<!-- {name}: made by benchmarks/pulse.py -->"
@@ -312,7 +326,7 @@ class Page:
 
 
 def turning(lines: list[dict[str, Any]]) -> str:
-    """What the dial does, log by log."""
+    """What the debiasing strength does, log by log."""
     rows = []
     for line in lines:
         points = line["points"]
@@ -323,7 +337,7 @@ def turning(lines: list[dict[str, Any]]) -> str:
             last = [f"{line['chosen'][test]:g}", f"{statistics.mean(widths):.4f}"]
             rows.append([line["set"] if test == "ordinary" else "", test, *cells, *last])
         rows.append(["", "coverage@10", *(f"{100 * point['coverage']:.0f} %" for point in points), "", ""])
-    head = ["log", "dial", *(f"{dial:g}" for dial in DIALS), "chosen", "±"]
+    head = ["log", "debias", *(f"{debias:g}" for debias in STRENGTHS), "chosen", "±"]
     return Table(head, rows, text=(0, 1)).markdown()
 
 
@@ -331,7 +345,7 @@ PARTS = {
     "counts_s": "counts of the whole log, once",
     "measure_s": "means and scales of the inputs, once",
     "negatives_s": "reading: negatives",
-    "walks_s": "reading: walks and profiles",
+    "neighbours_s": "reading: walks and profiles",
     "signals_s": "reading: audiences of candidates",
     "gradients_s": "gradient steps",
     "validation_s": "validation",
@@ -345,12 +359,14 @@ def training(lines: list[dict[str, Any]]) -> str:
     rows = [[said, *(f"{line[part]:,.1f}" for line in lines)] for part, said in PARTS.items()]
     reading, steps, ranked = [], [], []
     for line in lines:
-        read = line["negatives_s"] + line["walks_s"] + line["signals_s"]
-        rounds = Pulse.recipe["rounds"] * Training.valid_rows * line["items"]
+        read = line["negatives_s"] + line["neighbours_s"] + line["signals_s"]
+        epochs = Pulse.recipe["epochs"] * Training.valid_examples * line["items"]
         reading.append(f"{1000 * read / line['rows']:.2f}")
         steps.append(f"{1000 * line['gradients_s'] / line['rows'] / line['epochs']:.3f}")
-        ranked.append(f"{1e6 * line['validation_s'] / rounds:.2f}")
-    rows.append(["events that a walk reads, per row", *(f"{line['walked']:,.0f}" for line in lines)])
+        ranked.append(f"{1e6 * line['validation_s'] / epochs:.2f}")
+    rows.append(
+        ["events that neighbours give, per row", *(f"{line['neighbour_events']:,.0f}" for line in lines)]
+    )
     rows += [["reading, ms per training row", *reading], ["gradient steps, ms per row and epoch", *steps]]
     rows.append(["validation, µs per ranked row and item", *ranked])
     head = ["CPU-seconds", *(f"{line['events']:,} events, {line['items']:,} items" for line in lines)]
@@ -360,9 +376,9 @@ def training(lines: list[dict[str, Any]]) -> str:
 def request(line: dict[str, Any]) -> str:
     """What a request costs."""
     low, middle, high = line["ratio"]
-    rest = line["whole_ms"] - line["walk_ms"] - line["scoring_ms"]
+    rest = line["whole_ms"] - line["neighbours_ms"] - line["scoring_ms"]
     rows = [
-        ["walk and profile", f"{line['walk_ms']:.1f}"],
+        ["neighbours and profile", f"{line['neighbours_ms']:.1f}"],
         ["scoring all items", f"{line['scoring_ms']:.1f}"],
         ["ids, hiding what is past, the ten best", f"{rest:.1f}"],
         ["**whole request**", f"{line['whole_ms']:.1f}"],
@@ -387,4 +403,4 @@ def _lines(file: Path) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    tyro.extras.subcommand_cli_from_dict({"cost": Cost, "dial": Dial, "page": Page})()
+    tyro.extras.subcommand_cli_from_dict({"cost": Cost, "debias": Debiasing, "page": Page})()

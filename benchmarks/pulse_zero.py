@@ -4,12 +4,12 @@
     python benchmarks/pulse_zero.py strangers [--data ../shared/data] [--paces 1]
 
 They are learned on MovieTweetings (MIT) and Online Retail (CC BY 4.0, doi 10.24432/C5BW33), whose licences
-allow it: on the training part of each, with as many rows of each, and with no look at any validation or test
+allow it: on the training set of each, with as many rows of each, and with no look at any validation or test
 part. Each log is also learned from as if it had been eight times slower, and eight times faster: then weights
 cannot rely on how many days anything takes, and work on logs of another pace. The file says what it was made
 from.
 
-`strangers` ranks the validation parts of logs that nothing was learned from: each of the two after learning
+`strangers` ranks the validation sets of logs that nothing was learned from: each of the two after learning
 from the other one alone, and further logs after learning from both. That is how the recipe was chosen.
 """
 
@@ -29,10 +29,10 @@ import tyro
 from safetensors.torch import save_file
 
 import unskew
-from unskew.data.held_out import held_out
-from unskew.evaluate import evaluation, rank_each
+from unskew.data.log.held_out import held_out
+from unskew.evaluation.evaluate import evaluation, rank_each
 from unskew.models.base import build
-from unskew.models.pulse import DIALS, ZERO, Pulse, PulseBatch, PulseSampler
+from unskew.models.pulse.model import STRENGTHS, ZERO, Pulse, PulseBatch, PulseSampler
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data"
@@ -47,7 +47,7 @@ STRANGERS: dict[str, str] = {
     "MIND (sample)": "mind_small_sample",
 }
 PACES = (1.0, 8.0, 0.125)  # how many times slower a log is made
-LEARNED = ("of_", "last", "item_skip", "walk_skip", "exposure_", "mean_", "scale_")
+LEARNED = ("of_", "last", "item_skip", "neighbour_skip", "exposure_", "mean_", "scale_")
 SAMPLE = 10_000  # rows of each
 EPOCHS, BATCH, RATE, DECAY = 8, 128, 5e-3, 1e-5
 
@@ -143,7 +143,7 @@ class Learn:
 
 @dataclass(frozen=True, kw_only=True)
 class Strangers:
-    """Rank the validation parts of logs that nothing was learned from."""
+    """Rank the validation sets of logs that nothing was learned from."""
 
     data: Path = DATA
     rows: int = 1500
@@ -164,11 +164,11 @@ class Strangers:
             self._rank(network, "MovieLens-small", unskew.split(prepared(films, positive=4)), seed)
 
     def _rank(self, network: Pulse, name: str, split: unskew.Split, seed: int) -> None:
-        network.suit(split)
+        network.adapt_to_log(split)
         tested = {test: held_out(split, "valid", test) for test in ("ordinary", "balanced")}
         rows = held_out(split, "valid", "ordinary", self.rows).rows
         found: dict[str, Any] = {"log": name, "paces": list(self.paces), "seed": seed, "rows": len(rows)}
-        for ranked in rank_each(network, split, rows, DIALS):
+        for ranked in rank_each(network, split, rows, STRENGTHS):
             for test, part in tested.items():
                 value = evaluation(split, ranked, "full", part, segmented=False).mean("ndcg@10")
                 found.setdefault(test, []).append(round(value, 5))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pages import replace_between
 
+from unskew.experiments.results import BALANCED, ORDINARY, Findings
 from unskew.report.table import Table
-from unskew.suites.found import BALANCED, ORDINARY, Findings
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- made by benchmarks/readme.py -->", "<!-- end -->"

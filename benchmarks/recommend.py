@@ -24,7 +24,7 @@ import tyro
 
 import unskew
 from unskew.models.base import build, model_named
-from unskew.ranker import Ranker, Wanted
+from unskew.recommendation.ranker import Ranker, Wanted
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "results" / "recommend.jsonl", ROOT / "docs" / "recommending.md"

@@ -4,8 +4,8 @@ a few of its rivals instead of all twelve, so that several seeds can be afforded
     unskew bench --suite benchmarks/ship.py DATA --out results/bench
 """
 
-from unskew.suites.paper import BEYOND, DEPS, RIVALS
-from unskew.suites.recipe import Arm, Suite
+from unskew.experiments.paper_suites import BEYOND, DEPS, RIVALS
+from unskew.experiments.suite import Arm, Suite
 
 PULSE = Arm(name="pulse", model="pulse")
 

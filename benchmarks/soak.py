@@ -28,7 +28,7 @@ import tyro
 from pages import replace_between
 from service import START, Client, Server, random_log, serving
 
-from unskew.serve.store import open_store
+from unskew.serve.store.store import open_store
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "results" / "soak.jsonl", ROOT / "docs" / "serving.md"
@@ -50,7 +50,7 @@ class Arguments:
 
 
 class Crew:
-    """What the threads share: where the service is now, and what was seen."""
+    """What the threads fraction: where the service is now, and what was seen."""
 
     def __init__(self) -> None:
         self.port, self.ended = 0, False

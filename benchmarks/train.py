@@ -23,14 +23,15 @@ import torch
 import tyro
 
 import unskew
-from unskew.data.batch import Batch
-from unskew.data.held_out import held_out
-from unskew.data.split import Split
-from unskew.evaluate import rank
-from unskew.layers import is_real
-from unskew.models.base import Phase, Training, build, model_named
+from unskew.data.batches.batch import Batch
+from unskew.data.log.held_out import held_out
+from unskew.data.log.split import Split
+from unskew.evaluation.evaluate import rank
+from unskew.models.base import Training, build, model_named
 from unskew.models.deps import DEPS
-from unskew.train import Trainer, rows_in
+from unskew.nn.layers import is_real
+from unskew.nn.phases import Phase
+from unskew.training.trainer import Trainer, rows_in
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "results" / "train.jsonl", ROOT / "docs" / "speed.md"
@@ -75,7 +76,7 @@ def phase_rate(trainer: Trainer, phase: Phase, seconds: float) -> tuple[float, f
 
 
 def profile(trainer: Trainer, phase: Phase, steps: int = 6) -> dict[str, float]:
-    """Shares of the CPU time of a few steps by kind of operation; what is not listed is `else`."""
+    """Fractions of the CPU time of a few steps by kind of operation; what is not listed is `else`."""
     sampler, optimizer = trainer.samplers[phase.name], trainer.optimizers[phase.name]
     batches = list(islice(sampler.epoch(), steps))
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
@@ -170,14 +171,16 @@ def main(settings: Benchmark) -> None:
             rate, tokens = phase_rate(trainer, phases[name], settings.seconds)
             # Forward and backward of a layer: 3 x 2 x 12 d^2 per token, attention and everything else not
             # counted.
-            share = (
+            fraction = (
                 tokens * config.layers * 3 * 2 * 12 * config.width**2 / 1e9 / peak
                 if name == "unbiased"
                 else None
             )
             record |= {name: round(rate, 1), f"{name}_ratio": round(rate / AUTHORS[name], 1)}
             record |= (
-                {"tokens_per_cpu_s": round(tokens), "share_of_matmul_peak": round(share, 3)} if share else {}
+                {"tokens_per_cpu_s": round(tokens), "share_of_matmul_peak": round(fraction, 3)}
+                if fraction
+                else {}
             )
         record["unbiased_profile"] = profile(trainer, phases["unbiased"])
         pairs = evaluation_rate(model, split, settings.rows)
@@ -219,7 +222,7 @@ def page() -> str:
         "the limit | GB |"
     ]
     rows.append("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
-    shares = []
+    fractions = []
     for (data, model, batch_size), record in newest.items():
         rates = [
             f"{record[name]:,.0f} ({record[f'{name}_ratio']:.1f}x)" for name in ("unbiased", "propensity")
@@ -236,15 +239,17 @@ def page() -> str:
         rows.append("| " + " | ".join(cells) + " |")
         if "unbiased_profile" in record:
             parts = ", ".join(
-                f"{kind} {share:.0%}" for kind, share in record["unbiased_profile"].items() if share >= 0.01
+                f"{kind} {fraction:.0%}"
+                for kind, fraction in record["unbiased_profile"].items()
+                if fraction >= 0.01
             )
-            shares.append(f"- {model} on {data}, {batch_size:,} contexts: {parts}.")
+            fractions.append(f"- {model} on {data}, {batch_size:,} contexts: {parts}.")
     return (
         HEAD
         + "\n"
         + "\n".join(rows)
         + "\n\nWhere the time of the unbiased phase goes:\n\n"
-        + "\n".join(shares)
+        + "\n".join(fractions)
         + "\n"
     )
 

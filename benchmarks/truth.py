@@ -1,10 +1,10 @@
-"""The theorems of the paper where the truth is known: bias and deviation of the weighted loss against the
-clip M.
+"""The theorems of the paper where the ground truth is known: bias and deviation of the weighted loss against
+the clip M.
 
-    python benchmarks/truth.py [--tables-only]
+    python benchmarks/ground_truth.py [--tables-only]
 
-The figures go to results/truth.jsonl, one line a clip; the picture to docs/truth.svg, the page to
-docs/truth.md.
+The figures go to results/theorems.jsonl, one line a clip; the picture to docs/ground-truth.svg, the page to
+docs/ground-truth.md.
 `--tables-only` draws both again from that file.
 """
 
@@ -24,28 +24,28 @@ from unskew.world.theorems import UNCLIPPED, TruePropensity, redrawn
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PICTURE, PAGE = (
-    ROOT / "results" / "truth.jsonl",
-    ROOT / "docs" / "truth.svg",
-    ROOT / "docs" / "truth.md",
+    ROOT / "results" / "theorems.jsonl",
+    ROOT / "docs" / "ground-truth.svg",
+    ROOT / "docs" / "ground-truth.md",
 )
 
-WORLD = Simulation(users=1000, items=200, steps=60, visits=0.1, shown=10.0, seed=3)
+WORLD = Simulation(users=1000, items=200, steps=60, impressions=0.1, shown=10.0, seed=3)
 CLIPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    visits: int = 200
+    impressions: int = 200
     draws: int = 400
     seed: int = 5
     tables_only: bool = False
 
 
 def measured(settings: Settings) -> list[dict[str, Any]]:
-    """Every figure is a share of the ideal loss. First the naive loss, then the weighted one without a
+    """Every figure is a fraction of the ideal loss. First the naive loss, then the weighted one without a
     clip."""
     world = simulate(**asdict(WORLD))
-    drawn = redrawn(world, settings.visits, settings.draws, settings.seed)
+    drawn = redrawn(world, settings.impressions, settings.draws, settings.seed)
 
     def line(name: str, losses: Any, **more: Any) -> dict[str, Any]:
         bias, deviation = losses.mean() / drawn.ideal - 1, losses.std(ddof=1) / drawn.ideal
@@ -60,7 +60,7 @@ def measured(settings: Settings) -> list[dict[str, Any]]:
     about = {
         "pairs": drawn.chance_VI.size,
         "draws": settings.draws,
-        "visits": settings.visits,
+        "impressions": settings.impressions,
         "items": WORLD.items,
     }
     found = [line("naive", drawn.naive(), **about)]
@@ -115,13 +115,13 @@ def drawing(records: list[dict[str, Any]]) -> str:
     right = Lines(clip, bounds, "clip M", "% of the ideal loss", "Deviation and bound", logarithmic=True)
     return picture(
         (left, right),
-        "truth",
+        "ground-truth",
         "Bias, deviation and its bound of the clipped weighted loss against the clip M",
     )
 
 
-def percent(share: float) -> str:
-    return f"{100 * share:+.2f}"
+def percent(fraction: float) -> str:
+    return f"{100 * fraction:+.2f}"
 
 
 def page(records: list[dict[str, Any]]) -> str:
@@ -156,15 +156,15 @@ def page(records: list[dict[str, Any]]) -> str:
         (record["clip"] for record in clipped if abs(record["exact_bias"]) > abs(naive["bias"])), None
     )
     beyond = f" From M = {worse:g} on, its bias is larger than the naive loss's." if worse is not None else ""
-    return f"""# The theorems, where the truth is known
+    return f"""# The theorems, where the ground truth is known
 
-In a simulated world the probability of every exposure is known. {naive["visits"]} visits of its log are kept,
-with all {naive["items"]} items and what the user would have liked among them ({naive["pairs"]:,} pairs); then
-the exposure alone is drawn again, {naive["draws"]} times. The loss is binary cross-entropy of a fixed
-prediction, click rates of the user and of the item. All figures are in percent of the ideal loss, the sum
-over all pairs.
+In a simulated world the probability of every exposure is known. {naive["impressions"]} impressions of its log
+are kept, with all {naive["items"]} items and what the user would have liked among them ({naive["pairs"]:,}
+pairs); then the exposure alone is drawn again, {naive["draws"]} times. The loss is binary cross-entropy of a
+fixed prediction, click rates of the user and of the item. All figures are in percent of the ideal loss, the
+sum over all pairs.
 
-![Bias, deviation and its bound against the clip](truth.svg)
+![Bias, deviation and its bound against the clip](ground-truth.svg)
 
 ## Theorem 1: weighted by the true propensities, the loss is unbiased
 
@@ -205,8 +205,8 @@ the shown ones. The guess here is what can be had from the shown pairs, the mean
 the bias of the shown pairs back in, and is no better than dividing by the mean weight but for clips with
 which nothing is good. So there is no such option: it did not prove itself.
 
-Made by `python benchmarks/truth.py` from [results/truth.jsonl](../results/truth.jsonl); tested in
-[tests/test_truth.py](../tests/test_truth.py).
+Made by `python benchmarks/ground_truth.py` from [results/theorems.jsonl](../results/theorems.jsonl); tested
+in [tests/test_truth.py](../tests/test_truth.py).
 """
 
 

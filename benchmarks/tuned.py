@@ -5,7 +5,7 @@
     done
     unskew bench --suite benchmarks/tuned.py DATA --out results/bench
 
-Every model has had five trials, the first with its own settings. Where a round takes long, trials were made
+Every model has had five trials, the first with its own settings. Where an epoch takes long, trials were made
 smaller; `command` in each file says how. Only what was searched is taken over, so the models of the table are
 not smaller for that.
 """
@@ -14,8 +14,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from unskew.suites.paper import DEPS, RIVALS
-from unskew.suites.recipe import Arm, Suite
+from unskew.experiments.paper_suites import DEPS, RIVALS
+from unskew.experiments.suite import Arm, Suite
 
 FOUND = Path(__file__).parents[1] / "results" / "tuned"
 

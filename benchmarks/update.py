@@ -8,7 +8,7 @@ The positives of a prepared log are cut at two times. The first 70 % are the log
 through a real store; the last 10 % are the later window, by which all are ranked, on the same rows and with
 the same log. `as it is`: the run, which reads the new events and learns nothing. `update`: `unskew update`.
 `update, no replay`: the same with `--replay 0`. `anew`: trained on the first 90 %, of which the newest two
-ninths choose the number of rounds, and then trained again on all of it with that number (`--refit`). The run
+ninths choose the number of epochs, and then trained again on all of it with that number (`--refit`). The run
 itself was made in this way, too. One thread.
 """
 
@@ -27,13 +27,13 @@ import torch
 import tyro
 
 import unskew
-from unskew.api import Model, load
-from unskew.create import create_model
-from unskew.evaluate import Evaluation
+from unskew.api.create import create_model
+from unskew.api.model import Model, load
+from unskew.evaluation.evaluate import Evaluation
+from unskew.evaluation.significance import compare, interval
 from unskew.serve import Event, open_store
-from unskew.significance import compare, interval
-from unskew.update import update
-from unskew.updating import Updating
+from unskew.update.update import update
+from unskew.update.updating import Updating
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "results" / "update.jsonl", ROOT / "docs" / "updating.md"
@@ -43,7 +43,7 @@ SHARES = (0.7, 0.9)
 SEEDS = (0,)
 METRIC = "ndcg@10"
 SAMPLE = 3000  # positives of the later window that are ranked
-BEST = (7 / 9 * 100, 2 / 9 * 100, 0)  # of what is learned from, the newest chooses the number of rounds
+BEST = (7 / 9 * 100, 2 / 9 * 100, 0)  # of what is learned from, the newest chooses the number of epochs
 
 
 def _cpu(job: Callable[[], Any]) -> tuple[Any, float]:
@@ -56,16 +56,16 @@ def _before(log: unskew.Log, end: int) -> pa.Table:
 
 
 def _anew(name: str, log: unskew.Log, seed: int, folder: Path) -> Model:
-    """A model whose rounds were chosen on the newest part of a log, and which was trained on all of it."""
+    """A model whose epochs were chosen on the newest part of a log, and which was trained on all of it."""
     made = create_model(name)
     made.training = replace(made.training, seed=seed)
-    chosen = made.fit(unskew.split(log, shares=BEST), show_progress=False)
+    chosen = made.fit(unskew.split(log, fractions=BEST), show_progress=False)
     return chosen.refit(log, folder, show_progress=False)
 
 
 def _ranked(model: Model, whole: unskew.Log, start: int) -> Evaluation:
     """The later window, with everything before each request known."""
-    cut = unskew.split(whole, shares=(100, 0, 0), repeats="keep" if model.repeats else "hide")
+    cut = unskew.split(whole, fractions=(100, 0, 0), repeats="keep" if model.repeats else "hide")
     found = model.evaluate(replace(cut, train_end=start, valid_end=start), sample=SAMPLE, show_progress=False)
     found.about["data"] = "the whole log"  # and not what the model was trained on, in which they differ
     return found
@@ -76,7 +76,7 @@ def measured(data: Path, name: str, seed: int, folder: Path) -> list[dict[str, A
     opened = unskew.Log.open(data)
     whole = unskew.read(opened.table().slice(0, opened.positives))
     ordered = np.sort(whole.time)
-    first, second = (int(ordered[int(share * len(ordered))]) for share in SHARES)
+    first, second = (int(ordered[int(fraction * len(ordered))]) for fraction in SHARES)
     unskew.prepare(_before(whole, first), folder / "data")
     events = [row for row in whole.table().to_pylist() if first <= row["time"] < second]
     with open_store(folder / "events.db") as store:

@@ -15,13 +15,14 @@ import torch
 from torch import Tensor, nn
 
 import unskew
-from unskew.config import AtLeast1
-from unskew.data.batch import Batch, feature_of
-from unskew.data.split import Known
-from unskew.errors import BadInput
-from unskew.layers import Embeddings
-from unskew.losses import bpr, weighted_mean
-from unskew.models.base import ModelConfig, Phase, Recommender, Stage
+from unskew.core.config import AtLeast1
+from unskew.core.errors import BadInput
+from unskew.data.batches.batch import Batch, feature_of
+from unskew.data.log.split import Known
+from unskew.models.base import ModelConfig, Recommender
+from unskew.nn.layers import Embeddings
+from unskew.nn.losses import bpr, weighted_mean
+from unskew.nn.phases import Phase, Stage
 
 
 class CategoryFactors(Recommender, name="category-factors", paper="an example of unskew; no paper"):
@@ -54,9 +55,9 @@ class CategoryFactors(Recommender, name="category-factors", paper="an example of
         item_BCD = self.items(batch.candidates_BC) + self.categories(category_BC)
         return torch.einsum("bd,bcd->bc", self.users(batch.user_B) + self.bias, item_BCD)
 
-    def stages(self, rounds: int) -> tuple[Stage, ...]:
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
         phase = Phase("pairwise", "positives", self.pairwise_loss, self.parameters, negatives=4)
-        return (Stage("train", (phase,), rounds, validated=True),)
+        return (Stage("train", (phase,), epochs, validated=True),)
 
     def pairwise_loss(self, batch: Batch) -> Tensor:
         """Each positive, the first candidate, against the sampled negatives."""
@@ -78,6 +79,6 @@ def made_up(seed: int = 0) -> unskew.Log:
 if __name__ == "__main__":
     split = unskew.split(made_up())
     for name in ("category-factors", "sasrec"):
-        model = unskew.create_model(name, {"rounds": 10, "patience": 3}).fit(split)
+        model = unskew.create_model(name, {"epochs": 10, "patience": 3}).fit(split)
         found = model.evaluate(split, sample=1000)
         print(name, {metric: round(value, 4) for metric, value in found.metrics().items()})

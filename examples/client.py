@@ -1,4 +1,4 @@
-"""A visit to a running service: python examples/client.py http://127.0.0.1:8000 ann"""
+"""A impression to a running service: python examples/client.py http://127.0.0.1:8000 ann"""
 
 import json
 import sys

@@ -3,15 +3,15 @@ propensities.
 
     python examples/lightgbm_weights.py            # half a minute
 
-The worlds are simulated, so the truth is known: would this user click this item, had it been shown? A log has
-answers only for what was shown; good weights make these pairs stand for all pairs, and about all pairs the
-log-loss asks. The same rows
+The worlds are simulated, so the ground truth is known: would this user click this item, had it been shown? A
+log has answers only for what was shown; good weights make these pairs stand for all pairs, and about all
+pairs the log-loss asks. The same rows
 are weighted in three ways: not at all, by what a debiased model estimated, and by the true propensities,
 which nobody has outside of a simulation.
 
-What comes out: where exposure is skewed (bias 1), estimated weights bring the guesses nearer to the truth,
-sometimes more than the true ones, which leave few effective rows. Where every item is shown alike (bias 0),
-there is nothing to correct
+What comes out: where exposure is skewed (bias 1), estimated weights bring the guesses nearer to the ground
+truth, sometimes more than the true ones, which leave few effective rows. Where every item is shown equally
+often (bias 0), there is nothing to correct
 and they do harm: an estimator that sees clicks alone takes "liked" for "shown" and holds clicked pairs for
 common ones.
 """
@@ -35,17 +35,17 @@ Numbers = NDArray[Any]
 # Small, for half a minute. The paper's clip, 0.05, would make nearly all weights equal: see `unskew
 # propensity health`.
 SMALL = {
-    "rounds": 3,
+    "epochs": 3,
     "clip": 0.002,
     "width": 32,
     "history": 20,
     "past_items": 20,
     "past_users": 20,
     "propensity_width": 32,
-    "valid_rows": 500,
+    "valid_examples": 500,
     "learning_rate": 5e-3,
 }
-PAIRS = 50_000  # about which the truth is asked
+PAIRS = 50_000  # about which the ground truth is asked
 
 
 @dataclass(frozen=True)
@@ -54,25 +54,25 @@ class Compared:
     weights: str
     effective_rows: float  # as many unweighted ones have the same variance
     mean_guess: float
-    mean_truth: float
+    mean_ground_truth: float
     log_loss: float
 
 
 def main(
-    users: int = 400, items: int = 100, steps: int = 100, rounds: int = 20, seed: int = 0
+    users: int = 400, items: int = 100, steps: int = 100, epochs: int = 20, seed: int = 0
 ) -> list[Compared]:
     """Compare weights in a world with exposure bias and in one without."""
     torch.set_num_threads(1)  # more of them only wait for each other: the matrices are small
     found = []
     for bias in (1.0, 0.0):
         world = unskew.simulate(users=users, items=items, steps=steps, bias=bias, randomised=0.0, seed=seed)
-        found += compare(world, rounds, seed)
+        found += compare(world, epochs, seed)
     return found
 
 
-def compare(world: unskew.World, rounds: int, seed: int) -> list[Compared]:
+def compare(world: unskew.World, epochs: int, seed: int) -> list[Compared]:
     split = unskew.split(world.log)
-    model = unskew.Debiased("sasrec", SMALL | {"propensity_rounds": rounds, "seed": seed}).fit(split)
+    model = unskew.Debiased("sasrec", SMALL | {"propensity_epochs": epochs, "seed": seed}).fit(split)
     with tempfile.TemporaryDirectory() as folder:
         file = (
             Path(folder) / "weights.parquet"
@@ -89,7 +89,7 @@ def compare(world: unskew.World, rounds: int, seed: int) -> list[Compared]:
         "true": 1 / world.log.propensity[split.mask("train")],
     }
 
-    # Features come from the older half of the training part, what is learned from the newer: no label is its
+    # Features come from the older half of the training set, what is learned from the newer: no label is its
     # own feature.
     older = time < np.median(time)
     features = Features(world, user[older], item[older], label[older])
@@ -99,7 +99,9 @@ def compare(world: unskew.World, rounds: int, seed: int) -> list[Compared]:
         random.integers(0, world.settings.users, PAIRS),
         random.integers(0, world.settings.items, PAIRS),
     )
-    truth = world.preference(anyone, anything, random.choice(world.log.time[split.mask("test")], PAIRS))
+    ground_truth = world.preference(
+        anyone, anything, random.choice(world.log.time[split.mask("test")], PAIRS)
+    )
 
     found = []
     for name, values in weights.items():
@@ -116,9 +118,9 @@ def compare(world: unskew.World, rounds: int, seed: int) -> list[Compared]:
         guess = np.asarray(
             lightgbm.train(settings, data, num_boost_round=100).predict(features.of(anyone, anything))
         )
-        loss = -(truth * np.log(guess) + (1 - truth) * np.log(1 - guess)).mean()
+        loss = -(ground_truth * np.log(guess) + (1 - ground_truth) * np.log(1 - guess)).mean()
         effective = used.sum() ** 2 / (used**2).sum()
-        found.append(Compared(world.settings.bias, name, effective, guess.mean(), truth.mean(), loss))
+        found.append(Compared(world.settings.bias, name, effective, guess.mean(), ground_truth.mean(), loss))
     return found
 
 
@@ -143,10 +145,10 @@ if __name__ == "__main__":
     compared = tyro.cli(main)
     print(
         f"{'bias':>4}  {'weights':10}{'effective rows':>16}{'mean guess':>12}"
-        f"{'mean truth':>12}{'log-loss on all pairs':>23}"
+        f"{'mean ground truth':>12}{'log-loss on all pairs':>23}"
     )
     for row in compared:
         print(
             f"{row.bias:4g}  {row.weights:10}{row.effective_rows:16,.0f}{row.mean_guess:12.4f}"
-            f"{row.mean_truth:12.4f}{row.log_loss:23.4f}"
+            f"{row.mean_ground_truth:12.4f}{row.log_loss:23.4f}"
         )

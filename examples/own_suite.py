@@ -9,17 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unskew.config import AtLeast1
-from unskew.data.batch import Batch
-from unskew.data.split import Known, Split
-from unskew.data.views import PAD
-from unskew.models.base import HistoryConfig, Recommender, Stage
-from unskew.suites.recipe import Arm, Suite
+from unskew.core.config import AtLeast1
+from unskew.data.batches.batch import Batch
+from unskew.data.log.split import Known, Split
+from unskew.data.log.views import PAD
+from unskew.experiments.suite import Arm, Suite
+from unskew.models.base import HistoryConfig, Recommender
+from unskew.nn.phases import Stage
 
 
 class Successors(Recommender, name="successors", paper="an example of unskew; no paper"):
     """Scores an item by how often it came right after the user's last one. It counts, so it has no stages of
-    training: `measure` reads the training part, and nothing else."""
+    training: `fit_statistics` reads the training set, and nothing else."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
@@ -40,8 +41,8 @@ class Successors(Recommender, name="successors", paper="an example of unskew; no
         self.register_buffer("next_IK", torch.full((known.items.size, config.successors), PAD))
         self.register_buffer("times_IK", torch.zeros(known.items.size, config.successors))
 
-    def measure(self, split: Split) -> None:
-        """Count who follows whom in the training part."""
+    def fit_statistics(self, split: Split) -> None:
+        """Count who follows whom in the training set."""
         log, items = split.log, split.known_items
         rows = np.flatnonzero(split.mask("train")[: log.positives])  # users one after the other, in time
         same = log.user[rows[1:]] == log.user[rows[:-1]]
@@ -53,7 +54,7 @@ class Successors(Recommender, name="successors", paper="an example of unskew; no
             self.next_IK[item, : len(best)] = torch.from_numpy(pairs[best] % items)
             self.times_IK[item, : len(best)] = torch.from_numpy(times[best]).float()
 
-    def stages(self, rounds: int) -> tuple[Stage, ...]:
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
         return ()
 
     def forward(self, batch: Batch) -> Tensor:

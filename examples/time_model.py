@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 
 import unskew
-from unskew.config import AtLeast1, Positive
-from unskew.data.batch import Batch
-from unskew.data.split import Known
-from unskew.layers import Embeddings, is_real
-from unskew.losses import bpr, weighted_mean
-from unskew.models.base import DotProduct, HistoryConfig, Phase, Stage
+from unskew.core.config import AtLeast1, Positive
+from unskew.data.batches.batch import Batch
+from unskew.data.log.split import Known
+from unskew.models.base import DotProduct, HistoryConfig
+from unskew.nn.layers import Embeddings, is_real
+from unskew.nn.losses import bpr, weighted_mean
+from unskew.nn.phases import Phase, Stage
 
 SECONDS_OF_A_DAY = 86400
 
@@ -56,9 +57,9 @@ class FadingMean(DotProduct, name="fading-mean", paper="an example of unskew; no
     def vectors(self, item: Tensor) -> Tensor:
         return self.items(item)
 
-    def stages(self, rounds: int) -> tuple[Stage, ...]:
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
         phase = Phase("pairwise", "positives", self.pairwise_loss, self.parameters, negatives=4)
-        return (Stage("train", (phase,), rounds, validated=True),)
+        return (Stage("train", (phase,), epochs, validated=True),)
 
     def pairwise_loss(self, batch: Batch) -> Tensor:
         """Each positive, the first candidate, against the sampled negatives."""
@@ -70,5 +71,5 @@ class FadingMean(DotProduct, name="fading-mean", paper="an example of unskew; no
 if __name__ == "__main__":
     split = unskew.split(unskew.simulate(users=300, items=200, steps=60, seed=1).log)
     for name in ("fading-mean", "popularity"):
-        model = unskew.create_model(name, {"rounds": 10}).fit(split)
+        model = unskew.create_model(name, {"epochs": 10}).fit(split)
         print(name, {metric: round(value, 4) for metric, value in model.evaluate(split).metrics().items()})

@@ -13,8 +13,8 @@ import torch
 from hypothesis import settings
 
 import unskew
-from unskew.data.folder import assemble
-from unskew.data.views import offsets_of
+from unskew.data.log.folder import assemble
+from unskew.data.log.views import offsets_of
 
 torch.set_num_threads(1)  # the default number made a suite ten times slower on a shared machine
 settings.register_profile("ci", derandomize=True, deadline=None)
@@ -22,8 +22,8 @@ settings.load_profile("ci")
 
 READS = 5, 4  # a history and an audience: far fewer than there are, and what is older still counts as seen
 SMALL_DEPS: dict[str, Any] = {"width": 8, "layers": 1, "heads": 1, "inner": 8, "hidden": 8}
-SMALL_DEPS |= {"history": READS[0], "audience": READS[1], "unsupervised_rounds": 1, "rounds": 2}
-SMALL_DEPS |= {"batch_size": 128, "sequences": 64, "valid_rows": 100, "learning_rate": 0.01}
+SMALL_DEPS |= {"history": READS[0], "audience": READS[1], "unsupervised_epochs": 1, "epochs": 2}
+SMALL_DEPS |= {"batch_size": 128, "sequences": 64, "valid_examples": 100, "learning_rate": 0.01}
 
 
 def random_table(
@@ -58,7 +58,7 @@ def positive_log() -> unskew.Log:
 
 @pytest.fixture(scope="session")
 def logged() -> unskew.Log:
-    """Mostly negatives, with the probability that each row was shown; no two rows alike."""
+    """Mostly negatives, with the probability that each row was shown; no two rows similar."""
     table = random_table(negatives=0.7, times=10**9)
     return unskew.read(table.append_column("propensity", [[(n % 9 + 1) / 10 for n in range(len(table))]]))
 

@@ -21,7 +21,7 @@ MUTANTS = [
         ("weights have a gradient", "@torch.no_grad()\n    def weights(", "def weights("),
     ),
     *of(
-        "propensity/treatment.py",
+        "propensity/correction.py",
         "models/test_debiased.py test_treatment.py test_treatment_auto.py test_theory.py",
         (
             "an event has its neighbour's weight",
@@ -42,11 +42,11 @@ MUTANTS = [
             "self._weights(batch.truncate(*self.past))",
             "self._weights(batch)",
         ),
-        ("sampled negatives are weighted, too", 'once[:, 1:] = self.how == "weights"', "pass"),
+        ("sampled negatives are weighted, too", 'once[:, 1:] = self.method == "ips"', "pass"),
         ("the logged row is weighted as a negative", "weight[:, 0] = 1", "pass"),
         ("a later moment is used", '"right") - 1, 0)', '"right"), 0)'),
         ("the moment itself is not used", 'time, "right")', 'time, "left")'),
-        ("the estimator counts nothing", "self.propensity.measure(split)", "pass"),
+        ("the estimator counts nothing", "self.propensity.fit_statistics(split)", "pass"),
     ),
     *of(
         "propensity/estimators.py",
@@ -68,7 +68,7 @@ MUTANTS = [
             "undecided[of_BC[bound_BC >= least]] = True",
             "pass",
         ),
-        ("frequencies are shares", "/ counts.max()", "/ counts.sum()"),
+        ("frequencies are fractions", "/ counts.max()", "/ counts.sum()"),
         (
             "a sampled normaliser is not scaled up",
             " + torch.log(torch.tensor(table.known / len(spread)))",
@@ -96,7 +96,7 @@ MUTANTS = [
             "others_NS",
         ),
         (
-            "a pair is compared the wrong way round",
+            "a pair is compared the wrong way epoch",
             "functional.softplus(negative - positive)",
             "functional.softplus(positive - negative)",
         ),
@@ -107,22 +107,22 @@ MUTANTS = [
         "test_trainer.py test_choose_by.py test_run.py test_dial.py",
         (
             "validation drops activations",
-            "model = self.model.eval()\n        dials",
-            "model = self.model\n        dials",
+            "model = self.model.eval()\n        strengths",
+            "model = self.model\n        strengths",
         ),
         (
-            "the last dial is kept",
+            "the last debias is kept",
             "if metrics[METRIC] > found.get(name, {}).get(METRIC, -math.inf):",
             "if True:",
         ),
-        ("no dial is kept", 'self.model.turn(metrics["dial"])', "pass"),
+        ("no debiasing strength is kept", 'self.model.set_debias(metrics["debias"])', "pass"),
         (
             "the fastest criterion stops training",
-            "max(at.best_round.values(), default=0)",
-            "min(at.best_round.values(), default=0)",
+            "max(at.best_epoch.values(), default=0)",
+            "min(at.best_epoch.values(), default=0)",
         ),
         (
-            "a round that is no better is kept",
+            "an epoch that is no better is kept",
             "if metrics[METRIC] > at.best.get",
             "if metrics[METRIC] >= at.best.get",
         ),
@@ -139,14 +139,14 @@ MUTANTS = [
         ),
         (
             "the last weights recommend",
-            "        if self.choose_by in self.best:\n            self.model.load",
+            "        if self.select_by in self.best:\n            self.model.load",
             "        if False:\n            self.model.load",
         ),
         ("all batches of all seeds are the same", "seed = settings.seed * 1000 + place", "seed = place"),
         (
             "all models are chosen by clicks",
-            'wanted = model.choose_by if choose_by == "auto"',
-            'wanted = "ordinary" if choose_by == "auto"',
+            'wanted = model.select_by if select_by == "auto"',
+            'wanted = "ordinary" if select_by == "auto"',
         ),
         ("every step drops the same", "reseed(self.settings.seed, at.step)", "reseed(self.settings.seed)"),
     ),

@@ -69,7 +69,7 @@ MUTANTS = [
     *of(
         "diversity.py",
         TESTS,
-        ("likeness costs nothing", "share * nearest", "0 * nearest"),
+        ("likeness costs nothing", "fraction * nearest", "0 * nearest"),
     ),
     *of(
         "requests.py",
@@ -82,8 +82,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "propensity/visits.py",
+        "propensity/impressions.py",
         "test_exposure.py",
-        ("one random item makes a visit random", "random & ~mixed[visit]", "random"),
+        ("one random item makes a impression random", "random & ~mixed[impression]", "random"),
     ),
 ]

@@ -24,7 +24,7 @@ MUTANTS = [
         ),
         ("the target may be drawn against itself", "others[drawn == target[:, None]] = -np.inf", "pass"),
         ("the area under the curve counts the target", "1 - (ranks - 1) / size", "1 - ranks / size"),
-        ("a tie in a visit is a loss", "+ 0.5 * (theirs == mine[row])", "+ 1.0 * (theirs == mine[row])"),
+        ("a tie in a impression is a loss", "+ 0.5 * (theirs == mine[row])", "+ 1.0 * (theirs == mine[row])"),
     ),
     *of(
         "metrics.py",
@@ -78,7 +78,11 @@ MUTANTS = [
         ("means forget the weights", "found.values[metric] * weights_U", "found.values[metric]"),
         ("seeds are not drawn", "means[chosen, ...", "means[np.arange(size)[:, None], ..."),
         ("the t-test forgets the weights", "paired_t(difference, weights)", "paired_t(difference)"),
-        ("the t-test weighs the mean only", "(share * (difference - mean)) ** 2", "(difference - mean) ** 2"),
+        (
+            "the t-test weighs the mean only",
+            "(fraction * (difference - mean)) ** 2",
+            "(difference - mean) ** 2",
+        ),
         ("the difference is turned around", "difference = first - second", "difference = second - first"),
     ),
     *of(
@@ -161,7 +165,7 @@ MUTANTS = [
         "test_compare.py",
         ("other data are compared", 'if one["hash"] != other["hash"]:', "if False:"),
         ("other splits are compared", "elif _split_in_words(one) != _split_in_words(other):", "elif False:"),
-        ("shares are compared as they are written", "100 * share / sum(shares)", "share"),
+        ("fractions are compared as they are written", "100 * fraction / sum(fractions)", "fraction"),
         ("flags do not hold for files", "if was != value:", "if False:"),
         ("runs are not ranked as the files were", "files[0][1] if files else usual", "usual"),
         ("only seeds are refused too late", "if len(grouped(found, names)) < 2:", "if False:"),
@@ -191,7 +195,7 @@ MUTANTS = [
         ),
         ("the first run alone knows the data", "next(knows, runs[0]).path", "runs[0].path"),
         (
-            "a run without a round is found too late",
+            "a run without an epoch is found too late",
             'if not (run.path / "card.json").is_file():',
             "if False:",
         ),
@@ -229,7 +233,7 @@ MUTANTS = [
             "rows, weights = rows[chosen], weights[: len(chosen)]",
         ),
         (
-            "what was not there yet is company",
+            "what was not there yet is impression_candidates",
             "candidate = item < log.audiences.existing(time)",
             "candidate = item >= 0",
         ),
@@ -250,7 +254,7 @@ MUTANTS = [
         ),
         ("a part ends late", "positive &= log.time < until", "positive &= log.time <= until"),
         (
-            "own past items are company",
+            "own past items are impression_candidates",
             "candidate &= ~log.had_before(log.user[rows[which]], item, time)",
             "pass",
         ),

@@ -59,11 +59,11 @@ MUTANTS = [
     *of(
         "models/debiased.py",
         "models/test_debiased.py",
-        ("the backbone counts nothing", "self.backbone.measure(split)", "pass"),
+        ("the backbone counts nothing", "self.backbone.fit_statistics(split)", "pass"),
         (
             "the estimator counts nothing",
-            "self.backbone.measure(split)\n        self.treatment.measure(split)\n",
-            "self.backbone.measure(split)\n",
+            "self.backbone.fit_statistics(split)\n        self.correction.fit_statistics(split)\n",
+            "self.backbone.fit_statistics(split)\n",
         ),
     ),
     *of(
@@ -76,8 +76,8 @@ MUTANTS = [
         ),
         (
             "the unknown are as frequent as the first",
-            "return shares[ids.masked_fill(~known, 0)] * known",
-            "return shares[ids.masked_fill(~known, 0)]",
+            "return fractions[ids.masked_fill(~known, 0)] * known",
+            "return fractions[ids.masked_fill(~known, 0)]",
         ),
     ),
 ]

@@ -62,14 +62,18 @@ MUTANTS = [
     *of(
         "suites/figures.py",
         "test_report.py",
-        ("a dial is drawn that not all runs have", "if all(at in dials[key]", "if any(at in dials[key]"),
+        (
+            "a debiasing strength is drawn that not all runs have",
+            "if all(at in strengths[key]",
+            "if any(at in strengths[key]",
+        ),
     ),
     *of(
         "suites/measure.py",
         "test_suites.py",
         ("a stopped run begins again", '(folder / "config.json").is_file(), show', "False, show"),
         (
-            "the truth is asked with ordinary weights",
+            "the ground truth is asked with ordinary weights",
             '"shown" if "shown" in model._weights else None',
             "None",
         ),

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 import unskew
-from unskew.data.batch import bare_contexts
-from unskew.data.views import PAD
+from unskew.data.batches.batch import bare_contexts
+from unskew.data.log.views import PAD
 from unskew.models.base import DotProduct, build
 from unskew.models.bert4rec import BERT4Rec
 from unskew.models.fpmc import FPMC
@@ -39,7 +39,7 @@ def split() -> unskew.Split:
     """Twelve items and six users, all known; their codes are RecBole's ids less one."""
     user = np.arange(ITEMS) % USERS
     return unskew.split(
-        unskew.read({"user": user, "item": np.arange(ITEMS), "time": np.arange(ITEMS)}), shares=(1, 0, 0)
+        unskew.read({"user": user, "item": np.arange(ITEMS), "time": np.arange(ITEMS)}), fractions=(1, 0, 0)
     )
 
 

@@ -1,7 +1,7 @@
 """ml-100k as we prepare and split it, written down for RecBole: its atomic files, and everything else as
 arrays.
 
-    python benchmarks/recbole/export.py [--shares 80-10-10]
+    python benchmarks/recbole/export.py [--fractions 80-10-10]
 
 Needs the environment that setup.sh makes, for the file ml-100k.inter that the package brings along. A rating
 of at least 4 is a positive, and only positives enter sequences. All goes to build/recbole/SHARES:
@@ -26,12 +26,12 @@ import tyro
 from numpy.typing import NDArray
 
 import unskew
-from unskew.data.folder import is_prepared
-from unskew.data.held_out import held_out
-from unskew.data.log import Log
-from unskew.data.split import Part, Split
-from unskew.data.views import HISTORY, PAD, Ints
-from unskew.errors import BadInput
+from unskew.core.errors import BadInput
+from unskew.data.log.folder import is_prepared
+from unskew.data.log.held_out import held_out
+from unskew.data.log.log import Log
+from unskew.data.log.split import Part, Split
+from unskew.data.log.views import HISTORY, PAD, Ints
 
 BUILD = Path(__file__).parents[2] / "build"
 ENVIRONMENT, FOLDER = BUILD / "recbole-env", BUILD / "recbole"
@@ -54,13 +54,13 @@ def prepared() -> Log:
     return Log.open(folder) if is_prepared(folder) else unskew.prepare(source(), folder, positive=4)
 
 
-def split_by(shares: str) -> Split:
-    train, valid, test = (float(share) for share in shares.split("-"))
-    return unskew.split(prepared(), shares=(train, valid, test))
+def split_by(fractions: str) -> Split:
+    train, valid, test = (float(fraction) for fraction in fractions.split("-"))
+    return unskew.split(prepared(), fractions=(train, valid, test))
 
 
 def training_rows(split: Split) -> Ints:
-    """Positives of the training part with something strictly before them, in time."""
+    """Positives of the training set with something strictly before them, in time."""
     log = split.log
     rows = np.flatnonzero(split.mask("train") & (log.label == 1))
     start, end = log.histories.before(log.user[rows], log.time[rows])
@@ -68,9 +68,9 @@ def training_rows(split: Split) -> Ints:
     return rows[np.lexsort((rows, log.time[rows]))]
 
 
-def exported(shares: str) -> tuple[Split, Path]:
+def exported(fractions: str) -> tuple[Split, Path]:
     """The split, and the folder in which it is written down for RecBole; written now if it was not."""
-    split, folder = split_by(shares), FOLDER / shares
+    split, folder = split_by(fractions), FOLDER / fractions
     if not (folder / "exchange.npz").is_file():
         write(split, folder)
     return split, folder
@@ -135,15 +135,15 @@ def _write_inter(path: Path, columns: dict[str, NDArray[np.integer]]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Export:
-    shares: str = "80-10-10"
-    """Shares of the rows, in time: train, valid, test."""
+    fractions: str = "80-10-10"
+    """Fractions of the rows, in time: train, valid, test."""
 
     def run(self) -> None:
-        split = split_by(self.shares)
-        write(split, FOLDER / self.shares)
+        split = split_by(self.fractions)
+        write(split, FOLDER / self.fractions)
         for row in split.summary():
             print(row)
-        print(f"{len(training_rows(split)):,} training rows with a past, in {FOLDER / self.shares}")
+        print(f"{len(training_rows(split)):,} training rows with a past, in {FOLDER / self.fractions}")
 
 
 if __name__ == "__main__":

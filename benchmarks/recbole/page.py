@@ -54,9 +54,9 @@ is, hardly: width 64, Adam at 1e-3, batches of {batch} rows (or of whole histori
 everything else each side's own default; at most {epochs} epochs, stopped after {patience} without a better
 NDCG@10 of {valid} validation positives.
 
-**Measured before [the yardstick](yardstick.md) was mended.** Throughput is not touched by that. The accuracy
-below was ranked by the same code for both sides, on a log without repeats, but ours was trained with ties
-read as past; it is to be run again and says nothing about other tests.
+**Measured before [the evaluation protocol](evaluation-protocol.md) was mended.** Throughput is not touched by
+that. The accuracy below was ranked by the same code for both sides, on a log without repeats, but ours was
+trained with ties read as past; it is to be run again and says nothing about other tests.
 
 Every figure is the mean over seeds (± the standard deviation between seeds). Protocol `full`: each test
 positive among all items that existed before, without the user's own past ones, ranked by the same code for

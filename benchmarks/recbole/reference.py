@@ -294,7 +294,7 @@ def main(asked: argparse.Namespace) -> None:
         "batch": asked.batch,
         "epochs": asked.epochs,
         "patience": asked.patience,
-        "valid_rows": len(places),
+        "valid_examples": len(places),
     }
     trainer = Reference(config, model, out, validate, asked.minutes, settings)
     size = len(batches._dataset)

@@ -31,18 +31,19 @@ import tyro
 from export import ENVIRONMENT, exported, training_rows
 from torch import Tensor
 
-from unskew.catalog import Catalog, Scorer
-from unskew.data.batch import Batch
-from unskew.data.held_out import held_out
-from unskew.data.log import Log
-from unskew.data.samplers import SequenceSampler
-from unskew.data.split import Split
-from unskew.errors import BadInput, UnskewError
-from unskew.evaluate import evaluation, rank
+from unskew.core.errors import BadInput, UnskewError
+from unskew.data.batches.batch import Batch
+from unskew.data.batches.samplers import SequenceSampler
+from unskew.data.log.held_out import held_out
+from unskew.data.log.log import Log
+from unskew.data.log.split import Split
+from unskew.evaluation.evaluate import evaluation, rank
 from unskew.models.base import MODELS as REGISTERED
-from unskew.models.base import Phase, Stage, Training
-from unskew.run import Asked, train
-from unskew.train import Trainer
+from unskew.models.base import Training
+from unskew.nn.phases import Phase, Stage
+from unskew.nn.scoring import Catalog, Scorer
+from unskew.training.run import Asked, train
+from unskew.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results" / "recbole.jsonl"
@@ -163,39 +164,39 @@ def recbole(split: Split, data: Path, model: str, seed: int, minutes: float | No
 # Ours
 
 
-def training(model: str, seed: int, batch: int, rounds: int, valid_rows: int) -> Training:
+def training(model: str, seed: int, batch: int, epochs: int, valid_examples: int) -> Training:
     return Training(
-        rounds=rounds,
+        epochs=epochs,
         patience=PATIENCE,
         batch_size=batch,
         sequences=batch // ROWS_OF_WINDOW,
         learning_rate=1e-3,
-        valid_rows=valid_rows,
+        valid_examples=valid_examples,
         seed=seed,
     )
 
 
 def ours(split: Split, model: str, seed: int) -> dict[str, Any]:
-    """The same of one of our models. An epoch of ours visits every row that RecBole's does: each training
-    positive with a past."""
+    """The same of one of our models. An epoch of ours impressions every row that RecBole's does: each
+    training positive with a past."""
     name, settings = OURS[model]
     started = time.process_time()
     made = training(model, seed, BATCH, epochs_of(model), valid_rows_of(model))
     network, trainer = train(split, Asked(name, REGISTERED[name].Config(**settings), made))
     trained = time.process_time()
     measured = ranked(split, network.eval())
-    rounds = [record["valid"]["ordinary"]["ndcg@10"] for record in trainer.records if "valid" in record]
+    epochs = [record["valid"]["ordinary"]["ndcg@10"] for record in trainer.records if "valid" in record]
     return measured | {
         "valid_ndcg@10": trainer.progress.best["ordinary"],
         "batch": BATCH,
-        "epochs": made.rounds,
+        "epochs": made.epochs,
         "patience": PATIENCE,
-        "valid_rows": len(trainer.valid.rows),
+        "valid_examples": len(trainer.valid.rows),
         "rows": len(training_rows(split)),
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
-        "epochs_run": len(rounds),
-        "best_epoch": trainer.progress.best_round["ordinary"],
-        "capped": len(rounds) == made.rounds,
+        "epochs_run": len(epochs),
+        "best_epoch": trainer.progress.best_epoch["ordinary"],
+        "capped": len(epochs) == made.epochs,
         "cpu_s": round(trained - started),
         "test_cpu_s": round(time.process_time() - trained),
         "peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2),
@@ -211,7 +212,7 @@ def throughput_of_ours(split: Split, model: str) -> dict[str, Any]:
     size = len(training_rows(split))
     if (
         model == "BERT4Rec"
-    ):  # a pass over a sequence predicts a share of its places, so here a row is a pass, on both sides
+    ):  # a pass over a sequence predicts a fraction of its places, so here a row is a pass, on both sides
         windows = trainer.samplers["cloze"]
         assert isinstance(windows, SequenceSampler)
         size = len(windows.windows[0][0])
@@ -254,9 +255,9 @@ def ranked(split: Split, scorer: Scorer) -> dict[str, Any]:
     }
 
 
-def records(what: str, shares: str) -> list[dict[str, Any]]:
+def records(what: str, fractions: str) -> list[dict[str, Any]]:
     lines = RESULTS.read_text(encoding="utf-8").splitlines() if RESULTS.exists() else []
-    return [line for line in map(json.loads, lines) if (line["what"], line["shares"]) == (what, shares)]
+    return [line for line in map(json.loads, lines) if (line["what"], line["fractions"]) == (what, fractions)]
 
 
 def store(line: dict[str, Any]) -> None:
@@ -273,13 +274,13 @@ class Run:
     models: tuple[str, ...] = MODELS
     seeds: tuple[int, ...] = (0, 1, 2)
     sides: tuple[Side, ...] = ("recbole", "ours")
-    shares: str = "80-10-10"
+    fractions: str = "80-10-10"
     minutes: float | None = None
     """CPU minutes for RecBole's side of this call; what is not finished then goes on in the next call."""
 
     def run(self) -> None:
         torch.set_num_threads(1)
-        split, data = exported(self.shares)
+        split, data = exported(self.fractions)
         for seed in self.seeds:
             for model in self.models:
                 for side in self.sides:
@@ -288,7 +289,7 @@ class Run:
     def _one(self, split: Split, data: Path, side: Side, model: str, seed: int) -> None:
         if any(
             (line["side"], line["model"], line["seed"]) == (side, model, seed)
-            for line in records("run", self.shares)
+            for line in records("run", self.fractions)
         ):
             return
         if side == "ours" and OURS[model][0] not in REGISTERED:
@@ -299,7 +300,10 @@ class Run:
             return
         found = ours(split, model, seed) if side == "ours" else recbole(split, data, model, seed, left)
         if found is not None:
-            store({"what": "run", "side": side, "model": model, "seed": seed, "shares": self.shares} | found)
+            store(
+                {"what": "run", "side": side, "model": model, "seed": seed, "fractions": self.fractions}
+                | found
+            )
 
 
 def _used_by_children() -> float:
@@ -313,18 +317,19 @@ class Throughput:
 
     models: tuple[str, ...] = MODELS
     sides: tuple[Side, ...] = ("recbole", "ours")
-    shares: str = "80-10-10"
+    fractions: str = "80-10-10"
 
     def run(self) -> None:
         torch.set_num_threads(1)
-        split, data = exported(self.shares)
+        split, data = exported(self.fractions)
         for model, side in product(self.models, self.sides):
             if any(
-                (line["side"], line["model"]) == (side, model) for line in records("throughput", self.shares)
+                (line["side"], line["model"]) == (side, model)
+                for line in records("throughput", self.fractions)
             ):
                 continue
             facts = throughput_of_ours(split, model) if side == "ours" else self._of_recbole(data, model)
-            store({"what": "throughput", "side": side, "model": model, "shares": self.shares} | facts)
+            store({"what": "throughput", "side": side, "model": model, "fractions": self.fractions} | facts)
 
     def _of_recbole(self, data: Path, model: str) -> dict[str, Any]:
         out = data / "throughput" / model

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The reference's own environment: RecBole 1.2.1 needs an older NumPy than we do, so it never shares ours. Called again, it does nothing.
+# The reference's own environment: RecBole 1.2.1 needs an older NumPy than we do, so it never fractions ours. Called again, it does nothing.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 target=${1:-$here/../../build/recbole-env}

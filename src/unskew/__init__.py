@@ -1,26 +1,49 @@
 """Unbiased next-item recommendation from biased interaction logs."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from unskew.data.live import Live
-from unskew.data.log import Log
-from unskew.data.prepare import prepare, read
-from unskew.data.split import Split, split
-from unskew.errors import BadInput, Leak, UnskewError
+from unskew.core.errors import BadInput, Leak, UnskewError
+from unskew.data.log.live import Live
+from unskew.data.log.log import Log
+from unskew.data.log.split import Split, split
+from unskew.data.reading.prepare import prepare, read
 from unskew.world.simulate import World, simulate
 
 if TYPE_CHECKING:
-    from unskew.api import Model, load
-    from unskew.comparison import Family, compare_models
-    from unskew.create import DEPS, Debiased, create_model, resume
-    from unskew.evaluate import Evaluation
-    from unskew.search import BeforeTest
-    from unskew.significance import Comparison, compare
-    from unskew.timeline import Rolling, rolling
-    from unskew.tuning import Tuned, tune
-    from unskew.zero import recommend
+    from unskew.api.create import DEPS, Debiased, create_model, resume
+    from unskew.api.model import Model, load
+    from unskew.api.zero_shot import recommend
+    from unskew.evaluation.comparison import Family, compare_models
+    from unskew.evaluation.evaluate import Evaluation
+    from unskew.evaluation.rolling import Rolling, rolling
+    from unskew.evaluation.significance import Comparison, compare
+    from unskew.tuning.search_space import BeforeTest
+    from unskew.tuning.tuner import Tuned, tune
 
 __version__ = "0.2.0"
+
+# Models need torch, which takes seconds to import: these names are imported when they are first used.
+_LAZY = {
+    "DEPS": "unskew.api.create",
+    "BeforeTest": "unskew.tuning.search_space",
+    "Comparison": "unskew.evaluation.significance",
+    "Debiased": "unskew.api.create",
+    "Evaluation": "unskew.evaluation.evaluate",
+    "Family": "unskew.evaluation.comparison",
+    "Model": "unskew.api.model",
+    "Rolling": "unskew.evaluation.rolling",
+    "Tuned": "unskew.tuning.tuner",
+    "compare": "unskew.evaluation.significance",
+    "compare_models": "unskew.evaluation.comparison",
+    "create_model": "unskew.api.create",
+    "load": "unskew.api.model",
+    "recommend": "unskew.api.zero_shot",
+    "resume": "unskew.api.create",
+    "rolling": "unskew.evaluation.rolling",
+    "tune": "unskew.tuning.tuner",
+}
+
 __all__ = [
     "DEPS",
     "BadInput",
@@ -54,15 +77,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Models need torch, which takes seconds to import: who only prepares data does not wait for it."""
-    if name not in __all__:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from unskew import api, comparison, create, evaluate, search, significance, timeline, tuning, zero
-
-    for room in (api, comparison, create, evaluate, search, significance, timeline, tuning, zero):
-        if hasattr(room, name):
-            return getattr(room, name)
-    raise AssertionError(f"{name} is nowhere")
+    return getattr(import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -9,14 +9,14 @@ from torch import Tensor
 from torch.nn import functional
 
 import unskew
-from tests.by_hand import context, in_order, padded, sequences
-from unskew.data.batch import SequenceBatch, batch
-from unskew.data.views import PAD
-from unskew.layers import is_real, reseed
+from tests.helpers.by_hand import context, in_order, padded, sequences
+from unskew.data.batches.batch import SequenceBatch, batch
+from unskew.data.log.views import PAD
 from unskew.models import bert4rec
 from unskew.models.base import Training, build
 from unskew.models.bert4rec import BERT4Rec, Cloze, cloze, masked_count
-from unskew.train import Trainer
+from unskew.nn.layers import is_real, reseed
+from unskew.training.trainer import Trainer
 
 HISTORY = 6
 
@@ -62,20 +62,20 @@ def test_how_many_places_are_masked() -> None:
 LENGTHS = [1, 2, 5, 7, 10]
 
 
-def drawn(lengths: list[int], share: float, newest_only: float) -> tuple[Tensor, Cloze]:
+def drawn(lengths: list[int], fraction: float, newest_only: float) -> tuple[Tensor, Cloze]:
     """Sequences of these lengths, each event at a moment of its own, and what is masked of them."""
     rows = [list(range(length)) for length in lengths]
-    return padded(rows), cloze(padded(rows), in_order(rows), share, 30, newest_only)
+    return padded(rows), cloze(padded(rows), in_order(rows), fraction, 30, newest_only)
 
 
-@pytest.mark.parametrize("share", [0.01, 0.2, 0.6, 1.0])
-def test_every_real_place_is_masked_some_time_and_no_other(share: float) -> None:
+@pytest.mark.parametrize("fraction", [0.01, 0.2, 0.6, 1.0])
+def test_every_real_place_is_masked_some_time_and_no_other(fraction: float) -> None:
     reseed(0)
     ever = torch.zeros(5, 10, dtype=torch.bool)
     for _ in range(80):
-        ids, hidden = drawn(LENGTHS, share, 0.0)
+        ids, hidden = drawn(LENGTHS, fraction, 0.0)
         masked = hidden.masked(ids)
-        assert masked.sum(1).tolist() == [max(1, round(share * length)) for length in LENGTHS]
+        assert masked.sum(1).tolist() == [max(1, round(fraction * length)) for length in LENGTHS]
         assert torch.equal(masked.sum(1), hidden.chosen_BW.sum(1))
         ever |= masked
     assert torch.equal(ever, is_real(ids))  # the oldest place too
@@ -106,8 +106,8 @@ def test_the_newest_of_a_basket_is_all_of_it() -> None:
     """What happened at the newest moment is no past, so recommending does not see it."""
     reseed(2)
     ids, past = padded([[3, 1, 4, 1, 5], [2, 6], [7]]), padded([[0, 0, 2, 2, 2], [0, 0], [0]], 0)
-    for share in (0.2, 1.0):
-        masked = cloze(ids, past, share, 30, 1.0).masked(ids)
+    for fraction in (0.2, 1.0):
+        masked = cloze(ids, past, fraction, 30, 1.0).masked(ids)
         assert masked.tolist() == [
             [False, False, True, True, True],
             [False] * 3 + [True] * 2,
@@ -244,6 +244,6 @@ def test_strangers(split: unskew.Split) -> None:
         torch.testing.assert_close(scores(made, [1, known + 3]), scores(made, [1, known]))
 
 
-def test_a_round_has_as_many_epochs_as_copies(split: unskew.Split) -> None:
+def test_a_epoch_has_as_many_epochs_as_copies(split: unskew.Split) -> None:
     ((phase,),) = [stage.phases for stage in model(split, copies=3).stages(5)]
-    assert (phase.batches, phase.epochs) == ("histories", 3)
+    assert (phase.batches, phase.passes) == ("histories", 3)

@@ -1,5 +1,5 @@
 """BST by hand: attention with one more key, the block and the tower as the paper has them, and what a
-catalogue shares."""
+catalogue fractions."""
 
 import math
 from typing import Any
@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.nn import functional
 
 import unskew
-from unskew.data.batch import Batch, batch, contexts, with_candidates
-from unskew.data.views import PAD
+from unskew.data.batches.batch import Batch, batch, contexts, with_candidates
+from unskew.data.log.views import PAD
 from unskew.models import bst
 from unskew.models.base import Training, build
 from unskew.models.bst import BST, CandidateAttention
-from unskew.train import Trainer
+from unskew.training.trainer import Trainer
 
 HISTORY, WIDTH = 5, 12
 

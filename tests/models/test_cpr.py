@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 import unskew
-from tests.by_hand import pairs as pairs_of
-from unskew.config import check
-from unskew.data.batch import Batch
-from unskew.data.negatives import Positives
-from unskew.data.samplers import Sampler
+from tests.helpers.by_hand import pairs as pairs_of
+from unskew.core.config import check
+from unskew.data.batches.batch import Batch
+from unskew.data.batches.negatives import Positives
+from unskew.data.batches.samplers import Sampler
 from unskew.models.base import Training, build
 from unskew.models.cpr import CPR, cycles, hardest, sizes
-from unskew.train import Trainer
+from unskew.training.trainer import Trainer
 
 PAIRS = torch.tensor([[2.0, 0.5], [-0.5, 1.0]])  # s11, s12 / s21, s22
 TRIPLE = torch.tensor(
@@ -186,12 +186,12 @@ def test_the_regulariser_is_a_weight_decay(split: unskew.Split) -> None:
 
 
 @pytest.mark.parametrize(("rate", "epochs"), [(1.0, 2), (3.0, 7)])
-def test_a_round_has_the_steps_of_an_epoch_of_the_authors(
+def test_a_epoch_has_the_steps_of_an_epoch_of_the_authors(
     split: unskew.Split, rate: float, epochs: int
 ) -> None:
     """One step per 2048 pairs, here of 4608 or 13,824 each, nearly."""
     (stage,) = build(CPR, split, CPR.Config(width=4, sample_rate=rate)).stages(5)
-    assert (stage.phases[0].epochs, stage.rounds, stage.validated) == (epochs, 5, True)
+    assert (stage.phases[0].passes, stage.epochs, stage.validated) == (epochs, 5, True)
     assert epochs / (2048 * rate * 2.25) == pytest.approx(1 / 2048, rel=0.15)
 
 

@@ -10,21 +10,22 @@ from torch import Tensor
 
 import unskew
 from tests.conftest import random_table
-from tests.contract import close, tiny
-from tests.runs import train
-from unskew.data.batch import Batch, SequenceBatch, batch_of_rows
-from unskew.data.samplers import Sampler
-from unskew.layers import is_real
-from unskew.models.base import MODELS, Phase, Training, build, model_named
+from tests.helpers.contract import close, tiny
+from tests.helpers.runs import train
+from unskew.data.batches.batch import Batch, SequenceBatch, batch_of_rows
+from unskew.data.batches.samplers import Sampler
+from unskew.models.base import MODELS, Training, build, model_named
 from unskew.models.debiased import Debiased
+from unskew.nn.layers import is_real
+from unskew.nn.phases import Phase
+from unskew.propensity.correction import ROWS
 from unskew.propensity.estimators import Frequency
-from unskew.propensity.treatment import ROWS
-from unskew.train import Trainer
+from unskew.training.trainer import Trainer
 
-SHORT = Training(rounds=2, batch_size=128, sequences=16, valid_rows=50, learning_rate=0.01)
-READS = {"past_items": 5, "past_users": 4, "propensity_width": 6, "propensity_rounds": 1}
+SHORT = Training(epochs=2, batch_size=128, sequences=16, valid_examples=50, learning_rate=0.01)
+READS = {"past_items": 5, "past_users": 4, "propensity_width": 6, "propensity_epochs": 1}
 CLIP = 0.35
-PAPER: dict[str, Any] = {"how": "both", "propensity": "dual", "clip": CLIP}
+PAPER: dict[str, Any] = {"method": "ips-both", "propensity": "dual", "clip": CLIP}
 
 
 def with_propensities(scale: float = 1.0, negatives: float = 0.7) -> unskew.Split:
@@ -65,7 +66,7 @@ def weighed(model: Debiased, split: unskew.Split, name: str) -> list[tuple[Any, 
         given.append(weight)
         return torch.zeros(())
 
-    phase = model._treated(Phase(its.name, its.batches, spy, its.parameters))
+    phase = model._corrected(Phase(its.name, its.batches, spy, its.parameters))
     sampler = Trainer(model, split, SHORT).samplers[name]
     return [(batch, (phase.loss(batch), given[-1])[1]) for batch in sampler.epoch()]
 
@@ -213,7 +214,9 @@ def test_ips_has_mean_one_over_the_training_positives_and_one_scale_for_all_batc
 def test_a_common_factor_of_all_propensities_changes_nothing_with_ips(backbone: str) -> None:
     """A half is exact in floating point, and so is all that follows from it."""
     kind = model_named(f"debiased-{backbone}")
-    config = kind.Config(backbone=tiny(MODELS[backbone]), how="both", propensity="logged", weights="ips")
+    config = kind.Config(
+        backbone=tiny(MODELS[backbone]), method="ips-both", propensity="logged", weights="ips"
+    )
     found = {scale: train(with_propensities(scale), kind.name, config, SHORT)[1] for scale in (1.0, 0.5, 0.3)}
     plain = train(with_propensities(), backbone, tiny(MODELS[backbone]), SHORT)[1]
     for criterion in ("ordinary", "balanced"):
@@ -237,14 +240,14 @@ def test_neighbours_in_a_batch_are_not_of_equal_history_length() -> None:
     model = debiased(split, "cpr", past_items=50)
     sampler = Trainer(model, split, Training(batch_size=100)).samplers["cross pairs"]
     assert isinstance(sampler, Sampler)
-    alike = by_chance = 0.0
+    similar = by_chance = 0.0
     for batch in sampler.epoch():
         lengths = is_real(batch.history_BL).sum(1)
         counts = torch.bincount(lengths).float()
-        alike += float((lengths[1:] == lengths[:-1]).sum())
+        similar += float((lengths[1:] == lengths[:-1]).sum())
         by_chance += float((counts * (counts - 1)).sum() / len(lengths))
     assert by_chance > 30  # batches do hold rows of similar length
-    assert abs(alike - by_chance) < 4 * by_chance**0.5
+    assert abs(similar - by_chance) < 4 * by_chance**0.5
 
 
 @pytest.mark.parametrize("backbone", ["itemknn", "ubpr", "dice"])

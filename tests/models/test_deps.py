@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import unskew
-from tests.by_hand import sequences
 from tests.conftest import random_table
-from tests.contract import (
+from tests.helpers.by_hand import sequences
+from tests.helpers.contract import (
     AUDIENCE,
     HISTORY,
     TINY,
@@ -23,12 +23,13 @@ from tests.contract import (
     some,
     tiny,
 )
-from unskew.data.views import PAD
-from unskew.layers import Table, is_real, reseed
-from unskew.models.base import Phase, Stage, Training, build
+from unskew.data.log.views import PAD
+from unskew.models.base import Training, build
 from unskew.models.deps import DEPS, masked_prediction
 from unskew.models.deps_causal import CausalDEPS
-from unskew.train import Trainer
+from unskew.nn.layers import Table, is_real, reseed
+from unskew.nn.phases import Phase, Stage
+from unskew.training.trainer import Trainer
 
 # The equations
 
@@ -91,8 +92,8 @@ class Mirror(nn.Module):
         return x
 
 
-@pytest.mark.parametrize("share", [0.01, 0.2, 0.5])
-def test_masking_hides_the_right_share_and_never_nobody(share: float) -> None:
+@pytest.mark.parametrize("fraction", [0.01, 0.2, 0.5])
+def test_masking_hides_the_right_share_and_never_nobody(fraction: float) -> None:
     torch.manual_seed(0)
     lengths = [0, 1, 2, 5, 7, 10]
     ids = torch.full((len(lengths), 10), PAD)
@@ -103,11 +104,11 @@ def test_masking_hides_the_right_share_and_never_nobody(share: float) -> None:
         table.unknown.fill_(9.0)
     ever = torch.zeros(ids.shape, dtype=torch.bool)
     for _ in range(60):
-        found = masked_prediction(mirror, table, ids, share)
+        found = masked_prediction(mirror, table, ids, fraction)
         hidden = (mirror.x == 9).all(-1)
         ever |= hidden
         assert hidden.sum(1).tolist() == [
-            max(1, round(share * length)) if length else 0 for length in lengths
+            max(1, round(fraction * length)) if length else 0 for length in lengths
         ]
         assert found.places == int(hidden.sum())
         assert torch.equal(mirror.real, ids != PAD)
@@ -130,7 +131,7 @@ CHANGED = {"propensity": THETA_P, "masked": THETA_E | THETA_T, "unbiased": THETA
 @pytest.mark.parametrize("name", CHANGED)
 def test_each_phase_changes_its_own_parameters_and_no_others(split: unskew.Split, name: str) -> None:
     model = builder(DEPS)(split).train()
-    trainer = Trainer(model, split, Training(rounds=1))
+    trainer = Trainer(model, split, Training(epochs=1))
     phase = next(phase for stage in trainer.stages for phase in stage.phases if phase.name == name)
     before = {key: value.clone() for key, value in model.named_parameters()}
     phase.loss(first_batch(model, phase, split)).backward()
@@ -152,9 +153,11 @@ def test_the_stages_are_algorithm_1(split: unskew.Split) -> None:
             walked.append((stage.name, phase.name))
             return super()._epoch(stage, phase)
 
-    config = tiny(DEPS, unsupervised_rounds=2, propensity_epochs=3)
+    config = tiny(DEPS, unsupervised_epochs=2, propensity_passes=3)
     Recorded(
-        build(DEPS, split, config), split, Training(rounds=2, batch_size=512, sequences=128, valid_rows=20)
+        build(DEPS, split, config),
+        split,
+        Training(epochs=2, batch_size=512, sequences=128, valid_examples=20),
     ).run()
     warm_up = [("unsupervised", "propensity"), ("unsupervised", "masked")]
     main = [("unbiased", "propensity")] * 3 + [("unbiased", "unbiased")]
@@ -175,12 +178,12 @@ def test_every_ablation_builds_and_takes_a_step(split: unskew.Split, name: str) 
         ABLATIONS[name],
         history=HISTORY,
         audience=AUDIENCE,
-        **{k: v for k, v in TINY.items() if k not in ("unsupervised_rounds", "sample")},
+        **{k: v for k, v in TINY.items() if k not in ("unsupervised_epochs", "sample")},
     )
     model = build(DEPS, split, config).train()
-    assert model.reached() == {key for key, _ in model.named_parameters()}
-    assert model.stages(1)[0].rounds == config.unsupervised_rounds
-    trainer = Trainer(model, split, Training(rounds=1))
+    assert model.trained_parameter_names() == {key for key, _ in model.named_parameters()}
+    assert model.stages(1)[0].epochs == config.unsupervised_epochs
+    trainer = Trainer(model, split, Training(epochs=1))
     for stage in trainer.stages:
         for phase in stage.phases:
             before = {key: value.clone() for key, value in model.state_dict().items()}
@@ -239,11 +242,11 @@ def test_what_the_ablations_leave_out(split: unskew.Split) -> None:
                 for name in ("item", "user")
                 if getattr(model.propensity, f"{name}_view")(rows) is not None
             ]
-        phases = Counter(phase.name for stage in model.stages(1) if stage.rounds for phase in stage.phases)
+        phases = Counter(phase.name for stage in model.stages(1) if stage.epochs for phase in stage.phases)
         kept[name] = reads_history, reads_audience, "+".join(views), phases["propensity"], phases["masked"]
     assert kept == {
         "deps": (True, True, "item+user", 2, 1),
-        "working": (True, True, "item", 0, 1),
+        "auto": (True, True, "item", 0, 1),
         "without-ips": (True, True, "", 0, 1),
         "item-view": (True, True, "item", 2, 1),
         "user-view": (True, True, "user", 2, 1),

@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 import unskew
-from tests.by_hand import sequences
-from tests.contract import AUDIENCE, HISTORY, builder, catalog_equals_forward, close
+from tests.helpers.by_hand import sequences
+from tests.helpers.contract import AUDIENCE, HISTORY, builder, catalog_equals_forward, close
+from tests.helpers.runs import train
 from tests.models.test_deps import ABLATIONS
-from tests.runs import train
-from unskew.data.batch import Batch, as_prefixes, batch
-from unskew.data.samplers import Sampler, Sampling
-from unskew.data.views import PAD
-from unskew.layers import states_after
+from unskew.data.batches.batch import Batch, as_prefixes, batch
+from unskew.data.batches.samplers import Sampler, Sampling
+from unskew.data.log.views import PAD
 from unskew.models.base import Training, build
 from unskew.models.deps import DEPS
 from unskew.models.deps_causal import CausalDEPS
+from unskew.nn.layers import states_after
 from unskew.propensity.estimators import DualGRU
 
 EVERYTHING = 10_000  # longer than any sequence here: nothing is cut
@@ -98,14 +98,14 @@ def test_sequences_of_one_id_have_nothing_to_predict(split: unskew.Split) -> Non
 
 def test_all_of_its_parameters_have_a_gradient_in_stage_one_and_two(split: unskew.Split) -> None:
     model = builder(CausalDEPS)(split)
-    assert model.reached() == {name for name, _ in model.named_parameters()}
+    assert model.trained_parameter_names() == {name for name, _ in model.named_parameters()}
 
 
 @pytest.mark.parametrize("name", ABLATIONS)
 def test_it_has_the_same_ablations(split: unskew.Split, name: str) -> None:
     """All of its stages run, and its catalogue is its forward, whatever is left out."""
     config = dataclasses.replace(
-        ABLATIONS[name], history=HISTORY, audience=AUDIENCE, width=8, layers=1, unsupervised_rounds=1
+        ABLATIONS[name], history=HISTORY, audience=AUDIENCE, width=8, layers=1, unsupervised_epochs=1
     )
-    network, _ = train(split, "deps-causal", config, Training(rounds=1, batch_size=256))
+    network, _ = train(split, "deps-causal", config, Training(epochs=1, batch_size=256))
     catalog_equals_forward(lambda _: network.eval(), split)

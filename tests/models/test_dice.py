@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 import unskew
-from tests.by_hand import pairs
-from unskew.config import check
-from unskew.data.batch import Batch
-from unskew.data.negatives import Draw, Positives
+from tests.helpers.by_hand import pairs
+from unskew.core.config import check
+from unskew.data.batches.batch import Batch
+from unskew.data.batches.negatives import Draw, Positives
 from unskew.models import dice
 from unskew.models.base import Training, build
 from unskew.models.dice import DICE, PopularityMargins, causes, discrepancy, distance_correlation, quantiles
-from unskew.train import Trainer
+from unskew.training.trainer import Trainer
 
 POPULARITY = {"middle": 50, "top": 100, "high": 95, "upper": 80, "low": 26, "bottom": 20}
 
@@ -35,7 +35,7 @@ def town() -> unskew.Split:
     table = pa.table(
         {"user": [user for user, _ in rows], "item": [item for _, item in rows], "time": range(len(rows))}
     )
-    return unskew.split(unskew.read(table), shares=(1, 0, 0))
+    return unskew.split(unskew.read(table), fractions=(1, 0, 0))
 
 
 def codes(town: unskew.Split, *items: str) -> list[int]:
@@ -205,9 +205,9 @@ def test_the_worked_discrepancies() -> None:
     assert float(discrepancy(x, other, "l2")) == pytest.approx(2)
 
 
-@pytest.mark.parametrize("alike", [torch.zeros(1, 3), torch.ones(4, 3)])
-def test_the_distance_correlation_of_nothing_is_a_number_with_a_gradient(alike: Tensor) -> None:
-    x, y = alike.clone().requires_grad_(), alike.clone().requires_grad_()
+@pytest.mark.parametrize("similar", [torch.zeros(1, 3), torch.ones(4, 3)])
+def test_the_distance_correlation_of_nothing_is_a_number_with_a_gradient(similar: Tensor) -> None:
+    x, y = similar.clone().requires_grad_(), similar.clone().requires_grad_()
     distance_correlation(x, y).backward()
     assert x.grad is not None
     assert bool(x.grad.isfinite().all())
@@ -248,8 +248,8 @@ def test_quantiles(split: unskew.Split) -> None:
     fewer = [(counts_I < count).mean() for count in counts_I]
     assert model.popularity_I.tolist() == pytest.approx(fewer)
     rows = next(Trainer(model, split, Training(batch_size=64)).samplers["causes"].epoch())
-    share = model.popularity_I[rows.candidates_BC]
-    inside = (share[:, 1:] > share[:, :1] + 0.1) | (share[:, 1:] < share[:, :1] / 2)
+    fraction = model.popularity_I[rows.candidates_BC]
+    inside = (fraction[:, 1:] > fraction[:, :1] + 0.1) | (fraction[:, 1:] < fraction[:, :1] / 2)
     assert inside.float().mean() > 0.8
     with pytest.raises(unskew.BadInput, match="quantiles"):
         build(DICE, split, DICE.Config(popularity="quantiles"))
@@ -257,7 +257,7 @@ def test_quantiles(split: unskew.Split) -> None:
 
 def test_the_authors_optimizer_survives_a_checkpoint(split: unskew.Split) -> None:
     """Its moments are more than Adam's."""
-    settings = Training(rounds=1, batch_size=256, valid_rows=20)
+    settings = Training(epochs=1, batch_size=256, valid_examples=20)
     first = Trainer(build(DICE, split, DICE.Config(width=3)), split, settings)
     first.run()
     again = Trainer(build(DICE, split, DICE.Config(width=3)), split, settings)

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn import functional
 
 import unskew
-from unskew.data.batch import Batch, batch, contexts, with_candidates
+from unskew.data.batches.batch import Batch, batch, contexts, with_candidates
 from unskew.models import din
 from unskew.models.base import Training, build
 from unskew.models.din import DIN, ActivationUnit, Dice, PairCatalog, interest
-from unskew.train import Trainer
+from unskew.training.trainer import Trainer
 
 HISTORY = 6
 
@@ -91,8 +91,8 @@ def test_interest() -> None:
     twice = A.repeat(1, 2, 1), V.repeat(1, 2, 1), THERE.repeat(1, 2)
     assert interest(*twice, "no").flatten().tolist() == pytest.approx([0.4, 2.0])
     softmax = interest(A, V, THERE, "softmax")
-    share = (torch.tensor([0.2, 0.5]) / 2**0.5).softmax(0)
-    assert softmax.flatten().tolist() == pytest.approx([share[0].item(), 2 * share[1].item()])
+    fraction = (torch.tensor([0.2, 0.5]) / 2**0.5).softmax(0)
+    assert softmax.flatten().tolist() == pytest.approx([fraction[0].item(), 2 * fraction[1].item()])
     torch.testing.assert_close(interest(*twice, "softmax"), softmax)
 
 

@@ -6,16 +6,16 @@ import torch
 from torch.nn import functional
 
 import unskew
-from tests.by_hand import sequences
 from tests.conftest import random_table
-from tests.contract import close
-from unskew.data.batch import Batch, SequenceBatch, bare_contexts
-from unskew.data.views import PAD
-from unskew.layers import reseed
+from tests.helpers.by_hand import sequences
+from tests.helpers.contract import close
+from unskew.data.batches.batch import Batch, SequenceBatch, bare_contexts
+from unskew.data.log.views import PAD
 from unskew.models import fpmc
 from unskew.models.base import Training, build
 from unskew.models.fpmc import FPMC, another
-from unskew.train import Trainer
+from unskew.nn.layers import reseed
+from unskew.training.trainer import Trainer
 
 I, J = 0, 1  # noqa: E741 (the names of the paper)
 STRANGER = 999

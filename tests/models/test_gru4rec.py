@@ -11,12 +11,12 @@ from torch.nn import functional
 
 import unskew
 from tests.conftest import random_table
-from tests.contract import close, some, tiny
-from unskew.layers import reseed
+from tests.helpers.contract import close, some, tiny
 from unskew.models import gru4rec
 from unskew.models.base import Training, build
 from unskew.models.gru4rec import GRU4Rec, bpr_max, log_softmax_of_draws, top1_max
-from unskew.train import Trainer
+from unskew.nn.layers import reseed
+from unskew.training.trainer import Trainer
 
 POSITIVE, NEGATIVE, ONCE = torch.tensor([1.0]), torch.tensor([[0.0, 2.0]]), torch.ones(1, 2)
 
@@ -159,12 +159,12 @@ def plainly(model: GRU4Rec, states: Tensor, targets: Tensor, weight: Tensor, dra
         others = drawn[drawn != target]
         scores = model.bent(model.items.weight @ state + model.bias.weight[:, 0])
         positive, negative = scores[target], scores[others]
-        share = functional.softmax(negative, dim=0)
+        fraction = functional.softmax(negative, dim=0)
         if model.config.loss == "top1-max":
-            term = (share * (torch.sigmoid(negative - positive) + torch.sigmoid(negative**2))).sum()
+            term = (fraction * (torch.sigmoid(negative - positive) + torch.sigmoid(negative**2))).sum()
         else:
-            better = (share * torch.sigmoid(positive - negative)).sum()
-            term = -better.log() + model.config.regularisation * (share * negative**2).sum()
+            better = (fraction * torch.sigmoid(positive - negative)).sum()
+            term = -better.log() + model.config.regularisation * (fraction * negative**2).sum()
         terms.append(term * its)
     return torch.stack(terms).mean()
 

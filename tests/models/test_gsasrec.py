@@ -10,8 +10,8 @@ from torch.nn import functional
 
 import unskew
 from tests.conftest import random_table
-from tests.contract import close, tiny
-from unskew.create import create_model
+from tests.helpers.contract import close, tiny
+from unskew.api.create import create_model
 from unskew.models import gsasrec
 from unskew.models.base import build
 from unskew.models.gsasrec import GSASRec, beta, generalised_bce
@@ -101,7 +101,7 @@ def test_no_more_negatives_than_there_are_other_items(monkeypatch: pytest.Monkey
 def test_either_output_table_is_saved_and_loaded(output: str, tmp_path: Path) -> None:
     """A file holds each tensor once, also where two tables are one."""
     split = unskew.split(unskew.read(random_table(rows=400, users=12, items=11)))
-    model = create_model("gsasrec", {"output": output, "width": 4, "layers": 1, "rounds": 1}).fit(
+    model = create_model("gsasrec", {"output": output, "width": 4, "layers": 1, "epochs": 1}).fit(
         split, tmp_path / "run"
     )
     there = unskew.load(tmp_path / "run")

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import unskew
-from tests.runs import train
-from unskew.data.batch import batch
+from tests.helpers.runs import train
+from unskew.data.batches.batch import batch
 from unskew.models.base import Training, build
 from unskew.models.itemknn import ItemKNN, nearest_items
 
@@ -29,7 +29,7 @@ def split() -> unskew.Split:
         (1, "D", 9),
     ]
     user, item, time = zip(*rows, strict=True)
-    return unskew.split(unskew.read({"user": user, "item": item, "time": time}), shares=(60, 0, 40))
+    return unskew.split(unskew.read({"user": user, "item": item, "time": time}), fractions=(60, 0, 40))
 
 
 def matrix(split: unskew.Split, shrink: float = 0.0) -> torch.Tensor:
@@ -72,13 +72,13 @@ def test_without_a_history_it_is_popularity(split: unskew.Split) -> None:
 def test_who_has_an_item_twice_counts_once(split: unskew.Split) -> None:
     rows = split.log.table().select(["user", "item", "time"])
     twice = pa.concat_tables([rows, pa.table({"user": [1, 1], "item": ["A", "B"], "time": [2, 6]})])
-    again = unskew.split(unskew.read(twice), shares=(8, 0, 4))
+    again = unskew.split(unskew.read(twice), fractions=(8, 0, 4))
     assert again.item_counts.tolist()[:3] == [4, 3, 1]
     torch.testing.assert_close(matrix(again), matrix(split))
 
 
 def test_a_rare_item_is_nobodys_neighbour(split: unskew.Split) -> None:
-    known = unskew.split(split.log, shares=(60, 0, 40), min_count=2)
+    known = unskew.split(split.log, fractions=(60, 0, 40), min_count=2)
     assert known.known.items.rare.tolist() == [False, False, True]
     expected = matrix(split)
     expected[2] = expected[:, 2] = 0

@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.nn import functional
 
 import unskew
-from unskew.data.batch import Batch, bare_contexts, batch
-from unskew.data.views import PAD
+from unskew.data.batches.batch import Batch, bare_contexts, batch
+from unskew.data.log.views import PAD
 from unskew.models.base import Training, build
 from unskew.models.lightsans import Axis, Block, LightSANs, attention, pooled
-from unskew.train import Trainer
+from unskew.training.trainer import Trainer
 
 HISTORY, WIDTH, HEADS = 6, 8, 2
 AXES: tuple[Axis, ...] = ("interest", "query")

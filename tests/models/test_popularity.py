@@ -3,8 +3,8 @@
 import pytest
 
 import unskew
-from tests.runs import train
-from unskew.data.batch import batch
+from tests.helpers.runs import train
+from unskew.data.batches.batch import batch
 from unskew.models.base import Training, build
 from unskew.models.popularity import Popularity, recencies
 
@@ -14,7 +14,7 @@ def small() -> unskew.Split:
     """Item a at 0, 10 and 20, item b at 24 and 28; asked at 30."""
     rows = [(1, "a", 0), (2, "a", 10), (3, "a", 20), (1, "b", 24), (2, "b", 28), (3, "b", 30)]
     user, item, time = zip(*rows, strict=True)
-    return unskew.split(unskew.read({"user": user, "item": item, "time": time}), shares=(80, 0, 20))
+    return unskew.split(unskew.read({"user": user, "item": item, "time": time}), fractions=(80, 0, 20))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""Pulse: the contract, its two heads and its dial, and a trip to the disk. How it learns is tested in
-`test_pulse_learning.py`."""
+"""Pulse: the contract, its two heads and its debiasing strength, and a trip to the disk. How it learns is
+tested in `test_pulse_learning.py`."""
 
 import copy
 import dataclasses
@@ -17,15 +17,16 @@ from torch import Tensor
 
 import unskew
 from tests.conftest import random_table
-from tests.contract import builder, close
-from unskew.data.batch import batch, contexts
-from unskew.data.views import PAD
-from unskew.models import pulse, pulse_catalog
+from tests.helpers.contract import builder, close
+from unskew.data.batches.batch import batch, contexts
+from unskew.data.log.views import PAD
 from unskew.models.base import build
-from unskew.models.pulse import Pulse
-from unskew.testing import catalog_equals_forward, check_model, cut_at
+from unskew.models.pulse import model as pulse
+from unskew.models.pulse import scoring as pulse_catalog
+from unskew.models.pulse.model import Pulse
+from unskew.testing.models import catalog_equals_forward, check_model, cut_at
 
-BRIEF: dict[str, Any] = {"sample": 300, "rounds": 2, "valid_rows": 100}
+BRIEF: dict[str, Any] = {"sample": 300, "epochs": 2, "valid_examples": 100}
 
 
 def test_the_contract_with_its_own_width() -> None:
@@ -46,11 +47,11 @@ def test_it_is_small_and_knows_nobody(split: unskew.Split) -> None:
 
 @cache
 def made(repeats: str = "hide") -> tuple[unskew.Split, Pulse]:
-    """Away from its initial values, with a dial in between."""
+    """Away from its initial values, with a debiasing strength in between."""
     cut = unskew.split(unskew.read(random_table(negatives=0.0)), repeats=repeats)
     model = builder(Pulse)(cut)
     assert isinstance(model, Pulse)
-    model.turn(0.5)
+    model.set_debias(0.5)
     return cut, model
 
 
@@ -93,48 +94,48 @@ def test_a_log_that_is_cut_gives_the_same_scores(repeats: str) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("dial", [0.0, 0.5, 1.0])
-def test_its_catalogue_equals_forward_at_any_dial(dial: float) -> None:
+@pytest.mark.parametrize("debias", [0.0, 0.5, 1.0])
+def test_its_catalogue_equals_forward_at_any_debias(debias: float) -> None:
     for repeats in ("hide", "keep"):
         cut, model = made(repeats)
-        model.turn(dial)
+        model.set_debias(debias)
         try:
             catalog_equals_forward(lambda _, model=model: model, cut)
         finally:
-            model.turn(0.5)
+            model.set_debias(0.5)
 
 
 @torch.no_grad()
-def test_several_dials_at_once_and_items_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_strengths_at_once_and_items_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     cut, model = made("keep")
     users = np.array([0, 1, 2, 5, PAD])
     asked = contexts(cut.log, users, np.array([40, 200, 200, 480, 480]), model.history)
-    found = model.catalog(cut.log, 40, 481).at_dials(asked, (0.0, 1.0, 0.25, 0.0))
-    for dial, scores in zip((0.0, 1.0, 0.25, 0.0), found, strict=True):
-        model.turn(dial)
+    found = model.catalog(cut.log, 40, 481).scores_at_strengths(asked, (0.0, 1.0, 0.25, 0.0))
+    for debias, scores in zip((0.0, 1.0, 0.25, 0.0), found, strict=True):
+        model.set_debias(debias)
         close(model.catalog(cut.log, 40, 481).scores(asked), scores)
-        model.turn(0.5)
+        model.set_debias(0.5)
     close(found[2], 0.75 * found[0] + 0.25 * found[1])
     assert not torch.allclose(found[0], found[1], atol=0.1)
     for piece in (1, 7, len(cut.log.items)):
         monkeypatch.setattr(pulse_catalog, "PIECE", piece)
-        again = model.catalog(cut.log, 40, 481).at_dials(asked, (0, 1, 0.25, 0))
+        again = model.catalog(cut.log, 40, 481).scores_at_strengths(asked, (0, 1, 0.25, 0))
         for one, other in zip(found, again, strict=True):
             close(one, other, 1e-6)
 
 
 @torch.no_grad()
-def test_exposure_is_what_a_dial_takes_away() -> None:
+def test_exposure_is_what_a_debias_takes_away() -> None:
     """The same for everybody, and a matter of the moment."""
     cut, model = made()
     users, items = np.array([0, 1, 2, PAD]), len(cut.log.items)
     found = {}
     for time in (100, 480):
         exposure = model.log_exposure(cut.log, np.arange(items), time)
-        for dial in (0.0, 1.0):
-            model.turn(dial)
-            found[dial] = everything_at(cut.log, users, time, model, items)
-            model.turn(0.5)
+        for debias in (0.0, 1.0):
+            model.set_debias(debias)
+            found[debias] = everything_at(cut.log, users, time, model, items)
+            model.set_debias(0.5)
         close(found[0.0] - found[1.0], exposure.expand(4, -1))
         found[time] = exposure
     assert not torch.allclose(found[100], found[480], atol=0.1)
@@ -153,12 +154,12 @@ def test_a_day_is_a_day_or_a_part_of_the_training_period() -> None:
     trained = order.log.time[order.mask("train")]
     for cut, day in ((order, (trained.max() - trained.min()) / 200), (clock, 86_400_000)):
         model = Pulse(cut.known, Pulse.Config())
-        model.suit(cut)
+        model.adapt_to_log(cut)
         assert float(model.day_ticks) == day
         assert (bool(model.repeats), model.signals(cut.log).repeats) == (cut.repeats, cut.repeats)
         assert model.signals(cut.log).day == day
     model = Pulse(order.known, Pulse.Config())
-    model.suit(dataclasses.replace(order, train_end=int(order.log.time.min())))
+    model.adapt_to_log(dataclasses.replace(order, train_end=int(order.log.time.min())))
     assert float(model.day_ticks) > 0  # also where no time passes
 
 
@@ -172,7 +173,7 @@ def test_an_item_of_long_ago_is_known_as_a_repeat() -> None:
 
 @torch.no_grad()
 def test_inputs_are_standardised_on_training_rows(small_split: unskew.Split) -> None:
-    """Neither the validation part nor the test part is read."""
+    """Neither the validation set nor the test set is read."""
     model = build(Pulse, small_split, Pulse.Config())
     then = build(Pulse, cut_at(small_split, small_split.train_end), Pulse.Config())
     for name, value in then.state_dict().items():
@@ -223,7 +224,7 @@ def friends() -> unskew.Split:
 
 def test_it_learns_and_is_the_same_from_a_disk(tmp_path: Path) -> None:
     cut = friends()
-    brief = {"sample": 1000, "rounds": 3, "valid_rows": 200}
+    brief = {"sample": 1000, "epochs": 3, "valid_examples": 200}
     model = unskew.create_model("pulse", brief).fit(cut, tmp_path / "run", show_progress=False)
     popular = unskew.create_model("popularity").fit(cut, show_progress=False)
     found, rival = (
@@ -236,7 +237,7 @@ def test_it_learns_and_is_the_same_from_a_disk(tmp_path: Path) -> None:
         for asked in (
             {"users": [1, 2, 10**6]},
             {"histories": [[1, 21, 41], []]},
-            {"users": [3], "dial": 0.25},
+            {"users": [3], "debias": 0.25},
         ):
             assert again.recommend(**asked).table.equals(model.recommend(**asked).table)
         for test in ("ordinary", "balanced"):
@@ -245,30 +246,31 @@ def test_it_learns_and_is_the_same_from_a_disk(tmp_path: Path) -> None:
             )
 
 
-def test_a_refit_keeps_the_dial_and_is_the_same_from_a_disk(
+def test_a_refit_keeps_the_debias_and_is_the_same_from_a_disk(
     small_split: unskew.Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a log whose times are only an order, whose day is therefore that of its own training period."""
-    monkeypatch.setattr(pulse, "DIALS", (0.25,))
+    monkeypatch.setattr(pulse, "STRENGTHS", (0.25,))
     model = unskew.create_model("pulse", BRIEF).fit(small_split, show_progress=False)
-    assert model.chosen == {"dial_now": 0.25}
+    assert model.chosen == {"debias_now": 0.25}
     again = model.refit(small_split.log, tmp_path / "again", show_progress=False)
-    assert (again.network.dial, again.chosen) == (0.25, model.chosen)
+    assert (again.network.debias, again.chosen) == (0.25, model.chosen)
     assert float(again.network.day_ticks) > 1.2 * float(model.network.day_ticks)
     there = unskew.load(tmp_path / "again")
     assert there.recommend(users=["u1", "u2"]).table.equals(again.recommend(users=["u1", "u2"]).table)
 
 
-def test_a_run_knows_what_each_dial_gives(tmp_path: Path) -> None:
-    """The curve of the weights that recommend, on the validation part, is what ranking at each dial gives."""
+def test_a_run_knows_what_each_debias_gives(tmp_path: Path) -> None:
+    """The curve of the weights that recommend, on the validation set, is what ranking at each debiasing
+    strength gives."""
     cut = unskew.split(unskew.read(random_table(rows=900, users=40, items=30, negatives=0.0)))
-    model = unskew.create_model("pulse", {"rounds": 2, "sample": 200}).fit(
+    model = unskew.create_model("pulse", {"epochs": 2, "sample": 200}).fit(
         cut, tmp_path / "run", show_progress=False
     )
-    curve = json.loads((tmp_path / "run" / "card.json").read_text())["dial_curve"]
-    assert [point["dial"] for point in curve] == list(pulse.DIALS)
+    curve = json.loads((tmp_path / "run" / "card.json").read_text())["debias_curve"]
+    assert [point["debias"] for point in curve] == list(pulse.STRENGTHS)
     best = max(model.records, key=lambda record: record["valid"]["ordinary"]["ndcg@10"])
-    assert curve == best["dials"]
+    assert curve == best["strengths"]
     assert max(point["ordinary"] for point in curve) == best["valid"]["ordinary"]["ndcg@10"]
     assert max(point["balanced"] for point in curve) == best["valid"]["balanced"]["ndcg@10"]
     assert len({point["balanced"] for point in curve}) > 1

@@ -11,14 +11,14 @@ import torch
 
 import unskew
 from tests.conftest import quick
-from tests.contract import builder, close
-from tests.runs import train
-from unskew.data import negatives
-from unskew.data.negatives import with_negatives
-from unskew.data.signals import OF_ITEM, OF_USER, OF_WALK
+from tests.helpers.contract import builder, close
+from tests.helpers.runs import train
+from unskew.data.batches import negatives
+from unskew.data.batches.negatives import with_negatives
 from unskew.models.base import Training, build
-from unskew.models.pulse import Pulse, PulseBatch, PulseSampler, training_rows
-from unskew.testing import example_split
+from unskew.models.pulse.model import Pulse, PulseBatch, PulseSampler, training_rows
+from unskew.models.pulse.signals import ITEM_FEATURES, NEIGHBOUR_FEATURES, USER_FEATURES
+from unskew.testing.models import example_split
 
 SMALL = Pulse.Config(sample=150, drawn=9)
 
@@ -107,7 +107,7 @@ def test_a_batch_holds_what_the_log_says_of_its_rows(split: unskew.Split) -> Non
     np.testing.assert_array_equal(rows.candidates_BC[:, 0], log.item[event])
     np.testing.assert_array_equal(time, log.time[event])
     np.testing.assert_array_equal(rows.a_BCF, signals.of_items(rows.candidates_BC.numpy(), time[:, None]))
-    asked = unskew.data.batch.batch_of_rows(log, event, source.model.history, 0)
+    asked = unskew.data.batches.batch.batch_of_rows(log, event, source.model.history, 0)
     read = signals.of_requests(asked)
     np.testing.assert_array_equal(rows.u_BF, read.profile)
     for place in range(10):
@@ -162,7 +162,7 @@ def test_every_row_comes_once_an_epoch_and_a_stopped_sampler_goes_on(split: unsk
 
 def test_a_training_part_without_anything_to_learn_from_is_an_error(split: unskew.Split) -> None:
     nothing = dataclasses.replace(split, train_end=int(split.log.time.min()))
-    with pytest.raises(unskew.BadInput, match="the training part has no positive that anything is known ab"):
+    with pytest.raises(unskew.BadInput, match="the training set has no positive that anything is known ab"):
         build(Pulse, nothing, Pulse.Config())
 
 
@@ -182,9 +182,9 @@ def random_batch(size: int, drawn: int, **more: Any) -> PulseBatch:
         event_B=ids[:, 0],
         times_B=ids[:, 0],
         candidates_BC=ids,
-        a_BCF=normal(size, drawn, OF_ITEM),
-        u_BF=normal(size, OF_USER),
-        w_BCF=normal(size, drawn, OF_WALK).abs(),
+        a_BCF=normal(size, drawn, ITEM_FEATURES),
+        u_BF=normal(size, USER_FEATURES),
+        w_BCF=normal(size, drawn, NEIGHBOUR_FEATURES).abs(),
         log_q_BC=normal(size, drawn) - 3,
         hidden_BC=hidden,
         **more,
@@ -206,9 +206,9 @@ def by_hand(model: Pulse, rows: PulseBatch) -> float:
                 if head == "clicks":
                     z = (u[b] - state["mean_u"]) / state["scale_u"]
                     inner = state["of_item.weight"] @ x + state["of_item.bias"]
-                    inner += state["of_user.weight"] @ z + state["of_walk.weight"] @ y
+                    inner += state["of_user.weight"] @ z + state["of_neighbours.weight"] @ y
                     logit = state["last.weight"][0] @ np.maximum(inner, 0)
-                    logit += state["item_skip"] @ x + state["walk_skip"] @ y
+                    logit += state["item_skip"] @ x + state["neighbour_skip"] @ y
                 else:
                     inner = state["of_exposure.weight"] @ x + state["of_exposure.bias"]
                     logit = state["exposure_last.weight"][0] @ np.maximum(inner, 0)
@@ -224,7 +224,7 @@ def by_hand(model: Pulse, rows: PulseBatch) -> float:
 
 def test_the_loss_by_hand(split: unskew.Split) -> None:
     """Two softmaxes, each logit minus log Q, without what is hidden; weights and offsets where there are
-    any. The dial is none of its business."""
+    any. The debiasing strength is none of its business."""
     model = builder(Pulse)(split)
     assert isinstance(model, Pulse)
     weight, offset = torch.tensor([0.5, 2.0, 0.1]), torch.linspace(-1, 2, 12).view(3, 4)
@@ -233,7 +233,7 @@ def test_the_loss_by_hand(split: unskew.Split) -> None:
         rows = random_batch(3, 4, **more)
         found = float(model.softmax_loss(rows).detach())
         assert found == pytest.approx(by_hand(model, rows), rel=1e-4)
-        model.turn(0.75)
+        model.set_debias(0.75)
         assert float(model.softmax_loss(rows).detach()) == found
         seen.add(round(found, 3))
     assert len(seen) == 4
@@ -241,7 +241,7 @@ def test_the_loss_by_hand(split: unskew.Split) -> None:
 
 def test_training_is_a_function_of_its_seed(split: unskew.Split) -> None:
     def trained(seed: int) -> tuple[dict[str, torch.Tensor], list[dict[str, float]]]:
-        settings = Training(rounds=1, batch_size=64, valid_rows=30, seed=seed)
+        settings = Training(epochs=1, batch_size=64, valid_examples=30, seed=seed)
         model, trainer = train(split, "pulse", SMALL, settings)
         return model.state_dict(), [record["losses"] for record in trainer.records]
 

@@ -11,12 +11,12 @@ from torch import Tensor
 
 import unskew
 from tests.conftest import random_table
-from tests.contract import builder, close
-from unskew.data.batch import batch, contexts
-from unskew.data.views import PAD
+from tests.helpers.contract import builder, close
+from unskew.data.batches.batch import batch, contexts
+from unskew.data.log.views import PAD
 from unskew.models.base import Recommender, build
-from unskew.models.pulse import Pulse, PulseSampler, PulseZero
-from unskew.testing import catalog_equals_forward, cut_at, example_split
+from unskew.models.pulse.model import Pulse, PulseSampler, PulseZero
+from unskew.testing.models import catalog_equals_forward, cut_at, example_split
 
 KINDS = [None, "a|b", "b", "c|a|d", "d", ""]
 
@@ -62,7 +62,7 @@ def test_a_taste_is_added_to_the_clicks_and_not_to_the_exposure() -> None:
     model, log, users = builder(Pulse)(cut), cut.log, np.array([0, 1, 2, PAD])
     assert isinstance(model, Pulse)
     assert model.tag_skip is not None
-    model.turn(0.5)
+    model.set_debias(0.5)
     found, exposure = [], []
     for weight in ([0.0, 0.0], [1.5, -0.5]):
         model.tag_skip.copy_(torch.tensor(weight))
@@ -167,7 +167,7 @@ def test_it_learns_tastes_and_is_the_same_from_a_disk(tmp_path: Path) -> None:
     bare = dataclasses.replace(
         cut, log=dataclasses.replace(cut.log, items=dataclasses.replace(cut.log.items, features={}))
     )
-    brief = {"sample": 1000, "rounds": 5, "batch_size": 16, "valid_rows": 200}
+    brief = {"sample": 1000, "epochs": 5, "batch_size": 16, "valid_examples": 200}
     model, plain = (
         unskew.create_model("pulse", brief).fit(each, show_progress=False) for each in (cut, bare)
     )

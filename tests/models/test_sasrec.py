@@ -9,9 +9,9 @@ from torch.nn import functional
 
 import unskew
 from tests.conftest import random_table
-from tests.contract import HISTORY, builder, close
-from unskew.data.batch import bare_contexts
-from unskew.data.views import PAD
+from tests.helpers.contract import HISTORY, builder, close
+from unskew.data.batches.batch import bare_contexts
+from unskew.data.log.views import PAD
 from unskew.models.base import MODELS, NextItem, build
 from unskew.models.sasrec import SASRec
 

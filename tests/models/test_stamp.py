@@ -7,9 +7,9 @@ from torch import Tensor
 
 import unskew
 from tests.conftest import random_table
-from tests.contract import close
-from unskew.data.batch import Batch, bare_contexts
-from unskew.data.views import PAD
+from tests.helpers.contract import close
+from unskew.data.batches.batch import Batch, bare_contexts
+from unskew.data.log.views import PAD
 from unskew.models import stamp
 from unskew.models.base import build
 from unskew.models.stamp import STAMP, running_mean

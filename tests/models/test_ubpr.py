@@ -7,11 +7,11 @@ from torch import Tensor
 from torch.nn import functional
 
 import unskew
-from unskew.config import check
-from unskew.data.batch import batch_of_rows
+from unskew.core.config import check
+from unskew.data.batches.batch import batch_of_rows
 from unskew.models.base import Training, build
 from unskew.models.ubpr import UBPR, clamped, pairwise_terms
-from unskew.train import Trainer
+from unskew.training.trainer import Trainer
 
 
 def two_partners(score_i: Tensor) -> Tensor:
@@ -103,9 +103,9 @@ def test_the_clamped_share_is_of_pairs_of_two_clicks_of_one_user(split: unskew.S
             if user[a] == user[b] and item[a] != item[b] and label[a] == label[b] == 1:
                 gap = users[user[a]] @ (items[item[a]] - items[item[b]])
                 found.append((1 - 1 / theta[item[b]]) / theta[item[a]] * np.log1p(np.exp(-gap)) < -floor)
-    share = model.statistics(batch_of_rows(split.log, rows, 0, 0))["clicked_pairs_clamped"]
-    assert share == pytest.approx(np.mean(found), abs=1e-6)
-    assert {0.0: 0.7 < share < 1, 2.0: 0.1 < share < 0.7, 1e9: share == 0}[floor]
+    fraction = model.statistics(batch_of_rows(split.log, rows, 0, 0))["clicked_pairs_clamped"]
+    assert fraction == pytest.approx(np.mean(found), abs=1e-6)
+    assert {0.0: 0.7 < fraction < 1, 2.0: 0.1 < fraction < 0.7, 1e9: fraction == 0}[floor]
 
 
 def test_without_such_pairs_there_is_no_share(split: unskew.Split) -> None:

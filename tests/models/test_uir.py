@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 import unskew
-from unskew.config import check
-from unskew.data.batch import Batch, batch_of_rows
+from unskew.core.config import check
+from unskew.data.batches.batch import Batch, batch_of_rows
 from unskew.models.base import Training, build
 from unskew.models.factors import popularity_propensity
 from unskew.models.uir import UIR, Error, as_all_pairs, pair_loss
-from unskew.train import Trainer
+from unskew.training.trainer import Trainer
 
 COUNTS = np.array([100, 25, 4])
 SCORES, LABELS = torch.tensor([0.0, 1.0, -1.0]), torch.tensor([1.0, 0.0, 1.0])
@@ -107,7 +107,7 @@ def test_the_loss_is_the_mean_over_clicks_and_as_many_other_pairs(split: unskew.
     pairs = {(u, i) for u, i, time, y in zip(
         *(getattr(split.log, c) for c in ("user", "item", "time", "label")), strict=True)
              if time < split.train_end and y == 1}  # fmt: skip
-    share = len(pairs) / (split.known_users * split.known_items) if mean == "all-pairs" else 0.5
+    fraction = len(pairs) / (split.known_users * split.known_items) if mean == "all-pairs" else 0.5
     weight = torch.rand(rows.labels_BC.shape, generator=torch.Generator().manual_seed(0)) + 0.5
     expected = 0.0
     with torch.no_grad():
@@ -117,7 +117,7 @@ def test_the_loss_is_the_mean_over_clicks_and_as_many_other_pairs(split: unskew.
                 ratio = y / theta[item]
                 term = ratio * (1 - p) ** 2 + (1 - ratio) * p**2
                 expected += (
-                    float(term * weight[b, c]) * (share if c == 0 else 1 - share) / 0.5 / weight.numel()
+                    float(term * weight[b, c]) * (fraction if c == 0 else 1 - fraction) / 0.5 / weight.numel()
                 )
         close(model.relevance_loss(rows._replace(weight_BC=weight)), expected, 1e-5)
 

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import unskew
-from tests.by_hand import sequences
 from tests.conftest import random_table
-from unskew.data.batch import SequenceBatch, batch, batch_of_rows
-from unskew.data.views import PAD
-from unskew.layers import Embeddings, reseed
+from tests.helpers.by_hand import sequences
+from unskew.data.batches.batch import SequenceBatch, batch, batch_of_rows
+from unskew.data.log.views import PAD
 from unskew.models.base import Training, build
 from unskew.models.usr import USR, Exposure, inverse, propensities
-from unskew.train import Trainer
+from unskew.nn.layers import Embeddings, reseed
+from unskew.training.trainer import Trainer
 
 LOGITS = torch.tensor([1.0, 2.0, 5.0]).log()
 
@@ -234,10 +234,10 @@ def test_the_clipped_share_is_of_clicks(split: unskew.Split) -> None:
 
 
 def test_the_propensity_comes_first_and_then_in_turns(split: unskew.Split) -> None:
-    first, second = small(split, propensity_rounds=3, propensity_epochs=2).stages(9)
-    assert (first.rounds, first.validated, second.rounds, second.validated) == (3, False, 9, True)
+    first, second = small(split, propensity_epochs=3, propensity_passes=2).stages(9)
+    assert (first.epochs, first.validated, second.epochs, second.validated) == (3, False, 9, True)
     assert [phase.name for phase in first.phases] == ["propensity"]
-    assert [(phase.name, phase.epochs, phase.weighted) for phase in second.phases] == [
+    assert [(phase.name, phase.passes, phase.weighted) for phase in second.phases] == [
         ("propensity", 2, False),
         ("recommendation", 1, True),
     ]
@@ -249,7 +249,7 @@ def test_the_propensity_comes_first_and_then_in_turns(split: unskew.Split) -> No
     [{"confounder": "recurrent"}, {"confounder": "none"}, {"weights": "snips"}, {"clip_unit": "uniform"}],
 )
 def test_every_variant_trains(split: unskew.Split, config: dict[str, Any]) -> None:
-    trainer = Trainer(small(split, **config), split, Training(rounds=1, sequences=64, valid_rows=20))
+    trainer = Trainer(small(split, **config), split, Training(epochs=1, sequences=64, valid_examples=20))
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     trainer.run()
     assert all(not torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())

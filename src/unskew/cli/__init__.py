@@ -19,9 +19,10 @@ from unskew.cli.bench import Bench
 from unskew.cli.compare import Compare
 from unskew.cli.data import Audit, Inspect, Prepare, Simulate
 from unskew.cli.demo import Demo
+from unskew.cli.evaluate import Evaluate
 from unskew.cli.export import Export
+from unskew.cli.ground_truth import GroundTruth, simulate_of
 from unskew.cli.hints import check_flags, check_words, one_line
-from unskew.cli.measure import Evaluate
 from unskew.cli.monitor import Monitor
 from unskew.cli.propensity import Propensity
 from unskew.cli.report import Report
@@ -30,11 +31,10 @@ from unskew.cli.serve import Serve
 from unskew.cli.shared import joined_help, messages
 from unskew.cli.store import Store
 from unskew.cli.train import Train, train_of
-from unskew.cli.truth import Truth, simulate_of
 from unskew.cli.tune import Tune, tune_of
 from unskew.cli.update import Update
-from unskew.errors import BadInput, UnskewError
-from unskew.progress import shown_on
+from unskew.core.errors import BadInput, UnskewError
+from unskew.core.progress import shown_on
 
 VERBS: dict[str, Callable[..., Any]] = {
     "prepare": Prepare,
@@ -45,7 +45,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "tune": Tune,
     "evaluate": Evaluate,
     "compare": Compare,
-    "truth": Truth,
+    "ground-truth": GroundTruth,
     "recommend": Recommend,
     "export": Export,
     "propensity": Propensity,

@@ -14,13 +14,13 @@ from rich.text import Text
 from tyro.conf import OmitArgPrefixes, Positional
 
 from unskew.cli.shared import Verb, command_line, messages, pairs, table
-from unskew.data.split import Splitting
-from unskew.errors import BadInput, UnskewError
+from unskew.core.errors import BadInput, UnskewError
+from unskew.data.log.split import Splitting
 
 if TYPE_CHECKING:
-    from unskew.suites.bench import Bench as Runner
-    from unskew.suites.bench import State
-    from unskew.suites.recipe import Suite
+    from unskew.experiments.bench import Bench as Runner
+    from unskew.experiments.bench import State
+    from unskew.experiments.suite import Suite
 
 LONGEST = 8  # failures that are told
 
@@ -28,8 +28,8 @@ LONGEST = 8  # failures that are told
 @dataclass(frozen=True, kw_only=True)
 class Bench(Verb):
     """Run a suite of experiments on prepared data, and store every result: the tables and figures of the
-    paper (main, views, parts, frequency, agnostic, clip), worlds whose truth is known (truth, industry), and
-    models that grow old (rolling). `all` is all of them.
+    paper (main, views, parts, frequency, agnostic, clip), worlds whose ground truth is known (ground_truth,
+    industry), and models that grow old (rolling). `all` is all of them.
 
     What is stored already is not done again, so a bench can be stopped and called again at any time.
     `unskew report DIR` shows what it found.
@@ -55,8 +55,8 @@ class Bench(Verb):
     sample: int = 5000
     """How many test positives are ranked: a seeded sample, the same for every model."""
     at_most: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[MODEL.]SETTING=NUMBER")] = ()
-    """Settings of which no model is to have more, such as rounds=10 or audience=100, for data on which the
-    suite would take hours; deps.rounds=2 limits one model alone. Tables say so."""
+    """Settings of which no model is to have more, such as epochs=10 or audience=100, for data on which the
+    suite would take hours; deps.epochs=2 limits one model alone. Tables say so."""
     models: Annotated[tuple[str, ...], tyro.conf.arg(metavar="MODEL")] = ()
     """Run only these models of the suite, such as pulse, because they have changed or because the others take
     too long. What is stored of the others stays."""
@@ -87,9 +87,9 @@ class Bench(Verb):
             )
 
     def _runner(self) -> "Runner":
-        from unskew.suites.bench import Bench as Runner
-        from unskew.suites.bench import source_of, suites_in
-        from unskew.suites.recipe import SMOKE_WORLD, world_source
+        from unskew.experiments.bench import Bench as Runner
+        from unskew.experiments.bench import source_of, suites_in
+        from unskew.experiments.suite import SMOKE_WORLD, world_source
 
         suites, data = self._asked(suites_in(self.suite) if self.suite is not None else {})
         sources: list[Any] = [source_of(word, self.splitting) for word in data]
@@ -100,7 +100,7 @@ class Bench(Verb):
                     f"two data sets are named {name!r}; call one of them something else: NAME=DATA"
                 )
         if self.smoke and not sources:
-            sources = [world_source("the known world", SMOKE_WORLD)]
+            sources = [world_source("the simulated world", SMOKE_WORLD)]
         return Runner(
             suites=suites,
             sources=sources,
@@ -118,7 +118,7 @@ class Bench(Verb):
 
     def _asked(self, own: "dict[str, Suite]") -> "tuple[list[Suite], list[str]]":
         """The suites and the data that the words name. With a file of suites, all words may be data."""
-        from unskew.suites.registry import suites, suites_named
+        from unskew.experiments.registry import suites, suites_named
 
         first, *rest = self.words or ("",)
         if own and first not in own:
@@ -135,7 +135,7 @@ def _limit(word: str) -> tuple[str, float]:
     except ValueError:
         most = math.nan
     if not name or not math.isfinite(most):
-        raise BadInput(f"--at-most {word}: expected SETTING=NUMBER, such as rounds=10 or deps.rounds=2")
+        raise BadInput(f"--at-most {word}: expected SETTING=NUMBER, such as epochs=10 or deps.epochs=2")
     model, dot, setting = name.rpartition(".")
     return f"{model}{dot}{setting.replace('-', '_')}", most
 

@@ -15,14 +15,14 @@ from rich.text import Text
 from tyro.conf import Positional
 
 from unskew.cli.shared import Verb, grid, split_of_run, write_file
-from unskew.data.held_out import Protocol, held_out, nothing_to_rank
-from unskew.data.split import Split
-from unskew.errors import BadInput
+from unskew.core.errors import BadInput
+from unskew.data.log.held_out import Protocol, held_out, nothing_to_rank
+from unskew.data.log.split import Split
 from unskew.report.table import Table
 
 if TYPE_CHECKING:
-    from unskew.comparison import Family
-    from unskew.evaluate import Evaluation
+    from unskew.evaluation.comparison import Family
+    from unskew.evaluation.evaluate import Evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class Compare(Verb):
     """Also write the tables as LaTeX, for the package booktabs."""
 
     def run(self) -> None:
-        from unskew.comparison import compare_models
+        from unskew.evaluation.comparison import compare_models
 
         for file in (self.markdown, self.latex):
             if file is not None and file.is_dir():
@@ -128,7 +128,7 @@ class _Given:
 
     def evaluated(self, cut: Split | None, terms: _Terms, cutoffs: tuple[int, ...]) -> "Evaluation":
         """The evaluation in a file; a run is ranked now."""
-        from unskew.api import load
+        from unskew.api.model import load
 
         if cut is None or not self.config:
             assert self.found is not None
@@ -138,8 +138,8 @@ class _Given:
 
 def _read(paths: tuple[Path, ...]) -> list[_Given]:
     """The configurations of runs, and the evaluations in files."""
-    from unskew.evaluate import Evaluation
-    from unskew.run import read_config
+    from unskew.evaluation.evaluate import Evaluation
+    from unskew.training.run import read_config
 
     if len(paths) < 2:
         raise BadInput("expected two or more, each a RUN of `unskew train` or a FILE of `evaluate --save`")
@@ -158,14 +158,14 @@ def _read(paths: tuple[Path, ...]) -> list[_Given]:
 def _cutoffs(metric: str, terms: _Terms) -> tuple[int, ...]:
     """The cut-offs with which a run has the metric. A metric, a test and a protocol that do not go together
     are refused."""
-    from unskew.evaluate import CUTOFFS
-    from unskew.metrics import METRICS
+    from unskew.evaluation.evaluate import CUTOFFS
+    from unskew.evaluation.metrics import METRICS
 
     if terms.protocol == "authors" and terms.test in ("balanced", "weighted", "shown"):
         raise BadInput(f"protocol authors pools the rows of a user: there is no {terms.test} test of it")
     if terms.protocol != "full" and terms.test == "shown":
         raise BadInput(
-            f"the shown test ranks what a visit showed: there is no protocol {terms.protocol} of it"
+            f"the shown test ranks what an impression showed: there is no protocol {terms.protocol} of it"
         )
     name, _, cut = metric.partition("@")
     if name in METRICS and cut.isdecimal() and int(cut) > 0:
@@ -191,8 +191,8 @@ def _check_runs(runs: list[_Given]) -> None:
 
 
 def _split_in_words(config: dict[str, Any]) -> str:
-    shares = config["split"]["shares"]
-    parts = " / ".join(f"{100 * share / sum(shares):g}" for share in shares)
+    fractions = config["split"]["fractions"]
+    parts = " / ".join(f"{100 * fraction / sum(fractions):g}" for fraction in fractions)
     repeats = "kept" if config["repeats"] else "hidden"
     return f"{parts} % with repeats {repeats} and min_count {config['min_count']}"
 
@@ -205,7 +205,7 @@ def _split_of(runs: list[_Given], data: Path | None) -> Split:
 
 def _planned(given: list[_Given], cut: Split, terms: _Terms) -> list[_Given]:
     """The same, with the evaluation of each run but for its values: which rows it is going to rank."""
-    from unskew.evaluate import Evaluation
+    from unskew.evaluation.evaluate import Evaluation
 
     tested = held_out(cut, "test", terms.test, terms.sample, terms.seed)
     if not len(tested.rows):
@@ -228,26 +228,26 @@ def _planned(given: list[_Given], cut: Split, terms: _Terms) -> list[_Given]:
 
 def _model_of(run: _Given, test: str) -> dict[str, Any]:
     """What an evaluation of a run says of its model."""
-    from unskew.api import load
-    from unskew.card import settings_key
-    from unskew.config import rebuilt
+    from unskew.api.model import load
+    from unskew.core.config import rebuilt
     from unskew.models.base import Training, model_named
-    from unskew.run import read_card
+    from unskew.training.run import read_card
+    from unskew.training.run_card import settings_key
 
     if not (run.path / "card.json").is_file():
-        load(run.path)  # which refuses a run without a finished round
+        load(run.path)  # which refuses a run without a finished epoch
     card, name = read_card(run.path), run.config["model"]
     training = Training(**run.config["training"])
     settings = settings_key(name, rebuilt(model_named(name).Config, run.config["config"]), training)
-    by = test if test in card["weights"] else card["choose_by"]
+    by = test if test in card["weights"] else card["select_by"]
     said = {"model": name, "training_seed": training.seed, "settings": settings}
     return said | {"data": run.config["hash"], "weights_chosen_by": by}
 
 
 def _check(given: list[_Given], metric: str) -> None:
     """Refuse what cannot be compared, by the names that were given."""
-    from unskew.comparison import grouped
-    from unskew.significance import check_comparable
+    from unskew.evaluation.comparison import grouped
+    from unskew.evaluation.significance import check_comparable
 
     found = [each.found for each in given if each.found is not None]
     names = [str(each.path) for each in given]

@@ -21,13 +21,13 @@ from unskew.cli.shared import (
     verdict_table,
     write_file,
 )
-from unskew.data.audit import audit
-from unskew.data.features import in_sentences
-from unskew.data.prepare import Preparation, prepare
-from unskew.data.split import Splitting
-from unskew.data.views import AUDIENCE, HISTORY
-from unskew.describe.log import inspect
-from unskew.errors import Leak
+from unskew.core.errors import Leak
+from unskew.data.audit.audit import audit
+from unskew.data.log.split import Splitting
+from unskew.data.log.views import AUDIENCE, HISTORY
+from unskew.data.reading.features import in_sentences
+from unskew.data.reading.prepare import Preparation, prepare
+from unskew.diagnostics.log.inspect import inspect
 from unskew.world.equations import Simulation
 from unskew.world.simulate import simulate
 
@@ -88,7 +88,7 @@ class Inspect(Verb):
     def run(self) -> None:
         found = inspect(split_of(self.data, self.splitting), self.seed)
         if self.html is not None:
-            from unskew.report.inspect_page import inspect_page
+            from unskew.diagnostics.log.page import inspect_page
 
             write_file(self.html, inspect_page(found, command_line()), "the page")
         self.show(found.as_dict(), verdict_table(found), inspection_table(found))

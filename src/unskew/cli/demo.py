@@ -13,26 +13,26 @@ from rich.text import Text
 from unskew.cli.shared import Verb, grid, messages, output, verdict_table
 
 if TYPE_CHECKING:
-    from unskew.demo import Item, Known, Person, Suggestion, Trained
+    from unskew.cli.demo_steps import Item, Known, Person, Suggestion, Trained
 
 WIDTH = 80
 HALF = WIDTH // 2 - 1  # of two lists side by side, with a gap between them
 NEXT = """\
 unskew prepare YOUR_LOG.csv --out data         # users, items and times
 unskew train data --out run --model pulse
-unskew recommend run --user SOMEBODY --dial 1  # from 0, what will be clicked"""
+unskew recommend run --user SOMEBODY --debias 1  # from 0, what will be clicked"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demo(Verb):
     """See it work: prepare the demo data, audit it, draw how it is skewed, train some models, recommend films
-    to somebody, and measure debiasing in a world whose truth is known."""
+    to somebody, and measure debiasing in a world whose ground truth is known."""
 
     out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("demo")
     """Where the prepared data, the page and the figures go."""
 
     def run(self) -> None:
-        from unskew import demo
+        from unskew.cli import demo_steps as demo
 
         seconds: dict[str, float] = {}
         self.tell(Rule("1. How biased is the log?", align="left"))
@@ -54,8 +54,8 @@ class Demo(Verb):
         person, seconds["person"] = demo.timed(lambda: demo.meet(seen.split, models["Pulse"].model, user))
         self.tell(person_table(person, demo.AT_LEAST, seen.split.repeats))
 
-        self.tell(Rule("4. And in a world whose truth is known?", align="left"))
-        known, seconds["world"] = demo.timed(lambda: demo.with_known_truth(self.out))
+        self.tell(Rule("4. And in a world whose ground truth is known?", align="left"))
+        known, seconds["world"] = demo.timed(lambda: demo.with_ground_truth(self.out))
         self.tell(known_table(known, demo.WORLD.users, demo.WORLD.items))
 
         document = demo.as_document(models, person, known, seconds)
@@ -81,7 +81,7 @@ class Demo(Verb):
 
 def models_table(models: "dict[str, Trained]", ranked: int) -> RenderableType:
     """NDCG@10 of each model in both tests; the best of each test in bold."""
-    made = grid(("NDCG@10", "ordinary: what is next", "balanced: items alike", "CPU s"))
+    made = grid(("NDCG@10", "ordinary: what is next", "balanced: items equal", "CPU s"))
     made.columns[3].justify = "right"
     tests = tuple(next(iter(models.values())).figures)
     best = {test: max(found.figures[test].mean for found in models.values()) for test in tests}
@@ -94,7 +94,7 @@ def models_table(models: "dict[str, Trained]", ranked: int) -> RenderableType:
     about = (
         f"95 % intervals over users, {ranked:,} test rows (a seeded sample), all items ranked. Brief "
         "trainings with one seed and small settings: longer ones can change the order. pulse-zero learned "
-        "on other logs and nothing here; its seconds are the choice of its dial."
+        "on other logs and nothing here; its seconds are the choice of its debiasing strength."
     )
     return Group(made, Text(about, "dim"))
 
@@ -103,7 +103,7 @@ def person_table(person: "Person", at_least: int, repeats: bool) -> RenderableTy
     """What somebody liked, and two lists side by side."""
     liked = [Text(f"  {titled(item, WIDTH - 2)}") for item in person.newest]
     lists = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in ("what will be clicked (dial 0)", "without the pull of popularity (1)"):
+    for head in ("what will be clicked (debias 0)", "without the pull of popularity (1)"):
         lists.add_column(head, width=HALF, no_wrap=True, overflow="ellipsis")
     for place in range(max(len(person.clicked), len(person.fair))):
         sides = (person.clicked, person.fair)
@@ -146,11 +146,11 @@ def known_table(known: "Known", users: int, items: int) -> RenderableType:
         made.add_row(Text(name), Text(str(found), "bold" if found.mean == best else ""))
     about = (
         f"A simulated world of {users:,} people and {items:,} items, in which what is popular is shown more. "
-        f"At {known.visits:,} visits, all items are ranked; 1 is the true order of preference."
+        f"At {known.impressions:,} impressions, all items are ranked; 1 is the true order of preference."
     )
     limits = (
         "One brief training of each, and intervals over users only: with another seed or less data, a "
-        "difference can vanish or turn round. `unskew truth` measures runs of your own."
+        "difference can vanish or turn epoch. `unskew ground-truth` measures runs of your own."
     )
     return Group(Text(about, "dim"), made, Text(""), Text(known.sentence, "bold"), Text(limits, "dim"))
 

@@ -23,17 +23,17 @@ class Export(Verb):
     """Where the file goes, such as films.onnx; the item ids go to films.items.parquet."""
     to: Literal["onnx"] = "onnx"
     """The format of the file: `onnx` (extra `onnx`)."""
-    choose_by: Literal["ordinary", "balanced", "shown"] | None = None
-    """Which version of the validation part chose the weights that are written; by default what training was
+    select_by: Literal["ordinary", "balanced", "shown"] | None = None
+    """Which validation metric chose the weights that are written; by default what training was
     told."""
 
     def run(self) -> None:
-        from unskew.api import load
-        from unskew.onnx import export
+        from unskew.api.model import load
+        from unskew.api.onnx import export
 
         trained = load(self.folder)
-        if self.choose_by is not None:
-            trained.chosen_by(self.choose_by)
+        if self.select_by is not None:
+            trained.chosen_by(self.select_by)
         document = asdict(export(trained, self.out))
         document["difference"] = float(f"{document['difference']:.2g}")
         self.show(document, pairs(f"{self.folder} -> {self.out}", document))

@@ -5,9 +5,9 @@ from dataclasses import is_dataclass
 from typing import Any, get_args, get_type_hints
 
 from unskew.cli.train import flag_of, model_of
-from unskew.config import ALIASES as SETTINGS
-from unskew.config import did_you_mean, names_of
-from unskew.errors import BadInput
+from unskew.core.config import ALIASES as SETTINGS
+from unskew.core.config import did_you_mean, names_of
+from unskew.core.errors import BadInput
 
 # What people guess, and what it is called here.
 ALIASES = {
@@ -15,7 +15,7 @@ ALIASES = {
     "--learning_rate": "--learning-rate",
     "--topk": "--k",
     "--seen": "--include-seen",
-    "--valid-test": "--choose-by",
+    "--valid-test": "--select-by",
 }
 REFIT = {"--refit", "--out", "--threads", "--tensorboard", "--json", "--help"}
 GONE = dict.fromkeys(

@@ -9,10 +9,10 @@ from rich.text import Text
 from tyro.conf import OmitArgPrefixes
 
 from unskew.cli.shared import Verb, command_line, output, table, write_file
-from unskew.errors import UnskewError
-from unskew.serve.monitor import Monitor as Found
-from unskew.serve.monitor import Monitoring, monitor
-from unskew.serve.store import open_store
+from unskew.core.errors import UnskewError
+from unskew.serve.monitor.monitor import Monitor as Found
+from unskew.serve.monitor.monitor import Monitoring, monitor
+from unskew.serve.store.store import open_store
 
 FIRST, COLUMN = 20, 16  # characters of the names of the figures, and of a window
 
@@ -61,7 +61,7 @@ class Monitor(Verb):
         try:
             found = self._found()
             if self.html is not None:
-                from unskew.serve.monitor_page import monitor_page
+                from unskew.serve.monitor.page import monitor_page
 
                 write_file(self.html, monitor_page(found, command_line()), "the page")
         except UnskewError as error:
@@ -83,7 +83,7 @@ class Monitor(Verb):
         watched, model = self.watched, None
         with open_store(watched.store, "read", segments=watched.segments) as store:
             if watched.run is not None:
-                from unskew.api import load
+                from unskew.api.model import load
 
                 model = load(watched.run)
             return monitor(store, model, self.settings)

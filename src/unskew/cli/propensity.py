@@ -20,7 +20,7 @@ from unskew.cli.shared import (
     verdict_table,
     write_file,
 )
-from unskew.propensity.health import exposure_taken, health, logged_truth, weighted_rows
+from unskew.diagnostics.propensity.health import exposure_taken, health, logged_ground_truth, weighted_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,17 +40,17 @@ class PropensityHealth(Verb):
 
     def run(self) -> None:
         """Run the verb that was asked for."""
-        from unskew.api import load
+        from unskew.api.model import load
 
         trained = load(self.folder)
         clip = trained.propensity.clip
         cut = split_of_run(self.folder, self.data)
         rows = weighted_rows(cut, self.sample, self.seed)
         estimates = trained.propensities(cut.log, rows)
-        exposure = exposure_taken(getattr(trained.network, "treatment", None), cut)
-        found = health(cut, estimates, clip, logged_truth(cut.log), self.seed, rows, exposure)
+        exposure = exposure_taken(getattr(trained.network, "correction", None), cut)
+        found = health(cut, estimates, clip, logged_ground_truth(cut.log), self.seed, rows, exposure)
         if self.html is not None:
-            from unskew.report.health_page import health_page
+            from unskew.diagnostics.propensity.page import health_page
 
             write_file(self.html, health_page(found, self.folder.name, command_line()), "the page")
         by_popularity = [table(f"\n{part.title}", part.head, part.rows) for part in found.tables()]
@@ -69,7 +69,7 @@ class PropensityExport(Verb):
     ]
 
     def run(self) -> None:
-        from unskew.api import load
+        from unskew.api.model import load
 
         trained = load(self.folder)
         clip = trained.propensity.clip

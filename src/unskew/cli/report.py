@@ -31,18 +31,18 @@ class Report(Verb):
     """Write the tables as LaTeX, for the package booktabs."""
 
     def run(self) -> None:
-        from unskew.suites.document import Report as Found
-        from unskew.suites.found import Findings
+        from unskew.experiments.document import Report as Found
+        from unskew.experiments.results import Findings
 
         found = Found.of(Findings.open(self.folder))
         if self.html is not None:
-            from unskew.suites.page import report_page
+            from unskew.experiments.page import report_page
 
             write_file(self.html, report_page(found, command_line()), "the page")
         if self.markdown is not None:
             write_file(self.markdown, found.written("markdown"), "the tables")
         if self.summary is not None:
-            from unskew.suites.summary import summary
+            from unskew.experiments.summary import summary
 
             write_file(self.summary, summary(found, command_line()), "the tables")
         if self.latex is not None:

@@ -9,11 +9,11 @@ import tyro
 from tyro.conf import Positional
 
 from unskew.cli.shared import Verb, messages, pairs, table
-from unskew.data.log import Log
-from unskew.errors import BadInput
+from unskew.core.errors import BadInput
+from unskew.data.log.log import Log
 
 if TYPE_CHECKING:
-    from unskew.ann import Recall
+    from unskew.recommendation.ann import Recall
 
 # A flag that takes several ids and may be given several times.
 Items = Annotated[
@@ -61,9 +61,9 @@ class Recommend(Verb):
     """Do not recommend these items: one after the other, or the flag once per item."""
     data: Annotated[Path | None, tyro.conf.arg(metavar="DATA")] = None
     """A prepared folder with a newer log, which goes on from the one that the run was trained on."""
-    dial: float | None = None
-    """From 0 (what will be clicked) to 1 (what would be, if all items were exposed alike), for models that
-    have a dial; by default what the validation part chose."""
+    debias: float | None = None
+    """From 0 (what will be clicked) to 1 (what would be, if all items were exposed equally), for models that
+    have a debiasing strength; by default what the validation set chose."""
     at: str | None = None
     """The moment of the request, as an ISO date or in ticks of the log's clock: what happened later does not
     count. By default it is just after the newest event."""
@@ -72,9 +72,9 @@ class Recommend(Verb):
     relevance."""
     approximate: bool = False
     """Let an index propose the items that are scored, for catalogues of 100,000 items and more (extra `ann`).
-    Which share of the exact lists it finds is measured and printed."""
-    choose_by: Literal["ordinary", "balanced", "shown"] | None = None
-    """Which version of the validation part chose the weights that recommend; by default what training was
+    Which fraction of the exact lists it finds is measured and printed."""
+    select_by: Literal["ordinary", "balanced", "shown"] | None = None
+    """Which validation metric chose the weights that recommend; by default what training was
     told."""
 
     def run(self) -> None:
@@ -83,7 +83,7 @@ class Recommend(Verb):
             raise BadInput("expected one of --user ID, --history ITEM ..., --input FILE, and --all-users")
         if many != (self.out is not None):
             raise BadInput("--all-users and --input FILE write to a file, so they go with --out FILE")
-        from unskew.api import load
+        from unskew.api.model import load
 
         log = None if self.data is None else Log.open(self.data)
         if (self.folder / "data.json").is_file():
@@ -95,14 +95,14 @@ class Recommend(Verb):
             )
         else:
             trained = load(self.folder)
-        if self.choose_by is not None:
-            trained.chosen_by(self.choose_by)
+        if self.select_by is not None:
+            trained.chosen_by(self.select_by)
         asked: dict[str, Any] = {
             "k": self.k,
             "include_seen": self.include_seen,
             "candidates": list(chain(*self.candidates)) or None,
             "exclude": list(chain(*self.exclude)),
-            "dial": self.dial,
+            "debias": self.debias,
             "log": log,
             "at": self.at,
             "diverse": self.diverse,
@@ -153,7 +153,7 @@ def _measured(recall: "Recall | None") -> dict[str, Any]:
     if recall is None:
         return {}
     messages.print(str(recall), soft_wrap=True)
-    return {"recall": recall.share, "recall_histories": recall.histories}
+    return {"recall": recall.fraction, "recall_histories": recall.histories}
 
 
 def _text(value: Any) -> str:

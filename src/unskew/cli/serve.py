@@ -13,12 +13,12 @@ import tyro
 from tyro.conf import Positional
 
 from unskew.cli.shared import messages, use_threads
-from unskew.errors import BadInput, UnskewError
+from unskew.core.errors import BadInput, UnskewError
 
 if TYPE_CHECKING:
-    from unskew.serve.process import Serving
-    from unskew.serve.store import Store
-    from unskew.serve.tokens import Tokens
+    from unskew.serve.http.process import Serving
+    from unskew.serve.http.tokens import Tokens
+    from unskew.serve.store.store import Store
 
 MOST_WORKERS = 64
 
@@ -49,7 +49,7 @@ class Serve:
     """A file with the lines `read: TOKEN` and `write: TOKEN`, or the same as JSON. The token for writing also
     reads."""
     explore: float = 0.0
-    """The share of random items in each list, from 0 to 1, with known probabilities."""
+    """The fraction of random items in each list, from 0 to 1, with known probabilities."""
     data: Annotated[Path | None, tyro.conf.arg(metavar="DATA")] = None
     """With `pulse-zero`: the prepared log that it begins with."""
     positive: Annotated[str | None, tyro.conf.arg(metavar="TYPE,TYPE")] = None
@@ -63,8 +63,8 @@ class Serve:
     timeout: float = 30.0
     """How many seconds a request may take."""
     workers: int = 1
-    """How many processes answer. If there are several, they share the weights of the run by a memory map, and
-    one more process writes into the store."""
+    """How many processes answer. If there are several, they share the weights of the run by a memory map,
+    and one more process writes into the store."""
 
     def run(self) -> int:
         """Serve until a signal comes. Returns the exit code."""
@@ -78,7 +78,7 @@ class Serve:
         except ImportError:
             raise BadInput("to serve, install the extra: pip install 'unskew[serve]'") from None
         del fastapi, uvicorn
-        from unskew.serve.tokens import read_tokens
+        from unskew.serve.http.tokens import read_tokens
 
         tokens, warnings = (None, list[str]()) if self.token_file is None else read_tokens(self.token_file)
         is_local = _is_loopback(self.host)
@@ -97,9 +97,9 @@ class Serve:
 
     def _serve(self, listener: socket.socket, tokens: "Tokens | None", is_local: bool) -> int:
         from unskew.cli.store import _words
-        from unskew.serve.gate import LOOPBACK
-        from unskew.serve.process import Serving
-        from unskew.serve.store import open_store
+        from unskew.serve.http.middleware import LOOPBACK
+        from unskew.serve.http.process import Serving
+        from unskew.serve.store.store import open_store
 
         check_run(self.folder, self.data)
         serving = Serving(
@@ -125,7 +125,7 @@ class Serve:
 
 def check_run(run: str, data: Path | None) -> None:
     """Refuse what is no run before anything is opened."""
-    from unskew.run import read_config
+    from unskew.training.run import read_config
 
     if run == "pulse-zero" and not Path(run).exists():
         if data is None:
@@ -140,8 +140,8 @@ def check_run(run: str, data: Path | None) -> None:
 
 def _alone(serving: "Serving", store: "Store", listener: socket.socket) -> None:
     """Answer in this process. It says that it is not ready while it loads the run."""
-    from unskew.serve.process import http_server
-    from unskew.serve.service import Service
+    from unskew.serve.http.process import http_server
+    from unskew.serve.http.service import Service
 
     service = serving.service(store, Service)
     server = http_server(serving, service)
@@ -170,8 +170,8 @@ def _alone(serving: "Serving", store: "Store", listener: socket.socket) -> None:
 
 def _together(serving: "Serving", store: "Store", listener: socket.socket, workers: int) -> None:
     """Let other processes answer, and write in this one."""
-    from unskew.serve.logs import log_to_stderr
-    from unskew.serve.workers import Workers
+    from unskew.serve.http.logs import log_to_stderr
+    from unskew.serve.workers.pool import Workers
 
     log_to_stderr()
     at = _address(listener)

@@ -1,4 +1,4 @@
-"""What all verbs share: arguments, consoles, tables, and the split that a run was trained on."""
+"""What all verbs fraction: arguments, consoles, tables, and the split that a run was trained on."""
 
 import inspect
 import json as json_library
@@ -13,13 +13,13 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from unskew.config import explained
-from unskew.data.log import Log
-from unskew.data.split import Split, Splitting, split
-from unskew.describe.log import Inspection
-from unskew.errors import BadInput
-from unskew.propensity.health import Health
-from unskew.storage import write_text
+from unskew.core.atomic_files import write_text
+from unskew.core.config import explained
+from unskew.core.errors import BadInput
+from unskew.data.log.log import Log
+from unskew.data.log.split import Split, Splitting, split
+from unskew.diagnostics.log.inspect import Inspection
+from unskew.diagnostics.propensity.health import Health
 
 Data = Annotated[Path, tyro.conf.arg(metavar="DATA", help="A folder that `unskew prepare` made.")]
 RunArg = Annotated[Path, tyro.conf.arg(metavar="RUN", help="A folder that `unskew train` made.")]
@@ -100,8 +100,8 @@ def split_of(data: Path, settings: Splitting) -> Split:
 
 def split_of_run(folder: Path, data: Path | None) -> Split:
     """The split that a run was trained on; the data must be the same, wherever it is now."""
-    from unskew.memory import split_of
-    from unskew.run import read_config
+    from unskew.training.run import read_config
+    from unskew.training.run_log import split_of
 
     return split_of(read_config(folder), data)
 

@@ -10,10 +10,10 @@ import tyro
 from tyro.conf import OmitSubcommandPrefixes, Positional
 
 from unskew.cli.shared import Verb, messages, pairs
-from unskew.data.clock import Clock
-from unskew.errors import BadInput
-from unskew.serve.events import in_iso, parse_time
-from unskew.serve.store import open_store
+from unskew.core.errors import BadInput
+from unskew.data.log.clock import Clock
+from unskew.serve.store.events import in_iso, parse_time
+from unskew.serve.store.store import open_store
 
 StoreArg = Annotated[
     str,

@@ -11,13 +11,13 @@ from rich.console import RenderableType
 from tyro.conf import OmitArgPrefixes, Positional, Suppress
 
 from unskew.cli.shared import Verb, messages, pairs, table, use_threads
-from unskew.config import names_of, rebuilt
-from unskew.data.log import Log
-from unskew.data.split import Split, Splitting, split
-from unskew.errors import BadInput
+from unskew.core.config import names_of, rebuilt
+from unskew.core.errors import BadInput
+from unskew.data.log.log import Log
+from unskew.data.log.split import Split, Splitting, split
 
 if TYPE_CHECKING:
-    from unskew.api import Model
+    from unskew.api.model import Model
 
 V = TypeVar("V", bound=Verb)
 
@@ -51,11 +51,11 @@ class Train(Verb):
     config: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Model, settings and split as `unskew tune` wrote them. Flags go before the file."""
     resume: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
-    """Go on with this run. It needs no other flag; with a larger --rounds (and --patience) rounds are
+    """Go on with this run. It needs no other flag; with a larger --epochs (and --patience) epochs are
     added."""
     refit: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
     """Train on all of DATA, without validation and test, with the settings of this run and with what its
-    validation part chose: the number of rounds, and settings that no gradient learns."""
+    validation set chose: the number of epochs, and settings that no gradient learns."""
     threads: int | None = None
     """How many threads torch uses; by default its own choice. The same number gives the same weights."""
     tensorboard: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
@@ -66,7 +66,7 @@ class Train(Verb):
     settings: Suppress[Any] = None
 
     def run(self) -> None:
-        from unskew.run import CHECKPOINT
+        from unskew.training.run import CHECKPOINT
 
         use_threads(self.threads)
         if self.resume is not None and (self.refit is not None or self.out is not None):
@@ -93,9 +93,9 @@ class Train(Verb):
         self._told(trained, cut, folder)
 
     def _train(self, folder: Path) -> "tuple[Model, Split]":
-        from unskew.api import Model
-        from unskew.memory import log_of
-        from unskew.run import read_config, read_records
+        from unskew.api.model import Model
+        from unskew.training.run import read_config, read_records
+        from unskew.training.run_log import log_of
 
         chosen, before = None, 0
         if self.resume is not None:
@@ -109,25 +109,25 @@ class Train(Verb):
         cut = split(log, **asdict(self.splitting))
         if not cut.rows("valid").size:
             messages.print(
-                "this split has no validation part, so nothing is chosen: training runs through all "
-                f"{_plural(self.training.rounds, 'round')}, and the last weights are kept (--refit RUN takes "
+                "this split has no validation set, so nothing is chosen: training runs through all "
+                f"{_plural(self.training.epochs, 'epoch')}, and the last weights are kept (--refit RUN takes "
                 "over what another run chose)",
                 soft_wrap=True,
             )
         made = Model(self.model, self.settings, self.training)
         made.fit(cut, folder, self.resume is not None, self._on_record(), chosen=chosen)
         if self.resume is not None and len(made.records) == before:
-            messages.print("this run has ended, so nothing was done; --rounds (and --patience) add to it")
+            messages.print("this run has ended, so nothing was done; --epochs (and --patience) add to it")
         return made, cut
 
     def _refit(self, folder: Path) -> "tuple[Model, Split]":
-        from unskew.api import load
+        from unskew.api.model import load
 
         assert self.refit is not None
         assert self.data is not None
         before = load(self.refit)
         made = before.refit(Log.open(self.data), folder, self._on_record())
-        chosen = [_plural(made.training.rounds, "round")] if made.records else []
+        chosen = [_plural(made.training.epochs, "epoch")] if made.records else []
         chosen += [f"{_named(name)} {_shown_value(made, name, value)}" for name, value in made.chosen.items()]
         messages.print(
             f"trained on everything, with {', '.join(chosen) or 'nothing to choose'}, as {self.refit} has "
@@ -137,13 +137,13 @@ class Train(Verb):
         return made, made.split
 
     def _on_record(self) -> Any:
-        from unskew.tracking import tensorboard
+        from unskew.training.tracking import tensorboard
 
         return None if self.tensorboard is None else tensorboard(self.tensorboard, self.resume is not None)
 
     def _told(self, trained: "Model", cut: Split, folder: Path) -> None:
-        """Show what was learned, round by round, and say what a user should know about it."""
-        from unskew.run import read_card
+        """Show what was learned, epoch by epoch, and say what a user should know about it."""
+        from unskew.training.run import read_card
 
         if warning := _weights_warning(trained, cut):
             messages.print(warning, soft_wrap=True)
@@ -156,28 +156,32 @@ class Train(Verb):
 
 
 def _shown(trained: "Model", said: dict[str, Any], title: str) -> RenderableType:
-    from unskew.train import METRIC
+    from unskew.training.trainer import METRIC
 
-    rounds = [record for record in trained.records if "valid" in record]
-    if not rounds:
+    epochs = [record for record in trained.records if "valid" in record]
+    if not epochs:
         chosen = {
             f"{by}: {_named(name)}": _shown_value(trained, name, value)
             for by, state in said["chosen"].items()
             for name, value in state.items()
         }
-        return pairs(title, chosen or {"rounds": len(trained.records)})
-    versions, losses = list(rounds[0]["valid"]), list(rounds[0]["losses"])
-    head = ("round", *losses, *(f"{version} {METRIC}" for version in versions))
+        return pairs(title, chosen or {"epochs": len(trained.records)})
+    versions, losses = list(epochs[0]["valid"]), list(epochs[0]["losses"])
+    head = ("epoch", *losses, *(f"{version} {METRIC}" for version in versions))
     rows = []
-    for record in rounds:
+    for record in epochs:
         scores = [
             f"{record['valid'][version][METRIC]:.4f}"
-            + (f" dial {record['valid'][version]['dial']:g}" if "dial" in record["valid"][version] else "")
-            + ("*" if said["best"][version]["round"] == record["round"] else "")
+            + (
+                f" debias {record['valid'][version]['debias']:g}"
+                if "debias" in record["valid"][version]
+                else ""
+            )
+            + ("*" if said["best"][version]["epoch"] == record["epoch"] else "")
             for version in versions
         ]
-        rows.append((str(record["round"]), *(f"{record['losses'][name]:.4f}" for name in losses), *scores))
-    return table(f"{title} (* the best round by each version of the validation part)", head, rows)
+        rows.append((str(record["epoch"]), *(f"{record['losses'][name]:.4f}" for name in losses), *scores))
+    return table(f"{title} (* the best epoch by each validation metric)", head, rows)
 
 
 def _plural(number: int, word: str) -> str:
@@ -196,7 +200,7 @@ def _shown_value(trained: "Model", name: str, value: float) -> str:
 def _weights_warning(trained: "Model", cut: Split) -> str:
     """One sentence where the propensity weights of a model do nothing, or where a few of them do all; of a
     model that takes exposure out in another way, how much."""
-    from unskew.propensity.health import weighed
+    from unskew.diagnostics.propensity.health import weighed
 
     seen = weighed(trained, cut)
     if seen is None:
@@ -217,13 +221,13 @@ def model_of(arguments: list[str]) -> str:
     """The model that a command line names; a run that is resumed or refitted names its own."""
     run = flag_of(arguments, "--resume") or flag_of(arguments, "--refit")
     if run is not None and not run.startswith("-"):
-        from unskew.run import read_config
+        from unskew.training.run import read_config
 
         return str(read_config(Path(run))["model"])
     said, file = flag_of(arguments, "--model"), _file_of(arguments)
     if file is None:
         return said or DEFAULT
-    from unskew.study import read_best
+    from unskew.tuning.tuning_study import read_best
 
     name = read_best(file)[0].name
     if said not in (None, name):
@@ -247,15 +251,15 @@ def train_of(arguments: list[str]) -> type[Train]:
     name, run, file = model_of(arguments), flag_of(arguments, "--resume"), _file_of(arguments)
     defaults = defaults_of(name, flag_of(arguments, "--preset")) | {"model": name}
     if run is not None and not run.startswith("-"):
-        from unskew.memory import splitting_of
-        from unskew.run import read_config
+        from unskew.training.run import read_config
+        from unskew.training.run_log import splitting_of
 
         stored = read_config(Path(run))
         config = rebuilt(model_named(name).Config, stored["config"])
         defaults |= {"settings": config, "training": Training(**stored["training"])}
         defaults |= {"splitting": splitting_of(stored)}
     elif file is not None:
-        from unskew.study import read_best
+        from unskew.tuning.tuning_study import read_best
 
         made, splitting = read_best(file)
         defaults |= {"settings": made.config, "training": made.training, "splitting": splitting}
@@ -264,7 +268,7 @@ def train_of(arguments: list[str]) -> type[Train]:
 
 def defaults_of(name: str, preset: str | None) -> dict[str, Any]:
     """The parts of a verb that trains a model, as they are unless flags say otherwise."""
-    from unskew.create import create_model
+    from unskew.api.create import create_model
 
     made = create_model(name, preset=preset)
     return {"settings": made.config, "training": made.training, "splitting": Splitting()}

@@ -1,4 +1,4 @@
-"""The verb `tune`: search the settings of a model on the validation part."""
+"""The verb `tune`: search the settings of a model on the validation set."""
 
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -11,16 +11,16 @@ from tyro.conf import Positional, Suppress
 
 from unskew.cli.shared import Data, Verb, command_line, messages, pairs, split_of, table, use_threads
 from unskew.cli.train import defaults_of, flag_of, with_flags
-from unskew.config import flat
-from unskew.errors import BadInput
+from unskew.core.config import flat
+from unskew.core.errors import BadInput
 
 if TYPE_CHECKING:
-    from unskew.tuning import Tuned
+    from unskew.tuning.tuner import Tuned
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tune(Verb):
-    """Search the settings of a model on the validation part. The test part is cut off before it begins.
+    """Search the settings of a model on the validation set. The test set is cut off before it begins.
 
     A setting that a flag names has that value; the others that have a range are searched. The first trial has
     the model's own settings. The same command goes on where a study was stopped, by Ctrl-C or otherwise.
@@ -40,10 +40,10 @@ class Tune(Verb):
     out: Annotated[Path, tyro.conf.arg(metavar="FILE.json")]
     """The file of the best settings. It is written after each trial that ends."""
     trials: int | None = None
-    """How many trials the study has in all, those of earlier calls included; by default 20 where there is no
-    budget."""
+    """How many trials the study has in all, those of earlier calls included; by default 20 where there is
+    no budget."""
     budget: Annotated[float | None, tyro.conf.arg(metavar="MINUTES")] = None
-    """The minutes after which this call ends. The trial that is under way ends with its round."""
+    """The minutes after which this call ends. The trial that is under way ends with its epoch."""
     storage: Annotated[str | None, tyro.conf.arg(metavar="URL")] = None
     """Where the study is, so that several machines can share it: any address that Optuna knows. By default an
     SQLite file beside the output."""
@@ -61,8 +61,8 @@ class Tune(Verb):
 
     def run(self) -> None:
         from unskew.models.base import model_named
-        from unskew.search import BeforeTest
-        from unskew.tuning import tune
+        from unskew.tuning.search_space import BeforeTest
+        from unskew.tuning.tuner import tune
 
         use_threads(self.threads)
         if not isinstance(self.settings, model_named(self.model).Config):
@@ -100,17 +100,17 @@ class Tune(Verb):
                 f"{row['number']}{'*' if row['number'] == said['trial'] else ''}",
                 "–" if row["value"] is None else f"{row['value']:.4f}",
                 row["state"],
-                str(row["rounds"] or "–"),
+                str(row["epochs"] or "–"),
                 _settings(row) if row["state"] != "failed" else f"{_settings(row)}: {row['reason']}",
             )
             for row in rows
         ]
         gain = "" if said["defaults"] is None else f" (the defaults {said['defaults']:.4f})"
-        title = f"{found.model} -> {self.out}: {found.choose_by} {said['metric']} {found.value:.4f}{gain}"
+        title = f"{found.model} -> {self.out}: {found.select_by} {said['metric']} {found.value:.4f}{gain}"
         self.show(
             {"file": str(self.out), **said, "rows": rows},
             pairs(title, found.best),
-            table("", ("trial", said["metric"], "", "rounds", "settings"), shown),
+            table("", ("trial", said["metric"], "", "epochs", "settings"), shown),
         )
 
 

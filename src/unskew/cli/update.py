@@ -8,11 +8,11 @@ import tyro
 from tyro.conf import OmitArgPrefixes, Positional
 
 from unskew.cli.shared import Verb, messages
-from unskew.errors import BadInput
-from unskew.updating import Updating
+from unskew.core.errors import BadInput
+from unskew.update.updating import Updating
 
 if TYPE_CHECKING:
-    from unskew.update import Outcome
+    from unskew.update.update import Outcome
 
 CODES = {"published": 0, "would be published": 0, "nothing new": 3, "worse": 4}
 
@@ -55,7 +55,7 @@ class Update(Verb):
             return self._roll_back()
         if self.folder is None or self.store is None:
             raise BadInput("expected RUN and --store STORE")
-        from unskew.update import update
+        from unskew.update.update import update
 
         given = self.positive.split(",") if self.positive is not None else []
         found = update(
@@ -76,7 +76,7 @@ class Update(Verb):
         return CODES[found.verdict]
 
     def _roll_back(self) -> int:
-        from unskew.publish import roll_back
+        from unskew.update.publish import roll_back
 
         if self.current is None:
             raise BadInput("expected --current LINK, which is to point back")

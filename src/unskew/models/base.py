@@ -5,7 +5,7 @@ and `NextItem` are bases for the two most common kinds.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -13,18 +13,17 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from unskew.catalog import Catalog, DotCatalog, PlainCatalog
-from unskew.config import AtLeast0, AtLeast1, NotNegative, Positive, Search, did_you_mean, register
-from unskew.data.batch import Batch, Offset, SequenceBatch
-from unskew.data.held_out import Criterion
-from unskew.data.log import Log
-from unskew.data.negatives import Drawing, uniform_negatives
-from unskew.data.samplers import BatchSource
-from unskew.data.split import Known, Split
-from unskew.data.views import HISTORY
-from unskew.errors import BadInput
-from unskew.layers import Embeddings, is_real, read_before, right_padded
-from unskew.losses import cross_entropy
+from unskew.core.config import AtLeast0, AtLeast1, NotNegative, Positive, Search, did_you_mean, register
+from unskew.core.errors import BadInput
+from unskew.data.batches.batch import Batch, Offset, SequenceBatch
+from unskew.data.log.held_out import Criterion
+from unskew.data.log.log import Log
+from unskew.data.log.split import Known, Split
+from unskew.data.log.views import HISTORY
+from unskew.nn.layers import Embeddings, is_real, read_before, right_padded
+from unskew.nn.losses import cross_entropy
+from unskew.nn.phases import Phase, Stage
+from unskew.nn.scoring import Catalog, DotCatalog, PlainCatalog
 
 M = TypeVar("M", bound="Recommender")
 
@@ -46,103 +45,32 @@ class HistoryConfig(ModelConfig):
     """The number of past items of a user that the model reads: the newest ones."""
 
 
-def adam(
-    parameters: Iterable[nn.Parameter], learning_rate: float, weight_decay: float
-) -> torch.optim.Optimizer:
-    """The Adam optimizer, which phases use if they name no other."""
-    return torch.optim.Adam(parameters, lr=learning_rate, weight_decay=weight_decay, fused=True)
-
-
-# What `Phase.batches` may be.
-Kind = Literal["pairs", "positives", "prefixes", "histories", "sequences"]
-Batches = Kind | Callable[[Split, int, int], BatchSource]
-
-
-@dataclass(frozen=True)
-class Phase:
-    """One kind of training epoch: which batches it reads, which loss it has, which parameters it changes.
-
-    name: the name of the phase in the records of a run.
-    batches: what the loss is given: one of these kinds, or whatever a function of a split, a seed and a batch
-        size makes. A batch of one's own is a NamedTuple; if its terms may be weighted, it has the fields
-        `event_B`, `times_B`, `candidates_BC`, `weight_B` and `offset_BC`, as that of Pulse has.
-        `pairs`      rows of the log, clicked or not, with sampled negatives if the log has few (Batch)
-        `positives`  only the clicked rows, each with as many negatives as the phase asks for (Batch)
-        `prefixes`   as `pairs`, but user by user: every history and every audience is a prefix of a row that
-                     the model reads once (Batch with `shared`)
-        `histories`  whole histories of users, cut into windows; each event is a target once (SequenceBatch)
-        `sequences`  whole histories of users and whole audiences of items (SequenceBatch)
-    loss: the loss of such a batch.
-    parameters: the parameters that are trained.
-    epochs: how many epochs a round has.
-    negatives: how many negatives each context gets, unless the training settings say otherwise; 0 is final.
-    drawing: how negatives are drawn.
-    optimizer: makes the optimizer from parameters, learning rate and weight decay.
-    weighted: whether its terms are observed pairs, which may be weighted by a propensity.
-    separate: whether each candidate has a term of its own, with its own weight; by default so for `pairs` and
-        `prefixes`. Other losses compare candidates, and only the positive has a weight.
-    past: how many past items and past users its batches hold at most; by default as many as the model reads.
-    """
-
-    name: str
-    batches: Batches
-    loss: Callable[[Any], Tensor]
-    parameters: Callable[[], Iterable[nn.Parameter]]
-    epochs: int = 1
-    negatives: int | None = None
-    drawing: Drawing = uniform_negatives
-    optimizer: Callable[[Iterable[nn.Parameter], float, float], torch.optim.Optimizer] = adam
-    weighted: bool = True
-    separate: bool | None = None
-    past: tuple[int, int | None] | None = None
-
-    def __post_init__(self) -> None:
-        if self.separate is None:
-            object.__setattr__(self, "separate", self.batches in ("pairs", "prefixes"))
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A number of rounds, each of which goes through the same phases.
-
-    Stages describe a training algorithm as data, and one training loop walks through them.
-
-    validated: whether the validation part is ranked after each round, to stop early and to keep the best
-        weights.
-    """
-
-    name: str
-    phases: tuple[Phase, ...]
-    rounds: int
-    validated: bool = False
-
-
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """How a model is trained: every setting that is not the model's own."""
 
-    rounds: AtLeast1 = 30
-    """The largest number of training rounds (n_u in the DEPS paper). After each one the validation part is
+    epochs: AtLeast1 = 30
+    """The largest number of training epochs (n_u in the DEPS paper). After each one the validation set is
     ranked."""
     patience: AtLeast0 = 5
-    """Training stops after this many rounds without a better validation metric."""
+    """Training stops after this many epochs without a better validation metric."""
     batch_size: Annotated[AtLeast1, Search.among(1024, 2048, 4096)] = 512
     """The number of contexts in a batch, for losses that compare pairs."""
     sequences: Annotated[AtLeast1, Search.among(64, 128, 256)] = 256
     """The number of sequences in a batch, for losses that read whole sequences."""
     negatives: AtLeast0 | None = None
-    """How many negative items are sampled for each context. By default one where the log has fewer negatives
-    of its own than positives, and otherwise none."""
+    """How many negative items are sampled for each context. By default one where the log has fewer
+    negatives of its own than positives, and otherwise none."""
     learning_rate: Annotated[Positive, Search(1e-4, 1e-3, log=True)] = 1e-3
     """The learning rate of the optimizer."""
     weight_decay: NotNegative = 0.0
     """The weight decay (L2 penalty) of the optimizer."""
     gradient_norm: Positive = 5.0
     """Gradients are clipped to this norm."""
-    valid_rows: AtLeast0 = 2000
-    """How many positives of the validation part are ranked after each round: a fixed, seeded sample."""
-    choose_by: Literal["auto", "ordinary", "balanced", "shown"] = "auto"
-    """Which version of the validation part chooses the weights that recommend. The best weights by each
+    valid_examples: AtLeast0 = 2000
+    """How many positives of the validation set are ranked after each epoch: a fixed, seeded sample."""
+    select_by: Literal["auto", "ordinary", "balanced", "shown"] = "auto"
+    """Which validation metric chooses the weights that recommend. The best weights by each
     version are kept, and every test is evaluated with the weights that its own version chose. `auto` is
     `balanced` for models that debias and `ordinary` for the others."""
     seed: AtLeast0 = 0
@@ -152,16 +80,16 @@ class Training:
 class Recommender(nn.Module, ABC):
     """The base class of all models.
 
-    A model is built from what is `known` of users and items, counts what it needs on a split (`measure`), and
-    is trained in stages. A subclass that has a name is registered by being defined: `class Mine(Recommender,
-    name="mine", paper="..."): ...`. Its settings are its nested class `Config`.
+    A model is built from what is `known` of users and items, counts what it needs on a split
+    (`fit_statistics`), and is trained in stages. A subclass that has a name is registered by being defined:
+    `class Mine(Recommender, name="mine", paper="..."): ...`. Its settings are its nested class `Config`.
     """
 
     name: ClassVar[str]
     paper: ClassVar[str]
     Config: ClassVar[type[ModelConfig]]
-    # Which version of the validation part chooses the model's weights, unless the training settings name one.
-    choose_by: ClassVar[Criterion] = "ordinary"
+    # Which validation metric chooses the model's weights, unless the training settings name one.
+    select_by: ClassVar[Criterion] = "ordinary"
     # The model's own defaults of training settings.
     recipe: ClassVar[dict[str, Any]] = {}
     # Where `unskew tune` looks for training settings, if not where `Training` says.
@@ -169,7 +97,7 @@ class Recommender(nn.Module, ABC):
     # Named sets of settings. `paper` holds the values of the model's paper that differ from the defaults.
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     # Whether it reads nothing of a log but its views, so that it can rank a live log as it is.
-    follows: ClassVar[bool] = False
+    supports_live_log: ClassVar[bool] = False
     # What it knows somebody by: at least one past item that training saw, or being a user whom training saw.
     # Of people without either it has nothing to say. A model that knows nobody by an id has an empty tuple.
     knows_by: ClassVar[tuple[Literal["items", "user"], ...]] = ()
@@ -187,9 +115,9 @@ class Recommender(nn.Module, ABC):
         self._sizes = known.users.size, known.items.size
 
     @classmethod
-    def settled(cls, config: Any, split: Split) -> Any:
+    def resolve_auto(cls, config: Any, split: Split) -> Any:
         """The settings with everything chosen that depends on what the log holds. `config` is one of this
-        model's; what is settled stays as it is."""
+        model's; what is resolve_auto stays as it is."""
         return config
 
     @abstractmethod
@@ -197,10 +125,10 @@ class Recommender(nn.Module, ABC):
         """The logits of each candidate in each context, (B, C). It must not read the labels of the batch."""
 
     @abstractmethod
-    def stages(self, rounds: int) -> tuple[Stage, ...]:
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
         """The stages in which the model learns.
 
-        rounds: the largest number of rounds of the validated stage.
+        epochs: the largest number of epochs of the validated stage.
         """
 
     @property
@@ -228,18 +156,18 @@ class Recommender(nn.Module, ABC):
             found |= context.user_B < users
         return found
 
-    def measure(self, split: Split) -> None:
-        """Count on the training part, before training, what the model needs and no gradient learns, into its
+    def fit_statistics(self, split: Split) -> None:
+        """Count on the training set, before training, what the model needs and no gradient learns, into its
         buffers: a saved run holds them among its weights."""
 
-    def measure_again(self, split: Split) -> None:
+    def refresh_statistics(self, split: Split) -> None:
         """The same for a network that goes on learning. What its weights rely on stays as it is."""
-        self.measure(split)
+        self.fit_statistics(split)
 
     def options(self, split: Split) -> list[dict[str, Tensor]]:
         """Choices that no gradient can make, each as entries of the model's state.
 
-        Before training, each one is tried once on the validation part, and the best is kept.
+        Before training, each one is tried once on the validation set, and the best is kept.
         """
         return []
 
@@ -249,35 +177,36 @@ class Recommender(nn.Module, ABC):
         return PlainCatalog(self.forward, log, self.audience)
 
     @property
-    def dial(self) -> float:
-        """The dial of the scores that `forward` gives: with 0 they say what will be clicked in a log like
-        this one, with 1 what would be clicked if every item were exposed alike. In between, and for any
-        model, scores = those at 0 - dial * log exposure."""
+    def debias(self) -> float:
+        """The debiasing strength of the scores that `forward` gives: with 0 they say what will be clicked in
+        a log like this one, with 1 what would be clicked if every item were exposed equally. In between, and
+        for any model, scores = those at 0 - debias * log exposure."""
         return 0.0
 
     @property
-    def dials(self) -> tuple[float, ...]:
-        """The dials that the validation part chooses from; none for models whose dial is not chosen."""
+    def strengths(self) -> tuple[float, ...]:
+        """The strengths that the validation set chooses from; none for models whose debias is not chosen."""
         return ()
 
-    def turn(self, dial: float) -> None:
-        """Keep another dial, for models that have `dials` to choose from."""
-        raise NotImplementedError(f"{self.name} has no dial to choose")
+    def set_debias(self, debias: float) -> None:
+        """Keep another debias, for models that have `strengths` to choose from."""
+        raise NotImplementedError(f"{self.name} has no debiasing strength to choose")
 
     def log_exposure(self, log: Log, item: ArrayLike, time: ArrayLike) -> Tensor:
         """The logarithm of how exposed each item is at each time, whoever asks, up to a constant per time.
-        The two are broadcast. Models that do not know it have no dial."""
+        The two are broadcast. Models that do not know it have no debiasing strength."""
         raise BadInput(
-            f"{self.name} does not know how exposed an item is, so it has no dial: pulse has one, and so has "
+            f"{self.name} does not know how exposed an item is, so it has no debiasing strength: pulse "
+            "has one, and so has "
             f"debiased-{self.name} with an estimator of exposure"
         )
 
     def statistics(self, batch: Batch) -> dict[str, float]:
-        """Numbers about the model for the record of a round, beside its losses. The batch is a fixed sample
+        """Numbers about the model for the record of an epoch, beside its losses. The batch is a fixed sample
         of training pairs."""
         return {}
 
-    def reached(self) -> set[str]:
+    def trained_parameter_names(self) -> set[str]:
         """The names of the parameters that some stage trains."""
         trained = {id(p) for stage in self.stages(1) for phase in stage.phases for p in phase.parameters()}
         return {name for name, parameter in self.named_parameters() if id(parameter) in trained}
@@ -285,8 +214,8 @@ class Recommender(nn.Module, ABC):
 
 def build(kind: type[M], split: Split, config: ModelConfig) -> M:
     """A new model of this kind, built for a split and ready to be trained on it."""
-    network = kind(split.known, kind.settled(config, split))
-    network.measure(split)
+    network = kind(split.known, kind.resolve_auto(config, split))
+    network.fit_statistics(split)
     return network
 
 
@@ -304,24 +233,13 @@ def model_named(name: str) -> type[Recommender]:
     return MODELS[name]
 
 
-def parameters_of(*modules: nn.Module | nn.Parameter | None) -> list[nn.Parameter]:
-    """The parameters of some modules, in this order; None has no parameters."""
-    found: list[nn.Parameter] = []
-    for module in modules:
-        if isinstance(module, nn.Parameter):
-            found.append(module)
-        elif module is not None:
-            found.extend(module.parameters())
-    return found
-
-
 class DotProduct(Recommender):
     """A model whose scores are dot products of a vector per context and a vector per item.
 
     The scores of the whole catalogue then cost only one matrix product.
     """
 
-    follows = True
+    supports_live_log = True
 
     @abstractmethod
     def context(self, batch: Batch) -> Tensor:
@@ -378,9 +296,9 @@ class NextItem(DotProduct):
     def vectors(self, item: Tensor) -> Tensor:
         return self.items(item)
 
-    def stages(self, rounds: int) -> tuple[Stage, ...]:
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
         phase = Phase("next item", "histories", self.next_item_loss, self.parameters)
-        return (Stage("train", (phase,), rounds, validated=True),)
+        return (Stage("train", (phase,), epochs, validated=True),)
 
     def next_item_loss(self, batch: SequenceBatch) -> Tensor:
         """The mean loss of each event given those strictly before it. One pass gives the states of all

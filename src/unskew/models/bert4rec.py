@@ -12,8 +12,8 @@ history, and the state at the mask is compared with every item:
 
 What was decided where the paper is silent or the authors' code differs:
 
-Masks      New masks are drawn in every step (the authors make ten copies beforehand, so a round here has ten
-           epochs). A masked position always gets the mask, never another item. In a share of the windows
+Masks      New masks are drawn in every step (the authors make ten copies beforehand, so an epoch here has ten
+           epochs). A masked position always gets the mask, never another item. In a fraction of the windows
            only the newest moment is masked, because that is what recommending looks like. Otherwise, as in
            the paper, a position is predicted from both sides: later events, and others of its own moment,
            are not its past, but they are visible.
@@ -37,12 +37,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.config import AtLeast1, Dropped, Layers, Search, Share, Width
-from unskew.data.batch import Batch, SequenceBatch
-from unskew.data.split import Known
-from unskew.layers import Dropout, Embeddings, Table, in_groups, is_real
-from unskew.losses import cross_entropy
-from unskew.models.base import DotProduct, HistoryConfig, Phase, Stage
+from unskew.core.config import AtLeast1, Dropped, Layers, Search, Share, Width
+from unskew.data.batches.batch import Batch, SequenceBatch
+from unskew.data.log.split import Known
+from unskew.models.base import DotProduct, HistoryConfig
+from unskew.nn.layers import Dropout, Embeddings, Table, in_groups, is_real
+from unskew.nn.losses import cross_entropy
+from unskew.nn.phases import Phase, Stage
 
 DEVIATION = 0.02  # the standard deviation of the initial embeddings
 
@@ -63,19 +64,19 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
         inner: AtLeast1 = 256
         """The width of the feed-forward layer of a block."""
         dropout: Dropped = 0.2
-        """The share of activations that dropout sets to zero."""
+        """The fraction of activations that dropout sets to zero."""
         masked: Annotated[Share, Search.among(0.2, 0.4, 0.6)] = 0.2
-        """The share of a window's positions that is masked (rho)."""
+        """The fraction of a window's positions that is masked (rho)."""
         most_masked: AtLeast1 = 30
         """The largest number of positions of a window that are masked."""
         newest_only: Share = 0.1
-        """The share of the windows in which only the newest moment is masked."""
+        """The fraction of the windows in which only the newest moment is masked."""
         copies: AtLeast1 = 10
-        """The number of epochs in a round, each with new masks."""
+        """The number of epochs in an epoch, each with new masks."""
 
     config: Config
     knows_by = ("items",)
-    recipe: ClassVar[dict[str, Any]] = {"sequences": 128, "rounds": 100, "patience": 10}
+    recipe: ClassVar[dict[str, Any]] = {"sequences": 128, "epochs": 100, "patience": 10}
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config)
@@ -133,9 +134,9 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
 
     # How it learns
 
-    def stages(self, rounds: int) -> tuple[Stage, ...]:
-        cloze = Phase("cloze", "histories", self.cloze_loss, self.parameters, epochs=self.config.copies)
-        return (Stage("train", (cloze,), rounds, validated=True),)
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
+        cloze = Phase("cloze", "histories", self.cloze_loss, self.parameters, passes=self.config.copies)
+        return (Stage("train", (cloze,), epochs, validated=True),)
 
     def cloze_loss(self, batch: SequenceBatch) -> Tensor:
         """The mean cross-entropy of masked items among all items."""
@@ -197,23 +198,23 @@ class Cloze(NamedTuple):
         return torch.zeros(ids_BL.shape, dtype=torch.bool).scatter(1, self.places_BW, self.chosen_BW)
 
 
-def masked_count(length: Tensor, share: float, most: int) -> Tensor:
+def masked_count(length: Tensor, fraction: float, most: int) -> Tensor:
     """How many positions of a sequence are masked."""
-    return (share * length).round().clamp(min=1, max=most).long()
+    return (fraction * length).round().clamp(min=1, max=most).long()
 
 
-def cloze(ids_BL: Tensor, past_BL: Tensor, share: float, most: int, newest_only: float) -> Cloze:
-    """Draw the positions to be masked: a share of each sequence, or only its newest moment.
+def cloze(ids_BL: Tensor, past_BL: Tensor, fraction: float, most: int, newest_only: float) -> Cloze:
+    """Draw the positions to be masked: a fraction of each sequence, or only its newest moment.
 
     ids_BL: sequences that are padded on the left; none is empty.
     past_BL: how many events of its sequence are strictly before each.
-    share: the share of the positions that is masked.
+    fraction: the fraction of the positions that is masked.
     most: the largest number of positions that are masked.
-    newest_only: the share of the sequences in which only the newest moment is masked.
+    newest_only: the fraction of the sequences in which only the newest moment is masked.
     """
     real_BL = is_real(ids_BL)
     order_BL = torch.rand(ids_BL.shape).masked_fill_(~real_BL, 2)
-    count_B = masked_count(real_BL.sum(1), share, most)
+    count_B = masked_count(real_BL.sum(1), fraction, most)
     newest_B = torch.rand(len(ids_BL)) < newest_only
     # Events with the same number of events before them as the newest one happened at the same moment.
     newest_BL = real_BL & (past_BL == past_BL[:, -1:])

@@ -30,15 +30,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.catalog import Catalog
-from unskew.config import AtLeast1, Dropped, Search
-from unskew.data.batch import Batch
-from unskew.data.log import Log
-from unskew.data.split import Known
-from unskew.errors import BadInput
-from unskew.layers import Dropout, Embeddings, is_real
-from unskew.losses import click_loss
-from unskew.models.base import HistoryConfig, Phase, Recommender, Stage
+from unskew.core.config import AtLeast1, Dropped, Search
+from unskew.core.errors import BadInput
+from unskew.data.batches.batch import Batch
+from unskew.data.log.log import Log
+from unskew.data.log.split import Known
+from unskew.models.base import HistoryConfig, Recommender
+from unskew.nn.layers import Dropout, Embeddings, is_real
+from unskew.nn.losses import click_loss
+from unskew.nn.phases import Phase, Stage
+from unskew.nn.scoring import Catalog
 
 TOGETHER = 1 << 13  # positions whose states a catalogue holds at once: few enough to stay in the cache
 
@@ -64,7 +65,7 @@ class BST(Recommender, name="bst", paper="Chen et al., Behavior Sequence Transfo
         """The width of the first hidden layer of the MLP; each of the other two is half as wide as the one
         before."""
         dropout: Dropped = 0.2
-        """The share of activations that dropout sets to zero in the block."""
+        """The fraction of activations that dropout sets to zero in the block."""
 
         def __post_init__(self) -> None:
             if self.place_width >= self.width:
@@ -139,9 +140,9 @@ class BST(Recommender, name="bst", paper="Chen et al., Behavior Sequence Transfo
 
     # How it learns
 
-    def stages(self, rounds: int) -> tuple[Stage, ...]:
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
         phase = Phase("clicks", "pairs", self.click_loss, self.parameters)
-        return (Stage("train", (phase,), rounds, validated=True),)
+        return (Stage("train", (phase,), epochs, validated=True),)
 
     def click_loss(self, batch: Batch) -> Tensor:
         """The binary cross-entropy of clicks."""
@@ -173,7 +174,7 @@ class CandidateAttention(nn.Module):
     """Self-attention over a history with one candidate behind it, for many candidates at once.
 
     The attention among past items is computed without the candidate. The candidate then adds one more key to
-    it, which takes a share and scales the rest down.
+    it, which takes a fraction and scales the rest down.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -222,8 +223,10 @@ class CandidateAttention(nn.Module):
         scores_BHCL = candidate.query_BHCE @ past.key_BHLE.transpose(2, 3) * self.scale
         scores_BHCL = scores_BHCL.masked_fill(~past.real_BL[:, None, None], -torch.inf)
         itself_BHC1 = (candidate.query_BHCE * candidate.key_BHCE).sum(3, keepdim=True) * self.scale
-        share = torch.cat([scores_BHCL, itself_BHC1.expand(len(past.x_BLD), -1, -1, -1)], dim=3).softmax(3)
-        return (share[..., :-1] @ past.value_BHLE + share[..., -1:] * candidate.value_BHCE).transpose(1, 2)
+        fraction = torch.cat([scores_BHCL, itself_BHC1.expand(len(past.x_BLD), -1, -1, -1)], dim=3).softmax(3)
+        return (fraction[..., :-1] @ past.value_BHLE + fraction[..., -1:] * candidate.value_BHCE).transpose(
+            1, 2
+        )
 
 
 class SharingCatalog:

@@ -18,7 +18,7 @@ What was decided where the paper is silent or its code differs: Consecutive rows
 candidate of a row is the next item of its cycle. A cycle with a crossed pair that training has seen is left
 out; so is a cycle that repeats a user or an item, because it has such a pair. Of the rest, the 1 / rho with
 the smallest g are trained on (the dynamic step), cycles of all lengths together. The authors draw pairs with
-replacement and replace what they reject. Here an epoch has each pair once, and a round has so many epochs
+replacement and replace what they reject. Here an epoch has each pair once, and an epoch has so many epochs
 that it has as many steps as one of their epochs. Their regulariser is reg times the mean squared norm of all
 U + I embeddings, which equals a weight decay of 2 reg / (U + I). Weights from outside are averaged over the
 pairs of a cycle.
@@ -34,13 +34,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.config import NotNegative, Positive, Range, Search, Width
-from unskew.data.batch import Batch
-from unskew.data.negatives import Draw
-from unskew.data.split import Known
-from unskew.data.views import Ints
-from unskew.models.base import ModelConfig, Phase, Stage, adam
+from unskew.core.config import NotNegative, Positive, Range, Search, Width
+from unskew.data.batches.batch import Batch
+from unskew.data.batches.negatives import Draw
+from unskew.data.log.split import Known
+from unskew.data.log.views import Ints
+from unskew.models.base import ModelConfig
 from unskew.models.factors import MatrixFactors
+from unskew.nn.phases import Phase, Stage, adam
 
 
 class CPR(
@@ -68,26 +69,26 @@ class CPR(
 
     config: Config
     # A batch of 4608 pairs has 2048 cycles.
-    recipe: ClassVar[dict[str, Any]] = {"batch_size": 4608, "rounds": 200, "patience": 10}
+    recipe: ClassVar[dict[str, Any]] = {"batch_size": 4608, "epochs": 200, "patience": 10}
     searched: ClassVar[dict[str, Search]] = {"batch_size": Search.among(2304, 4608, 9216)}
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config, config.width)
 
-    def stages(self, rounds: int) -> tuple[Stage, ...]:
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
         config = self.config
-        epochs = max(1, round(config.sample_rate * mean_length(config.longest, config.sample_ratio)))
+        passes = max(1, round(config.sample_rate * mean_length(config.longest, config.sample_ratio)))
         phase = Phase(
             "cross pairs",
             "positives",
             self.cross_loss,
             self.parameters,
-            epochs=epochs,
+            passes=passes,
             negatives=1,
             drawing=self.next_of_cycle,
             optimizer=self.optimizer,
         )
-        return (Stage("train", (phase,), rounds, validated=True),)
+        return (Stage("train", (phase,), epochs, validated=True),)
 
     def optimizer(
         self, parameters: Iterable[nn.Parameter], learning_rate: float, weight_decay: float
@@ -119,22 +120,22 @@ class CPR(
         return (functional.softplus(-g_T[hard]) * weight_T[hard]).sum() / max(len(hard), 1)
 
 
-def shares(longest: int, ratio: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """The shares of cycles of 2, ..., `longest` pairs among all cycles."""
+def fractions(longest: int, ratio: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """The fractions of cycles of 2, ..., `longest` pairs among all cycles."""
     parts = float(ratio) ** np.arange(longest - 2, -1, -1)
     return np.asarray(parts / parts.sum())
 
 
 def mean_length(longest: int, ratio: float) -> float:
     """The mean number of pairs in a cycle."""
-    return float(shares(longest, ratio) @ np.arange(2, longest + 1))
+    return float(fractions(longest, ratio) @ np.arange(2, longest + 1))
 
 
 def sizes(pairs: int, longest: int, ratio: float) -> list[int]:
     """How many cycles of 2, ..., `longest` pairs are made of a batch of this many pairs."""
     total = int(pairs / mean_length(longest, ratio) + 1e-9)
     # Counts are rounded in favour of short cycles, so that the cycles never need more pairs than there are.
-    ends = np.ceil(total * np.cumsum(shares(longest, ratio)) - 1e-9).astype(int)
+    ends = np.ceil(total * np.cumsum(fractions(longest, ratio)) - 1e-9).astype(int)
     return [int(size) for size in np.diff(ends, prepend=0)]
 
 

@@ -1,15 +1,16 @@
 """Any recommender, debiased: `debiased-gru4rec` is GRU4Rec with its own loss, in which a propensity says how
 likely each item, or each pair, was to be observed.
 
-`how` says what the loss makes of it (`unskew.propensity.treatment` has the equations), `propensity` how it is
-estimated. With `auto`, both are chosen by what the log holds:
+`method` says what the loss makes of it (`unskew.propensity.correction` has the equations), `propensity` how
+it is estimated. With `auto`, both are chosen by what the log holds:
 
-    the log has impressions    propensity `exposure`; nothing is weighted (`weights` of power 0) for losses of
+    the log has impressions    propensity `exposure`; nothing is weighted (`ips` of strength 0) for losses of
                                single pairs that read them: these learn what is liked of what is shown, and
                                weights did harm; `negatives` for those that draw their own
     the log has clicks alone   propensity `power`; `negatives` for losses of single pairs
     either                     `offset` for losses that compare items: softmax, BPR; half of the propensity is
-                               taken out, because that came nearer to the truth than all (docs/truth.md)
+                               taken out, because that came nearer to the ground truth than all
+                               (docs/ground-truth.md)
 
 The preset `paper` is the paper's claim that its weights fit every backbone (Table model-agnostic): two GRUs,
 both sides weighted. Its stage 1 trains the estimator; stage 2 alternates between estimator and backbone. For
@@ -36,17 +37,18 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from unskew.catalog import Catalog, scores_at, turned
-from unskew.config import Alpha, AtLeast0, AtLeast1, Clip, NotNegative, Search
-from unskew.data.batch import Batch, SequenceBatch
-from unskew.data.held_out import Criterion
-from unskew.data.log import Log
-from unskew.data.split import Known, Split
-from unskew.data.views import AUDIENCE, HISTORY
-from unskew.errors import BadInput
-from unskew.models.base import FAMILIES, ModelConfig, Phase, Recommender, Stage, parameters_of
+from unskew.core.config import Alpha, AtLeast0, AtLeast1, Clip, NotNegative, Search
+from unskew.core.errors import BadInput
+from unskew.data.batches.batch import Batch, SequenceBatch
+from unskew.data.log.held_out import Criterion
+from unskew.data.log.log import Log
+from unskew.data.log.split import Known, Split
+from unskew.data.log.views import AUDIENCE, HISTORY
+from unskew.models.base import FAMILIES, ModelConfig, Recommender
+from unskew.nn.phases import Phase, Stage, parameters_of
+from unskew.nn.scoring import Catalog, apply_debias, scores_at
+from unskew.propensity.correction import Correction, Method, Scale, resolve_auto_settings
 from unskew.propensity.estimators import DualGRU, Needs, Propensity, Unit, estimator, estimator_named
-from unskew.propensity.treatment import How, Scale, Treatment, settle
 
 LEAST = 1e-9  # the clip of `ips`, only so that nothing is divided by zero
 
@@ -55,21 +57,21 @@ LEAST = 1e-9  # the clip of `ips`, only so that nothing is divided by zero
 class Weighting(ModelConfig):
     """How propensities are estimated, and what the backbone's loss makes of them."""
 
-    how: How = "auto"
+    method: Method = "auto"
     """What the loss makes of a propensity: it is added to the logits while training (`offset`), sampled
     negatives are weighted by it (`negatives`), observed pairs by its inverse (`weights`), or observed pairs
     and sampled negatives alike, as in the paper (`both`). `auto` goes by the log and by the loss."""
     propensity: str = "auto"
-    """How the propensity P(o = 1) is estimated: from impressions (`exposure`), from clicks alone (`power`),
-    by two GRUs (`dual`), by one of them (`item`, `user`), by frequencies (`item-pro`, `user-pro`,
+    """How the propensity P(o = 1) is estimated: from impressions (`exposure`), from clicks alone
+    (`power`), by two GRUs (`dual`), by one of them (`item`, `user`), by frequencies (`item-pro`, `user-pro`,
     `item-user-pro`), as logged (`logged`), not at all (`none`), or by a registered estimator of your own.
     `auto` is `exposure` or `power`, by what the log holds."""
-    power: Annotated[NotNegative, Search(0.0, 1.0)] | None = None
+    strength: Annotated[NotNegative, Search(0.0, 1.0)] | None = None
     """How much of the propensity is taken out, 1 is all of it. By default 1/2, and 1 for `both`; 0 where
     `auto` is to choose everything, and the loss reads what was shown and not clicked."""
     weights: Scale = "clipped"
-    """How weights are scaled: clipped propensities (`clipped`), plain ones (`ips`), or clipped ones with the
-    weights divided by their mean in the batch (`snips`)."""
+    """How weights are scaled: clipped propensities (`clipped`), plain ones (`ips`), or clipped ones with
+    the weights divided by their mean in the batch (`snips`)."""
     alpha: Alpha = 0.5
     """The weight of the item view, which is an item's propensity given the user's history. The user view, a
     user's propensity given the item's audience, has the rest."""
@@ -83,10 +85,10 @@ class Weighting(ModelConfig):
     """The width of the estimator's embeddings and hidden states."""
     gru_layers: AtLeast1 = 1
     """The number of layers of each of the estimator's GRUs."""
-    propensity_rounds: AtLeast0 = 5
-    """The number of rounds of stage 1, which trains the estimator alone (n_p)."""
-    propensity_epochs: AtLeast0 = 1
-    """The number of epochs of the estimator in each round of stage 2, which trains the backbone (n_b)."""
+    propensity_epochs: AtLeast0 = 5
+    """The number of epochs of stage 1, which trains the estimator alone (n_p)."""
+    propensity_passes: AtLeast0 = 1
+    """The number of epochs of the estimator in each epoch of stage 2, which trains the backbone (n_b)."""
 
     def __post_init__(self) -> None:
         if self.propensity != "auto":
@@ -100,7 +102,7 @@ class Debiased(Recommender):
     """
 
     Backbone: ClassVar[type[Recommender]]
-    choose_by: ClassVar[Criterion] = "balanced"
+    select_by: ClassVar[Criterion] = "balanced"
     config: Any
 
     def __init__(self, known: Known, config: Any) -> None:
@@ -111,24 +113,24 @@ class Debiased(Recommender):
         needs = Needs(known=known, alpha=config.alpha, clip=clip, width=width, layers=layers)
         self.propensity = estimator(config.propensity, needs)
         past = config.past_items, config.past_users
-        self.treatment = Treatment(self.propensity, config.how, config.power, config.weights, past)
+        self.correction = Correction(self.propensity, config.method, config.strength, config.weights, past)
 
     @classmethod
-    def settled(cls, config: Any, split: Split) -> Any:
-        config = replace(config, backbone=cls.Backbone.settled(config.backbone, split))
+    def resolve_auto(cls, config: Any, split: Split) -> Any:
+        config = replace(config, backbone=cls.Backbone.resolve_auto(config.backbone, split))
         with torch.random.fork_rng(devices=[]):  # only to ask which losses it has
             stages = cls.Backbone(split.known, config.backbone).stages(1)
         phases = [phase for stage in stages for phase in stage.phases if phase.weighted]
         reads_shown = any(phase.batches in ("pairs", "prefixes") for phase in phases)
-        return settle(config, split, all(phase.separate for phase in phases), reads_shown)
+        return resolve_auto_settings(config, split, all(phase.separate for phase in phases), reads_shown)
 
-    def measure(self, split: Split) -> None:
-        self.backbone.measure(split)
-        self.treatment.measure(split)
+    def fit_statistics(self, split: Split) -> None:
+        self.backbone.fit_statistics(split)
+        self.correction.fit_statistics(split)
 
-    def measure_again(self, split: Split) -> None:
-        self.backbone.measure_again(split)
-        self.treatment.measure(split)
+    def refresh_statistics(self, split: Split) -> None:
+        self.backbone.refresh_statistics(split)
+        self.correction.fit_statistics(split)
 
     # As a recommender, it is its backbone
 
@@ -162,15 +164,15 @@ class Debiased(Recommender):
         return _Shorter(self, self.backbone.catalog(log, first, last))
 
     @property
-    def dial(self) -> float:
-        return self.backbone.dial if self.plain else self.treatment.dial
+    def debias(self) -> float:
+        return self.backbone.debias if self.plain else self.correction.debias
 
     @property
-    def dials(self) -> tuple[float, ...]:
-        return self.backbone.dials if self.plain else ()
+    def strengths(self) -> tuple[float, ...]:
+        return self.backbone.strengths if self.plain else ()
 
-    def turn(self, dial: float) -> None:
-        self.backbone.turn(dial)
+    def set_debias(self, debias: float) -> None:
+        self.backbone.set_debias(debias)
 
     def log_exposure(self, log: Log, item: ArrayLike, time: ArrayLike) -> Tensor:
         return (self.backbone if self.plain else self.propensity).log_exposure(log, item, time)
@@ -190,10 +192,10 @@ class Debiased(Recommender):
 
     # How it learns
 
-    def stages(self, rounds: int) -> tuple[Stage, ...]:
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
         its = tuple(
-            replace(stage, phases=tuple(map(self._treated, stage.phases)))
-            for stage in self.backbone.stages(rounds)
+            replace(stage, phases=tuple(map(self._corrected, stage.phases)))
+            for stage in self.backbone.stages(epochs)
         )
         if not isinstance(self.propensity, DualGRU) or not its:
             return its
@@ -205,29 +207,29 @@ class Debiased(Recommender):
             weighted=False,
             past=(self.config.past_items, self.config.past_users),
         )
-        again = replace(exposure, epochs=self.config.propensity_epochs)
+        again = replace(exposure, passes=self.config.propensity_passes)
         its = tuple(
             replace(stage, phases=(again, *stage.phases)) if stage.validated else stage for stage in its
         )
-        return Stage("exposure", (exposure,), self.config.propensity_rounds), *its
+        return Stage("exposure", (exposure,), self.config.propensity_epochs), *its
 
     def autoregressive_loss(self, batch: SequenceBatch) -> Tensor:
         """The loss of the estimator: L_u^AR + L_i^AR, as a mean per id."""
         assert isinstance(self.propensity, DualGRU)
-        self.treatment.forget()  # this step changes the weights
+        self.correction.forget()  # this step changes the weights
         return self.propensity.loss(batch)
 
-    def _treated(self, phase: Phase) -> Phase:
+    def _corrected(self, phase: Phase) -> Phase:
         """A phase of the backbone whose batches carry weights or offsets."""
 
         def loss(batch: Any) -> Tensor:
             if phase.weighted and not self.plain:
                 if isinstance(batch, Batch):
-                    batch = self.treatment.of_pairs(batch, bool(phase.separate))
+                    batch = self.correction.of_pairs(batch, bool(phase.separate))
                 elif isinstance(batch, SequenceBatch):
-                    batch = self.treatment.of_sequences(batch)
+                    batch = self.correction.of_sequences(batch)
                 else:
-                    batch = self.treatment.of_own(batch)
+                    batch = self.correction.of_own(batch)
             return phase.loss(self._own(batch) if isinstance(batch, Batch) else batch)
 
         own = (self.backbone.history, self.backbone.audience) if phase.batches == "sequences" else None
@@ -243,10 +245,10 @@ class _Shorter:
     def scores(self, context: Batch) -> Tensor:
         return self.catalog.scores(self.model._own(context))
 
-    def at_dials(self, context: Batch, dials: Sequence[float]) -> list[Tensor]:
+    def scores_at_strengths(self, context: Batch, strengths: Sequence[float]) -> list[Tensor]:
         if self.model.plain:
-            return scores_at(self.model.backbone, self.catalog, self.model._own(context), dials)
-        return turned(self.model, self.scores(context), context, dials)
+            return scores_at(self.model.backbone, self.catalog, self.model._own(context), strengths)
+        return apply_debias(self.model, self.scores(context), context, strengths)
 
     def renewed(self, log: Log, first: int, last: int) -> "_Shorter":
         renewed = getattr(self.catalog, "renewed", self.model.backbone.catalog)
@@ -266,7 +268,7 @@ def debias(kind: type[Recommender]) -> type[Debiased]:
         kw_only=True,
         namespace={"__doc__": Weighting.__doc__},
     )
-    paper = kind.presets.get("paper", {}) | {"how": "both", "propensity": "dual"}
+    paper = kind.presets.get("paper", {}) | {"method": "ips-both", "propensity": "dual"}
     names = {"name": f"debiased-{kind.name}", "paper": f"{kind.paper}; weighted as in Xu et al., CIKM 2022"}
     return type(
         f"Debiased{kind.__name__}",
@@ -292,7 +294,7 @@ def estimator_of(network: Recommender) -> Propensity:
         raise BadInput(f"{network.name} has no propensities of pairs; debiased-{network.name} has")
     if isinstance(found, Unit):
         raise BadInput(f"this {network.name} was trained without propensities")
-    if {f"propensity.{name}" for name, _ in found.named_parameters()} - network.reached():
+    if {f"propensity.{name}" for name, _ in found.named_parameters()} - network.trained_parameter_names():
         raise BadInput(
             f"{network.name} is not trained by gradients, so its propensities never were; item-pro and "
             "user-pro need no training"

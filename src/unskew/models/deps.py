@@ -14,13 +14,13 @@ weights each pair by inverse propensities, which two GRUs estimate from the same
     P(u, h_i)   the user view: how likely user u is next, given the audience (theta_p)
     alpha, M    the weight of the item view, and the clip
 
-Training follows Algorithm 1. Stage 1 has n_p rounds of the propensity losses L^AR and of predicting masked
-ids, lambda_p L^MLM. Stage 2 has, in each round, n_b epochs of L^AR and one of L^unbiased.
+Training follows Algorithm 1. Stage 1 has n_p epochs of the propensity losses L^AR and of predicting masked
+ids, lambda_p L^MLM. Stage 2 has, in each epoch, n_b epochs of L^AR and one of L^unbiased.
 `unskew.propensity.estimators` has the estimators, and what is known of their bias and variance.
 
-What was decided: A share of the ids is hidden from the recommender while training (`hidden_ids`), so that the
-vector of unknown ids is learned. Weights are multiplied by M, so that none is above one. The default audience
-is longer than the authors' 30 users; the preset `paper` has their values.
+What was decided: A fraction of the ids is hidden from the recommender while training (`hidden_ids`), so that
+the vector of unknown ids is learned. Weights are multiplied by M, so that none is above one. The default
+audience is longer than the authors' 30 users; the preset `paper` has their values.
 """
 
 from dataclasses import dataclass, replace
@@ -31,19 +31,31 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.catalog import AudienceCatalog, AudiencesNow, Catalog
-from unskew.config import Alpha, AtLeast0, AtLeast1, Clip, Dropped, Layers, NotNegative, Search, Share, Width
-from unskew.data.batch import Batch, SequenceBatch
-from unskew.data.held_out import Criterion
-from unskew.data.live import Live
-from unskew.data.log import Log
-from unskew.data.split import Known, Split
-from unskew.data.views import AUDIENCE
-from unskew.layers import Encoder, Table, in_groups, is_real
-from unskew.losses import cross_entropy, weighted_mean
-from unskew.models.base import HistoryConfig, Phase, Recommender, Stage, parameters_of
+from unskew.core.config import (
+    Alpha,
+    AtLeast0,
+    AtLeast1,
+    Clip,
+    Dropped,
+    Layers,
+    NotNegative,
+    Search,
+    Share,
+    Width,
+)
+from unskew.data.batches.batch import Batch, SequenceBatch
+from unskew.data.log.held_out import Criterion
+from unskew.data.log.live import Live
+from unskew.data.log.log import Log
+from unskew.data.log.split import Known, Split
+from unskew.data.log.views import AUDIENCE
+from unskew.models.base import HistoryConfig, Recommender
+from unskew.nn.layers import Encoder, Table, in_groups, is_real
+from unskew.nn.losses import cross_entropy, weighted_mean
+from unskew.nn.phases import Phase, Stage, parameters_of
+from unskew.nn.scoring import AudienceCatalog, AudiencesNow, Catalog
+from unskew.propensity.correction import Correction, Method, resolve_auto_settings
 from unskew.propensity.estimators import DualGRU, Needs, estimator, estimator_named
-from unskew.propensity.treatment import How, Treatment, settle
 
 
 class DEPS(
@@ -69,25 +81,25 @@ class DEPS(
         hidden: AtLeast1 = 64
         """The width of the hidden layer of the MLP that scores a pair."""
         dropout: Dropped = 0.2
-        """The share of activations that dropout sets to zero in the transformers."""
+        """The fraction of activations that dropout sets to zero in the transformers."""
         hidden_ids: Share = 0.8
-        """The share of the ids that is hidden from the recommender while training, so that it learns what to
-        do with ids that training never saw."""
+        """The fraction of the ids that is hidden from the recommender while training, so that it learns what
+        to do with ids that training never saw."""
         reads: Literal["both", "history", "audience"] = "both"
         """Which sequences the recommender reads: the user's history, the item's audience, or both."""
         propensity: str = "dual"
-        """How the propensity P(o = 1) is estimated: by two GRUs (`dual`), by one of them (`item`, `user`), by
-        frequencies (`item-pro`, `user-pro`, `item-user-pro`), from impressions (`exposure`), from clicks
+        """How the propensity P(o = 1) is estimated: by two GRUs (`dual`), by one of them (`item`, `user`),
+        by frequencies (`item-pro`, `user-pro`, `item-user-pro`), from impressions (`exposure`), from clicks
         alone (`power`), as logged (`logged`), not at all (`none`), or by a registered estimator of your own.
         `auto` is `exposure` or `power`, by what the log holds."""
-        how: How = "both"
+        method: Method = "ips-both"
         """What the loss makes of propensities: observed pairs and sampled negatives are weighted by their
         inverse, as in the paper (`both`), observed pairs alone (`weights`), sampled negatives by the
         propensity itself (`negatives`), or it is added to the logits while training (`offset`). `auto` goes
         by the log."""
-        power: Annotated[NotNegative, Search(0.0, 1.0)] | None = None
-        """How much of the propensity is taken out, 1 is all of it. By default 1/2, and 1 for `both`; 0 where
-        `auto` is to choose everything, and the log says what was shown and not clicked."""
+        strength: Annotated[NotNegative, Search(0.0, 1.0)] | None = None
+        """How much of the propensity is taken out, 1 is all of it. By default 1/2, and 1 for `both`; 0
+        where `auto` is to choose everything, and the log says what was shown and not clicked."""
         alpha: Alpha = 0.5
         """The weight of the item view, which is an item's propensity given the user's history. The user view,
         a user's propensity given the item's audience, has the rest."""
@@ -96,14 +108,14 @@ class DEPS(
         gru_layers: AtLeast1 = 1
         """The number of layers of each of the estimator's GRUs."""
         masked: Share = 0.2
-        """The share of a sequence's positions that is masked in stage 1."""
+        """The fraction of a sequence's positions that is masked in stage 1."""
         mlm_weight: NotNegative = 0.5
         """The weight of the losses of masked ids in stage 1 (lambda_p)."""
-        unsupervised_rounds: AtLeast0 = 5
-        """The number of rounds of stage 1, which trains propensities and transformers before the recommender
+        unsupervised_epochs: AtLeast0 = 5
+        """The number of epochs of stage 1, which trains propensities and transformers before the recommender
         (n_p)."""
-        propensity_epochs: AtLeast0 = 1
-        """The number of epochs of the propensity losses in each round of stage 2, which trains the
+        propensity_passes: AtLeast0 = 1
+        """The number of epochs of the propensity losses in each epoch of stage 2, which trains the
         recommender (n_b)."""
 
         def __post_init__(self) -> None:
@@ -111,14 +123,14 @@ class DEPS(
                 estimator_named(self.propensity)  # or an error that says which names there are
 
     config: Config
-    follows = True
+    supports_live_log = True
     Transformer: ClassVar[type[Encoder]] = Encoder
-    choose_by: ClassVar[Criterion] = "balanced"
-    recipe: ClassVar[dict[str, Any]] = {"rounds": 5, "patience": 1, "negatives": 1, "learning_rate": 3e-4}
+    select_by: ClassVar[Criterion] = "balanced"
+    recipe: ClassVar[dict[str, Any]] = {"epochs": 5, "patience": 1, "negatives": 1, "learning_rate": 3e-4}
     # `paper` has the values of the authors' runs: 30 users of an item are read, and no ids are hidden. Beauty
-    # has these and a clip of 0.1; the other sets have 3 layers and other batches. `working` is the treatment
-    # that debiases (docs/truth.md). The rest are the ablations of Figure ablation_ips and of the Tables
-    # ablation_trans and Ablation.
+    # has these and a clip of 0.1; the other sets have 3 layers and other batches. `auto` is the correction
+    # that debiases (docs/ground-truth.md). The rest are the ablations of Figure ablation_ips and of the
+    # Tables ablation_trans and Ablation.
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {
             "audience": AUDIENCE,
@@ -126,16 +138,16 @@ class DEPS(
             "hidden_ids": 0.0,
             "learning_rate": 1e-3,
             "batch_size": 2048,
-            "rounds": 30,
+            "epochs": 30,
             "patience": 5,
         },
-        "working": {"how": "auto", "propensity": "auto"},
+        "auto": {"method": "auto", "propensity": "auto"},
         "without-ips": {"propensity": "none"},
         "item-view": {"propensity": "item"},
         "user-view": {"propensity": "user"},
         "without-history": {"reads": "audience", "propensity": "user"},
         "without-audience": {"reads": "history", "propensity": "item"},
-        "without-stage-1": {"unsupervised_rounds": 0},
+        "without-stage-1": {"unsupervised_epochs": 0},
         "item-pro": {"propensity": "item-pro"},
         "user-pro": {"propensity": "user-pro"},
         "item-user-pro": {"propensity": "item-user-pro"},
@@ -162,18 +174,18 @@ class DEPS(
         needs = Needs(known=known, alpha=config.alpha, clip=config.clip, tables=tables, layers=layers)
         self.propensity = estimator(config.propensity, needs)
         past = config.history, config.audience
-        self.treatment = Treatment(self.propensity, config.how, config.power, "clipped", past)
+        self.correction = Correction(self.propensity, config.method, config.strength, "clipped", past)
 
     @classmethod
-    def settled(cls, config: Any, split: Split) -> Any:
-        return settle(config, split, separate=True)
+    def resolve_auto(cls, config: Any, split: Split) -> Any:
+        return resolve_auto_settings(config, split, separate=True)
 
-    def measure(self, split: Split) -> None:
-        self.treatment.measure(split)
+    def fit_statistics(self, split: Split) -> None:
+        self.correction.fit_statistics(split)
 
     @property
-    def dial(self) -> float:
-        return self.treatment.dial
+    def debias(self) -> float:
+        return self.correction.debias
 
     def log_exposure(self, log: Log, item: ArrayLike, time: ArrayLike) -> Tensor:
         return self.propensity.log_exposure(log, item, time)
@@ -227,7 +239,7 @@ class DEPS(
 
     # How it learns: Algorithm 1
 
-    def stages(self, rounds: int) -> tuple[Stage, ...]:
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
         theta_e, theta_t = (self.items, self.users), (self.history_encoder, self.audience_encoder)
         theta_m = (self.of_history, self.of_user, self.of_audience, self.of_item, self.last)
         autoregressive = Phase(
@@ -246,17 +258,17 @@ class DEPS(
         first: tuple[Phase, ...] = (mlm,)
         second: tuple[Phase, ...] = (unbiased,)
         if isinstance(self.propensity, DualGRU):
-            again = replace(autoregressive, epochs=self.config.propensity_epochs)
+            again = replace(autoregressive, passes=self.config.propensity_passes)
             first, second = (autoregressive, mlm), (again, unbiased)
         return (
-            Stage("unsupervised", first, self.config.unsupervised_rounds),
-            Stage("unbiased", second, rounds, validated=True),
+            Stage("unsupervised", first, self.config.unsupervised_epochs),
+            Stage("unbiased", second, epochs, validated=True),
         )
 
     def autoregressive_loss(self, batch: SequenceBatch) -> Tensor:
         """The propensity losses L_u^AR + L_i^AR, as a mean per id."""
         assert isinstance(self.propensity, DualGRU)
-        self.treatment.forget()  # this step changes the weights
+        self.correction.forget()  # this step changes the weights
         return self.propensity.loss(batch)
 
     def masked_loss(self, batch: SequenceBatch) -> Tensor:
@@ -276,20 +288,20 @@ class DEPS(
 
     def unbiased_loss(self, batch: Batch) -> Tensor:
         """L^unbiased_s: binary cross-entropy, each pair weighted by its inverse propensities (eq.
-        UnbiasLI_LU), or treated as `how` says.
+        UnbiasLI_LU), or corrected as `method` says.
 
         The paper's weights are multiplied by M, so that none is above one. The minimum of the loss is where
         it was, and clipping gradients by their norm has the same effect with weights as without.
         """
         if self.config.propensity == "none":
             return weighted_mean(self.loss_per_pair(batch), batch.weight_BC)
-        treated = self.treatment.of_pairs(batch, separate=True)
-        if treated.offset_BC is not None and batch.offset_BC is not None:
-            treated = treated._replace(offset_BC=treated.offset_BC + batch.offset_BC)
-        terms = self.loss_per_pair(treated)
-        if self.config.how != "offset":
-            assert treated.weight_BC is not None
-            terms = terms * treated.weight_BC
+        corrected = self.correction.of_pairs(batch, separate=True)
+        if corrected.offset_BC is not None and batch.offset_BC is not None:
+            corrected = corrected._replace(offset_BC=corrected.offset_BC + batch.offset_BC)
+        terms = self.loss_per_pair(corrected)
+        if self.config.method != "logit-offset":
+            assert corrected.weight_BC is not None
+            terms = terms * corrected.weight_BC
         return weighted_mean(terms, batch.weight_BC)
 
     def statistics(self, batch: Batch) -> dict[str, float]:
@@ -309,15 +321,15 @@ class Masked(NamedTuple):
     places: int  # how many positions were masked
 
 
-def masked_prediction(encoder: Encoder, table: Table, ids_BL: Tensor, share: float) -> Masked:
-    """Mask a share of each sequence's positions, at least one, and predict their ids by a softmax.
+def masked_prediction(encoder: Encoder, table: Table, ids_BL: Tensor, fraction: float) -> Masked:
+    """Mask a fraction of each sequence's positions, at least one, and predict their ids by a softmax.
 
     table: the embeddings of all ids, which are read and predicted.
-    share: the share of the positions that is masked.
+    fraction: the fraction of the positions that is masked.
     """
     real_BL = is_real(ids_BL)
     order = torch.rand(ids_BL.shape).masked_fill(~real_BL, 2).argsort(dim=1).argsort(dim=1)
-    wanted = (share * real_BL.sum(1, keepdim=True)).round().clamp(min=1)
+    wanted = (fraction * real_BL.sum(1, keepdim=True)).round().clamp(min=1)
     masked = real_BL & (order < wanted) & ~table.is_unknown(ids_BL)
     states = encoder(table(ids_BL, masked), real_BL)[masked]
     return Masked(cross_entropy(states, table.table(), ids_BL[masked]), int(masked.sum()))

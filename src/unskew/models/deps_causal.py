@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unskew.data.batch import Batch, Prefixes, SequenceBatch, as_prefixes
-from unskew.layers import Encoder, is_real, read_before, states_after
-from unskew.losses import cross_entropy
-from unskew.models.base import Stage
+from unskew.data.batches.batch import Batch, Prefixes, SequenceBatch, as_prefixes
 from unskew.models.deps import DEPS
+from unskew.nn.layers import Encoder, is_real, read_before, states_after
+from unskew.nn.losses import cross_entropy
+from unskew.nn.phases import Stage
 
 
 class PrefixEncoder(Encoder):
@@ -83,8 +83,8 @@ class CausalDEPS(
 
         return self.of_audience(states_after(audiences, means))
 
-    def stages(self, rounds: int) -> tuple[Stage, ...]:
-        first, second = super().stages(rounds)
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
+        first, second = super().stages(epochs)
         prefixed = tuple(
             replace(phase, batches="prefixes") if phase.batches == "pairs" else phase
             for phase in second.phases

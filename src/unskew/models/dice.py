@@ -38,15 +38,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unskew.config import AtLeast1, NotNegative, Probability, Search, Width
-from unskew.data.batch import Batch
-from unskew.data.negatives import ROUNDS, Draw, Positives, uniform_negatives
-from unskew.data.split import Known, Split
-from unskew.data.views import Ints
-from unskew.errors import BadInput
-from unskew.losses import bpr, weighted_mean
-from unskew.models.base import ModelConfig, Phase, Stage
+from unskew.core.config import AtLeast1, NotNegative, Probability, Search, Width
+from unskew.core.errors import BadInput
+from unskew.data.batches.batch import Batch
+from unskew.data.batches.negatives import EPOCHS, Draw, Positives, uniform_negatives
+from unskew.data.log.split import Known, Split
+from unskew.data.log.views import Ints
+from unskew.models.base import ModelConfig
 from unskew.models.factors import MatrixFactors
+from unskew.nn.losses import bpr, weighted_mean
+from unskew.nn.phases import Phase, Stage
 
 COMPARED = 1000  # how many ids the distance correlation compares at most; if there are more, a random sample
 SMALLEST = 1e-12  # the least number that a root is taken of: at zero its gradient is infinite
@@ -68,7 +69,8 @@ class DICE(
         width: Width = 64
         """The width of the interest embeddings, and also of the conformity embeddings (d)."""
         popularity: Literal["counts", "quantiles"] = "counts"
-        """The unit of popularity, and so of the margin: clicks, or the share of items with fewer clicks."""
+        """The unit of popularity, and so of the margin: clicks, or the fraction of items with fewer
+        clicks."""
         margin: Annotated[NotNegative, Search.among(10.0, 40.0)] = 40.0
         """By how much a popular negative must be more popular than the positive, in the first epoch (m)."""
         pool: AtLeast1 = 40
@@ -87,22 +89,22 @@ class DICE(
 
     config: Config
     popularity_I: Tensor
-    recipe: ClassVar[dict[str, Any]] = {"batch_size": 128, "weight_decay": 5e-8, "rounds": 100}
+    recipe: ClassVar[dict[str, Any]] = {"batch_size": 128, "weight_decay": 5e-8, "epochs": 100}
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config, 2 * config.width)
         if config.popularity == "quantiles" and config.margin >= 1:
-            raise BadInput(f"margin {config.margin}: in quantiles it is a share, below 1")
+            raise BadInput(f"margin {config.margin}: in quantiles it is a fraction, below 1")
         for table in (self.users, self.items):
             nn.init.uniform_(table.weight, -(config.width**-0.5), config.width**-0.5)
         self.register_buffer("popularity_I", torch.zeros(known.items.size, dtype=torch.float64))
 
-    def measure(self, split: Split) -> None:
+    def fit_statistics(self, split: Split) -> None:
         counts_I = split.item_counts[: split.known_items].astype(np.float64)
         popularity_I = counts_I if self.config.popularity == "counts" else quantiles(counts_I)
         self.popularity_I.copy_(torch.from_numpy(popularity_I))
 
-    def stages(self, rounds: int) -> tuple[Stage, ...]:
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
         config = self.config
         drawing = PopularityMargins(self.popularity_I.numpy(), config.margin, config.decay, config.pool)
         phase = Phase(
@@ -114,7 +116,7 @@ class DICE(
             drawing=drawing,
             optimizer=forgetful_adam,
         )
-        return (Stage("train", (phase,), rounds, validated=True),)
+        return (Stage("train", (phase,), epochs, validated=True),)
 
     def causes_loss(self, batch: Batch) -> Tensor:
         """L, the loss of a batch."""
@@ -213,7 +215,7 @@ def doubly_centred(a_NN: Tensor) -> Tensor:
 
 
 def quantiles(counts_I: NDArray[np.float64]) -> NDArray[np.float64]:
-    """For each item, the share of items with fewer clicks."""
+    """For each item, the fraction of items with fewer clicks."""
     return np.searchsorted(np.sort(counts_I), counts_I) / len(counts_I)
 
 
@@ -257,7 +259,7 @@ class PopularityMargins:
         for from_popular in (popular, ~popular):  # if one pool has too few, try the other
             begin = np.where(from_popular, popular_begin[:, None], 0)
             size = np.where(from_popular, len(self.ordered), unpopular_end[:, None]) - begin
-            for _ in range(ROUNDS):
+            for _ in range(EPOCHS):
                 wanted = (drawn < 0) & (size > 0)
                 if not wanted.any():
                     break

@@ -1,7 +1,7 @@
 """DIN: Deep Interest Network for Click-Through Rate Prediction (Zhou et al., KDD 2018).
 
-How much each past item matters depends on the candidate. An activation unit gives each pair of candidate and
-past item a weight, and the user, as seen by this candidate, is the weighted sum of the past items:
+How much each past item matters depends on the candidate. An activation unit gives each pair of candidate
+and past item a weight, and the user, as seen by this candidate, is the weighted sum of the past items:
 
     a(q, v) = MLP([q; v; q * v]),    u(q) = sum_l a(q, v_l) v_l,    score(q) = MLP([u(q); q; u(q) * q])
 
@@ -31,14 +31,15 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from unskew.catalog import Catalog
-from unskew.config import AtLeast1, Width
-from unskew.data.batch import Batch
-from unskew.data.log import Log
-from unskew.data.split import Known
-from unskew.layers import Embeddings, is_real
-from unskew.losses import click_loss
-from unskew.models.base import HistoryConfig, Phase, Recommender, Stage
+from unskew.core.config import AtLeast1, Width
+from unskew.data.batches.batch import Batch
+from unskew.data.log.log import Log
+from unskew.data.log.split import Known
+from unskew.models.base import HistoryConfig, Recommender
+from unskew.nn.layers import Embeddings, is_real
+from unskew.nn.losses import click_loss
+from unskew.nn.phases import Phase, Stage
+from unskew.nn.scoring import Catalog
 
 KEPT = 1 << 26  # how many activation weights a catalogue keeps: 256 MB
 TOGETHER = 1 << 11  # candidates whose hidden layers are held at once: few enough to stay in the cache
@@ -81,9 +82,9 @@ class DIN(Recommender, name="din", paper="Zhou et al., Deep Interest Network, KD
     def catalog(self, log: Log, first: int, last: int) -> Catalog:
         return PairCatalog(self, len(log.items))
 
-    def stages(self, rounds: int) -> tuple[Stage, ...]:
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
         phase = Phase("clicks", "pairs", self.click_loss, self.parameters)
-        return (Stage("train", (phase,), rounds, validated=True),)
+        return (Stage("train", (phase,), epochs, validated=True),)
 
     def click_loss(self, batch: Batch) -> Tensor:
         """The binary cross-entropy of clicks."""

@@ -1,14 +1,14 @@
-"""What the unbiased models without a history share: matrix factorisation, and popularity as a propensity.
+"""What the unbiased models without a history fraction: matrix factorisation, and popularity as a propensity.
 This file is not a model by itself."""
 
 import torch
 from torch import Tensor
 
-from unskew.data.batch import Batch
-from unskew.data.split import Ids, Known
-from unskew.data.views import Ints
-from unskew.layers import Embeddings
+from unskew.data.batches.batch import Batch
+from unskew.data.log.split import Ids, Known
+from unskew.data.log.views import Ints
 from unskew.models.base import DotProduct, ModelConfig
+from unskew.nn.layers import Embeddings
 
 
 class MatrixFactors(DotProduct):

@@ -23,12 +23,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unskew.config import AtLeast1, Width
-from unskew.data.batch import Batch, SequenceBatch
-from unskew.data.split import Known
-from unskew.data.views import HISTORY, PAD
-from unskew.layers import Embeddings, is_real, right_padded
-from unskew.models.base import DotProduct, HistoryConfig, Phase, Stage
+from unskew.core.config import AtLeast1, Width
+from unskew.data.batches.batch import Batch, SequenceBatch
+from unskew.data.log.split import Known
+from unskew.data.log.views import HISTORY, PAD
+from unskew.models.base import DotProduct, HistoryConfig
+from unskew.nn.layers import Embeddings, is_real, right_padded
+from unskew.nn.phases import Phase, Stage
 
 ROWS = 1024  # events that are compared together: few enough for their vectors to stay in the cache
 
@@ -47,8 +48,8 @@ class FPMC(DotProduct, name="fpmc", paper="Rendle et al., WWW 2010"):
 
     config: Config
     knows_by = ("items", "user")
-    # Rounds are short, and the model learns slowly.
-    recipe: ClassVar[dict[str, Any]] = {"rounds": 100, "patience": 10}
+    # Epochs are short, and the model learns slowly.
+    recipe: ClassVar[dict[str, Any]] = {"epochs": 100, "patience": 10}
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config)
@@ -69,15 +70,15 @@ class FPMC(DotProduct, name="fpmc", paper="Rendle et al., WWW 2010"):
         if self.users.unknown is None:
             # An unknown user gets the zero vector instead of the mean of all users.
             known_B = known_B.masked_fill(known_B >= self.users.known, PAD)
-        basket_BD = torch.einsum("bkd,bk->bd", self.basket(basket_BK), shares(basket_BK))
+        basket_BD = torch.einsum("bkd,bk->bd", self.basket(basket_BK), fractions(basket_BK))
         return torch.cat([self.users(known_B), basket_BD], dim=1)
 
     def vectors(self, item: Tensor) -> Tensor:
         return self.items(item)
 
-    def stages(self, rounds: int) -> tuple[Stage, ...]:
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
         phase = Phase("S-BPR", "histories", self.sbpr_loss, self.parameters)
-        return (Stage("train", (phase,), rounds, validated=True),)
+        return (Stage("train", (phase,), epochs, validated=True),)
 
     def sbpr_loss(self, batch: SequenceBatch) -> Tensor:
         """The mean S-BPR loss of each event against another item. The basket is the newest items strictly
@@ -95,7 +96,7 @@ class FPMC(DotProduct, name="fpmc", paper="Rendle et al., WWW 2010"):
         return total / max(len(target_N), 1)
 
 
-def shares(basket_NK: Tensor) -> Tensor:
+def fractions(basket_NK: Tensor) -> Tensor:
     """The weight of each item of a basket in the mean of the basket; zero for padding."""
     real_NK = is_real(basket_NK)
     return real_NK / real_NK.sum(1, keepdim=True).clamp(min=1)
@@ -129,10 +130,10 @@ class _SBPR(torch.autograd.Function):
     ) -> Tensor:
         of_U, of_Z, of_VA = (torch.zeros_like(table) for table in (U, Z, VA))
         width, total = U.shape[1], U.new_zeros(())
-        share, basket = shares(basket)[:, :, None], basket.clamp(min=0)
+        fraction, basket = fractions(basket)[:, :, None], basket.clamp(min=0)
         for first in range(0, len(target), ROWS):
             part = slice(first, first + ROWS)
-            whom, what, mine = user[part], basket[part].flatten(), share[part]
+            whom, what, mine = user[part], basket[part].flatten(), fraction[part]
             better, worse = target[part], other[part]
             here = torch.empty(len(whom), 2 * width)
             torch.index_select(U, 0, whom, out=here[:, :width])

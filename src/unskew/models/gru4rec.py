@@ -36,12 +36,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.config import AtLeast1, Dropped, NotNegative, Search, Width
-from unskew.data.batch import Batch, Offset
-from unskew.data.split import Known, Split
-from unskew.layers import Dropout, Embeddings
-from unskew.losses import cross_entropy
-from unskew.models.base import HistoryConfig, NextItem, Stage, adam
+from unskew.core.config import AtLeast1, Dropped, NotNegative, Search, Width
+from unskew.data.batches.batch import Batch, Offset
+from unskew.data.log.split import Known, Split
+from unskew.models.base import HistoryConfig, NextItem
+from unskew.nn.layers import Dropout, Embeddings
+from unskew.nn.losses import cross_entropy
+from unskew.nn.phases import Stage, adam
 
 CHUNK = 1 << 17  # scores of negatives held at once: few enough to stay in the cache
 LOG_OF_NOTHING = -1e9  # its exponential is zero, and unlike with minus infinity, gradients are not nan
@@ -65,9 +66,9 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
         layers: AtLeast1 = 1
         """The number of GRU layers."""
         dropout: Dropped = 0.0
-        """The share of the item embeddings' entries that dropout sets to zero."""
+        """The fraction of the item embeddings' entries that dropout sets to zero."""
         state_dropout: Dropped = 0.0
-        """The share of the hidden states' entries that dropout sets to zero."""
+        """The fraction of the hidden states' entries that dropout sets to zero."""
         loss: Literal["bpr-max", "top1-max", "cross-entropy"] = "bpr-max"
         """The loss: BPR-max or TOP1-max against drawn negatives, or cross-entropy among all items."""
         samples: AtLeast1 = 2048
@@ -85,10 +86,10 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
 
     config: Config
     cumulative: Tensor
-    recipe: ClassVar[dict[str, Any]] = {"learning_rate": 0.05, "sequences": 64, "rounds": 40, "patience": 4}
+    recipe: ClassVar[dict[str, Any]] = {"learning_rate": 0.05, "sequences": 64, "epochs": 40, "patience": 4}
     searched: ClassVar[dict[str, Search]] = {"learning_rate": Search(0.01, 0.25, log=True)}
-    # The authors train for ten epochs, whatever the validation part says.
-    presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"rounds": 10, "patience": 10}}
+    # The authors train for ten epochs, whatever the validation set says.
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"epochs": 10, "patience": 10}}
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config, config.width)
@@ -106,7 +107,7 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
                 bound = (6 / (rows / matrices + columns)) ** 0.5
                 nn.init.uniform_(parameter, -bound, bound)
 
-    def measure(self, split: Split) -> None:
+    def fit_statistics(self, split: Split) -> None:
         frequency = split.item_counts[: split.known_items] ** np.float64(self.config.exponent)
         self.cumulative.copy_(torch.from_numpy(np.cumsum(frequency)))
 
@@ -122,8 +123,8 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
     def vectors(self, item: Tensor) -> Tensor:
         return torch.cat([self.items(item), self.bias(item)], dim=-1)
 
-    def stages(self, rounds: int) -> tuple[Stage, ...]:
-        (stage,) = super().stages(rounds)
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
+        (stage,) = super().stages(epochs)
         optimizer = adagrad if self.config.optimizer == "adagrad" else adam
         return (replace(stage, phases=(replace(stage.phases[0], optimizer=optimizer),)),)
 

@@ -6,11 +6,11 @@
 
     s+, s-  the scores of the target and of a negative
     k       the number of negatives per position
-    I       the number of items; a is the share of the negatives that is sampled
+    I       the number of items; a is the fraction of the negatives that is sampled
     t       the calibration, from 0 to 1
 
-With t = 0 the loss is plain binary cross-entropy, which is overconfident if only a share of the negatives is
-sampled; with t = 1 it is calibrated. beta is a factor of the positive term alone.
+With t = 0 the loss is plain binary cross-entropy, which is overconfident if only a fraction of the negatives
+is sampled; with t = 1 it is calibrated. beta is a factor of the positive term alone.
 
 What was decided: As in the authors' code, negatives are drawn uniformly and with replacement, anew for each
 position, and may be the target itself; candidates have a table of their own; width, blocks and dropout are
@@ -27,11 +27,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unskew.config import AtLeast1, Dropped, Layers, Search, Share, Width
-from unskew.data.batch import Offset
-from unskew.data.split import Known
-from unskew.layers import CausalEncoder, Embeddings
+from unskew.core.config import AtLeast1, Dropped, Layers, Search, Share, Width
+from unskew.data.batches.batch import Offset
+from unskew.data.log.split import Known
 from unskew.models.base import HistoryConfig, NextItem
+from unskew.nn.layers import CausalEncoder, Embeddings
 
 CHUNK = 1 << 19  # numbers held at once: few enough to stay in the cache
 LOOKED_UP = 32  # how many vectors can be multiplied with a state in the time that looking up one takes
@@ -51,7 +51,7 @@ class GSASRec(NextItem, name="gsasrec", paper="Petrov and Macdonald, RecSys 2023
         heads: AtLeast1 = 1
         """The number of attention heads of each block."""
         dropout: Dropped = 0.5
-        """The share of activations that dropout sets to zero."""
+        """The fraction of activations that dropout sets to zero."""
         samples: AtLeast1 = 256
         """The number of negatives drawn for each position (k)."""
         calibration: Annotated[Share, Search.among(0.0, 0.25, 0.5, 0.75, 1.0)] = 0.75
@@ -61,7 +61,7 @@ class GSASRec(NextItem, name="gsasrec", paper="Petrov and Macdonald, RecSys 2023
         items that are read (`tied`)."""
 
     config: Config
-    recipe: ClassVar[dict[str, Any]] = {"sequences": 128, "rounds": 200, "patience": 20}
+    recipe: ClassVar[dict[str, Any]] = {"sequences": 128, "epochs": 200, "patience": 20}
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config, config.width)

@@ -4,11 +4,11 @@ Deshpande and Karypis, TOIS 2004).
     sim(a, b) = |U_a & U_b| / (sqrt(|U_a| |U_b|) + shrink)
     score(c)  = sum over the items i of the history of decay^age(i) sim(c, i)
 
-    U_a     the users who have item a in the training part; each user counts once
+    U_a     the users who have item a in the training set; each user counts once
     age(i)  the number of newer items in the history; an item that is in the history twice counts twice
 
 What was decided: Each candidate keeps only its nearest neighbours. Nothing is learned by gradients; the decay
-is chosen on the validation part unless it is given. Ties are broken by popularity, which also ranks the items
+is chosen on the validation set unless it is given. Ties are broken by popularity, which also ranks the items
 for an empty history.
 """
 
@@ -19,15 +19,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unskew.catalog import Catalog
-from unskew.config import AtLeast1, NotNegative, Search, Share
-from unskew.data.batch import Batch
-from unskew.data.log import Log
-from unskew.data.split import Known, Split
-from unskew.data.views import PAD
-from unskew.models.base import HistoryConfig, Recommender, Stage
+from unskew.core.config import AtLeast1, NotNegative, Search, Share
+from unskew.data.batches.batch import Batch
+from unskew.data.log.log import Log
+from unskew.data.log.split import Known, Split
+from unskew.data.log.views import PAD
+from unskew.models.base import HistoryConfig, Recommender
+from unskew.nn.phases import Stage
+from unskew.nn.scoring import Catalog
 
-DECAYS = (0.5, 0.8, 0.95, 1.0)  # those that are tried on the validation part
+DECAYS = (0.5, 0.8, 0.95, 1.0)  # those that are tried on the validation set
 BLOCK = 512  # candidates whose neighbours are searched together
 TIE = 1e-6  # what popularity adds to the score of the most popular item: far less than any similarity
 
@@ -65,7 +66,7 @@ class ItemKNN(Recommender, name="itemknn", paper="Sarwar et al., WWW 2001; Deshp
         decay = 1.0 if config.decay is None else config.decay
         self.register_buffer("decay", torch.tensor(decay, dtype=torch.float64))
 
-    def measure(self, split: Split) -> None:
+    def fit_statistics(self, split: Split) -> None:
         nearest, similarity = nearest_items(split, self.config.neighbours, self.config.shrink)
         self.nearest_IK.copy_(nearest)
         self.similarity_IK.copy_(similarity)
@@ -73,7 +74,7 @@ class ItemKNN(Recommender, name="itemknn", paper="Sarwar et al., WWW 2001; Deshp
         self.popularity_I.copy_(torch.from_numpy(TIE * counts / max(counts.max(), 1)))
 
     def take_over(self, before: "ItemKNN", items: Tensor) -> None:
-        """Begin with what the same model of other codes has counted (`unskew.grow`).
+        """Begin with what the same model of other codes has counted (`unskew.training.extend`).
 
         items: the code that each item had before, or PAD.
         """
@@ -90,7 +91,7 @@ class ItemKNN(Recommender, name="itemknn", paper="Sarwar et al., WWW 2001; Deshp
             return []
         return [{"decay": torch.tensor(decay, dtype=torch.float64)} for decay in DECAYS]
 
-    def stages(self, rounds: int) -> tuple[Stage, ...]:
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
         return ()
 
     def past(self, history_BL: Tensor) -> Tensor:

@@ -34,12 +34,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.config import AtLeast1, Dropped, Layers, Search, Width
-from unskew.data.batch import Batch
-from unskew.data.split import Known
-from unskew.layers import Dropout, Embeddings, in_groups, is_real
-from unskew.losses import cross_entropy
-from unskew.models.base import DotProduct, HistoryConfig, Phase, Stage
+from unskew.core.config import AtLeast1, Dropped, Layers, Search, Width
+from unskew.data.batches.batch import Batch
+from unskew.data.log.split import Known
+from unskew.models.base import DotProduct, HistoryConfig
+from unskew.nn.layers import Dropout, Embeddings, in_groups, is_real
+from unskew.nn.losses import cross_entropy
+from unskew.nn.phases import Phase, Stage
 
 DEVIATION = 0.02  # the standard deviation of the initial embeddings
 
@@ -65,7 +66,7 @@ class LightSANs(DotProduct, name="lightsans", paper="Fan et al., LightSANs, SIGI
         """The number of interests that a history is pooled into (k). The default is a tenth of the default
         history."""
         dropout: Dropped = 0.5
-        """The share of activations that dropout sets to zero."""
+        """The fraction of activations that dropout sets to zero."""
         softmax_axis: Axis = "interest"
         """Whether attention is normalised over what is attended to (`interest`) or over the queries
         (`query`), as in RecBole."""
@@ -106,9 +107,9 @@ class LightSANs(DotProduct, name="lightsans", paper="Fan et al., LightSANs, SIGI
     def vectors(self, item: Tensor) -> Tensor:
         return self.items(item)
 
-    def stages(self, rounds: int) -> tuple[Stage, ...]:
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
         phase = Phase("next item", "positives", self.next_item_loss, self.parameters, negatives=0)
-        return (Stage("train", (phase,), rounds, validated=True),)
+        return (Stage("train", (phase,), epochs, validated=True),)
 
     def next_item_loss(self, batch: Batch) -> Tensor:
         """The mean cross-entropy of the clicked items among all items."""

@@ -6,7 +6,7 @@
     f    1 (`total`); 1 up to the span and 0 beyond (`window`); or 2^(-age / span) (`fading`)
 
 There is no network, and nothing is learned by gradients. Only what lies strictly before the moment of the
-request is counted, as in an audience. Which f and which span is chosen on the validation part: with an honest
+request is counted, as in an audience. Which f and which span is chosen on the validation set: with an honest
 split in time, what was popular last week is hard to beat.
 """
 
@@ -17,19 +17,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unskew.catalog import Catalog
-from unskew.config import NotNegative
-from unskew.data.batch import Batch
-from unskew.data.clock import DAY
-from unskew.data.decay import Decay
-from unskew.data.log import Log
-from unskew.data.split import Known, Split
-from unskew.data.views import Ints
-from unskew.errors import BadInput
-from unskew.models.base import ModelConfig, Recommender, Stage
+from unskew.core.config import NotNegative
+from unskew.core.errors import BadInput
+from unskew.data.batches.batch import Batch
+from unskew.data.log.clock import DAY
+from unskew.data.log.decay import Decay
+from unskew.data.log.log import Log
+from unskew.data.log.split import Known, Split
+from unskew.data.log.views import Ints
+from unskew.models.base import ModelConfig, Recommender
+from unskew.nn.phases import Stage
+from unskew.nn.scoring import Catalog
 
 Recency = Literal["chosen", "total", "window", "fading"]
-DAYS = {"day": 1, "week": 7, "month": 30}  # the spans that are tried on the validation part
+DAYS = {"day": 1, "week": 7, "month": 30}  # the spans that are tried on the validation set
 
 
 class Popularity(
@@ -48,7 +49,7 @@ class Popularity(
         """The length of the window, or the half-life of fading, in ticks of the log's clock."""
 
     config: Config
-    # If both are zero, all positives count alike.
+    # If both are zero, all positives counts the same.
     window_ticks: Tensor
     half_life_ticks: Tensor
 
@@ -73,7 +74,7 @@ class Popularity(
             return []
         return [Popularity(split.known, option).state_dict() for option in recencies(split).values()]
 
-    def stages(self, rounds: int) -> tuple[Stage, ...]:
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
         return ()
 
     def forward(self, batch: Batch) -> Tensor:
@@ -96,7 +97,7 @@ class Popularity(
 def recencies(split: Split) -> dict[str, Popularity.Config]:
     """The choices that validation tries, by name.
 
-    If times are dates, the spans are a day, a week and a month; if times are only an order, shares of the
+    If times are dates, the spans are a day, a week and a month; if times are only an order, fractions of the
     training period.
     """
     times = split.log.time

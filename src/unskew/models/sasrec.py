@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from unskew.config import AtLeast1, Dropped, Layers, Width
-from unskew.data.split import Known
-from unskew.layers import CausalEncoder
+from unskew.core.config import AtLeast1, Dropped, Layers, Width
+from unskew.data.log.split import Known
 from unskew.models.base import HistoryConfig, NextItem
+from unskew.nn.layers import CausalEncoder
 
 
 class SASRec(
@@ -42,11 +42,11 @@ class SASRec(
         heads: AtLeast1 = 1
         """The number of attention heads of each block."""
         dropout: Dropped = 0.1
-        """The share of activations that dropout sets to zero."""
+        """The fraction of activations that dropout sets to zero."""
 
     config: Config
-    recipe: ClassVar[dict[str, Any]] = {"sequences": 128, "rounds": 40, "patience": 4}
-    presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"rounds": 100, "patience": 10}}
+    recipe: ClassVar[dict[str, Any]] = {"sequences": 128, "epochs": 40, "patience": 4}
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"epochs": 100, "patience": 10}}
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config, config.width)

@@ -23,8 +23,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from unskew.config import Search, Width
-from unskew.data.split import Known
+from unskew.core.config import Search, Width
+from unskew.data.log.split import Known
 from unskew.models.base import HistoryConfig, NextItem
 
 CHUNK = 1 << 18  # sigmoids held at once: few enough to stay in the cache

@@ -16,7 +16,8 @@ Bias: the loss is unbiased with the true theta and beta = infinity. Variance: if
 negative and may be arbitrarily large; the floor adds bias and bounds the variance.
 
 What was decided: A term at the floor has no gradient. With the authors' small beta this is nearly every term
-with a clicked j, so their share is reported. The other items j are drawn from all items, also from those that
+with a clicked j, so the fraction
+of such pairs is reported. The other items j are drawn from all items, also from those that
 the user clicked, which have label 1. The authors draw from the user's rows; a sampler without positives would
 silently turn the model into a weighted BPR. Propensities count positives only and have a lower bound M. (The
 authors' matrix for Coat also has unlabelled pairs, so that all their propensities are one, without a bound.)
@@ -28,13 +29,14 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from unskew.config import AtLeast1, NotNegative, Probability, Search
-from unskew.data.batch import Batch
-from unskew.data.negatives import uniform_items
-from unskew.data.split import Known, Split
-from unskew.losses import bpr, weighted_mean
-from unskew.models.base import ModelConfig, Phase, Stage
+from unskew.core.config import AtLeast1, NotNegative, Probability, Search
+from unskew.data.batches.batch import Batch
+from unskew.data.batches.negatives import uniform_items
+from unskew.data.log.split import Known, Split
+from unskew.models.base import ModelConfig
 from unskew.models.factors import MatrixFactors, popularity_propensity
+from unskew.nn.losses import bpr, weighted_mean
+from unskew.nn.phases import Phase, Stage
 
 LARGEST = 1e6  # the upper bound of a term
 
@@ -68,15 +70,15 @@ class UBPR(
         super().__init__(known, config, config.width)
         self.register_buffer("theta_I", torch.ones(known.items.size))
 
-    def measure(self, split: Split) -> None:
+    def fit_statistics(self, split: Split) -> None:
         counts_I = split.item_counts[: split.known_items]
         self.theta_I.copy_(popularity_propensity(counts_I, self.config.exponent, self.config.clip)[0])
 
-    def stages(self, rounds: int) -> tuple[Stage, ...]:
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
         phase = Phase(
             "pairwise", "positives", self.pairwise_loss, self.parameters, negatives=10, drawing=uniform_items
         )
-        return (Stage("train", (phase,), rounds, validated=True),)
+        return (Stage("train", (phase,), epochs, validated=True),)
 
     def pairwise_loss(self, batch: Batch) -> Tensor:
         """The mean of l of each clicked item, the first candidate, against all other candidates. A weight
@@ -89,8 +91,8 @@ class UBPR(
         return weighted_mean(clamped(terms, self.config.floor), weight)
 
     def statistics(self, batch: Batch) -> dict[str, float]:
-        """The share of the pairs of two clicked items of one user whose term is at the floor and so teaches
-        nothing. No other term can be there."""
+        """The fraction of the pairs of two clicked items of one user whose term is at the floor and so
+        teaches nothing. No other term can be there."""
         clicked_B = batch.labels_BC[:, 0] == 1
         item_B = batch.candidates_BC[:, 0]
         same_user = batch.user_B[:, None] == batch.user_B

@@ -33,12 +33,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unskew.config import AtLeast1, NotNegative, Probability, Search
-from unskew.data.batch import Batch
-from unskew.data.split import Known, Split
-from unskew.losses import weighted_mean
-from unskew.models.base import ModelConfig, Phase, Stage
+from unskew.core.config import AtLeast1, NotNegative, Probability, Search
+from unskew.data.batches.batch import Batch
+from unskew.data.log.split import Known, Split
+from unskew.models.base import ModelConfig
 from unskew.models.factors import MatrixFactors, popularity_propensity
+from unskew.nn.losses import weighted_mean
+from unskew.nn.phases import Phase, Stage
 
 LARGEST = 1000.0  # the bound of a pair's cross-entropy, in both directions
 
@@ -72,12 +73,12 @@ class UIR(
     config: Config
     theta_I: Tensor
     clipped_I: Tensor
-    clicked_share: Tensor  # the share of clicked pairs among all pairs of known users and known items
+    clicked_share: Tensor  # the fraction of clicked pairs among all pairs of known users and known items
     recipe: ClassVar[dict[str, Any]] = {
         "batch_size": 2**11,
         "learning_rate": 5e-3,
         "weight_decay": 1e-5,
-        "rounds": 100,
+        "epochs": 100,
         "patience": 10,
     }
     searched: ClassVar[dict[str, Search]] = {
@@ -91,7 +92,7 @@ class UIR(
         self.register_buffer("clipped_I", torch.zeros(known.items.size, dtype=torch.bool))
         self.register_buffer("clicked_share", torch.zeros(1, dtype=torch.float64))
 
-    def measure(self, split: Split) -> None:
+    def fit_statistics(self, split: Split) -> None:
         counts_I = split.item_counts[: split.known_items]
         theta_I, clipped_I = popularity_propensity(counts_I, self.config.exponent, self.config.clip)
         self.theta_I.copy_(theta_I)
@@ -101,11 +102,11 @@ class UIR(
         pairs = np.unique(user * split.known_items + item)
         self.clicked_share.fill_(len(pairs) / (split.known_users * split.known_items))
 
-    def stages(self, rounds: int) -> tuple[Stage, ...]:
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
         phase = Phase(
             "relevance", "positives", self.relevance_loss, self.parameters, negatives=1, separate=True
         )
-        return (Stage("train", (phase,), rounds, validated=True),)
+        return (Stage("train", (phase,), epochs, validated=True),)
 
     def relevance_loss(self, batch: Batch) -> Tensor:
         """The mean of l over a batch."""
@@ -116,7 +117,8 @@ class UIR(
         return weighted_mean(terms_BC, batch.weight_BC)
 
     def statistics(self, batch: Batch) -> dict[str, float]:
-        """The share of the clicks whose propensity is clipped. Of other pairs the propensity is not read."""
+        """The fraction of the clicks whose propensity is clipped. Of other pairs the propensity is not
+        read."""
         clipped_N = self.clipped_I[batch.candidates_BC][batch.labels_BC == 1]
         return {"clipped": round(float(clipped_N.float().mean()), 6) if len(clipped_N) else 0.0}
 
@@ -132,7 +134,7 @@ def pair_loss(scores: Tensor, labels: Tensor, theta: Tensor, error: Error) -> Te
 
 
 def as_all_pairs(labels: Tensor, clicked_share: float) -> Tensor:
-    """Weights that turn the mean over a batch into an estimate of the mean over all pairs: the share of
+    """Weights that turn the mean over a batch into an estimate of the mean over all pairs: the fraction of
     clicked pairs (or others) among all pairs, divided by that in the batch."""
     clicked, here = labels == 1, float((labels == 1).float().mean())
     return torch.where(clicked, clicked_share / max(here, 1e-12), (1 - clicked_share) / max(1 - here, 1e-12))

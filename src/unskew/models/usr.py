@@ -26,7 +26,7 @@ confounders cannot be identified from one log.
 What was decided: The propensity network reads the item embeddings and never changes them, and L_rec does not
 change the propensity network. It sees only what is before the target. The cross-entropy is that of the
 positive alone, so negatives have no weights. Among thousands of items p_t is mostly far below M = 0.1, and
-then nearly all weights are 1 / M; the clipped share is reported. `clip_unit="uniform"` counts M in multiples
+then nearly all weights are 1 / M; the clipped part is reported. `clip_unit="uniform"` counts M in multiples
 of 1 / |items|, and `weights="snips"` divides the weights by their mean in the batch.
 """
 
@@ -37,13 +37,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.config import AtLeast0, AtLeast1, Dropped, Positive, Search, Width
-from unskew.data.batch import Batch, SequenceBatch
-from unskew.data.split import Known
-from unskew.errors import BadInput
-from unskew.layers import Dropout, Embeddings, is_real, read_before, right_padded
-from unskew.losses import cross_entropy
-from unskew.models.base import HistoryConfig, NextItem, Phase, Stage, parameters_of
+from unskew.core.config import AtLeast0, AtLeast1, Dropped, Positive, Search, Width
+from unskew.core.errors import BadInput
+from unskew.data.batches.batch import Batch, SequenceBatch
+from unskew.data.log.split import Known
+from unskew.models.base import HistoryConfig, NextItem
+from unskew.nn.layers import Dropout, Embeddings, is_real, read_before, right_padded
+from unskew.nn.losses import cross_entropy
+from unskew.nn.phases import Phase, Stage, parameters_of
 from unskew.propensity.estimators import probability
 
 TARGETS = 1024  # targets whose probabilities are computed together
@@ -71,7 +72,7 @@ class USR(
         hidden: AtLeast1 = 64
         """The width of the hidden layer of the MLP that makes the confounder from a state."""
         dropout: Dropped = 0.2
-        """The share of the recommender's inputs, and of that hidden layer, that dropout sets to zero."""
+        """The fraction of the recommender's inputs, and of that hidden layer, that dropout sets to zero."""
         confounder: Confounder = "step"
         """What the latent confounder is made from: each state (`step`), or also the confounder before
         (`recurrent`). `none` leaves it out, which is plain inverse propensity weighting of sequences."""
@@ -81,12 +82,12 @@ class USR(
         """The unit of the clip: a probability, or the probability of an item if all had the same
         (`uniform`)."""
         weights: Literal["clipped", "snips"] = "clipped"
-        """How events are weighted: by clipped inverse propensities, or by the same divided by their mean in
-        the batch (`snips`)."""
-        propensity_rounds: AtLeast0 = 5
-        """The number of rounds in which only the propensity is trained, before all others."""
-        propensity_epochs: AtLeast0 = 1
-        """The number of epochs of the propensity in each later round."""
+        """How events are weighted: by clipped inverse propensities, or by the same divided by their mean
+        in the batch (`snips`)."""
+        propensity_epochs: AtLeast0 = 5
+        """The number of epochs in which only the propensity is trained, before all others."""
+        propensity_passes: AtLeast0 = 1
+        """The number of epochs of the propensity in each later epoch."""
 
     config: Config
     recipe: ClassVar[dict[str, Any]] = {"sequences": 128}
@@ -128,7 +129,7 @@ class USR(
 
     # How it learns
 
-    def stages(self, rounds: int) -> tuple[Stage, ...]:
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
         def of_propensity() -> list[nn.Parameter]:
             return parameters_of(self.exposure)
 
@@ -137,10 +138,10 @@ class USR(
 
         propensity = Phase("propensity", "histories", self.propensity_loss, of_propensity, weighted=False)
         recommendation = Phase("recommendation", "histories", self.next_item_loss, of_recommender)
-        again = replace(propensity, epochs=self.config.propensity_epochs)
+        again = replace(propensity, passes=self.config.propensity_passes)
         return (
-            Stage("propensity", (propensity,), self.config.propensity_rounds),
-            Stage("recommendation", (again, recommendation), rounds, validated=True),
+            Stage("propensity", (propensity,), self.config.propensity_epochs),
+            Stage("recommendation", (again, recommendation), epochs, validated=True),
         )
 
     def propensity_loss(self, batch: SequenceBatch) -> Tensor:
@@ -163,8 +164,8 @@ class USR(
         return self.loss_of(states_BLD[row_N, past_N], targets_N, weight_N, offset)
 
     def statistics(self, batch: Batch) -> dict[str, float]:
-        """For clicked pairs: a typical propensity, the share that is clipped, and the mean and spread of the
-        weights."""
+        """For clicked pairs: a typical propensity, the fraction that is clipped, and the mean and spread of
+        the weights."""
         clicked_B = batch.labels_BC[:, 0] == 1
         if not bool(clicked_B.any()):
             return {}

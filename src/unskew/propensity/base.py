@@ -3,7 +3,7 @@
 An estimator is registered by the definition of its class: `class Mine(Propensity, name="mine")`. Then
 `propensity="mine"` names it in DEPS and in every `debiased-NAME`. An entry point of the group
 `unskew.estimators` brings the estimators of another package to the command line. `check_estimator` of
-`unskew.testing_estimators` says whether an estimator keeps the contract.
+`unskew.testing.estimators` says whether an estimator keeps the contract.
 """
 
 from abc import ABC, abstractmethod
@@ -16,12 +16,12 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from unskew.config import did_you_mean, register
-from unskew.data.batch import Batch
-from unskew.data.log import Log
-from unskew.data.split import Known, Split
-from unskew.errors import BadInput
-from unskew.layers import Embeddings
+from unskew.core.config import did_you_mean, register
+from unskew.core.errors import BadInput
+from unskew.data.batches.batch import Batch
+from unskew.data.log.log import Log
+from unskew.data.log.split import Known, Split
+from unskew.nn.layers import Embeddings
 
 Views = Literal["both", "item", "user"]
 
@@ -30,7 +30,7 @@ ESTIMATORS: dict[str, type["Propensity"]] = {}
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Needs:
-    """What an estimator is built from. Whatever else it needs, it counts or fits in `measure`."""
+    """What an estimator is built from. Whatever else it needs, it counts or fits in `fit_statistics`."""
 
     known: Known  # which users and items training saw: all shapes depend on this alone
     alpha: float = 0.5  # the weight of the item view
@@ -79,8 +79,8 @@ class Propensity(nn.Module, ABC):
         """A new estimator. A class whose constructor takes more than `alpha` and `clip` overrides this."""
         return cls(needs.alpha, needs.clip)
 
-    def measure(self, split: Split) -> None:
-        """Count or fit on the training part what no gradient of the recommender learns, into buffers. This is
+    def fit_statistics(self, split: Split) -> None:
+        """Count or fit on the training set what no gradient of the recommender learns, into buffers. This is
         called once, before training."""
 
     @abstractmethod
@@ -123,8 +123,8 @@ class Propensity(nn.Module, ABC):
 
     @torch.no_grad()
     def statistics(self, batch: Batch) -> dict[str, float]:
-        """For the record of a round: typical propensities, the share that is clipped, and the spread of the
-        weights."""
+        """For the record of an epoch: typical propensities, the fraction that is clipped, and the spread of
+        the weights."""
         weight = self.weights(batch)
         found = {"weight": float(weight.mean()), "weight_deviation": float(weight.std())}
         for name, view in (("item_view", self.item_view(batch)), ("user_view", self.user_view(batch))):

@@ -23,12 +23,12 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from unskew.data.batch import Batch, Prefixes, SequenceBatch
-from unskew.data.log import Log
-from unskew.data.split import Known, Split
-from unskew.errors import BadInput
-from unskew.layers import Embeddings, is_real, read_before, states_after
-from unskew.losses import FULL_SOFTMAX, SAMPLES, cross_entropy
+from unskew.core.errors import BadInput
+from unskew.data.batches.batch import Batch, Prefixes, SequenceBatch
+from unskew.data.log.log import Log
+from unskew.data.log.split import Known, Split
+from unskew.nn.layers import Embeddings, is_real, read_before, states_after
+from unskew.nn.losses import FULL_SOFTMAX, SAMPLES, cross_entropy
 from unskew.propensity.base import ESTIMATORS, Needs, Propensity, Views, estimator_named, every_estimator
 from unskew.propensity.exposure import Exposure
 from unskew.propensity.power import Power
@@ -249,7 +249,7 @@ class Frequency(Propensity, name="item-user-pro"):
     """Popularity as propensity: m / max m, where m is the number of an id's training positives.
 
     These are Item-Pro, User-Pro and Item-User-Pro of Table Ablation, depending on `views`. It is one number
-    per id: whatever happens in the training part counts at all times.
+    per id: whatever happens in the training set counts at all times.
     """
 
     named_views: ClassVar[Views] = "both"
@@ -266,9 +266,9 @@ class Frequency(Propensity, name="item-user-pro"):
         for name, ids in (("item_share", known.items), ("user_share", known.users)):
             self.register_buffer(name, torch.zeros(ids.size))
 
-    def measure(self, split: Split) -> None:
-        for share, counts in ((self.item_share, split.item_counts), (self.user_share, split.user_counts)):
-            share.copy_(torch.from_numpy(counts[: len(share)] / counts.max()))
+    def fit_statistics(self, split: Split) -> None:
+        for fraction, counts in ((self.item_share, split.item_counts), (self.user_share, split.user_counts)):
+            fraction.copy_(torch.from_numpy(counts[: len(fraction)] / counts.max()))
 
     def item_view(self, batch: Batch) -> Tensor | None:
         return None if self.views == "user" else _share_of(self.item_share, batch.candidates_BC)
@@ -279,7 +279,7 @@ class Frequency(Propensity, name="item-user-pro"):
         return _share_of(self.user_share, batch.user_B)[:, None].expand(batch.candidates_BC.shape)
 
     def log_exposure(self, log: Log, item: ArrayLike, time: ArrayLike) -> Tensor:
-        """The logarithm of the share. An item without a training positive counts as if it had half of
+        """The logarithm of the fraction. An item without a training positive counts as if it had half of
         one."""
         if self.views == "user":
             return super().log_exposure(log, item, time)
@@ -301,16 +301,16 @@ class UserPro(Frequency, name="user-pro"):
     named_views = "user"
 
 
-def _share_of(shares: Tensor, ids: Tensor) -> Tensor:
-    """The shares of some ids; 0 for those that training never saw."""
-    known = (ids >= 0) & (ids < len(shares))
-    return shares[ids.masked_fill(~known, 0)] * known
+def _share_of(fractions: Tensor, ids: Tensor) -> Tensor:
+    """The fractions of some ids; 0 for those that training never saw."""
+    known = (ids >= 0) & (ids < len(fractions))
+    return fractions[ids.masked_fill(~known, 0)] * known
 
 
 class Logged(Propensity, name="logged"):
     """The propensities that the log itself recorded."""
 
-    def measure(self, split: Split) -> None:
+    def fit_statistics(self, split: Split) -> None:
         if split.log.propensity is None:
             raise BadInput("this log has no propensities: prepare it with --propensity COLUMN")
 

@@ -8,11 +8,11 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from unskew.data.batch import Batch, batch_of_rows
-from unskew.data.log import Log
-from unskew.data.split import Part
-from unskew.data.views import Ints
-from unskew.progress import progress
+from unskew.core.progress import progress
+from unskew.data.batches.batch import Batch, batch_of_rows
+from unskew.data.log.log import Log
+from unskew.data.log.split import Part
+from unskew.data.log.views import Ints
 from unskew.propensity.estimators import Propensity
 
 PARTS: tuple[Part, ...] = ("train", "valid", "test")
@@ -30,7 +30,7 @@ def propensity_tables(
 ) -> Iterator[pa.Table]:
     """Of each row of a log, in blocks: both views, the weight, and the part of the split that it is in.
 
-    borders: the times at which the training part and the validation part end.
+    borders: the times at which the training set and the validation set end.
     past: how many past items and past users the estimator reads.
     rows: which rows of the log; by default all of them.
     """

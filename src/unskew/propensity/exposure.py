@@ -4,17 +4,19 @@
     personal       = <P_u + 3 mean E(last clicks), Q_i> + <G_u, 3 mean F(last of the audience)>
 
     f           log1p of the clicks and of the impressions of an item strictly before t: plain, and fading
-                with half-lives of a quarter and of a 32nd of the training part
-    sum_j       over all items that were shown before t, so that a visit shows about as many at any time
+                with half-lives of a quarter and of a 32nd of the training set
+    sum_j       over all items that were shown before t, so that an impression shows about as many at any time
     b_i         what is left of an item, where it helps
     mean        of the last 20, each counting 0.9 times as much as the next one
 
 It needs a log with impressions. The likelihood is that of shown against not shown, over the items of each
-training visit that was not random; where many items exist, those that were not shown are drawn and weighted.
-First b and w are fitted by Newton's method, then the rest by Adam, stopped on held-out training visits; then
-b and w again, given the personal terms. At last the whole logit is calibrated on the held-out visits. Nothing
-of the validation or the test part is read. In visits that were served at random, P(o = 1) is the number of
-items that such a visit shows, divided by that of all items.
+training impression that was not random; where many items exist, those that were not shown are drawn and
+weighted.
+First b and w are fitted by Newton's method, then the rest by Adam, stopped on held-out training impressions;
+then b and w again, given the personal terms. At last the whole logit is calibrated on the held-out
+impressions.
+Nothing of the validation or the test set is read. In impressions that were served at random, P(o = 1) is the
+number of items that such an impression shows, divided by that of all items.
 """
 
 from typing import ClassVar
@@ -26,21 +28,21 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn import functional
 
-from unskew.data.batch import Batch, Prefixes
-from unskew.data.log import Log
-from unskew.data.split import Known, Split
-from unskew.data.views import PAD, Ints
-from unskew.errors import BadInput
+from unskew.core.errors import BadInput
+from unskew.data.batches.batch import Batch, Prefixes
+from unskew.data.log.log import Log
+from unskew.data.log.split import Known, Split
+from unskew.data.log.views import PAD, Ints
 from unskew.propensity.base import Coefficient, Needs, Propensity
 from unskew.propensity.exposure_fit import RECENT, Fitting, fading, fit, sides
-from unskew.propensity.visits import ItemPast, Mask, Moments, shown_before, spread_items
+from unskew.propensity.impressions import ItemPast, Mask, Moments, shown_before, spread_items
 
 
 class Exposure(Propensity, name="exposure"):
     """P(o = 1) from impressions: how popular an item is at the time, and who sees what.
 
     The item view is the whole probability; there is no user view. `log_exposure` has b and w alone: b_i made
-    it no better wherever the truth is known.
+    it no better wherever the ground truth is known.
 
     fitting: how it is fitted; the width of its vectors is here.
     """
@@ -51,7 +53,7 @@ class Exposure(Propensity, name="exposure"):
     line: Tensor  # the intercept and the slope of the calibration
     moments: Tensor  # the first one, and the ticks between two
     half_lives: Tensor
-    random_share: Tensor  # P(o = 1) in visits that are served at random
+    random_share: Tensor  # P(o = 1) in impressions that are served at random
     item_bias: Tensor
     user_P: Tensor
     history_E: Tensor
@@ -75,7 +77,7 @@ class Exposure(Propensity, name="exposure"):
         return cls(needs.known, needs.alpha, needs.clip)
 
     @torch.no_grad()
-    def measure(self, split: Split) -> None:
+    def fit_statistics(self, split: Split) -> None:
         found = fit(split, self.fitting)
         arrays = {"theta": found.theta, "covariance": found.covariance, "line": found.line}
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()} | found.vectors
@@ -118,7 +120,7 @@ class Exposure(Propensity, name="exposure"):
     def _base(self, log: Log, item: ArrayLike, time: ArrayLike) -> Tensor:
         """b + w . f - log sum exp: the logit without anything personal."""
         if not int(self.moments[1]):
-            raise BadInput("this `exposure` has not been fitted: call `measure` first")
+            raise BadInput("this `exposure` has not been fitted: call `fit_statistics` first")
         past, sums = self._past(log)
         theta = self.theta.numpy()
         found, which = Moments(*self.moments.tolist()).of_times(time)
@@ -146,7 +148,7 @@ _RANDOM: WeakKeyDictionary[Log, tuple[Ints, Ints]] = WeakKeyDictionary()
 
 
 def served_at_random(log: Log, user: Ints, time: Ints) -> Mask:
-    """Whether the log has a visit of each user at each time that was served at random (`exposed`)."""
+    """Whether the log has an impression of each user at each time that was served at random (`exposed`)."""
     if log.exposed is None:
         return np.zeros(len(user), bool)
     if log not in _RANDOM:
@@ -154,14 +156,14 @@ def served_at_random(log: Log, user: Ints, time: Ints) -> Mask:
         times = np.unique(log.time[rows])
         ticks = np.searchsorted(times, log.time[rows])
         _RANDOM[log] = times, np.unique(log.user[rows].astype(np.int64) * (len(times) + 1) + ticks)
-    times, visits = _RANDOM[log]
-    if not len(visits):
+    times, impressions = _RANDOM[log]
+    if not len(impressions):
         return np.zeros(len(user), bool)
     ticks = np.searchsorted(times, time)
     there = times[np.minimum(ticks, len(times) - 1)] == time
     wanted = user.astype(np.int64) * (len(times) + 1) + ticks
-    place = np.minimum(np.searchsorted(visits, wanted), len(visits) - 1)
-    return np.asarray(there & (visits[place] == wanted))
+    place = np.minimum(np.searchsorted(impressions, wanted), len(impressions) - 1)
+    return np.asarray(there & (impressions[place] == wanted))
 
 
 def _mean(table: Tensor, prefixes: Prefixes) -> Tensor:

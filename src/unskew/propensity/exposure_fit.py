@@ -1,5 +1,6 @@
-"""How `exposure` is fitted: Newton's method for what is not personal, Adam for the rest, and a line that
-calibrates the two on held-out training visits. The model and its symbols are explained in `exposure.py`."""
+"""Method `exposure` is fitted: Newton's method for what is not personal, Adam for the rest, and a line that
+calibrates the two on held-out training impressions. The model and its symbols are explained in
+`exposure.py`."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,27 +10,27 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unskew.data.split import Ids, Known, Split
-from unskew.data.views import PAD, Ints, Sequences
-from unskew.errors import BadInput
-from unskew.propensity.visits import (
+from unskew.core.errors import BadInput
+from unskew.data.log.split import Ids, Known, Split
+from unskew.data.log.views import PAD, Ints, Sequences
+from unskew.propensity.impressions import (
     ALL,
     DRAWN,
     Floats,
+    Impressions,
     ItemPast,
     Moments,
-    Visits,
     blocks,
     few_enough,
     pairs_of,
     shown_before,
     spread_items,
-    training_visits,
+    training_impressions,
 )
 
 RECENT, FADING, STRENGTH = 20, 0.9, 3.0  # how much of histories and audiences is read, and how it counts
-HALF_LIVES = 1 / 4, 1 / 32  # of the training part
-HELD_OUT = 0.15  # the share of the training visits on which the fit is stopped and calibrated
+HALF_LIVES = 1 / 4, 1 / 32  # of the training set
+HELD_OUT = 0.15  # the fraction of the training impressions on which the fit is stopped and calibrated
 BLOCK = 20_000  # pairs of a step
 DRAWN_FIRST, DEVIATION = ("item_Q", "user_G"), 0.1  # which vectors begin at random numbers; the rest at zero
 PATIENCE = 3  # epochs without a gain
@@ -39,7 +40,7 @@ NEWTON = 50  # steps at most, each of which changes no number by more than one
 
 @dataclass(frozen=True, kw_only=True)
 class Fitting:
-    """How `exposure` is fitted."""
+    """Method `exposure` is fitted."""
 
     width: int = 16
     """The width of the personal vectors."""
@@ -50,7 +51,7 @@ class Fitting:
     l2: float = 15.0
     """The penalty of half a squared personal parameter, on the scale of the summed log likelihood."""
     most: int = ALL
-    """Up to so many existing items, a visit is compared with all of them."""
+    """Up to so many existing items, an impression is compared with all of them."""
     drawn: int = DRAWN
     """With so many drawn ones otherwise."""
     seed: int = 0
@@ -70,7 +71,7 @@ class Fitted(NamedTuple):
     line: Floats  # the intercept and the slope of the calibration
     half_lives: tuple[float, float]
     moments: Moments
-    random_share: float  # P(o = 1) in visits that were served at random
+    random_share: float  # P(o = 1) in impressions that were served at random
     vectors: Vectors
 
 
@@ -87,28 +88,28 @@ def fading(real_NL: Tensor) -> Tensor:
 
 
 def fit(split: Split, fitting: Fitting) -> Fitted:
-    """Fit everything on the training part."""
+    """Fit everything on the training set."""
     log, known = split.log, split.known
     if not (split.mask("train") & (log.label == 0)).any():
         raise BadInput(
-            "`exposure` learns from what was shown and not clicked, and the training part has no such row; "
+            "`exposure` learns from what was shown and not clicked, and the training set has no such row; "
             "`power` needs clicks only"
         )
     random = np.random.default_rng([fitting.seed, 29])
-    everything = training_visits(split, clicked=False)
-    visits = few_enough(everything.some(~everything.random), random, fitting.most, fitting.drawn)
-    held = random.random(len(visits)) < HELD_OUT
+    everything = training_impressions(split, clicked=False)
+    impressions = few_enough(everything.some(~everything.random), random, fitting.most, fitting.drawn)
+    held = random.random(len(impressions)) < HELD_OUT
     if held.all() or not held.any():
         raise BadInput(
-            f"`exposure` learns from visits that were not random, with items that were shown before: "
-            f"found {len(visits)}"
+            f"`exposure` learns from impressions that were not random, with items that were shown before: "
+            f"found {len(impressions)}"
         )
     span = split.train_end - int(log.time.min())
     half_lives = (HALF_LIVES[0] * span, HALF_LIVES[1] * span)
     moments, past = Moments.of(split), ItemPast(log, half_lives)
-    learn, stop = (_Part(visits.some(of), known, past, moments, fitting, random) for of in (~held, held))
+    learn, stop = (_Part(impressions.some(of), known, past, moments, fitting, random) for of in (~held, held))
     start = np.zeros(1 + len(ItemPast.NAMES))
-    start[0] = np.log(sum(float(b.shown_N @ b.weight_N) for b in learn.blocks) / learn.visits)
+    start[0] = np.log(sum(float(b.shown_N @ b.weight_N) for b in learn.blocks) / learn.impressions)
     theta, _ = learn.newton(start)
     vectors = _personal(learn, stop, known, theta, fitting)
     for part in (learn, stop):
@@ -117,27 +118,28 @@ def fit(split: Split, fitting: Fitting) -> Fitted:
     for part in (learn, stop):
         part.rebase(theta)
     vectors["item_bias"] = _biases(learn, stop, vectors, fitting.l2)
-    line, share = stop.line(vectors), _share_at_random(everything, len(shown_before(log, split.train_end)))
+    line, fraction = stop.line(vectors), _share_at_random(everything, len(shown_before(log, split.train_end)))
     kept = {name: vector[:-1] for name, vector in vectors.items()}
-    return Fitted(theta, covariance, line, half_lives, moments, share, kept)
+    return Fitted(theta, covariance, line, half_lives, moments, fraction, kept)
 
 
-def _share_at_random(visits: Visits, items: int) -> float:
-    """How many items a visit shows, of all: of those served at random, or of all if there are none."""
-    counts = np.bincount(visits.of_row, minlength=len(visits))
-    chosen = counts[visits.random] if visits.random.any() else counts
+def _share_at_random(impressions: Impressions, items: int) -> float:
+    """How many items an impression shows, of all: of those served at random, or of all if there are
+    none."""
+    counts = np.bincount(impressions.of_row, minlength=len(impressions))
+    chosen = counts[impressions.random] if impressions.random.any() else counts
     return float(min(chosen.mean() / items, 1.0))
 
 
 @dataclass(eq=False)
 class _Block:
-    """Some visits V with their pairs N, and the distinct audiences A of these."""
+    """Some impressions V with their pairs N, and the distinct audiences A of these."""
 
     user_V: Tensor
     history_VL: Tensor
     history_weight_VL: Tensor
     moment_V: Ints
-    visit_N: Tensor
+    impression_N: Tensor
     item_N: Tensor
     features_NF: Floats
     audience_AL: Tensor
@@ -150,45 +152,45 @@ class _Block:
 
 
 class _Part:
-    """Visits to learn from, or to stop by."""
+    """Impressions to learn from, or to stop by."""
 
     def __init__(
         self,
-        visits: Visits,
+        impressions: Impressions,
         known: Known,
         past: ItemPast,
         moments: Moments,
         fitting: Fitting,
         random: np.random.Generator,
     ) -> None:
-        self.visits = len(visits)
-        found, which_V = moments.of_times(visits.time)
+        self.impressions = len(impressions)
+        found, which_V = moments.of_times(impressions.time)
         self.all_items = []
         for moment in found.tolist():
-            items, each = spread_items(shown_before(visits.log, moment), known.items.size)
+            items, each = spread_items(shown_before(impressions.log, moment), known.items.size)
             self.all_items.append((past.at(items, moment), float(np.log(each))))
         self.users = known.users.size
-        pairs = pairs_of(visits, random, fitting.most, fitting.drawn)
+        pairs = pairs_of(impressions, random, fitting.most, fitting.drawn)
         self.blocks = []
         for part in blocks(pairs, BLOCK):
-            visit, item = pairs.visit[part], pairs.item[part]
-            begin, end = int(visit[0]), int(visit[-1]) + 1
-            time = visits.time[visit]
-            user_V, time_V = visits.user[begin:end], visits.time[begin:end]
-            start, stop = visits.log.audiences.before(item, time, RECENT)
+            impression, item = pairs.impression_id[part], pairs.item[part]
+            begin, end = int(impression[0]), int(impression[-1]) + 1
+            time = impressions.time[impression]
+            user_V, time_V = impressions.user[begin:end], impressions.time[begin:end]
+            start, stop = impressions.log.audiences.before(item, time, RECENT)
             _, first, which = np.unique(
                 np.where(stop > start, stop, -1), return_index=True, return_inverse=True
             )
-            audience_AL = _window(visits.log.audiences, item[first], time[first])
-            history_VL = _window(visits.log.histories, user_V, time_V)
-            nothing = torch.zeros(len(visit))
+            audience_AL = _window(impressions.log.audiences, item[first], time[first])
+            history_VL = _window(impressions.log.histories, user_V, time_V)
+            nothing = torch.zeros(len(impression))
             self.blocks.append(
                 _Block(
                     user_V=_row(torch.from_numpy(user_V), known.users),
                     history_VL=_row(history_VL, known.items),
                     history_weight_VL=fading(history_VL != PAD),
                     moment_V=which_V[begin:end],
-                    visit_N=torch.from_numpy(visit - begin),
+                    impression_N=torch.from_numpy(impression - begin),
                     item_N=_row(torch.from_numpy(item), known.items),
                     features_NF=past.at(item, time),
                     audience_AL=_row(audience_AL, known.users),
@@ -206,16 +208,16 @@ class _Part:
         sums, slopes = [], []
         for features, log_each in self.all_items:
             logit = features @ weight
-            share = np.exp(logit - logit.max())
-            sums.append(logit.max() + np.log(share.sum()) + log_each)
-            slopes.append(share @ features / share.sum())
+            fraction = np.exp(logit - logit.max())
+            sums.append(logit.max() + np.log(fraction.sum()) + log_each)
+            slopes.append(fraction @ features / fraction.sum())
         return np.array(sums), np.array(slopes)
 
     def rebase(self, theta: Floats) -> None:
         """Compute b + w . f - log sum exp of all pairs."""
         sums, _ = self.normalisers(theta[1:])
         for block in self.blocks:
-            moment = block.moment_V[block.visit_N.numpy()]
+            moment = block.moment_V[block.impression_N.numpy()]
             base = theta[0] + block.features_NF @ theta[1:] - sums[moment]
             block.base_N = torch.from_numpy(base.astype(np.float32))
 
@@ -247,22 +249,24 @@ class _Part:
         sums, slopes = self.normalisers(theta[1:])
         information, scores = 1e-3 * np.eye(len(theta)), np.zeros((self.users + 1, len(theta)))
         for block in self.blocks:
-            visit = block.visit_N.numpy()
-            moment = block.moment_V[visit]
-            design = np.concatenate([np.ones((len(visit), 1)), block.features_NF - slopes[moment]], axis=1)
+            impression = block.impression_N.numpy()
+            moment = block.moment_V[impression]
+            design = np.concatenate(
+                [np.ones((len(impression), 1)), block.features_NF - slopes[moment]], axis=1
+            )
             logit = theta[0] + block.features_NF @ theta[1:] - sums[moment] + block.offset_N.numpy()
             chance = _sigmoid(logit)
             weight = block.weight_N.numpy().astype(np.float64)
             information += (design * (weight * chance * (1 - chance))[:, None]).T @ design
             each = design * (weight * (block.shown_N.numpy() - chance))[:, None]
-            user = block.user_V.numpy()[visit]
+            user = block.user_V.numpy()[impression]
             for place in range(len(theta)):
                 scores[:, place] += np.bincount(user, each[:, place], minlength=len(scores))
         return information, scores
 
     def loss(self, vectors: Vectors) -> float:
-        """The mean over visits of minus the log likelihood."""
-        return sum(float(_loss(vectors, block)) for block in self.blocks) / self.visits
+        """The mean over impressions of minus the log likelihood."""
+        return sum(float(_loss(vectors, block)) for block in self.blocks) / self.impressions
 
     def line(self, vectors: Vectors) -> Floats:
         """The intercept and the slope that make the logits most likely (Platt's scaling)."""
@@ -282,7 +286,7 @@ class _Part:
 
 
 def _personal(learn: _Part, stop: _Part, known: Known, theta: Floats, fitting: Fitting) -> Vectors:
-    """The personal vectors, given b and w; zeros where they say nothing about the held-out visits."""
+    """The personal vectors, given b and w; zeros where they say nothing about the held-out impressions."""
     for part in (learn, stop):
         part.rebase(theta)
     drawn = torch.Generator().manual_seed(fitting.seed)
@@ -301,7 +305,9 @@ def _personal(learn: _Part, stop: _Part, known: Known, theta: Floats, fitting: F
             block = learn.blocks[place]
             with torch.enable_grad():
                 penalty = sum(((vector**2).sum() for vector in parameters), torch.zeros(()))
-                loss = _loss(vectors, block) / len(block.user_V) + fitting.l2 / 2 / learn.visits * penalty
+                loss = (
+                    _loss(vectors, block) / len(block.user_V) + fitting.l2 / 2 / learn.impressions * penalty
+                )
                 optimizer.zero_grad()
                 loss.backward()
             optimizer.step()
@@ -311,7 +317,7 @@ def _personal(learn: _Part, stop: _Part, known: Known, theta: Floats, fitting: F
             best_loss, best_epoch = found, epoch
         elif epoch - best_epoch >= PATIENCE:
             break
-    for name in DRAWN_FIRST:  # of whom no visit taught anything, nothing is said
+    for name in DRAWN_FIRST:  # of whom no impression taught anything, nothing is said
         used = torch.zeros(len(best[name]), 1)
         for block in learn.blocks:
             used[block.item_N if name == "item_Q" else block.user_V] = 1
@@ -321,7 +327,7 @@ def _personal(learn: _Part, stop: _Part, known: Known, theta: Floats, fitting: F
 
 def _biases(learn: _Part, stop: _Part, vectors: Vectors, l2: float) -> Tensor:
     """b_i, given everything else, by a few steps of Newton's method; zeros where they say nothing about the
-    held-out visits."""
+    held-out impressions."""
     nothing = torch.zeros_like(vectors["item_bias"])
     bias = nothing.clone()
     for _ in range(BIAS_STEPS):
@@ -351,8 +357,8 @@ def _terms(vectors: Vectors, block: _Block) -> Tensor:
     history_VD = _bag(vectors["history_E"], block.history_VL, block.history_weight_VL)
     side_VD = _looked_up(vectors["user_P"], block.user_V) + history_VD
     audience_AD = _bag(vectors["audience_F"], block.audience_AL, block.audience_weight_AL)
-    user_ND = _looked_up(vectors["user_G"], block.user_V).index_select(0, block.visit_N)
-    first = side_VD.index_select(0, block.visit_N) * _looked_up(vectors["item_Q"], block.item_N)
+    user_ND = _looked_up(vectors["user_G"], block.user_V).index_select(0, block.impression_N)
+    first = side_VD.index_select(0, block.impression_N) * _looked_up(vectors["item_Q"], block.item_N)
     return (first + user_ND * audience_AD.index_select(0, block.audience_N)).sum(1)
 
 

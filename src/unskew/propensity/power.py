@@ -8,9 +8,9 @@
     sum_j    over all items that could be shown at t
 
 A click needs that the item was shown and that it was liked, and both make an item popular. gamma is the most
-likely number, of the clicks of each training visit against the items that were not clicked in it, all of them
-or weighted draws. An item whose first click is late may have arrived late, so items count from their first
-click on; unless nearly all were clicked in the first half of the training part: then all count from its
+likely number, of the clicks of each training impression against the items that were not clicked in it, all of
+them or weighted draws. An item whose first click is late may have arrived late, so items count from their
+first click on; unless nearly all were clicked in the first half of the training set: then all count from its
 start.
 
 It rests on two assumptions. The appeal of an item does not change with its popularity: a fashion counts as
@@ -19,9 +19,10 @@ distribution is: clicks that are drawn in proportion to earlier clicks (an urn) 
 appeals with another distribution, so without this nothing in a log of clicks tells the two apart. The
 standard error is that of chance alone; it does not cover what the assumptions get wrong.
 
-Where the training part has enough clicks in visits of random exposure (`exposed`), the assumptions are not
-needed. These visits have a constant and a gamma of their own, which is due to appeal alone; the same appeal
-is in the other visits. So the difference of the two gammas is that of exposure, and this is what is used.
+Where the training set has enough clicks in impressions of random exposure (`exposed`), the assumptions are
+not needed. These impressions have a constant and a gamma of their own, which is due to appeal alone; the same
+appeal is in the other impressions. So the difference of the two gammas is that of exposure, and this is what
+is used.
 """
 
 from dataclasses import replace
@@ -32,27 +33,27 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from unskew.data.batch import Batch
-from unskew.data.log import Log
-from unskew.data.split import Split
-from unskew.data.views import Ints
-from unskew.errors import BadInput
+from unskew.core.errors import BadInput
+from unskew.data.batches.batch import Batch
+from unskew.data.log.log import Log
+from unskew.data.log.split import Split
+from unskew.data.log.views import Ints
 from unskew.propensity.base import Coefficient, Needs, Propensity
-from unskew.propensity.visits import (
+from unskew.propensity.impressions import (
     Floats,
+    Impressions,
     Moments,
-    Visits,
     few_enough,
     pairs_of,
     spread_items,
-    training_visits,
+    training_impressions,
 )
 
 APPEAL = -1.5  # the typical item is liked by one of five; clicks alone cannot tell this from `a`
 STEPS = 60  # of Newton's method, at most
 LARGEST_STEP = 0.5
 LEAST_VARIANCE = 1e-3
-ARRIVING = 0.2  # the share of items first clicked in the second half of training from which items arrive
+ARRIVING = 0.2  # the fraction of items first clicked in the second half of training from which items arrive
 ENOUGH = 200  # random clicks from which gamma is told by them
 
 
@@ -79,7 +80,7 @@ class Power(Propensity, name="power"):
             self.register_buffer(name, torch.full((), torch.nan, dtype=torch.float64))
 
     @torch.no_grad()
-    def measure(self, split: Split) -> None:
+    def fit_statistics(self, split: Split) -> None:
         found = (self.fixed, 0.0) if self.fixed is not None else fitted_gamma(split, self.seed)
         self.uncapped.fill_(found[0])
         self.standard_error.fill_(found[1])
@@ -105,7 +106,7 @@ class Power(Propensity, name="power"):
 
     def _used(self) -> float:
         if not np.isfinite(float(self.gamma)):
-            raise BadInput("this `power` has not been fitted: call `measure` first")
+            raise BadInput("this `power` has not been fitted: call `fit_statistics` first")
         return float(self.gamma)
 
     @classmethod
@@ -130,40 +131,40 @@ def most_clicks(log: Log, time: ArrayLike) -> Ints:
 
 
 def fitted_gamma(split: Split, seed: int) -> tuple[float, float]:
-    """The most likely gamma of a training part, and its standard error."""
+    """The most likely gamma of a training set, and its standard error."""
     random, log = np.random.default_rng([seed, 37]), split.log
-    visits = training_visits(split, clicked=True)
+    impressions = training_impressions(split, clicked=True)
     halfway = (int(log.time.min()) + split.train_end) // 2
     if log.audiences.existing(halfway) >= (1 - ARRIVING) * split.known_items:
-        visits = replace(visits, existing=np.full(len(visits), split.known_items))
-    visits = few_enough(visits, random)
-    if not len(visits):
+        impressions = replace(impressions, existing=np.full(len(impressions), split.known_items))
+    impressions = few_enough(impressions, random)
+    if not len(impressions):
         raise BadInput("`power` needs clicks at several moments: at the first one no item is popular yet")
-    return _Likelihood(split, visits, random).most_likely()
+    return _Likelihood(split, impressions, random).most_likely()
 
 
 class _Likelihood:
-    """The likelihood of a and gamma, of the same two in random visits, and of all g_i."""
+    """The likelihood of a and gamma, of the same two in random impressions, and of all g_i."""
 
-    def __init__(self, split: Split, visits: Visits, random: np.random.Generator) -> None:
-        pairs, log = pairs_of(visits, random), split.log
+    def __init__(self, split: Split, impressions: Impressions, random: np.random.Generator) -> None:
+        pairs, log = pairs_of(impressions, random), split.log
         self.item_N, self.clicked_N, self.weight_N = pairs.item, pairs.happened, pairs.weight
-        self.items, self.per_visit = split.known_items, float(pairs.happened.sum() / len(visits))
-        self.popularity_N = _popularity(log, pairs.item, visits.time[pairs.visit])
-        found, which = Moments.of(split).of_times(visits.time)
-        self.moment_N, self.random_N = which[pairs.visit], visits.random[pairs.visit]
+        self.items, self.per_impression = split.known_items, float(pairs.happened.sum() / len(impressions))
+        self.popularity_N = _popularity(log, pairs.item, impressions.time[pairs.impression_id])
+        found, which = Moments.of(split).of_times(impressions.time)
+        self.moment_N, self.random_N = which[pairs.impression_id], impressions.random[pairs.impression_id]
         self.with_random = int((self.random_N & pairs.happened).sum()) >= ENOUGH
         self.all_items = []
         for place, moment in enumerate(found.tolist()):
-            existing = int(visits.existing[which == place].min())
-            items, each = spread_items(visits.order[:existing], self.items)
+            existing = int(impressions.existing[which == place].min())
+            items, each = spread_items(impressions.order[:existing], self.items)
             self.all_items.append((_popularity(log, items, moment), float(np.log(each))))
 
     def most_likely(self) -> tuple[float, float]:
         """gamma and its standard error, by Fisher's scoring. The g_i are random effects, whose variance is
         renewed in every step."""
         theta, appeal, variance = np.zeros(4), np.zeros(self.items), 1.0
-        theta[[0, 2]] = np.log(self.per_visit / _sigmoid(np.array(APPEAL)))
+        theta[[0, 2]] = np.log(self.per_impression / _sigmoid(np.array(APPEAL)))
         covariance: Floats = np.eye(4)
         for _ in range(STEPS):
             slope, appeal_slope, own, mixed, appeal_own = self._scores(theta, appeal)
@@ -210,9 +211,9 @@ class _Likelihood:
         sums, slopes = [], []
         for popularity, log_each in self.all_items:
             logit = gamma * popularity
-            share = np.exp(logit - logit.max())
-            sums.append(logit.max() + np.log(share.sum()) + log_each)
-            slopes.append(share @ popularity / share.sum())
+            fraction = np.exp(logit - logit.max())
+            sums.append(logit.max() + np.log(fraction.sum()) + log_each)
+            slopes.append(fraction @ popularity / fraction.sum())
         return np.array(sums), np.array(slopes)
 
 

@@ -13,7 +13,7 @@ from html import escape
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from unskew.errors import BadInput
+from unskew.core.errors import BadInput
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,7 +83,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Bars:
-    """One group of bars per label, one bar per series in it; heights are shares."""
+    """One group of bars per label, one bar per series in it; heights are fractions."""
 
     labels: Sequence[str]
     series: Mapping[str, Sequence[float]]
@@ -227,7 +227,8 @@ def rendered(charts: Sequence[Chart], name: str, alt: str, ground: str) -> tuple
         figure = Figure(figsize=(PANEL[0] * len(charts), PANEL[1]), layout=layout)
         for at, chart in enumerate(charts):
             chart.draw(figure.add_subplot(1, len(charts), at + 1))
-        figure.draw_without_rendering()  # the ticks settle only when drawn; the layout must know their width
+        # the ticks resolve_auto_settings only when drawn; the layout must know their width
+        figure.draw_without_rendering()
         for axes, chart in zip(figure.axes, charts, strict=True):
             if isinstance(chart, Labelled):
                 chart.label(axes)

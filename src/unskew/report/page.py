@@ -13,7 +13,7 @@ from html import escape
 from importlib.metadata import version
 from typing import NewType
 
-from unskew.describe.summary import Row, Verdict
+from unskew.report.summary import Row, Verdict
 from unskew.report.table import Table
 
 Markup = NewType("Markup", str)

@@ -1,7 +1,7 @@
 """The equations of the simulated world: who likes what, and what is shown to whom.
 
-At every visit of user u at time t and for every item i there is a click c, an exposure o and a preference r,
-with c = r x o as in the paper:
+At every impression of user u at time t and for every item i there is a click c, an exposure o and a
+preference r, with c = r x o as in the paper:
 
     c_uit = r_uit * o_uit
     o_uit ~ Bernoulli(P(o_uit = 1))
@@ -38,19 +38,19 @@ Exposure depends on the past only, along the three arrows of the paper's causal 
     a_i     the decayed mean of the vectors of the users who clicked i strictly before t, in the same way
     age_i   the number of steps since the item was born; the last term is 0 for items that are as old as the
             world
-    k_t     set at each step so that a visit shows `shown` items in expectation; the expectation is over all
-            users, or over SAMPLE random ones
+    k_t     set at each step so that an impression shows `shown` items in expectation; the expectation is over
+            all users, or over SAMPLE random ones
 
-A share `born` of the items, those with the largest ids, is born later, `births` of them at each step: the
+A fraction `born` of the items, those with the largest ids, is born later, `births` of them at each step: the
 k-th is born at step ceil(k / births). Before that P(o = 1) = 0, and means over the items leave it out; what
 would be born after the last step never appears.
 
 Both sigmoids stop at +-LIMIT, so that every pair of items that were born can be shown, as inverse
 propensities need it. In a decayed mean, all older clicks are multiplied by `memory` whenever a step brings
 new ones. Between two steps, k_t, the clicks and the ages are those of the later one; after the last step,
-they stay those of one step later, while tastes and appeal go on turning. A share `randomised` of the visits
-is served by another policy, P(o = 1) = shown / the number of items that were born. Clicks in such visits
-count like any others.
+they stay those of one step later, while tastes and appeal go on turning. A fraction `randomised` of the
+impressions is served by another policy, P(o = 1) = shown / the number of items that were born. Clicks in such
+impressions count like any others.
 """
 
 from dataclasses import dataclass
@@ -58,8 +58,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from unskew.data.views import Ints
-from unskew.errors import BadInput
+from unskew.core.errors import BadInput
+from unskew.data.log.views import Ints
 
 START = 1_700_000_000  # the time of the first step, in seconds since 1970
 STEP = 3600  # seconds from one step to the next
@@ -80,12 +80,12 @@ class Simulation:
     items: int = 500
     """The number of items."""
     steps: int = 100
-    """The number of steps, an hour apart, at which users visit. What happens in a step is known from the next
-    one on."""
-    visits: float = 0.1
-    """The share of the users who visit in a step, each of them once."""
+    """The number of steps, an hour apart, at which users impression. What happens in a step is known from the
+    next one on."""
+    impressions: float = 0.1
+    """The fraction of the users who impression in a step, each of them once."""
     shown: float = 10.0
-    """The expected number of items that are shown in a visit."""
+    """The expected number of items that are shown in an impression."""
     width: int = 8
     """The number of dimensions of a taste vector."""
     bias: float = 1.0
@@ -116,7 +116,7 @@ class Simulation:
     """The factor by which the clicks that an item's popularity counts are multiplied at each step; with 1,
     popularity is the number of all clicks so far."""
     born: float = 0.0
-    """The share of the items that are not there from the start but are born later, in the order of their
+    """The fraction of the items that are not there from the start but are born later, in the order of their
     ids."""
     births: float = 1.0
     """The number of items that are born at each step, until there are no more."""
@@ -126,7 +126,7 @@ class Simulation:
     young: float = 10.0
     """The number of steps in which the newness of an item fades to 1/e."""
     randomised: float = 0.1
-    """The share of the visits that are served uniformly at random; their rows have `exposed` 1."""
+    """The fraction of the impressions that are served uniformly at random; their rows have `exposed` 1."""
     seed: int = 0
     """The seed of all random numbers."""
 
@@ -163,14 +163,14 @@ def check_settings(settings: Simulation) -> None:
             f"shown {settings.shown}: expected at least items / 10^6 and fewer than items, {settings.items}"
         )
     if not 0 <= settings.born < 1:
-        raise BadInput(f"born {settings.born}: expected a share from 0 to below 1")
+        raise BadInput(f"born {settings.born}: expected a fraction from 0 to below 1")
     first = np.count_nonzero(births(settings) == 0)
     if not settings.shown < first:
         raise BadInput(
             f"born {settings.born}: expected more than shown, {settings.shown}, items at the start"
         )
-    if not 0 < settings.visits <= 1:
-        raise BadInput(f"visits {settings.visits}: expected a share above 0 and at most 1")
+    if not 0 < settings.impressions <= 1:
+        raise BadInput(f"impressions {settings.impressions}: expected a fraction above 0 and at most 1")
     for name in ("memory", "recency", "randomised"):
         if not 0 <= getattr(settings, name) <= 1:
             raise BadInput(f"{name} {getattr(settings, name)}: expected from 0 to 1")
@@ -230,9 +230,9 @@ def side_of_item(settings: Simulation, taste: Floats, audience: Floats) -> Float
     return np.concatenate([weights[0] * taste, weights[1] * audience], axis=1)
 
 
-def liking(settings: Simulation, alike: Floats, appeal: Floats) -> Floats:
-    """P(r = 1), with alike = <v_u, v_i> and appeal = g_i."""
-    return sigmoid(np.float32(settings.offset) + np.float32(settings.scale) * alike + appeal)
+def liking(settings: Simulation, affinity: Floats, appeal: Floats) -> Floats:
+    """P(r = 1), with affinity = <v_u, v_i> and appeal = g_i."""
+    return sigmoid(np.float32(settings.offset) + np.float32(settings.scale) * affinity + appeal)
 
 
 def sigmoid(logit: Floats) -> Floats:
@@ -258,16 +258,16 @@ def intercept_for(pull: Floats, shown: float, guess: float) -> float:
     Newton's method on the logarithm, which is nearly a straight line if exposure is rare. A step that would
     leave the known bounds of k is replaced by their middle. `guess` is where the search begins.
     """
-    share = shown / pull.shape[1]
-    even = float(np.log(share / (1 - share)))
+    fraction = shown / pull.shape[1]
+    even = float(np.log(fraction / (1 - fraction)))
     low, high = even - float(pull.max()), even - float(pull.min())
     for _ in range(60):
         guess = guess if low <= guess <= high else (low + high) / 2
         chance = sigmoid(pull + np.float32(guess))
         mean = float(chance.mean(dtype=np.float64))
-        if abs(mean / share - 1) < 1e-6:
+        if abs(mean / fraction - 1) < 1e-6:
             break
-        low, high = (guess, high) if mean < share else (low, guess)
+        low, high = (guess, high) if mean < fraction else (low, guess)
         slope = 1 - float(np.vdot(chance, chance)) / chance.size / mean
-        guess -= float(np.log(mean / share)) / max(slope, 1e-3)
+        guess -= float(np.log(mean / fraction)) / max(slope, 1e-3)
     return float(np.float32(guess))

@@ -1,17 +1,17 @@
 """Worlds of several kinds, by name: each differs from the others in how exposure is biased and in how the
 items change, and is otherwise the same.
 
-All have 2,000 users, 200 items and 100 steps, so a user has about 10 visits and 25 to 35 clicks; the
+All have 2,000 users, 200 items and 100 steps, so a user has about 10 impressions and 25 to 35 clicks; the
 settings of `Simulation` make any of them larger or smaller.
 """
 
 from dataclasses import dataclass, replace
 
-from unskew.config import did_you_mean
-from unskew.errors import BadInput
+from unskew.core.config import did_you_mean
+from unskew.core.errors import BadInput
 from unskew.world.equations import Simulation
 
-COMMON = Simulation(users=2000, items=200, steps=100, visits=0.1, shown=10.0, drift=0.5)
+COMMON = Simulation(users=2000, items=200, steps=100, impressions=0.1, shown=10.0, drift=0.5)
 
 
 @dataclass(frozen=True)

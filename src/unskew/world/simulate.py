@@ -1,8 +1,8 @@
-"""A simulated world with known truth: the probabilities of liking and of being shown can be asked for any
-user, item and time. The equations are in `equations.py`.
+"""A simulated world with known ground truth: the probabilities of liking and of being shown can be asked for
+any user, item and time. The equations are in `equations.py`.
 
 Both probabilities are known exactly, and so is the probability with which each logged row was exposed (the
-column `propensity`). So for any f(u, i, t), with D the shown pairs of visits at fixed histories,
+column `propensity`). So for any f(u, i, t), with D the shown pairs of impressions at fixed histories,
 
     E_o[sum over D of f / P(o = 1)] = sum of f over all items,   variance = sum of f^2 (1 / P(o = 1) - 1)
 
@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from unskew.config import configured
-from unskew.data.log import Log
-from unskew.data.prepare import read
-from unskew.data.views import Codes, Ints, Sequences, offsets_of
-from unskew.errors import BadInput
-from unskew.progress import progress
+from unskew.core.config import configured
+from unskew.core.errors import BadInput
+from unskew.core.progress import progress
+from unskew.data.log.log import Log
+from unskew.data.log.views import Codes, Ints, Sequences, offsets_of
+from unskew.data.reading.prepare import read
 from unskew.world.equations import (
     SAMPLE,
     START,
@@ -74,8 +74,8 @@ class Trail:
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """A simulated log and the truth behind it. Users and items are numbered 0, 1, 2, ...; these are the ids
-    of the log, not its codes."""
+    """A simulated log and the ground truth behind it. Users and items are numbered 0, 1, 2, ...; these are
+    the ids of the log, not its codes."""
 
     settings: Simulation
     log: Log
@@ -108,15 +108,16 @@ class World:
     def redraws(
         self, user: ArrayLike, time: ArrayLike, *, count: int, seed: int
     ) -> Iterator[tuple[Mask, Mask]]:
-        """Draw o and r of some visits again, `count` times; each draw is a pair of arrays (visits, items).
+        """Draw o and r of some impressions again, `count` times; each draw is a pair of arrays (impressions,
+        items).
 
-        Visit v is by `user[v]` at `time[v]`, under the biased policy. Histories and audiences stay those of
-        the log, because nothing that is drawn here is remembered. So a mean over the draws is a mean given
+        Impression v is by `user[v]` at `time[v]`, under the biased policy. Histories and audiences stay those
+        of the log, because nothing that is drawn here is remembered. So a mean over the draws is a mean given
         the past. To let only o vary, as in Theorem 1, use the first r for all draws.
         """
         visitors, times = np.broadcast_arrays(np.atleast_1d(np.asarray(user)), np.asarray(time))
-        visits = visitors[:, None], np.arange(self.settings.items), times[:, None]
-        shown, liked = self.exposure(*visits), self.preference(*visits)
+        impressions = visitors[:, None], np.arange(self.settings.items), times[:, None]
+        shown, liked = self.exposure(*impressions), self.preference(*impressions)
         random = np.random.default_rng([self.settings.seed, seed, 1])
         for _ in range(count):
             yield random.random(shown.shape) < shown, random.random(liked.shape) < liked
@@ -136,9 +137,9 @@ class World:
         return np.where(self.birth[item] <= now, chance, np.float32(0))
 
     def _preference(self, user: Ints, item: Ints, time: Ints) -> Floats:
-        alike = np.einsum("nd,nd->n", self.user_tastes.at(user, time), self.item_tastes.at(item, time))
+        affinity = np.einsum("nd,nd->n", self.user_tastes.at(user, time), self.item_tastes.at(item, time))
         return liking(
-            self.settings, alike, appeal_at(self.settings, self.appeal[item], self.phase[item], time)
+            self.settings, affinity, appeal_at(self.settings, self.appeal[item], self.phase[item], time)
         )
 
     def _of_pairs(self, chance: Callable[[Ints, Ints, Ints], Floats], *given: ArrayLike) -> Chances:
@@ -185,13 +186,13 @@ def simulate(settings: Simulation) -> World:
                 break
             pull += np.float32(intercepts[-1])
             visitors = np.sort(random.choice(settings.users, _visitors(settings), replace=False))
-            visit, item, chance, at_random = _expose(
+            impression, item, chance, at_random = _expose(
                 settings, user_side[visitors], item_side, pull, existing, random
             )
-            user = visitors[visit]
-            alike = np.einsum("nd,nd->n", user_now[user], item_now[item])
+            user = visitors[impression]
+            affinity = np.einsum("nd,nd->n", user_now[user], item_now[item])
             liked = draw(
-                liking(settings, alike, appeal_at(settings, appeal[item], phase[item], time)), random
+                liking(settings, affinity, appeal_at(settings, appeal[item], phase[item], time)), random
             )
             row = {
                 "user": user,
@@ -199,13 +200,13 @@ def simulate(settings: Simulation) -> World:
                 "time": np.full(len(user), time),
                 "label": liked.astype(np.int8),
             }
-            visits = np.int64(step) * settings.users + user
+            impressions = np.int64(step) * settings.users + user
             rows.append(
                 row
                 | {
                     "propensity": chance.astype(np.float64),
                     "exposed": at_random.astype(np.int8),
-                    "visit": visits,
+                    "impression_id": impressions,
                 }
             )
             histories.add(step, user[liked], item_now[item[liked]])
@@ -214,7 +215,8 @@ def simulate(settings: Simulation) -> World:
             job.advance()
     if not any(row["label"].any() for row in rows):
         raise BadInput(
-            "this world has not one click: expected some; try more steps, visits, shown, or a higher offset"
+            "this world has not one click: expected some; try more steps, impressions, shown, or a higher "
+            "offset"
         )
     table = pa.table({name: np.concatenate([row[name] for row in rows]) for name in rows[0]})
     log = read(table)
@@ -275,8 +277,8 @@ class _Profiles:
 
 
 def _visitors(settings: Simulation) -> int:
-    """The number of users who visit in a step."""
-    return max(1, round(settings.visits * settings.users))
+    """The number of users who impression in a step."""
+    return max(1, round(settings.impressions * settings.users))
 
 
 def _expose(
@@ -287,8 +289,8 @@ def _expose(
     existing: int,
     random: np.random.Generator,
 ) -> tuple[Ints, Ints, Floats, Mask]:
-    """Draw what is shown: for each shown pair the visit, the item, the probability, and whether the visit was
-    served at random. Only the first `existing` items can be shown."""
+    """Draw what is shown: for each shown pair the impression, the item, the probability, and whether the
+    impression was served at random. Only the first `existing` items can be shown."""
     uniform = random.random(len(user_side), np.float32) < settings.randomised
     found = []
     rows = max(1, CHUNK // settings.items)
@@ -297,7 +299,7 @@ def _expose(
         chance = sigmoid(user_side[part] @ item_side.T + pull)
         chance[uniform[part]] = settings.shown / existing
         chance[:, existing:] = 0
-        visit, item = np.nonzero(draw(chance, random))
-        found.append((visit + first, item, chance[visit, item]))
-    visit, item, shown = (np.concatenate(column) for column in zip(*found, strict=True))
-    return visit, item, shown, uniform[visit]
+        impression, item = np.nonzero(draw(chance, random))
+        found.append((impression + first, item, chance[impression, item]))
+    impression, item, shown = (np.concatenate(column) for column in zip(*found, strict=True))
+    return impression, item, shown, uniform[impression]

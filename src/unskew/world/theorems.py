@@ -1,5 +1,5 @@
-"""Theorems 1 and 2, checked where the truth is known: the exposure of the same visits of a simulated world is
-drawn again and again.
+"""Theorems 1 and 2, checked where the ground truth is known: the exposure of the same impressions of a
+simulated world is drawn again and again.
 
     L_ideal    = sum of delta over all pairs
     L_weighted = sum of w delta over the shown pairs,   w = alpha / max(P, M) + (1 - alpha) / max(P, M)
@@ -9,8 +9,8 @@ drawn again and again.
     L_robust   = sum of d over all pairs + sum of w (delta - d) over the shown pairs,
                  with d a guess of delta from the shown pairs of the same item
 
-Here delta is the loss of a pair, P = P(o = 1) its true propensity and M the clip. Only o is random: visits,
-r, the prediction and therefore delta are fixed. Then for each pair
+Here delta is the loss of a pair, P = P(o = 1) its true propensity and M the clip. Only o is random:
+impressions, r, the prediction and therefore delta are fixed. Then for each pair
 
     bias     = (P / max(P, M) - 1) delta             0 as long as M is below every P; it only grows with M
     variance = P (1 - P) / max(P, M)^2 delta^2       at most (1/M - 1) delta^2 for M <= 1/2
@@ -29,8 +29,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unskew.data.batch import Batch, batch
-from unskew.data.views import Ints
+from unskew.data.batches.batch import Batch, batch
+from unskew.data.log.views import Ints
 from unskew.propensity.estimators import Propensity, Views
 from unskew.world.simulate import World
 
@@ -65,9 +65,10 @@ class TruePropensity(Propensity):
 
 @dataclass(frozen=True, eq=False)
 class Redrawn:
-    """Some visits whose exposure was drawn again and again. The axes are V visits, I items and N draws."""
+    """Some impressions whose exposure was drawn again and again. The axes are V impressions, I items and N
+    draws."""
 
-    pairs: Batch  # the visits with every item as a candidate, and r as the label
+    pairs: Batch  # the impressions with every item as a candidate, and r as the label
     chance_VI: Floats  # P(o = 1)
     delta_VI: Floats  # the loss
     shown_NVI: Mask  # o
@@ -117,15 +118,15 @@ class Redrawn:
         return (1 / clip - 1) * self.delta_VI**2
 
 
-def redrawn(world: World, visits: int, draws: int, seed: int) -> Redrawn:
-    """Choose so many of the visits in the log that the biased policy served, and draw again what they were
-    shown. r is drawn once."""
+def redrawn(world: World, impressions: int, draws: int, seed: int) -> Redrawn:
+    """Choose so many of the impressions in the log that the biased policy served, and draw again what they
+    were shown. r is drawn once."""
     log = world.log
     asked = np.unique(np.stack([log.user, log.time])[:, np.asarray(log.exposed) == 0], axis=1)
     user, time = asked[
-        :, np.sort(np.random.default_rng([seed, 11]).choice(asked.shape[1], visits, replace=False))
+        :, np.sort(np.random.default_rng([seed, 11]).choice(asked.shape[1], impressions, replace=False))
     ]
-    candidates = np.tile(np.arange(len(log.items)), (visits, 1))
+    candidates = np.tile(np.arange(len(log.items)), (impressions, 1))
     user_id, item_id = ids(world, user, candidates[0])
     again = list(world.redraws(user_id, time, count=draws, seed=seed))
     liked_VI = again[0][1][:, item_id]

@@ -69,7 +69,7 @@ function fallback(answer) {
   return `This list does not come from the trained model${reason}.`;
 }
 
-// Popularity is a share of all clicks; people count.
+// Popularity is a fraction of all clicks; people count.
 const clicks = (item, most) => Math.round(item.popularity * most.clicks);
 
 function summary(answer, elsewhere, compared, most) {

@@ -12,7 +12,7 @@ const GROUPS = [
     ["new_items", "New titles", count, "clicked for the first time"],
   ]],
   ["What was shown and clicked", [
-    ["shown", "Titles shown", count, "each once per visit"],
+    ["shown", "Titles shown", count, "each once per impression"],
     ["gini_shown", "Unevenness of what was shown", short, "Gini: 0 is even, near 1 a few titles have all"],
     ["gini_clicked", "Unevenness of what was clicked", short, "the same for clicks"],
     ["coverage_shown", "Catalogue shown", percent, "share of all titles that anybody was shown"],

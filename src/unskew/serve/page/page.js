@@ -1,7 +1,7 @@
-// The page: a history, two lists, a dial between them, and two more views.
+// The page: a history, two lists, a debiasing strength between them, and two more views.
 
 import { Trouble, ask, text, troubled } from "./api.js";
-import { dialBox } from "./dial.js";
+import { debiasBox } from "./debias.js";
 import { button, by, count, full, made, plural, say, titled, toast } from "./dom.js";
 import { LISTED, remembered, search } from "./items.js";
 import * as lists from "./lists.js";
@@ -22,7 +22,7 @@ const state = {
   most: { popularity: 0, clicks: 0 }, // what the longest bar stands for, and all clicks of the log
   earlier: 0, // items of the history that the service did not tell
 };
-let dial = null;
+let debias = null;
 let box = null;
 
 const guest = `guest-${key(8)}`;
@@ -34,7 +34,7 @@ function key(length) {
 
 // The history
 
-const sides = () => (dial ? SIDES : ["fair"]);
+const sides = () => (debias ? SIDES : ["fair"]);
 
 function changed(words) {
   drawHistory();
@@ -125,7 +125,7 @@ const asked = () => (state.person !== null && !state.changed ? { user_id: state.
 const request = (side) => ({
   ...asked(),
   ...moment("at"),
-  ...(dial ? { dial: side === "log" ? 0 : dial.value() } : {}),
+  ...(debias ? { debias: side === "log" ? 0 : debias.value() } : {}),
   k: lists.LONG,
 });
 
@@ -148,7 +148,7 @@ async function refresh(which) {
   answered(took);
   const ids = new Set(state.answers.log?.items.map((item) => item.item_id) ?? []);
   const both = state.answers.fair.items.filter((item) => ids.has(item.item_id)).length;
-  if (dial) say(`The lists are new. ${plural(both, "title")} in both.`);
+  if (debias) say(`The lists are new. ${plural(both, "title")} in both.`);
   else say("The list is new.");
 }
 
@@ -172,8 +172,8 @@ async function fetched(side) {
 
 function drawLists() {
   const { log, fair } = state.answers;
-  if (dial && log) lists.draw("log", log, fair, state.most, watched);
-  if (fair) lists.draw("fair", fair, dial ? log : null, state.most, watched);
+  if (debias && log) lists.draw("log", log, fair, state.most, watched);
+  if (fair) lists.draw("fair", fair, debias ? log : null, state.most, watched);
 }
 
 async function watched(side, item, pressed) {
@@ -339,12 +339,12 @@ async function begin() {
     return;
   }
   by("try").inert = false;
-  const turns = Boolean(state.model.dial?.available);
-  by("dial-box").hidden = !turns;
-  by("no-dial").hidden = turns;
+  const turns = Boolean(state.model.debias?.available);
+  by("debias-box").hidden = !turns;
+  by("no-debias").hidden = turns;
   by("list-log").hidden = !turns;
   by("lists").classList.toggle("one", !turns);
-  if (turns) dial ??= dialBox(state.model.dial_curve, () => refresh(["fair"]));
+  if (turns) debias ??= debiasBox(state.model.debias_curve, () => refresh(["fair"]));
   else {
     by("head-fair").textContent = "What this model recommends";
     by("list-fair").querySelector(".about").textContent = "What is most likely to be clicked next.";

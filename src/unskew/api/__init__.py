@@ -1,0 +1,1 @@
+"""The public `Model`: create, fit, evaluate, recommend, save, load, export."""

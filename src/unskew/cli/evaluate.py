@@ -1,0 +1,135 @@
+"""The verb evaluate, along the time line, too."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+from tyro.conf import Positional
+
+from unskew.cli.shared import RunArg, Verb, in_words, pairs, split_of_run, table
+from unskew.core.errors import BadInput
+from unskew.core.formatting import plain
+from unskew.data.log.held_out import Protocol
+from unskew.data.log.split import Split
+
+if TYPE_CHECKING:
+    from unskew.api.model import Model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(Verb):
+    """Rank the test set with a trained run, under one protocol, and show the metrics with their
+    intervals."""
+
+    folder: Positional[RunArg]
+    protocol: Protocol = "full"
+    """How each positive is ranked. full: among the whole catalogue. uni100: among 100 uniformly drawn
+    items.
+    authors: the same, pooled by user, as the paper's tables are."""
+    test: str | None = None
+    """Which test of the held-out part: ordinary (every row counts once), balanced (every item counts once),
+    shown (among what the same impression showed), randomised, weighted (by logged propensities), authors (the
+    paper's resampling), or one that the log names. By default ordinary, and authors with that protocol."""
+    data: Annotated[Path | None, tyro.conf.arg(metavar="DATA")] = None
+    """Where the prepared data is, if it has moved."""
+    sample: int | None = None
+    """Rank a fixed, seeded sample of so many positives; their weights come from the whole test."""
+    seed: int = 0
+    """Seed of the sample, of the drawn candidates and of the authors' resampling."""
+    cutoffs: tuple[int, ...] = (5, 10, 20)
+    """The K of NDCG@K, HR@K and MRR@K."""
+    select_by: Literal["ordinary", "balanced", "shown"] | None = None
+    """Which validation metric chose the weights that are evaluated; by default the test's own,
+    where there is one."""
+    save: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Also write every ranked row with its values as a Parquet file, for `unskew compare`."""
+    rolling: Annotated[str | None, tyro.conf.arg(metavar="WINDOW")] = None
+    """Evaluate window by window along the time line instead: a duration such as 7d, 12h or 1w."""
+    refresh: str = "never"
+    """With --rolling: train the model again before each window (`each`), whenever so much time has passed
+    (such as 1w), or `never`."""
+    windows: int | None = None
+    """With --rolling: evaluate only so many windows, at the end of the log."""
+
+    def run(self) -> None:
+        from unskew.api.model import load
+        from unskew.evaluation.metrics import METRICS
+        from unskew.evaluation.significance import interval
+
+        trained, cut = load(self.folder), split_of_run(self.folder, self.data)
+        if self.rolling is not None:
+            return self._roll(trained, cut)
+        if self.refresh != "never" or self.windows is not None:
+            raise BadInput("--refresh and --windows go with --rolling WINDOW")
+        found = trained.evaluate(
+            cut, self.protocol, self.test, self.sample, self.seed, self.cutoffs, self.select_by
+        )
+        if self.save is not None:
+            found.save(self.save)
+        intervals = {name: interval(found, name, 300) for name in found.values}
+        shown = [
+            (name, f"{found.mean(name):.4f}", "{:.4f} - {:.4f}".format(*intervals[name]))
+            for name in found.values
+        ]
+        metric = f"{next(iter(METRICS))}@{10 if 10 in self.cutoffs else self.cutoffs[0]}"
+        groups = [
+            (
+                segment,
+                group,
+                f"{figures['units']:,}",
+                f"{figures['fraction']:.0%}",
+                f"{figures[metric]:.4f}" if metric in figures else "–",
+            )
+            for segment, parts in found.by_segment().items()
+            for group, figures in parts.items()
+        ]
+        title = f"{trained.name}, {found.test} test, protocol {found.protocol}"
+        sampled = f" (a sample of {found.about['whole_test']:,})" if self.sample is not None else ""
+        said = {
+            "units": f"{len(found.user):,}{sampled}",
+            "effective sample size": round(found.effective_sample_size),
+            "repeats": found.about["repeats"],
+        }
+        said |= {
+            "left out": in_words(found.about["left_out"]),
+            "weights chosen by": found.about["weights_chosen_by"],
+        }
+        document = {"run": str(self.folder), **plain(found.as_dict()), "intervals": plain(intervals)}
+        self.show(
+            document,
+            pairs(title, said),
+            table("", ("", "mean", "95 % interval over users"), shown),
+            table("", ("segment", "", "units", "weight", metric), groups),
+        )
+        return None
+
+    def _roll(self, trained: "Model", cut: Split) -> None:
+        from unskew.evaluation.rolling import rolling
+
+        if self.save is not None or self.select_by is not None:
+            raise BadInput("--save and --select-by do not go with --rolling")
+        assert self.rolling is not None
+        asked = self.rolling, self.refresh, self.protocol, self.test, self.sample, self.seed, self.windows
+        found = rolling(trained, cut, *asked)
+        metrics = [f"{name}@10" for name in ("ndcg", "hr", "mrr")]
+        document = found.as_dict()
+        rows = [
+            (
+                str(part["start"]),
+                f"{part['units']:,}",
+                *(f"{part['metrics'][name]:.4f}" if part["units"] else "–" for name in metrics),
+            )
+            for part in document["windows"]
+        ]
+        rows.append(("all windows", "", *(f"{found.mean(name):.4f}" for name in metrics)))
+        done = (
+            f"{document.get('test')} test, protocol {document.get('protocol')}, repeats "
+            f"{document.get('repeats')}"
+        )
+        title = f"{trained.name}, windows of {self.rolling}, refresh {self.refresh}; {done}"
+        mean = {name: found.mean(name) for name in metrics}
+        self.show(
+            plain({"run": str(self.folder), **document, "metrics": mean}),
+            table(title, ("from", "units", *metrics), rows),
+        )

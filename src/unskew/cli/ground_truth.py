@@ -1,0 +1,145 @@
+"""The verbs of worlds whose ground truth is known: ground truth, and simulate with the kinds of worlds that
+have names."""
+
+from dataclasses import asdict, dataclass, field, make_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+from rich.console import RenderableType
+from tyro.conf import OmitArgPrefixes, Positional
+
+from unskew.cli.data import Simulate
+from unskew.cli.shared import Verb, messages, split_of_run, table
+from unskew.cli.train import flag_of
+from unskew.core.errors import BadInput
+from unskew.core.formatting import plain
+from unskew.world.equations import Simulation
+from unskew.world.kinds import KINDS, kind_named
+
+if TYPE_CHECKING:
+    from unskew.evaluation.evaluate import Evaluation
+
+DRAWS = 500  # of the bootstrap, for each interval
+EXPLAINED = (
+    "ndcg, fraction: of the best order. clicks: expected if these were shown. preference, exposure: rank "
+    "correlation of the scores with each. beyond: the one with exposure, given preference. Intervals are "
+    "over users and not over seeds."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroundTruth(Verb):
+    """Compare what runs rank first with what users truly like, in the simulated world that they were trained
+    in. Several runs are also compared with the first one, impression by impression."""
+
+    folders: Positional[
+        Annotated[
+            tuple[Path, ...],
+            tyro.conf.arg(metavar="RUN", help="Folders that `unskew train` made, all on the same log."),
+        ]
+    ]
+    data: Annotated[Path | None, tyro.conf.arg(metavar="DATA")] = None
+    """Where the prepared data is, if it has moved."""
+    sample: int = 1000
+    """How many impressions of the test set are asked, drawn at random; 0 is all of them."""
+    seed: int = 0
+    """Seed of this sample."""
+    select_by: Literal["ordinary", "balanced", "shown"] | None = None
+    """Which validation metric chose the weights; by default those that recommend."""
+
+    def run(self) -> None:
+        from unskew.api.model import load
+        from unskew.evaluation.significance import compare, interval
+        from unskew.world.ground_truth import TrueScorer, evaluate_against_ground_truth, world_of
+
+        if not self.folders:
+            raise BadInput("expected at least one RUN, a folder that `unskew train` made")
+        splits = [split_of_run(folder, self.data) for folder in self.folders]
+        if len({cut.log.fingerprint() for cut in splits}) > 1:
+            raise BadInput("the runs were not trained on the same log, so they cannot be compared")
+        world, sample = world_of(splits[0].log), self.sample or None
+        found = [
+            evaluate_against_ground_truth(
+                load(folder), world, cut, sample, self.seed, select_by=self.select_by
+            )
+            for folder, cut in zip(self.folders, splits, strict=True)
+        ]
+        exposed = evaluate_against_ground_truth(
+            TrueScorer(world, "exposure"), world, splits[0], sample, self.seed
+        )
+        metrics = list(exposed.values)
+        spreads = [{name: interval(each, name, DRAWS) for name in metrics} for each in found]
+        compared = [{name: compare(each, found[0], name, DRAWS) for name in metrics} for each in found[1:]]
+        first, others = self.folders[0], self.folders[1:]
+        document = {
+            "world": asdict(world.settings),
+            "impressions": len(exposed.user),
+            "impressions_of_the_test_set": exposed.about["whole_test"],
+            "runs": [
+                {"run": str(folder), **_about(each), "metrics": each.metrics(), "intervals": spread}
+                for folder, each, spread in zip(self.folders, found, spreads, strict=True)
+            ],
+            "true_exposure": exposed.metrics(),
+            "differences": [
+                {
+                    "run": str(folder),
+                    "to": str(first),
+                    "metrics": {name: asdict(each) for name, each in differences.items()},
+                }
+                for folder, differences in zip(others, compared, strict=True)
+            ],
+        }
+        rows = [
+            (f"{folder} ({each.about['model']})", *(f"{each.mean(metric):.4f}" for metric in metrics))
+            for folder, each in zip(self.folders, found, strict=True)
+        ]
+        rows.append(("the true exposure", *(f"{exposed.mean(metric):.4f}" for metric in metrics)))
+        rows.append(("the true preference", *_ideal(exposed)))
+        title = f"{len(exposed.user):,} impressions of the test set, against the true preference of all items"
+        tables = [table(title, ("", *metrics), rows)]
+        for folder, each, spread in zip(self.folders, found, spreads, strict=True):
+            lines = [(name, each.mean(name), *spread[name]) for name in metrics]
+            tables.append(_intervals(f"\n{folder}: 95 % intervals over users", lines))
+        for folder, differences in zip(others, compared, strict=True):
+            lines = [(name, of.difference, of.low, of.high) for name, of in differences.items()]
+            tables.append(_intervals(f"\n{folder} minus {first}, at the same impressions", lines))
+        self.show(plain(document), *tables)
+        messages.print(EXPLAINED, soft_wrap=True)
+
+
+def _about(found: "Evaluation") -> dict[str, Any]:
+    return {name: found.about[name] for name in ("model", "training_seed", "weights_chosen_by")}
+
+
+def _ideal(found: "Evaluation") -> list[str]:
+    """The row of the best order. Its correlation with exposure is left empty: the row of exposure has it."""
+    best = {"ndcg": "1.0000", "fraction": "1.0000", "preference": "1.0000", "beyond": "0.0000"}
+    for metric, values in found.values.items():
+        if metric.startswith("clicks"):
+            ideal = values / found.values[metric.replace("clicks", "fraction")]
+            best["clicks"] = f"{ideal.mean():.4f}"
+    return [best.get(metric.split("@")[0], "") for metric in found.values]
+
+
+def _intervals(title: str, lines: list[tuple[str, float, float, float]]) -> RenderableType:
+    rows = [(name, f"{mean:+.4f}", f"{low:+.4f} to {high:+.4f}") for name, mean, low, high in lines]
+    return table(title, ("", "mean", "95 % interval"), rows)
+
+
+def simulate_of(arguments: list[str]) -> type[Simulate]:
+    """The verb `simulate` with the settings of the kind of world that was named as the defaults of its
+    flags."""
+    name = flag_of(arguments, "--kind")
+    settings = Simulation() if name is None else kind_named(name)
+    flags: Any = OmitArgPrefixes
+    listed = " ".join(f"{known}: {kind.about}" for known, kind in KINDS.items())
+    helped = f"A kind of world, whose settings are then the defaults of all other flags. {listed}"
+    parts: list[Any] = [
+        ("kind", Annotated[str | None, tyro.conf.arg(metavar="NAME", help=helped)], field(default=name)),
+        ("settings", flags[Simulation], field(default_factory=lambda: settings)),
+    ]
+    documented = {"__doc__": Simulate.__doc__}
+    return make_dataclass(
+        "Simulate", parts, bases=(Simulate,), frozen=True, kw_only=True, namespace=documented
+    )

@@ -1,0 +1,1 @@
+"""What every package uses, and what is not about recommendation: errors, settings, progress, statistics."""

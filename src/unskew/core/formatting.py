@@ -1,0 +1,33 @@
+"""How counts, fractions and other numbers are written for people, and for JSON."""
+
+import math
+from typing import Any
+
+
+def count(number: int) -> str:
+    """A whole number with commas: 12,345."""
+    return f"{number:,}"
+
+
+def fraction(fraction: float, digits: int = 1) -> str:
+    """A fraction in per cent: 12.3 %. A dash stands for nan."""
+    return "–" if math.isnan(fraction) else f"{100 * fraction:.{digits}f} %"
+
+
+def number(number: float) -> str:
+    """A number with about three significant digits, and whole numbers without decimals. A dash stands for
+    nan."""
+    if math.isnan(number):
+        return "–"
+    if abs(number) >= 100 or number == round(number):
+        return f"{number:,.0f}"
+    return f"{number:.{2 if abs(number) < 10 else 1}f}"
+
+
+def plain(value: Any) -> Any:
+    """The same value for JSON: tuples become lists, and numbers that are not finite become null."""
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,218 @@
+"""The part of the leak audit that looks for signs which give the label away.
+
+Some properties of a candidate, such as an empty audience, must be as frequent among positives as among the
+other candidates. And a filter over the whole log, such as a k-core, looks into the future.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unskew.core.errors import BadInput
+from unskew.data.log.held_out import held_out
+from unskew.data.log.split import Split
+from unskew.data.log.views import Ints
+
+PAIRS = 20_000  # contexts whose candidates are compared, in training and in the test
+CANDIDATES = 20  # drawn for each of them
+FEWEST = 100  # contexts; with fewer, the AUC says nothing
+MAX_AUC_DEVIATION = (
+    0.01  # how far from one half the AUC of a property may be that must not give the label away
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check."""
+
+    check: str
+    checked: int  # how many rows, or entries, were checked
+    offence: str | None  # the first that is wrong; None if all are right
+    note: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.offence is None
+
+
+def label_leakage(split: Split, audience: int) -> list[Finding]:
+    """Check that no property gives the label away: the AUC of each on training pairs, as a sampler makes
+    them, and on test candidates.
+
+    An empty audience or an empty history must say nothing about the label. Where repeats are part of the
+    task, being one of the user's past items may say something; but then past items must be as frequent among
+    the drawn negatives as among all candidates.
+    """
+    training, test = _training_pairs(split, audience), _test_candidates(split)
+    found = []
+    for name in ("empty audience", "empty history", "own past"):
+        figures = {
+            where: pairs.auc(name)
+            for where, pairs in (("training pairs", training), ("test candidates", test))
+            if pairs is not None
+        }
+        note = (
+            ", ".join(f"AUC {auc:.3f} on {where}" for where, auc in figures.items()) or "too few rows to tell"
+        )
+        offence = None
+        # Logged negatives have their own contexts, and users without a history may well click less often.
+        logged = training is not None and training.has_logged
+        for where, auc in figures.items():
+            may_tell = name == "own past" or (
+                name == "empty history" and where == "training pairs" and logged
+            )
+            if not may_tell and abs(auc - 0.5) > MAX_AUC_DEVIATION:
+                offence = f"on {where} it tells the label: AUC {auc:.3f} alone, expected 0.5"
+        if name == "own past" and training is not None and training.drawn is not None:
+            fraction, expected = (
+                float(training.drawn[name].mean()),
+                _own_past_of_candidates(split, *training.contexts),
+            )
+            error = 4 * math.sqrt(max(expected * (1 - expected), 1e-12) / len(training.drawn[name]))
+            if split.repeats and abs(fraction - expected) > MAX_AUC_DEVIATION * expected + error:
+                offence = (
+                    f"{fraction:.2%} of the drawn negatives are past items of the user, but "
+                    f"{expected:.2%} of all candidates are"
+                )
+            if not split.repeats and training.positive[name].mean() != fraction:
+                offence = (
+                    f"{training.positive[name].mean():.2%} of the positives and {fraction:.2%} of the "
+                    "negatives are past items"
+                )
+        checked = sum(
+            len(pairs.positive[name]) + len(pairs.negative[name])
+            for pairs in (training, test)
+            if pairs is not None
+        )
+        found.append(Finding(name, checked, offence, note))
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Pairs:
+    """Properties of positives and of negatives, and the contexts: user, logged item, time."""
+
+    positive: dict[str, NDArray[np.bool_]]
+    negative: dict[str, NDArray[np.bool_]]
+    drawn: dict[str, NDArray[np.bool_]] | None  # only of drawn negatives; None if all negatives are logged
+    contexts: tuple[Ints, Ints, Ints]
+
+    @property
+    def has_logged(self) -> bool:
+        """Whether some of the negatives are logged ones."""
+        return self.drawn is None or len(self.drawn["own past"]) < len(self.negative["own past"])
+
+    def auc(self, name: str) -> float:
+        """The AUC of a property, which is true or false."""
+        return 0.5 + 0.5 * float(self.positive[name].mean() - self.negative[name].mean())
+
+
+def _properties(split: Split, user: Ints, item: Ints, time: Ints) -> dict[str, NDArray[np.bool_]]:
+    """The properties of some candidates that might give the label away."""
+    log = split.log
+    (start, end), (first, last) = log.audiences.before(item, time), log.histories.before(user, time)
+    empty = (end == start) & (time > log.audiences.times.min())  # at the very first moment all audiences are
+    return {
+        "empty audience": empty,
+        "empty history": last == first,
+        "own past": log.had_before(user, item, time),
+    }
+
+
+def _training_pairs(split: Split, audience: int) -> _Pairs | None:
+    """Training pairs, as a sampler makes them; None if there are too few."""
+    from unskew.data.batches.samplers import Sampler, Sampling
+
+    try:
+        sampler = Sampler(split, Sampling(batch_size=PAIRS, history=0, audience=audience))
+        made = next(sampler.epoch())
+    except BadInput:
+        return None
+    shape = made.candidates_BC.shape
+    user, time = (np.repeat(column.numpy(), shape[1]) for column in (made.user_B, made.times_B))
+    item, label = made.candidates_BC.numpy().ravel(), made.labels_BC.numpy().ravel() == 1
+    if len(made.user_B) < FEWEST or not label.any() or label.all():
+        return None
+    positive, negative = (
+        _properties(split, user[those], item[those], time[those]) for those in (label, ~label)
+    )
+    others = np.arange(len(item)) % shape[1] > 0  # the logged one comes first
+    drawn = _properties(split, user[others], item[others], time[others]) if sampler.negatives else None
+    return _Pairs(positive, negative, drawn, (user[~others], item[~others], time[~others]))
+
+
+def _own_past_of_candidates(split: Split, user: Ints, item: Ints, time: Ints) -> float:
+    """The fraction of the user's past items among what may be a negative: items that are known, existed by
+    then, and are not taken at this moment."""
+    log = split.log
+    existing = np.maximum(np.minimum(log.audiences.existing(time), split.known_items), 1)
+    drawn = (np.random.default_rng(29).random((len(user), CANDIDATES)) * existing[:, None]).astype(np.int64)
+    moment = log.histories.before(user, time)[1]
+    which, place = log.histories.flat(moment, np.maximum(moment, log.histories.before(user, time + 1)[1]))
+    taken = np.isin(
+        np.arange(len(user))[:, None] * len(log.items) + drawn,
+        which * len(log.items) + log.histories.ids[place],
+    )
+    kept = ~taken & (drawn != item[:, None])
+    own = log.had_before(user[:, None], drawn, time[:, None]) & kept
+    some = kept.any(axis=1)
+    return float((own.sum(axis=1)[some] / kept.sum(axis=1)[some]).mean()) if some.any() else 0.0
+
+
+def _test_candidates(split: Split) -> _Pairs | None:
+    """Test positives, each with one other candidate of the evaluation; None if there are too few."""
+    log, rows = split.log, held_out(split, "test", "ordinary", PAIRS).rows
+    if len(rows) < FEWEST:
+        return None
+    user, item, time = (
+        log.user[rows].astype(np.int64),
+        log.item[rows].astype(np.int64),
+        np.asarray(log.time[rows]),
+    )
+    drawn = (
+        np.random.default_rng(31).random((len(rows), CANDIDATES)) * log.audiences.existing(time)[:, None]
+    ).astype(np.int64)
+    candidate = drawn != item[:, None]
+    if not split.repeats:
+        candidate &= ~log.had_before(user[:, None], drawn, time[:, None])
+    # One candidate per positive; otherwise contexts with few candidates would count less.
+    some, other = candidate.any(axis=1), drawn[np.arange(len(rows)), candidate.argmax(axis=1)]
+    if not some.any():
+        return None
+    user, item, time, other = user[some], item[some], time[some], other[some]
+    return _Pairs(
+        _properties(split, user, item, time), _properties(split, user, other, time), None, (user, item, time)
+    )
+
+
+def look_ahead(split: Split) -> Finding:
+    """Count the test positives that a k-core made certain: it keeps only items that are frequent enough in
+    the whole log, so an item that has been less frequent so far is sure to come again."""
+    log = split.log
+    least, count = _core(log.metadata)
+    rows = held_out(split, "test", "ordinary").rows
+    if least <= 1:
+        return Finding("look-ahead filter", len(rows), None, "no k-core")
+    moments, tick = np.unique(log.time, return_inverse=True)
+    counted = np.arange(log.positives if count == "positives" else len(log))  # positives come first
+    keys = np.sort(log.item[counted].astype(np.int64) * len(moments) + tick[counted])
+    first = log.item[rows].astype(np.int64) * len(moments)
+    before = np.searchsorted(keys, first + tick[rows]) - np.searchsorted(keys, first)
+    certain = int((before < least).sum())
+    note = (
+        f"the {least}-core made {certain:,} of {len(rows):,} test positives certain: their items had "
+        f"fewer than {least} {count} by then"
+    )
+    return Finding("look-ahead filter", len(rows), None, note)
+
+
+def _core(facts: dict[str, Any]) -> tuple[int, str]:
+    """The k of the largest k-core that a log has been through, and which rows it counted, even if the log was
+    prepared again since."""
+    settings = facts.get("settings", {})
+    here = int(settings.get("k_core", 1)), str(settings.get("count", "interactions"))
+    return max(here, _core(facts["origin"]), key=lambda core: core[0]) if "origin" in facts else here

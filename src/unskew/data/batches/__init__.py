@@ -1,0 +1,1 @@
+"""From a split to training batches: contexts, candidates, negative sampling."""

@@ -1,0 +1,229 @@
+"""The prepared folder: a log on disk, written completely or not at all.
+
+data.json                     how the log was made, and what was removed
+users.parquet, items.parquet  the caller's ids, with titles and features
+*.npy                         one column each, mapped into memory and never copied
+"""
+
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from unskew.core.errors import BadInput, UnskewError
+from unskew.data.log.log import AUDIENCE, COLUMNS, EXTRAS, MARK, OFFSETS, Log, Vocabulary
+from unskew.data.log.views import Sequences
+
+FORMAT = 2  # the version of the folder's format; it is raised when an older reader would misread it
+
+NewArray = Callable[[str, type, int], NDArray[Any]]  # (name, dtype, length) -> an array to fill
+
+
+def open_folder(folder: Path) -> Log:
+    """Open a prepared folder. The columns of the log stay on disk and are mapped into memory."""
+    metadata = _metadata(folder)
+
+    def column(name: str) -> NDArray[Any]:
+        array: NDArray[Any] = np.load(_column_file(folder, name), mmap_mode="r", allow_pickle=False)
+        return array
+
+    try:
+        columns = {name: column(name) for name in (*COLUMNS, *AUDIENCE, *OFFSETS, *metadata["extras"])}
+        users, items = (pq.read_table(folder / name) for name in ("users.parquet", "items.parquet"))
+        lengths = dict.fromkeys((*COLUMNS, *metadata["extras"]), metadata["rows"]) | dict.fromkeys(
+            AUDIENCE, metadata["positives"]
+        )
+        lengths |= {"history_offsets": metadata["users"] + 1, "audience_offsets": metadata["items"] + 1}
+        wrong = [name for name, length in lengths.items() if len(columns[name]) != length]
+        wrong += [
+            name for name, table in (("users", users), ("items", items)) if len(table) != metadata[name]
+        ]
+        if wrong:
+            raise ValueError(f"{wrong[0]} is not as long as data.json says")
+    except (OSError, ValueError, KeyError) as error:
+        raise BadInput(f"{folder}: the prepared folder is damaged ({error}); prepare it again") from None
+    return replace(assemble(columns, users, items, metadata), folder=str(folder.resolve()))
+
+
+def assemble(
+    columns: dict[str, NDArray[Any]], users: pa.Table, items: pa.Table, metadata: dict[str, Any]
+) -> Log:
+    """Make a log of its columns, which may be in memory or on disk."""
+    positives = int(columns["history_offsets"][-1])
+    plain: dict[str, Any] = {name: columns[name] for name in (*COLUMNS, *EXTRAS) if name in columns}
+    return Log(
+        **plain,
+        marks={name.removeprefix(MARK): column for name, column in columns.items() if name.startswith(MARK)},
+        users=Vocabulary.of_table(users),
+        items=Vocabulary.of_table(items),
+        histories=Sequences(
+            columns["item"][:positives], columns["time"][:positives], columns["history_offsets"]
+        ),
+        audiences=Sequences(columns["audience_user"], columns["audience_time"], columns["audience_offsets"]),
+        metadata=metadata,
+    )
+
+
+def in_memory(name: str, dtype: type, length: int) -> NDArray[Any]:
+    """A new array in memory; see `on_disk` for one that is a file."""
+    return np.empty(length, dtype)
+
+
+def _column_file(folder: Path, name: str) -> Path:
+    """The file of a column. Names of tests are chosen by the caller, so they are escaped."""
+    return folder / f"{quote(name, safe='') if name.startswith(MARK) else name}.npy"
+
+
+def on_disk(folder: Path) -> NewArray:
+    """A function that makes new arrays which are .npy files in this folder. Their space is allocated first,
+    so that a full disk is an error here and not a crash when the array is filled."""
+
+    def new(name: str, dtype: type, length: int) -> NDArray[Any]:
+        path = _column_file(folder, name)
+        if length == 0:
+            np.save(path, np.empty(0, dtype))
+            return np.load(path)
+        with path.open("wb") as file:
+            header = {
+                "descr": np.lib.format.dtype_to_descr(np.dtype(dtype)),
+                "fortran_order": False,
+                "shape": (length,),
+            }
+            np.lib.format.write_array_header_1_0(file, header)
+            file.flush()
+            size = length * np.dtype(dtype).itemsize
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), file.tell(), size)
+            else:
+                file.truncate(file.tell() + size)
+        return np.load(path, mmap_mode="r+")
+
+    return new
+
+
+OURS = {f"{name}.npy" for name in (*COLUMNS, *EXTRAS, *AUDIENCE, *OFFSETS)} | {
+    "users.parquet",
+    "items.parquet",
+    "data.json",
+    "bad_rows.csv",
+}
+
+
+def _is_ours(name: str) -> bool:
+    """Whether `prepare` writes files of this name."""
+    return name in OURS or (name.startswith(quote(MARK, safe="")) and name.endswith(".npy"))
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """A temporary folder that replaces `target` if all goes well and is removed otherwise. Until then,
+    `target` stays as it is."""
+    _check_replaceable(target)
+    # Its name is known before it is there, so it is removed whenever an interrupt comes.
+    scratch = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
+    try:
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            scratch.mkdir(mode=0o755)
+        except OSError as error:
+            raise BadInput(f"{target}: cannot write there ({error.strerror})") from None
+        yield scratch
+        _check_replaceable(target)
+        _swap(scratch, target)
+    except OSError as error:
+        raise UnskewError(
+            f"{target}: writing failed ({error.strerror or error}); nothing was written"
+        ) from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _check_replaceable(target: Path) -> None:
+    """Refuse to replace anything but an empty folder, or one that holds only what `prepare` writes."""
+    if not target.exists():
+        return
+    try:
+        foreign = (
+            sorted(path.name for path in target.iterdir() if not _is_ours(path.name))
+            if target.is_dir()
+            else [target.name]
+        )
+        empty = target.is_dir() and not any(target.iterdir())
+    except OSError as error:
+        raise BadInput(f"{target}: cannot be read ({error.strerror})") from None
+    if foreign or not (empty or is_prepared(target)):
+        found = (
+            f"holds {foreign[0]!r}, which would be lost"
+            if foreign and target.is_dir()
+            else "is not a prepared folder"
+        )
+        raise BadInput(f"{target}: exists and {found}; nothing was written")
+
+
+def _swap(scratch: Path, target: Path) -> None:
+    """Move a folder to `target`. What was there is moved aside first, and back if this fails."""
+    if not target.exists():
+        scratch.rename(target)
+        return
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
+    try:
+        target.rename(aside / target.name)
+        try:
+            scratch.rename(target)
+        except OSError:
+            (aside / target.name).rename(target)
+            raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def is_prepared(folder: Path) -> bool:
+    """Whether `prepare` made this folder."""
+    try:
+        metadata = json.loads((folder / "data.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(metadata, dict) and "format" in metadata
+
+
+def save_metadata(folder: Path, metadata: dict[str, Any]) -> None:
+    """Write data.json."""
+    (folder / "data.json").write_text(
+        json.dumps({"format": FORMAT, **metadata}, indent=1, default=str) + "\n", encoding="utf-8"
+    )
+
+
+def _metadata(folder: Path) -> dict[str, Any]:
+    """Read data.json, with an error that says what to do if there is none."""
+    try:
+        metadata: dict[str, Any] = json.loads((folder / "data.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        if folder.is_file():
+            raise BadInput(
+                f"{folder}: a file, not a prepared folder; prepare it first: `unskew prepare {folder} --out "
+                "DATA`"
+            ) from None
+        missing = "no such folder" if not folder.exists() else "not a prepared folder (no data.json)"
+        raise BadInput(f"{folder}: {missing}; `unskew prepare SOURCE --out DATA` makes one") from None
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{folder / 'data.json'}: cannot be read ({error})") from None
+    if not isinstance(metadata, dict) or "format" not in metadata:
+        raise BadInput(f"{folder / 'data.json'}: not the description of a prepared folder")
+    if metadata["format"] != FORMAT:
+        raise BadInput(
+            f"{folder}: prepared folder of format {metadata['format']}, this version reads {FORMAT}; prepare "
+            "it again"
+        )
+    return metadata

@@ -1,0 +1,296 @@
+"""Sequences and vocabularies that grow: what a live log is made of.
+
+Each entity of `Growing` has a block of the flat table, with some room at its end. An event is written into
+that room; if there is none, the block moves to the end of the table and gets twice as much. So an event costs
+the same in a log of any size. Whoever keeps something beside the table (such as decayed counts) is told which
+part of a block is new.
+"""
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from unskew.core.errors import BadInput, UnskewError
+from unskew.data.log.log import Feature, Vocabulary
+from unskew.data.log.views import PAD, Codes, Ints, Listener, Sequences
+
+NEVER = np.iinfo(np.int64).max
+ROOM = 4  # events for which a new block has room
+SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
+
+
+class Listeners:
+    """Methods that are called when something changes, as long as anybody else needs their objects."""
+
+    def __init__(self) -> None:
+        self._methods: list[weakref.WeakMethod[Any]] = []
+
+    def add(self, method: Callable[..., None]) -> None:
+        """Call this method from now on."""
+        self._methods.append(weakref.WeakMethod(method))
+
+    def tell(self, *what: Any) -> None:
+        """Call them all."""
+        found = [(method, method()) for method in self._methods]
+        self._methods = [method for method, alive in found if alive is not None]
+        for _, alive in found:
+            if alive is not None:
+                alive(*what)
+
+
+class Growing(Sequences):
+    """Sequences of events to which events can be added, at any time and for any entity.
+
+    Events of an entity are in the order of their times, and at one time in the order of their ids, as
+    `prepare` sorts them. Positions are valid until the next event.
+
+    by_id: whether events at one time are in the order of their ids; otherwise the newest is the last, which
+        costs less if there are many.
+    """
+
+    def __init__(self, view: Sequences, by_id: bool = True) -> None:
+        self._listeners = Listeners()
+        self._by_id = by_id
+        self._fill(np.asarray(view.ids, np.int32), np.asarray(view.times, np.int64), view.starts, view.ends)
+
+    def _fill(self, ids: Codes, times: Ints, starts: Ints, ends: Ints) -> None:
+        room = len(ids) // 4 + ROOM  # so that the first events do not wait until the whole table is copied
+        self._ids = np.concatenate([ids, np.full(room, PAD, np.int32)])
+        self._times = np.concatenate([times, np.zeros(room, np.int64)])
+        self._starts, self._ends, self._rooms = np.array(starts), np.array(ends), np.array(ends)
+        self._firsts = np.full(len(starts), NEVER)
+        some = ends > starts
+        self._firsts[some] = times[starts[some]]
+        self._size, self._used = len(starts), len(ids)
+        if self._size == 1:  # all of the room is its own
+            self._rooms[0] = self._used = len(self._ids)
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def ids(self) -> Codes:
+        """The whole table, with the room between the blocks."""
+        return self._ids
+
+    @property
+    def times(self) -> Ints:
+        """The times of the same events."""
+        return self._times
+
+    @property
+    def starts(self) -> Ints:
+        return self._starts[: self._size]
+
+    @property
+    def ends(self) -> Ints:
+        return self._ends[: self._size]
+
+    @property
+    def offsets(self) -> Ints:
+        """There are none: blocks are not in the order of the entities."""
+        raise UnskewError("a view that grows has no offsets; `Live.frozen()` gives a log whose views have")
+
+    @property
+    def first_times(self) -> Ints:
+        return self._firsts[: self._size]
+
+    def existing(self, time: Any) -> Ints:
+        """How many entities had an event strictly before each time. Their codes need not be a prefix."""
+        return np.asarray(np.searchsorted(np.sort(self.first_times), np.asarray(time, np.int64), "left"))
+
+    @property
+    def moments(self) -> Ints:
+        raise UnskewError("a view that grows is not trained on; `Live.frozen()` gives a log that can be")
+
+    def frozen(self) -> Sequences:
+        """The same events in a table without room, in the order of the entities."""
+        _, place = self.everything()
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.ends - self.starts)])
+        return Sequences(self._ids[place], self._times[place], ends)
+
+    def _position(self, entity: Ints, time: Ints) -> Ints:
+        """The position of the first event of `entity` at or after `time`: a binary search in all blocks at
+        once. Most questions are about now, and need none."""
+        low, high = self._starts[entity], self._ends[entity]
+        if not len(self._times):
+            return np.asarray(low)
+        newest = self._times[np.maximum(high - 1, 0)]
+        low = np.where(newest < time, high, low)  # an empty block has low = high already
+        while (low < high).any():
+            middle = (low + high) // 2
+            earlier = (low < high) & (self._times[np.minimum(middle, len(self._times) - 1)] < time)
+            low = np.where(earlier, middle + 1, low)
+            high = np.where(earlier, high, middle)
+        return np.asarray(low)
+
+    # Growing
+
+    def on_change(self, listener: Listener) -> None:
+        self._listeners.add(listener)
+
+    def add(self, entity: int, id: int, time: int) -> None:
+        """One more event of an entity, which may be new."""
+        if entity >= self._size:
+            self._more_entities(entity + 1)
+        start, end = int(self._starts[entity]), int(self._ends[entity])
+        moved = start if end == self._rooms[entity] else None
+        if moved is not None:
+            start, end = self._move(entity, start, end)
+        place = end
+        before = (int(self._times[place - 1]), int(self._ids[place - 1])) if place > start else (time, id)
+        if before[0] > time or (self._by_id and before > (time, id)):
+            first, place = (
+                start + int(np.searchsorted(self._times[start:end], time, side)) for side in SIDES
+            )
+            if self._by_id:
+                place = first + int(np.searchsorted(self._ids[first:place], id, "right"))
+            for table in (self._ids, self._times):
+                table[place + 1 : end + 1] = table[place:end].copy()
+        self._ids[place], self._times[place] = id, time
+        self._ends[entity] = end + 1
+        self._firsts[entity] = min(int(self._firsts[entity]), time)
+        self._listeners.tell(entity, place, moved)
+
+    def has(self, entity: int, id: int, time: int | None = None) -> bool:
+        """Whether an entity has an event with this id, at this time or, by default, at any."""
+        if not 0 <= entity < self._size:
+            return False
+        start, end = int(self._starts[entity]), int(self._ends[entity])
+        if time is not None:
+            times = self._times[start:end]
+            start, end = (start + int(np.searchsorted(times, time, side)) for side in ("left", "right"))
+        return bool((self._ids[start:end] == id).any())
+
+    def refill(self, entity: Ints, ids: Codes, times: Ints, entities: int) -> None:
+        """Replace all events by these, in any order: faster than one by one where there are many."""
+        order = np.lexsort((ids, times, entity))
+        counts = np.bincount(entity, minlength=entities) if len(entity) else np.zeros(entities, np.int64)
+        ends = np.cumsum(counts, dtype=np.int64)
+        self._fill(ids[order], times[order], ends - counts, ends)
+        self._listeners.tell(None, 0, None)
+
+    def _more_entities(self, size: int) -> None:
+        if size > len(self._starts):
+            more = max(size, 2 * len(self._starts)) - len(self._starts)
+            nothing = np.zeros(more, np.int64)
+            self._starts, self._ends, self._rooms = (
+                np.concatenate([old, nothing]) for old in (self._starts, self._ends, self._rooms)
+            )
+            self._firsts = np.concatenate([self._firsts, np.full(more, NEVER)])
+        self._size = size
+
+    def _move(self, entity: int, start: int, end: int) -> tuple[int, int]:
+        """Move a full block to the end of the table, with room for as much again."""
+        length, to = end - start, self._used
+        self._used += length + max(length, ROOM)
+        if self._used > len(self._ids):
+            more = max(self._used - len(self._ids), len(self._ids) // 4)
+            self._ids = np.concatenate([self._ids, np.full(more, PAD, np.int32)])
+            self._times = np.concatenate([self._times, np.zeros(more, np.int64)])
+        for table in (self._ids, self._times):
+            table[to : to + length] = table[start:end]
+        self._starts[entity], self._ends[entity], self._rooms[entity] = to, to + length, self._used
+        return to, to + length
+
+
+class GrowingVocabulary(Vocabulary):
+    """A vocabulary to which ids can be added, at its end. It knows each id by a look-up.
+
+    text: whether ids are read as text, whatever type they had.
+    """
+
+    def __init__(self, known: Vocabulary, text: bool = False) -> None:
+        ids = known.ids
+        if text and not pa.types.is_string(ids.type):
+            storage = ids.storage if isinstance(ids, pa.ExtensionArray) else ids
+            try:
+                ids = storage.cast(pa.string())
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise BadInput(f"ids of type {ids.type} cannot be read as text: {error}") from None
+        self._known, self._new = ids, list[Any]()
+        self._codes = {value: code for code, value in enumerate(ids.to_pylist()) if value is not None}
+        self._joined: pa.Array | None = ids
+        self._titles, self._features = known.titles, known.features
+
+    def __len__(self) -> int:
+        return len(self._known) + len(self._new)
+
+    @property
+    def ids(self) -> pa.Array:
+        if self._joined is None:
+            self._joined = pa.concat_arrays([self._known, pa.array(self._new, self._known.type)])
+        return self._joined
+
+    @property
+    def titles(self) -> pa.Array | None:
+        """The titles of all ids; new ones have none."""
+        return None if self._titles is None else _longer(self._titles, len(self))
+
+    @property
+    def features(self) -> dict[str, Feature]:
+        """The features as they were: of new ids nothing is known, so they are beyond the end of each."""
+        return self._features
+
+    def title_of(self, code: int) -> str | None:
+        known = self._titles is not None and 0 <= code < len(self._titles)
+        return self._titles[code].as_py() if known and self._titles is not None else None
+
+    def of(self, codes: NDArray[np.integer]) -> pa.Array:
+        codes = np.asarray(codes)
+        if self._joined is None and not (codes >= len(self._known)).any():
+            return self._known.take(pa.array(codes, mask=codes == PAD))
+        return super().of(codes)
+
+    def codes(self, ids: Sequence[Any] | pa.Array) -> Codes:
+        found = (self._codes.get(value, PAD) for value in self.read(ids))
+        return np.fromiter(found, np.int32)
+
+    def read(self, ids: Sequence[Any] | pa.Array) -> list[Any]:
+        """Some ids as values of the type that these have."""
+        if isinstance(ids, str | bytes) or not hasattr(ids, "__iter__"):
+            raise BadInput(f"expected a list of ids, found {ids!r}")
+        kind, values = self._known.type, ids.to_pylist() if isinstance(ids, pa.Array) else list(ids)
+        if pa.types.is_string(kind) and all(isinstance(value, str) for value in values):
+            return values
+        try:
+            return pa.array(values).cast(kind).to_pylist() if values else []
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            raise BadInput(f"ids of type {kind} expected, as in the log: {error}") from None
+
+    def add(self, ids: Iterable[Any]) -> Ints:
+        """The codes of some ids as `read` gives them; those that are new get the next ones."""
+        found = []
+        for value in ids:
+            code = self._codes.get(value)
+            if code is None:
+                code = self._codes[value] = len(self)
+                self._new.append(value)
+                self._joined = None
+            found.append(code)
+        return np.array(found, np.int64)
+
+    def forget(self, id: Any) -> int:
+        """Forget an id, whose code nobody has from now on. Returns the code; PAD if it was not known."""
+        code = self._codes.pop(id, PAD)
+        if code != PAD:
+            everything = self.ids.to_pylist()
+            everything[code] = None
+            self._known, self._new = pa.array(everything, self._known.type), []
+            self._joined = self._known
+        return code
+
+    def table(self) -> pa.Table:
+        columns = {"id": self.ids} | ({} if self.titles is None else {"title": self.titles})
+        longer = {name: _longer(of.values, len(self)) for name, of in self._features.items()}
+        return pa.table(columns | {f"feature:{name}": values for name, values in longer.items()})
+
+
+def _longer(values: pa.Array, size: int) -> pa.Array:
+    """The same values, and nothing behind them."""
+    missing = size - len(values)
+    return values if not missing else pa.concat_arrays([values, pa.nulls(missing, values.type)])

@@ -1,0 +1,220 @@
+"""The tests of a held-out part. A test gives each positive a weight, and a result is the weighted mean over
+the positives.
+
+    ordinary     every positive counts once
+    balanced     every item counts once: a positive weighs 1 / the number of positives of its item in this
+                 part. This is the test of the long tail
+    shown        each clicked item is ranked among the items that the same impression showed and that were not
+                 clicked (for logs with impressions). Position bias distorts it (what comes first is clicked
+                 more), and so does everything that influenced both what was shown and what was liked
+    randomised   only rows that were exposed at random
+    weighted     a positive weighs 1 / its logged propensity, so the weighted mean is the self-normalised
+                 estimate (SNIPS) of the mean under uniform exposure. It is consistent if the propensities are
+                 true; a few tiny ones give it a large variance
+    authors      the paper's own resampling, seeded; only for comparison with its tables
+    NAME         the rows that a column of the log marks (`prepare --tests NAME`)
+
+Weights are computed on the whole part, even if only a sample of it is ranked. The effective sample size,
+(sum w)^2 / sum w^2, says how many equally weighted positives would be as informative.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unskew.core.errors import BadInput, NothingToRank
+from unskew.data.log.log import TESTS
+from unskew.data.log.split import Part, Split
+from unskew.data.log.views import Ints
+
+Floats = NDArray[np.float64]
+
+# The tests of the validation set by which the weights of a model are chosen.
+Criterion = Literal["ordinary", "balanced", "shown"]
+CRITERIA: tuple[Criterion, ...] = ("ordinary", "balanced", "shown")
+# How a test is ranked; explained in evaluate.py. It is here so that the command line need not import
+# torch.
+Protocol = Literal["full", "uni100", "authors"]
+AUTHORS_EXPONENT = 0.005
+# Without a column of impressions, rows at the same time count as one impression. If fewer positives than this
+# fraction have other rows at their time, that is a coincidence, and the log has no impressions.
+COINCIDENCE = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """The positives of one test, in order of time, with their weights, and how many were left out for which
+    reason."""
+
+    test: str
+    rows: Ints
+    weights: Floats
+    left_out: dict[str, int]
+    whole: int = 0  # how many positives the test has; the rows may be a sample of them
+
+    def weights_of(self, rows: Ints) -> Floats:
+        """The weights of some rows of the log; 0 for rows that are not part of this test."""
+        order = np.argsort(self.rows)
+        place = np.minimum(np.searchsorted(self.rows[order], rows), max(len(order) - 1, 0))
+        if not len(order):
+            return np.zeros(len(rows))
+        return np.where(self.rows[order][place] == rows, self.weights[order][place], 0.0)
+
+
+def available_tests(split: Split, part: Part = "test") -> tuple[str, ...]:
+    """The tests that a part can have. Not every log says what was shown, what was exposed at random, with
+    which propensity, or which rows belong to a named test."""
+    log, found = split.log, ["ordinary", "balanced"]
+    rows = held_out(split, part, "ordinary").rows
+    together = len(_with_impression_candidates(split, rows))
+    if together and (log.impression_id is not None or together >= COINCIDENCE * len(rows)):
+        found.append("shown")
+    if log.exposed is not None:
+        found.append("randomised")
+    if log.propensity is not None:
+        found.append("weighted")
+    return (*found, "authors", *(name for name, mark in log.marks.items() if mark[rows].any()))
+
+
+def criteria_of(split: Split) -> tuple[Criterion, ...]:
+    """The tests of the validation set by which the weights of a model are chosen."""
+    available = available_tests(split, "valid")
+    return tuple(criterion for criterion in CRITERIA if criterion in available)
+
+
+def held_out(
+    split: Split,
+    part: Part,
+    test: str = "ordinary",
+    sample: int | None = None,
+    seed: int = 0,
+    until: int | None = None,
+) -> HeldOut:
+    """The positives of a part that a test ranks, in order of time, with their weights.
+
+    Left out are the first positives of items (nothing could be known about them), repeats if the split hides
+    past items, and whatever does not belong to the test. If the part is empty, so is the result; see
+    `nothing_to_rank`.
+
+    test: one of those that `available_tests` lists.
+    sample: keep only so many of the positives, drawn at random.
+    seed: the seed of the sample, and of the authors' resampling.
+    until: keep only what happened before this time.
+    """
+    if part == "train":
+        raise BadInput("the training set is no test")
+    if sample is not None and sample < 1:
+        raise BadInput(f"sample {sample}: expected at least 1")
+    log = split.log
+    positive = split.mask(part) & (log.label == 1)
+    if until is not None:
+        positive &= log.time < until
+    wanted = positive & split.targets(part, reads_audiences=True)
+    left_out = {
+        "first_appearances": int((positive & split.first_appearance).sum()),
+        "repeats": int((positive & ~split.first_appearance & ~wanted).sum()),
+    }
+    rows = np.flatnonzero(wanted)
+    rows, weights = _weighed(split, test, rows, seed)
+    left_out["not_in_this_test"] = int(wanted.sum()) - len(rows)
+    whole = len(rows)
+    if sample is not None and len(rows) > sample:
+        shuffled = np.random.default_rng([seed, 13]).permutation(len(rows))
+        chosen = shuffled[:sample]  # so a smaller sample is part of a larger one
+        rows, weights = rows[chosen], weights[chosen]
+    order = np.lexsort((rows, log.time[rows]))
+    return HeldOut(test, rows[order], weights[order], left_out, whole)
+
+
+def nothing_to_rank(split: Split, part: Part, test: str) -> NothingToRank:
+    """The error for a test without positives. It says why there are none."""
+    if not split.mask(part).any():
+        name = {"valid": "validation"}.get(part, part)
+        fractions = ", ".join(f"{fraction:g}" for fraction in split.settings.fractions)
+        why = f"the {name} part of this split has no rows (fractions {fractions}); "
+        if part == "test":
+            why += "a run that was trained on everything has nothing left to test, so evaluate the one that "
+            why += "it was refitted from"
+        else:
+            why += "give it a fraction with --fractions"
+    elif test == "shown":
+        why = "nothing was shown together with a positive and not clicked"
+    else:
+        why = "it has no positives"
+    return NothingToRank(f"nothing to rank in the {test} test: {why}")
+
+
+def _weighed(split: Split, test: str, rows: Ints, seed: int) -> tuple[Ints, Floats]:
+    """Those of the rows that belong to the test, with their weights."""
+    log, once = split.log, np.ones(len(rows))
+    if test == "ordinary":
+        return rows, once
+    if test == "balanced":
+        return rows, 1 / np.bincount(log.item[rows], minlength=len(log.items))[log.item[rows]]
+    if test == "shown":
+        kept = _with_impression_candidates(split, rows)
+        return kept, np.ones(len(kept))
+    if test == "randomised":
+        if log.exposed is None:
+            raise BadInput(
+                "this log does not say which rows were exposed at random: no randomised test (--exposed "
+                "names the column)"
+            )
+        return _only(rows, log.exposed[rows] == 1)
+    if test == "weighted":
+        if log.propensity is None:
+            raise BadInput("this log has no propensities: no weighted test (--propensity names the column)")
+        return rows, 1 / np.asarray(log.propensity[rows], np.float64)
+    if test == "authors":
+        held = ~split.mask("train") & (log.label == 1)
+        acceptance = authors_acceptance(np.bincount(log.item[held], minlength=len(log.items)))
+        draws = np.random.default_rng([seed, 7]).random(len(log))[rows]
+        return _only(rows, draws < acceptance[log.item[rows]])
+    if test in log.marks:
+        return _only(rows, log.marks[test][rows] == 1)
+    if test == "resampled":
+        raise BadInput(
+            "the test 'resampled' is gone: it preferred items that training never saw, which are the hits "
+            "of the day, so it rewarded recent popularity; use 'balanced', where every item counts once "
+            "('authors' is the paper's own resampling)"
+        )
+    raise BadInput(f"no test {test!r}; there are {', '.join([*TESTS, *log.marks])}")
+
+
+def _only(rows: Ints, wanted: NDArray[np.bool_]) -> tuple[Ints, Floats]:
+    return rows[wanted], np.ones(int(wanted.sum()))
+
+
+def _with_impression_candidates(split: Split, rows: Ints) -> Ints:
+    """The rows that have at least one other candidate in their impression."""
+    return rows[np.unique(impression_candidates(split, rows)[0])]
+
+
+def impression_candidates(split: Split, rows: Ints) -> tuple[Ints, Ints]:
+    """The other candidates in the impression of each row: items that were shown and not clicked, that existed
+    by then and, if the split hides past items, that the user did not have before. Returns pairs as two
+    arrays: a position in `rows`, and an item."""
+    log = split.log
+    which, other = log.shown_with(rows)
+    item, time = log.item[other].astype(np.int64), np.asarray(log.time[rows[which]])
+    candidate = item < log.audiences.existing(time)
+    if not split.repeats:
+        candidate &= ~log.had_before(log.user[rows[which]], item, time)
+    return which[candidate], item[candidate]
+
+
+def effective_size(weights: Floats) -> float:
+    """How many equally weighted rows would be as informative: (sum w)^2 / sum w^2."""
+    return float(weights.sum() ** 2 / (weights**2).sum()) if len(weights) else 0.0
+
+
+def authors_acceptance(counts: Ints) -> Floats:
+    """The probability with which the paper's code keeps a positive of each item: (max f / f_i)^0.005, scaled
+    to 0 to 1 over the held-out part itself. So the most popular item is never kept."""
+    present = counts > 0
+    weight = np.zeros(len(counts))
+    weight[present] = (counts.max(initial=1) / counts[present]) ** AUTHORS_EXPONENT
+    low, high = weight[present].min(initial=1.0), weight[present].max(initial=1.0)
+    return np.where(present, (weight - low) / (high - low), 0.0) if high > low else present.astype(np.float64)

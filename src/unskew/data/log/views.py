@@ -1,0 +1,208 @@
+"""The two views of a log: the history of each user and the audience of each item, oldest first.
+
+Only this file decides what "before" and "exists" mean. An event is before a moment if its time is strictly
+earlier, so events at the same moment are not in each other's past. An item exists at a moment if it had a
+positive before.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from unskew.core.errors import BadInput
+
+HISTORY, AUDIENCE = 50, 30  # how many of the newest events a model reads, as in the paper
+PAD = -1  # the code of nothing: in padded rows, and of unknown ids; real codes start at 0
+
+Ints = NDArray[np.int64]
+Codes = NDArray[np.int32]
+
+Listener = Callable[[int | None, int, int | None], None]
+
+_LARGEST = np.iinfo(np.int64).max
+_SORTING_PAYS = 4096  # with so many look-ups, sorting them first costs less than the cache misses it saves
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Sequences:
+    """One sequence of events per entity, in flat arrays and in order of `times`: the ids of entity e are
+    `ids[offsets[e]:offsets[e + 1]]`.
+
+    In histories the entities are users and the ids are items; in audiences the entities are items and the ids
+    are users. Only positives are events: a pair that was shown and not clicked can be a training target, but
+    it is never part of a past.
+    """
+
+    ids: Codes
+    times: Ints
+    offsets: Ints
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def starts(self) -> Ints:
+        """Where the events of each entity begin."""
+        return self.offsets[:-1]
+
+    @property
+    def ends(self) -> Ints:
+        """Where the events of each entity end."""
+        return self.offsets[1:]
+
+    def everything(self) -> tuple[Ints, Ints]:
+        """All events, entity by entity: for each one, its entity and its position."""
+        return self.flat(self.starts, self.ends)
+
+    def on_change(self, listener: "Listener") -> None:
+        """Call a method whenever an event is added: with the entity, with the first position from which its
+        events are others now, and with where they began before, if they have moved; with None, 0 and None if
+        anything may be different. These sequences never change."""
+
+    def before(self, entity: ArrayLike, time: ArrayLike, newest: int | None = None) -> tuple[Ints, Ints]:
+        """The window of events of an entity strictly before a time: they are `ids[start:end]`. With `newest`,
+        the window holds at most so many, the newest ones.
+
+        Entities and times are broadcast, and millions of them are fast. An entity outside the table (an
+        unknown id, PAD) has no events.
+        """
+        entities, times = np.broadcast_arrays(np.asarray(entity, np.int64), np.asarray(time, np.int64))
+        if newest is not None and newest < 0:
+            raise BadInput(f"newest {newest}: expected at least 0")
+        known = (entities >= 0) & (entities < len(self))
+        if known.all():
+            start, end = self.starts[entities], self._position(entities, times)
+        else:
+            start, end = np.zeros(entities.shape, np.int64), np.zeros(entities.shape, np.int64)
+            start[known], end[known] = self.before(entities[known], times[known])
+        return (start if newest is None else np.maximum(start, end - newest)), end
+
+    @cached_property
+    def first_times(self) -> Ints:
+        """The time of each entity's first event; the largest possible number for an entity without events."""
+        first = np.full(len(self), _LARGEST)
+        some = self.ends > self.starts
+        first[some] = self.times[self.starts[some]]
+        return first
+
+    def existing(self, time: ArrayLike) -> Ints:
+        """How many entities had an event strictly before each time. Codes follow the first events, so
+        these entities are the codes below that number."""
+        return np.asarray(np.searchsorted(self.first_times, np.asarray(time, np.int64), "left"))
+
+    @cached_property
+    def moments(self) -> Ints:
+        """For each event, the position of the first event of the same entity at the same time. The past of
+        the event ends there."""
+        new = np.ones(len(self.ids), bool)
+        new[1:] = self.times[1:] != self.times[:-1]
+        new[self.offsets[:-1][np.diff(self.offsets) > 0]] = True
+        return (
+            np.maximum.accumulate(np.where(new, np.arange(len(new)), 0))
+            if len(new)
+            else np.zeros(0, np.int64)
+        )
+
+    def padded(self, start: Ints, end: Ints, *, right: bool = False) -> Codes:
+        """The ids in the windows [start, end), one row each: padded on the left (or on the right) with PAD,
+        as wide as the longest window."""
+        where, inside = self._rows(start, end, right)
+        return np.where(inside, self.ids[where] if len(self.ids) else PAD, PAD).astype(np.int32)
+
+    def padded_times(self, start: Ints, end: Ints, *, right: bool = False) -> Ints:
+        """The times of the same events, in the same places; PAD where there is no event."""
+        where, inside = self._rows(start, end, right)
+        return np.where(inside, self.times[where] if len(self.ids) else PAD, PAD).astype(np.int64)
+
+    def _rows(self, start: Ints, end: Ints, right: bool) -> tuple[Ints, NDArray[np.bool_]]:
+        """Where in the flat table each entry of the padded rows is, and whether there is an event at all."""
+        width = int((end - start).max(initial=0))
+        where = (start[:, None] if right else end[:, None] - width) + np.arange(width)
+        inside = (where >= start[:, None]) & (where < end[:, None])
+        return np.where(inside, where, 0), inside
+
+    def shared(self, start: Ints, end: Ints, length: int) -> tuple[Ints, Ints, Ints]:
+        """Merge the pasts [start, end) that overlap into fewer windows of at most `length` events, so that a
+        model reads the shared events once. Returns the starts and the ends of the windows, and for each past
+        the number of its window.
+
+        A past is the part of its window before `end`. If it is longer than `length`, it loses its oldest
+        events and keeps at least half of `length`: windows begin only at multiples of half of `length`, so
+        that pasts which end near each other share a window.
+        """
+        half = max(length // 2, 1)
+        first = start + half * np.maximum(-(-(end - start - length) // half), 0)
+        starts, window = np.unique(first, return_inverse=True)
+        ends = starts.copy()
+        np.maximum.at(ends, window, end)
+        return starts, ends, window
+
+    def flat(self, start: Ints, end: Ints) -> tuple[Ints, Ints]:
+        """All events of the windows [start, end), one window after the other: for each event, the number of
+        its window and its position in the table."""
+        lengths = end - start
+        window = np.repeat(np.arange(len(start)), lengths)
+        return window, np.arange(lengths.sum()) + np.repeat(start - np.cumsum(lengths) + lengths, lengths)
+
+    def _position(self, entity: Ints, time: Ints) -> Ints:
+        """The position of the first event of `entity` at or after `time`, found by binary search in a key
+        made of both. A question about now needs none."""
+        if time.size and time.min() > self._index.last:
+            return self.ends[entity]
+        if entity.size < _SORTING_PAYS:
+            return np.searchsorted(self._index.keys, self._index.wanted(entity, time))
+        # Sorted look-ups walk through the table once instead of jumping about in it. Chunks fit the cache.
+        flat_entity, flat_time, position = entity.ravel(), time.ravel(), np.empty(entity.size, np.int64)
+        for first in range(0, entity.size, _CHUNK):
+            chunk = slice(first, first + _CHUNK)
+            wanted = self._index.wanted(flat_entity[chunk], flat_time[chunk])
+            order = np.argsort(wanted)
+            position[chunk][order] = np.searchsorted(self._index.keys, wanted[order])
+        return position.reshape(entity.shape)
+
+    @cached_property
+    def _index(self) -> "_Index":
+        if not len(self.ids):
+            return _Index(np.zeros(0, np.int64), None, 0, 1)
+        first, last = int(self.times.min()), int(self.times.max())
+        clock, span = None, last - first + 2  # one tick past the last event, for "everything so far"
+        if span > _LARGEST // len(self):
+            clock = np.unique(self.times)
+            span = len(clock) + 1
+        keys = np.repeat(np.arange(len(self), dtype=np.int64) * span, np.diff(self.offsets))
+        keys += self.times - first if clock is None else np.searchsorted(clock, self.times)
+        return _Index(keys, clock, first, span)
+
+
+@dataclass(frozen=True, eq=False)
+class _Index:
+    """Keys `entity * span + tick`, which increase along the flat table. Ticks are times since the first one;
+    if the keys would overflow, they are ranks of times, and `clock` holds the sorted times."""
+
+    keys: Ints
+    clock: Ints | None
+    first: int
+    span: int
+
+    @property
+    def last(self) -> int:
+        """The time of the newest event."""
+        return self.first + self.span - 2 if self.clock is None else int(self.clock[-1])
+
+    def wanted(self, entity: Ints, time: Ints) -> Ints:
+        """The keys to look for."""
+        if self.clock is not None:
+            return entity * self.span + np.searchsorted(self.clock, time)
+        wanted = np.clip(time, self.first, self.first + self.span - 1)
+        wanted += entity * self.span - self.first
+        return wanted
+
+
+def offsets_of(entity: NDArray[np.integer], entities: int) -> Ints:
+    """The offsets of a sorted column of entities: where each begins, and at last where all end."""
+    counts = np.bincount(entity, minlength=entities) if len(entity) else np.zeros(entities, np.int64)
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])

@@ -1,0 +1,1 @@
+"""From files to a log: formats, columns, checks, the SQL of the preparation."""

@@ -1,0 +1,289 @@
+"""Which columns of a table are the user, the item, the time and the label?
+
+The caller names them, or they are guessed from their usual names. The answer is a `Source`: what to read, and
+for each role the SQL that gives its value.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from unskew.core.errors import BadInput
+from unskew.data.log.log import FEATURE, MARK, TESTS
+from unskew.data.reading.engines import Scan, identifier, literal
+
+Format = Literal["auto", "csv", "parquet", "json", "inter", "mind", "amazon", "kuairand", "openbandit"]
+
+ROLES = ("user", "item", "time", "label", "propensity", "exposed", "position", "impression_id", "title")
+REQUIRED = ("user", "item", "time")
+
+# Usual names of the columns, in order of preference; upper and lower case are the same.
+ALIASES = {
+    "user": ("user", "user_id", "userid", "uid", "reviewerid", "visitorid", "customer_id", "session_id"),
+    "item": (
+        "item",
+        "item_id",
+        "itemid",
+        "iid",
+        "movieid",
+        "movie_id",
+        "video_id",
+        "parent_asin",
+        "asin",
+        "product_id",
+        "news_id",
+        "sku",
+    ),
+    "time": ("time", "time_ms", "timestamp", "ts", "unixreviewtime", "event_time", "datetime", "date"),
+    "label": ("label", "click", "is_click", "clicked", "rating", "overall"),
+    "propensity": ("propensity", "propensity_score", "pscore"),
+    "exposed": ("exposed", "is_rand", "exposed_at_random"),
+    "position": ("position",),
+    "impression_id": ("impression_id", "impression", "visit_id", "visit"),
+    "title": ("title",),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How a log is read: its format, its columns, and which labels are positive."""
+
+    format: Format = "auto"
+    """The format of the source. With `auto`, it is recognised by the names of the files and their header."""
+    user: str | None = None
+    """Name of the column with the user id. Columns that are not named are guessed from their usual names."""
+    item: str | None = None
+    """Name of the column with the item id."""
+    time: str | None = None
+    """Name of the column with the time, which may be numbers, ISO dates or timestamps."""
+    label: str | None = None
+    """Name of the column with the label. Without such a column, every row is a positive."""
+    propensity: str | None = None
+    """Name of the column with the logged probability of exposure."""
+    exposed: str | None = None
+    """Name of the column that is 1 where the item was exposed at random."""
+    position: str | None = None
+    """Name of the column with the position on the page."""
+    impression_id: str | None = None
+    """Name of the column with the impression (slate): rows of a user with the same value were shown
+    together. Without it, rows of a user with the same time count as shown together."""
+    tests: str | None = None
+    """Named tests, separated by commas, which `--test NAME` then asks for. Each is the name of a column that
+    is 1 where a row belongs to the test, or NAME=COLUMN:VALUE, which takes the rows where a column has that
+    value, as in published=split:test."""
+    title: str | None = None
+    """Name of the column with the item's title."""
+    item_features: str | None = None
+    """Names of columns, separated by commas, that describe the item, such as its category and its price. They
+    are kept with the items, and models may read them. An item with several values keeps the earliest."""
+    user_features: str | None = None
+    """Names of columns, separated by commas, that describe the user, such as the country. A user with several
+    values keeps the earliest."""
+    positive: float | str | None = None
+    """Which labels are positive: a number means all labels of at least this; words, separated by commas, mean
+    these labels, as in purchase,cart. Without it, all labels must be 0 or 1."""
+    delimiter: str | None = None
+    """The separator between the fields of a text file. Without it, it is guessed from the first line."""
+    columns: str | None = None
+    """The names of all columns, separated by commas, of a text file that has no header."""
+    name: str | None = None
+    """The name of the log in reports. By default, it is the name of the source."""
+    skip_bad_rows: bool = False
+    """Set rows that cannot be read aside, with the reasons, instead of stopping at the first one."""
+
+
+Kind = Literal["text", "int", "float", "moment", "zoned", "bool", "other"]
+Derive = Callable[[str, str], str]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the source: the SQL that gives its value, the kind of its values, and its name for error
+    messages."""
+
+    sql: str
+    kind: Kind
+    name: str
+    type: pa.DataType | None = None  # the type in which its values are handed back; None means text
+    ids: pa.Array | None = (
+        None  # the ids, where SQL does not know their type: it sees positions in this array
+    )
+
+
+def _as_it_is(relation: str, keep: str) -> str:
+    return relation
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """What to read, and where in it each role is."""
+
+    name: str
+    scan: Scan
+    roles: dict[str, Column]
+    features: dict[str, dict[str, Column]] = field(default_factory=dict)  # of "user" and of "item", by name
+    positive: float | str | None = None
+    labels: tuple[float, float] | None = None  # the smallest and the largest label that the format allows
+    origin: dict[str, Any] = field(default_factory=dict)  # the metadata of the log that is read again
+    # SQL of a relation, and columns of it to keep -> SQL of the relation whose columns the roles are.
+    derive: Derive = field(default=_as_it_is)
+
+
+def columns_of(scan: Scan, reading: Reading, name: str) -> Source:
+    """Find the roles of a plain table: as the caller says, otherwise by their usual names."""
+    names = scan.names
+    simple = {column.split(":")[0].strip().lower(): column for column in reversed(names)}
+    roles: dict[str, Column] = {}
+    for role in ROLES:
+        wanted: str | None = getattr(reading, role)
+        guessed = next((simple[alias] for alias in ALIASES[role] if alias in simple), None)
+        column = guessed if wanted is None else wanted
+        if column is None and role not in REQUIRED:
+            continue
+        if column is None or column not in names:
+            asked = f"no column {wanted!r}" if wanted is not None else f"no column for the {role}"
+            there = ", ".join(map(repr, names))
+            raise BadInput(
+                f"{name}: {asked}; name one of its columns with --{role} or {role}=: "
+                f"{there}{_headerless(scan)}"
+            )
+        place = _place(scan, name, column, f"the {role}")
+        roles[role] = _column(scan, name, place)
+        if role in ("user", "item") and not _sql_knows(scan.schema.field(place).type):
+            scan, roles[role] = _by_position(scan, place, roles[role])
+    features = _features(scan, reading, name)
+    for feature in (column for columns in features.values() for column in columns.values()):
+        if any(role.ids is not None and role.sql == feature.sql for role in roles.values()):
+            raise BadInput(
+                f"{name}, column {feature.name!r}: ids of type {feature.type} cannot be a feature, too"
+            )
+    return Source(name, scan, roles | _marks(scan, reading, name), features, positive=reading.positive)
+
+
+def _place(scan: Scan, name: str, column: str, purpose: str) -> int:
+    """The position of the only column of this name."""
+    names = scan.names
+    if column not in names:
+        raise BadInput(
+            f"{name}: no column {column!r} for {purpose}; expected one of {', '.join(map(repr, names))}"
+        )
+    if names.count(column) > 1:
+        raise BadInput(f"{name}: two columns are named {column!r}; which one is {purpose}?")
+    if scan.kind in ("parquet", "json") and sum(other.lower() == column.lower() for other in names) > 1:
+        raise BadInput(
+            f"{name}: the names of two columns differ from {column!r} in case only; rename one of them"
+        )
+    return names.index(column)
+
+
+def _column(scan: Scan, name: str, place: int) -> Column:
+    """The column at this position."""
+    column, kind = scan.names[place], scan.schema.field(place).type
+    sql = identifier(scan.schema.names[place])
+    return Column(sql, _kind(kind, name, column), column, None if scan.kind == "text" else kind)
+
+
+def _marks(scan: Scan, reading: Reading, name: str) -> dict[str, Column]:
+    """The columns of named tests: those that the caller lists, and those of an earlier log."""
+    found = {}
+    for listed, column in _named(scan, reading.tests, MARK).items():
+        test, where, value = _condition(scan, listed, column)
+        if test in (*TESTS, "resampled"):
+            raise BadInput(f"{name}: a test {test!r} is there already; give it another name")
+        marked = _column(scan, name, _place(scan, name, where, "a test"))
+        if value is not None:
+            same = f"trim(CAST({marked.sql} AS STRING)) = {literal(value)}"
+            marked = replace(marked, sql=f"CASE WHEN {same} THEN 1 ELSE 0 END", kind="int")
+        found[f"{MARK}{test}"] = marked
+    return found
+
+
+def _condition(scan: Scan, test: str, column: str) -> tuple[str, str, str | None]:
+    """The name of a test, its column, and the value of the column in its rows; None if it is 1 there."""
+    parts = re.fullmatch(r"([^=:]+)=([^:]+):(.+)", column)
+    if column in scan.names or parts is None:
+        return test, column, None
+    return parts[1].strip(), parts[2].strip(), parts[3].strip()
+
+
+def _features(scan: Scan, reading: Reading, name: str) -> dict[str, dict[str, Column]]:
+    """The columns that describe users and items: those that the caller lists, and those of an earlier log."""
+    found: dict[str, dict[str, Column]] = {}
+    for role, wanted in (("user", reading.user_features), ("item", reading.item_features)):
+        for feature, column in _named(scan, wanted, f"{role}_{FEATURE}").items():
+            described = _column(scan, name, _place(scan, name, column, f"a feature of the {role}"))
+            if described.kind == "other":
+                raise BadInput(
+                    f"{name}, column {column!r}: expected text, numbers, dates, or true and false for a "
+                    f"feature of the {role}, found {described.type}"
+                )
+            found.setdefault(role, {})[feature] = described
+    return found
+
+
+def _named(scan: Scan, wanted: str | None, prefix: str) -> dict[str, str]:
+    """Columns by name: those in the caller's list, and those whose names begin with the prefix, which
+    `Log.table` writes. The prefix is no part of the name."""
+    named = {column.strip(): column.strip() for column in (wanted or "").split(",") if column.strip()}
+    return named | {column.removeprefix(prefix): column for column in scan.names if column.startswith(prefix)}
+
+
+def _sql_knows(kind: pa.DataType) -> bool:
+    """Whether ids of this type go through SQL and come back unchanged."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    plain = (
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_boolean,
+        pa.types.is_date32,
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+    )
+    text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    return any(test(kind) for test in (*plain, *text)) or (pa.types.is_timestamp(kind) and kind.tz is None)
+
+
+def _by_position(scan: Scan, place: int, column: Column) -> tuple[Scan, Column]:
+    """Ids of any other type (UUIDs, decimals, durations): SQL gets their positions in a sorted list of
+    them."""
+    if scan.table is None:
+        raise BadInput(
+            f"column {column.name!r}: ids of type {column.type} in a file; read it with Arrow and pass the "
+            "table"
+        )
+    values = scan.table.column(place).combine_chunks()
+    extension = values.type if isinstance(values, pa.ExtensionArray) else None
+    encoded = (values if extension is None else values.storage).dictionary_encode()
+    order = sorted(range(len(encoded.dictionary)), key=lambda at: repr(encoded.dictionary[at].as_py()))
+    rank, ids = pa.array(np.argsort(order), pa.int64()), encoded.dictionary.take(pa.array(order))
+    table = scan.table.set_column(place, scan.schema.names[place], rank.take(encoded.indices))
+    ids = ids if extension is None else pa.ExtensionArray.from_storage(extension, ids)
+    return replace(scan, table=table), replace(column, kind="int", ids=ids)
+
+
+def _headerless(scan: Scan) -> str:
+    """What to try where no column fits: perhaps the first line is no header."""
+    is_suspect = scan.kind == "text" and scan.header
+    return "; a file without a header? name its columns with --columns" if is_suspect else ""
+
+
+def _kind(kind: pa.DataType, name: str, column: str) -> Kind:
+    """What SQL has to do with values of this type."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    tests: list[tuple[Kind, tuple[Callable[[pa.DataType], bool], ...]]] = [
+        ("text", (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)),
+        ("int", (pa.types.is_integer,)),
+        ("float", (pa.types.is_floating, pa.types.is_decimal)),
+        ("zoned", (lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None,)),
+        ("moment", (pa.types.is_timestamp, pa.types.is_date)),
+        ("bool", (pa.types.is_boolean,)),
+    ]
+    if pa.types.is_nested(kind):
+        found = "values of several kinds" if kind == pa.struct([]) else str(kind)
+        raise BadInput(f"{name}, column {column!r}: expected plain values of one kind, found {found}")
+    return next((found for found, checks in tests if any(check(kind) for check in checks)), "other")

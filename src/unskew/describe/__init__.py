@@ -1,1 +1,0 @@
-"""What a log is like, in figures and in plain words."""

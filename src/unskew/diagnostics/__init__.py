@@ -1,0 +1,1 @@
+"""How biased a log is, and whether estimated propensities can be trusted; each with its page."""

@@ -1,0 +1,1 @@
+"""`unskew inspect`: statistics of a log and what follows from them."""

@@ -1,0 +1,1 @@
+"""`unskew propensity`: the health of the propensity weights."""

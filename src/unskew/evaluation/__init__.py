@@ -1,0 +1,1 @@
+"""Metrics, evaluation on a temporal split, significance tests, comparison, rolling evaluation."""

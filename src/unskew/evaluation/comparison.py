@@ -1,0 +1,391 @@
+"""Several models on the same rows: the mean of each with its interval, and whether they differ.
+
+    family = compare_models([model.evaluate(split) for model in models])
+    print(family.markdown(), family.latex(), family.document())
+
+Each model is compared with the first one, with the best one, or with every other. Whoever makes many
+comparisons finds a small p-value by chance, so all p-values are corrected by Holm over the family of
+comparisons. Which model is the best is seen on the very rows that it is tested on, so comparisons with it are
+corrected over all pairs: any of them might have been chosen.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from typing import Any, Literal
+
+import numpy as np
+
+from unskew.core.errors import BadInput
+from unskew.core.formatting import plain
+from unskew.evaluation.evaluate import Evaluation
+from unskew.evaluation.metrics import written
+from unskew.evaluation.significance import (
+    DRAWS,
+    Comparison,
+    bounds,
+    check_comparable,
+    comparison_of,
+    drawn_means,
+    holm,
+    holm_of_known,
+)
+from unskew.report.table import Table
+
+Against = Literal["first", "best", "all"]
+
+LEVELS = (0.05, 0.01)  # a p-value below the first has one star, below the second two
+STARS = "By the bootstrap: * p < 0.05, ** p < 0.01."
+# The smallest p-value of the bootstrap is 2 / draws. With so many draws per comparison, two stars can be
+# reached after the correction.
+DRAWS_EACH = 400
+MOST_SETTINGS = 3  # in the name of a model that others differ from in nothing but settings
+NONE = "–"
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean of one model over its seeds, and its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One model minus another. The p-values are corrected over the family; those of `found` are not."""
+
+    model: str
+    reference: str
+    found: Comparison
+    relative: float  # the difference as a fraction of the reference's mean; nan if that is 0
+    p_t: float
+    p_bootstrap: float | None
+
+    @property
+    def stars(self) -> int:
+        """How significant the difference is by the bootstrap, after Holm: * p < 0.05, ** p < 0.01."""
+        return 0 if self.p_bootstrap is None else sum(self.p_bootstrap < level for level in LEVELS)
+
+    def cells(self) -> tuple[str, ...]:
+        """What a row of a table says of it."""
+        low, high = self.found.low, self.found.high
+        relative = NONE if math.isnan(self.relative) else f"{100 * self.relative:+.1f} %"
+        p_values = _p(self.p_t), NONE if self.p_bootstrap is None else _p(self.p_bootstrap)
+        return f"{self.found.difference:+.4f}", f"[{low:+.4f}, {high:+.4f}]", relative, *p_values
+
+
+HEAD = ("difference", "95 % interval", "relative", "p (t)", "p (boot)")  # of the cells of a pair
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """Models on the same rows, by one metric, with all comparisons that were asked for."""
+
+    metric: str
+    test: str
+    protocol: str
+    models: dict[str, list[Evaluation]]  # of each model an evaluation for each seed
+    against: Against
+    means: dict[str, Mean]
+    pairs: list[Pair]
+    corrected_over: int  # how many comparisons Holm's correction counts
+    draws: int  # of the bootstrap
+
+    @property
+    def best(self) -> str:
+        """The model with the highest mean."""
+        return max(self.means, key=lambda name: self.means[name].mean)
+
+    @property
+    def reference(self) -> str | None:
+        """The model that all others are compared with, if it is one."""
+        return None if self.against == "all" else self.pairs[0].reference
+
+    def document(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        some = next(iter(self.models.values()))[0]
+        asked = ("repeats", "data", "sample", "seed", "whole_test")
+        said: dict[str, Any] = {"metric": self.metric, "test": self.test, "protocol": self.protocol}
+        said |= {"units": len(some.user), "users": len(np.unique(some.user))}
+        said |= {name: some.about[name] for name in asked if name in some.about}
+        said |= {"against": self.against, "reference": self.reference, "best": self.best}
+        said |= {"corrected_over": self.corrected_over, "draws": self.draws}
+        said["models"] = {
+            name: {
+                "mean": mean.mean,
+                "interval": (mean.low, mean.high),
+                "seeds": mean.seeds,
+                "training_seeds": [found.about.get("training_seed") for found in self.models[name]],
+            }
+            for name, mean in self.means.items()
+        }
+        said["comparisons"] = [
+            {"model": pair.model, "reference": pair.reference, **asdict(pair.found)}
+            | {"interval_over": pair.found.interval_over, "relative": pair.relative}
+            | {"p_t_holm": pair.p_t, "p_bootstrap_holm": pair.p_bootstrap, "stars": pair.stars}
+            for pair in self.pairs
+        ]
+        found: dict[str, Any] = plain(said)
+        return found
+
+    def markdown(self) -> str:
+        """All tables as Markdown, each below its caption."""
+        parts = [part for made in self.tables() for part in (_literal(made.caption), made.markdown())]
+        return "\n\n".join(parts) + "\n"
+
+    def latex(self) -> str:
+        """All tables as LaTeX."""
+        return "\n".join(made.latex() for made in self.tables())
+
+    def tables(self) -> list[Table]:
+        """What a document shows: one table if all models are compared with one of them; otherwise the means,
+        the matrix of differences, and all pairs."""
+        return [self.table()] if self.reference is not None else [self.table(), self.matrix(), self.listed()]
+
+    def table(self) -> Table:
+        """A row per model: its mean and, if all are compared with one model, its difference to that one."""
+        shown = self.mean_table()
+        if self.reference is None:
+            return shown
+        listed, of = self.listed(), {pair.model: number for number, pair in enumerate(self.pairs)}
+        rows, stars = [], {}
+        for number, (name, row) in enumerate(zip(self.means, shown.rows, strict=True)):
+            place = of.get(name)
+            rows.append([*row, *(len(HEAD) * (NONE,) if place is None else listed.rows[place][1:])])
+            if place is not None:
+                stars[number, len(row)] = self.pairs[place].stars
+        caption = " ".join([self.about(), self.intervals(), self.comparisons()])
+        return Table((*shown.head, *HEAD), rows, caption=caption, bold=shown.bold, stars=stars)
+
+    def mean_table(self) -> Table:
+        """A row per model: how many seeds it has, its mean and its interval. The best one is bold."""
+        rows = [
+            (name, str(mean.seeds), f"{mean.mean:.4f}", f"[{mean.low:.4f}, {mean.high:.4f}]")
+            for name, mean in self.means.items()
+        ]
+        best = list(self.means).index(self.best)
+        caption = f"{self.about()} {self.intervals()}"
+        head = ("model", "seeds", written(self.metric), "95 % interval")
+        return Table(head, rows, caption=caption, bold=((best, 0), (best, 2)))
+
+    def listed(self) -> Table:
+        """A row per comparison."""
+        single = self.reference is not None
+        rows = [
+            (pair.model if single else f"{pair.model} − {pair.reference}", *pair.cells())
+            for pair in self.pairs
+        ]
+        stars = {(number, 1): pair.stars for number, pair in enumerate(self.pairs)}
+        caption = " ".join([self.about(), self.intervals(), self.comparisons()])
+        return Table(("model" if single else "model − other", *HEAD), rows, caption=caption, stars=stars)
+
+    def matrix(self) -> Table:
+        """The model of each row minus the model of each column, as far as they were compared."""
+        names, rows = list(self.models), []
+        stars: dict[tuple[int, int], int] = {}
+        signed = {(pair.model, pair.reference): (pair.found.difference, pair.stars) for pair in self.pairs}
+        signed |= {(pair.reference, pair.model): (-pair.found.difference, pair.stars) for pair in self.pairs}
+        for number, name in enumerate(names):
+            found = [signed.get((name, other)) for other in names]
+            rows.append([name, *(NONE if each is None else f"{each[0]:+.4f}" for each in found)])
+            stars |= {(number, at): each[1] for at, each in enumerate(found, 1) if each is not None}
+        caption = f"The model of the row minus the model of the column. {self.about()} {self.comparisons()}"
+        return Table(("", *names), rows, caption=caption, stars=stars)
+
+    # What the figures mean
+
+    def about(self) -> str:
+        """What was measured, in a sentence."""
+        some = next(iter(self.models.values()))[0]
+        counts = sorted({mean.seeds for mean in self.means.values()})
+        seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        seeds += " training seed" + ("s" if counts[-1] > 1 else "") + " per model"
+        units, whole = f"{len(some.user):,}", some.about.get("whole_test")
+        ranked = f"{units} users"
+        if self.protocol != "authors":
+            of = f" of {whole:,}" if some.about.get("sample") is not None and whole is not None else ""
+            ranked = f"{units}{of} rows by {len(np.unique(some.user)):,} users"
+        repeats = f", repeats {some.about['repeats']}" if "repeats" in some.about else ""
+        figure = f"{written(self.metric)} on the {self.test} test, protocol {self.protocol}"
+        return f"{figure}: {ranked}{repeats}, {seeds}."
+
+    def intervals(self) -> str:
+        """What the intervals mean, in a sentence."""
+        seeds = {mean.seeds for mean in self.means.values()}
+        said = "Intervals cover 95 % and are made by a bootstrap over users"
+        if seeds == {1}:
+            return f"{said} only: with a single seed the chance due to the seed is unknown."
+        if 1 in seeds:
+            return f"{said} and training seeds; where a model has a single seed, over users only."
+        return f"{said} and training seeds."
+
+    def comparisons(self) -> str:
+        """What differences, p-values and stars mean, in sentences."""
+        to = "" if self.reference is None else f" to {self.reference}"
+        units = "users" if self.protocol == "authors" else "rows"
+        t = f"by the paired t-test over {units}, which ignores the chance due to training seeds"
+        boot = "by the bootstrap over users and training seeds"
+        count = f"{self.corrected_over} comparison{'s' if self.corrected_over > 1 else ''}"
+        if self.against == "best" and len(self.means) > 2:
+            count = f"all {self.corrected_over} pairs, because the best was found on the same {units}"
+        known = [pair.p_bootstrap is not None for pair in self.pairs]
+        p = f"p (t) is {t}, and p (boot) {boot}; both are" if any(known) else f"p (t) is {t}; it is"
+        whose = "the other model's" if self.reference is None else "its"
+        said = f"Differences{to} are paired, on the same {units}; relative is in per cent of {whose} mean. "
+        said += f"{p} two-sided and corrected by Holm over {count}."
+        if not all(known):
+            said += " The bootstrap has a p-value, and stars, only where both models have several seeds."
+        return f"{said} {STARS}" if any(known) else said
+
+
+def compare_models(
+    models: Mapping[str, Evaluation | Sequence[Evaluation]] | Sequence[Evaluation],
+    metric: str = "ndcg@10",
+    against: Against = "first",
+    draws: int | None = None,
+    seed: int = 0,
+) -> Family:
+    """Compare several models on the same rows.
+
+    models: evaluations; those that differ in nothing but the training seed are one model. Or, by the name of
+        each model, its evaluation, or one for each seed.
+    against: the model that each is compared with: the first one, the best one, or all others.
+    draws: how often the bootstrap draws; by default often enough for the number of comparisons.
+    seed: the seed of these draws.
+    """
+    if against not in ("first", "best", "all"):
+        raise BadInput(f"against {against!r}: expected first, best or all")
+    groups = _given(models) if isinstance(models, Mapping) else grouped(models)
+    if len(groups) < 2:
+        raise BadInput(
+            "expected at least two models; evaluations that differ in the training seed only are one model"
+        )
+    every = [(name, found) for name, group in groups.items() for found in group]
+    check_comparable([found for _, found in every], metric, [_seeded(*each) for each in every])
+    means = {name: sum(found.mean(metric) for found in group) / len(group) for name, group in groups.items()}
+    best = max(means, key=lambda name: means[name])
+    asked = list(_asked(list(groups), against, best))
+    several = any(min(len(groups[model]), len(groups[to])) > 1 for model, to in asked)
+    draws = draws or max(DRAWS, DRAWS_EACH * len(asked) * several)
+    drawn = dict(zip(groups, drawn_means(list(groups.values()), metric, draws, seed), strict=True))
+    found = {
+        (model, to): comparison_of(groups[model], groups[to], metric, drawn[model] - drawn[to])
+        for model, to in asked
+    }
+    p_t = holm({each: one.p_t for each, one in found.items()})
+    p_bootstrap = holm_of_known({each: one.p_bootstrap for each, one in found.items()})
+    pairs = []
+    for (model, to), one in found.items():
+        if against != "best" or to == best:
+            relative = one.difference / means[to] if means[to] else math.nan
+            pairs.append(Pair(model, to, one, relative, p_t[model, to], p_bootstrap[model, to]))
+    shown = {name: Mean(means[name], *bounds(drawn[name]), len(group)) for name, group in groups.items()}
+    some = every[0][1]
+    return Family(metric, some.test, some.protocol, groups, against, shown, pairs, len(asked), draws)
+
+
+def _asked(names: Sequence[str], against: Against, best: str) -> Iterator[tuple[str, str]]:
+    """The comparisons that the correction counts, each as a model and the one that it is compared with."""
+    for one, other in combinations(names, 2):
+        if against == "best" and one != best:
+            yield one, other  # if neither of the two is the best, it is counted and not shown
+        elif against != "first" or one == names[0]:
+            yield other, one
+
+
+def grouped(found: Sequence[Evaluation], names: Sequence[str] | None = None) -> dict[str, list[Evaluation]]:
+    """Evaluations by model, in the order in which the models come first. One model has the same settings and
+    weights chosen by the same validation metric, and another training seed in each evaluation.
+
+    names: what an error calls each evaluation; by default its number.
+    """
+    called = names or [f"evaluation {number}" for number in range(1, len(found) + 1)]
+    groups: dict[str, list[tuple[str, Evaluation]]] = {}
+    for name, each in zip(called, found, strict=True):
+        key = str((each.about.get("settings", name), each.about.get("weights_chosen_by")))
+        groups.setdefault(key, []).append((name, each))
+    for group in groups.values():
+        _check_seeds(group)
+    models = [[each for _, each in group] for group in groups.values()]
+    return dict(zip(_names([group[0] for group in models]), models, strict=True))
+
+
+def _given(models: Mapping[str, Evaluation | Sequence[Evaluation]]) -> dict[str, list[Evaluation]]:
+    groups = {name: [each] if isinstance(each, Evaluation) else list(each) for name, each in models.items()}
+    for name, group in groups.items():
+        if not group:
+            raise BadInput(f"{name}: expected at least one evaluation")
+        _check_seeds([(f"{name} ({number})", each) for number, each in enumerate(group, 1)])
+    return groups
+
+
+def _check_seeds(group: Sequence[tuple[str, Evaluation]]) -> None:
+    """Refuse a seed that comes twice: its chance would seem to be none."""
+    seen: dict[Any, str] = {}
+    for name, each in group:
+        seed = each.about.get("training_seed")
+        if seed is not None and seed in seen:
+            raise BadInput(
+                f"{seen[seed]} and {name} are the same model with the same training seed {seed}; give each "
+                "seed once"
+            )
+        seen[seed] = name
+
+
+def _names(models: Sequence[Evaluation]) -> list[str]:
+    """A name for each model. Models of one name are told apart by the settings in which they differ, or by
+    numbers if these are too many."""
+    plainly = [str(found.about.get("model", "model")) for found in models]
+    names = list(plainly)
+    for name in set(plainly):
+        same_name = [number for number, other in enumerate(plainly) if other == name]
+        if len(same_name) == 1:
+            continue
+        settings = [dict(_settings(models[number])) for number in same_name]
+        keys = [
+            key
+            for key in dict.fromkeys(key for each in settings for key in each)
+            if len({each.get(key) for each in settings}) > 1
+        ]
+        told = [", ".join(f"{key} {each.get(key)}" for key in keys) for each in settings]
+        if len(keys) > MOST_SETTINGS or len(set(told)) < len(told):
+            told = [str(place) for place in range(1, len(told) + 1)]
+        for number, words in zip(same_name, told, strict=True):
+            names[number] = f"{name} ({words})"
+    return names
+
+
+def _settings(found: Evaluation) -> Iterator[tuple[str, str]]:
+    """The settings of a model in one level, as words."""
+    try:
+        _, config, training = json.loads(found.about.get("settings", ""))
+    except ValueError:
+        return
+    yield from _flat({**config, **training, "chosen by": found.about.get("weights_chosen_by")})
+
+
+def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{above}{name} ")
+        else:
+            yield above + name.replace("_", " "), str(value)
+
+
+def _seeded(name: str, found: Evaluation) -> str:
+    seed = found.about.get("training_seed")
+    return name if seed is None else f"{name} of seed {seed}"
+
+
+def _p(value: float) -> str:
+    return "<0.0001" if value < 0.0001 else f"{value:.4f}"
+
+
+def _literal(text: str) -> str:
+    """Text in which Markdown finds no emphasis."""
+    return text.replace("*", r"\*").replace("_", r"\_")

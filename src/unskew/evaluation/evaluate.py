@@ -1,0 +1,395 @@
+"""Evaluation: rank the item of each held-out positive among candidates, then turn ranks into metrics.
+
+The candidates are all items that existed strictly before. Whether the user's own past items are among them is
+a setting of the split (`repeats`), which `recommend` follows, too. The protocol says among which candidates a
+positive is ranked, and results of two protocols are never compared:
+
+  full     among all candidates
+  uni100   among 100 candidates, drawn uniformly at random
+  authors  among the same 100, but all positives and candidates of a user in one list, as in the published
+           tables. A user with many positives gets a hit easily
+
+The test `shown` has its own candidates: what the same impression showed. Which positives are part of a test,
+and with which weights, is decided in `data/held_out.py`.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from numpy.typing import NDArray
+
+from unskew.core.atomic_files import new_file
+from unskew.core.errors import BadInput, NothingToRank, UnskewError
+from unskew.core.progress import progress
+from unskew.data.batches.batch import contexts
+from unskew.data.log.held_out import HeldOut, Protocol, effective_size, impression_candidates
+from unskew.data.log.log import Log
+from unskew.data.log.split import Split
+from unskew.data.log.views import PAD, Ints
+from unskew.evaluation.metrics import METRICS, beyond_accuracy, hit, mrr, ndcg
+from unskew.evaluation.segments import Segment, segments_of
+from unskew.nn.scoring import Scorer, scores_at
+
+Floats = NDArray[np.float64]
+
+CUTOFFS = (5, 10, 20)
+NEGATIVES = 100
+OVERSAMPLING = 2  # so many times as many are drawn, because some turn out not to be candidates
+BLOCK = 256  # contexts that are ranked at once
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The results of one model on one test under one protocol: the value of each metric for each unit, and
+    their weighted means. A unit is a row of the log, or a user under the authors' protocol."""
+
+    protocol: Protocol
+    test: str
+    user: Ints  # the user of each unit
+    values: dict[str, Floats]  # for each metric, the value of each unit
+    weights: Floats  # the weight of each unit
+    segments: dict[str, Segment] = field(default_factory=dict)
+    beyond: dict[str, float] = field(default_factory=dict)  # see `beyond_accuracy`
+    rows: Ints | None = None  # the row of the log of each unit; None if units are users
+    # How it was made: repeats, what was left out, seed, chosen weights, model, data.
+    about: dict[str, Any] = field(default_factory=dict)
+    log: Log | None = None  # the log, whose ids are saved with the rows
+
+    def __repr__(self) -> str:
+        figures = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics().items())
+        return f"Evaluation({self.test} test, protocol {self.protocol}, {len(self.user):,} units: {figures})"
+
+    def mean(self, metric: str, among: NDArray[np.bool_] | None = None) -> float:
+        """The weighted mean of a metric, over all units or over those where `among` is true."""
+        weights = self.weights if among is None else self.weights * among
+        return float((self.values[metric] * weights).sum() / weights.sum()) if weights.sum() else float("nan")
+
+    def metrics(self, among: NDArray[np.bool_] | None = None) -> dict[str, float]:
+        """The weighted means of all metrics, over all units or over those where `among` is true."""
+        return {name: self.mean(name, among) for name in self.values}
+
+    @property
+    def effective_sample_size(self) -> float:
+        """How many equally weighted units would be as informative."""
+        return effective_size(self.weights)
+
+    def by_segment(self) -> dict[str, dict[str, dict[str, float]]]:
+        """For each segment, the metrics of each group, with its number of units and its fraction of the
+        weight."""
+        found: dict[str, dict[str, dict[str, float]]] = {}
+        for name, segment in self.segments.items():
+            found[name] = {}
+            for number, group in enumerate(segment.names):
+                among = segment.of == number
+                size = {
+                    "units": int(among.sum()),
+                    "fraction": float(self.weights[among].sum() / max(self.weights.sum(), 1e-300)),
+                }
+                found[name][group] = size | (self.metrics(among) if among.any() else {})
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything but the values of single units, ready for JSON."""
+        counted = {"protocol": self.protocol, "test": self.test, "units": len(self.user)}
+        counted |= {"effective_sample_size": round(self.effective_sample_size, 1), **self.about}
+        return counted | {
+            "metrics": self.metrics(),
+            "segments": self.by_segment(),
+            "beyond_accuracy": self.beyond,
+        }
+
+    def save(self, file: str | os.PathLike[str]) -> None:
+        """Write all units with their values into a new Parquet file, which `Evaluation.load` reads again."""
+        columns: dict[str, Any] = {"user": self.user, "weight": self.weights}
+        if self.rows is not None and self.log is not None:
+            log, rows = self.log, self.rows
+            columns |= {
+                "row": rows,
+                "user_id": log.users.of(log.user[rows]),
+                "item_id": log.items.of(log.item[rows]),
+            }
+            columns |= {"time": log.time[rows]}
+        columns |= self.values | {f"segment:{name}": segment.of for name, segment in self.segments.items()}
+        names = {name: list(segment.names) for name, segment in self.segments.items()}
+        said = {
+            "protocol": self.protocol,
+            "test": self.test,
+            "about": self.about,
+            "beyond": self.beyond,
+            "segments": names,
+        }
+        said["metrics"] = list(self.values)
+        table = pa.table(columns).replace_schema_metadata({"unskew": json.dumps(said)})
+        with new_file(Path(file)) as target:
+            pq.write_table(table, target)
+
+    @classmethod
+    def load(cls, file: str | os.PathLike[str]) -> "Evaluation":
+        """Read an evaluation that was saved, for example to compare it with others."""
+        try:
+            table = pq.read_table(file) if Path(file).is_file() else pa.table({})
+            said = json.loads(table.schema.metadata[b"unskew"])
+        except (OSError, pa.ArrowInvalid, KeyError, TypeError, ValueError):
+            raise BadInput(
+                f"{file}: not a saved evaluation; `unskew evaluate RUN --save FILE` makes one"
+            ) from None
+        segments = {
+            name: Segment(tuple(names), np.asarray(table[f"segment:{name}"], np.int8))
+            for name, names in said["segments"].items()
+        }
+        return cls(
+            protocol=said["protocol"],
+            test=said["test"],
+            user=np.asarray(table["user"], np.int64),
+            values={name: np.asarray(table[name], np.float64) for name in said["metrics"]},
+            weights=np.asarray(table["weight"], np.float64),
+            segments=segments,
+            beyond=said["beyond"],
+            rows=np.asarray(table["row"], np.int64) if "row" in table.column_names else None,
+            about=said["about"],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """The ranks of some positives under all protocols, which are computed together because they need the same
+    scores."""
+
+    rows: Ints  # the rows of the log that were ranked
+    full: Floats  # the rank among all candidates
+    uniform: Floats  # the rank among 100 drawn candidates
+    shown: Floats  # the rank among the items that the same impression showed and that were not clicked
+    impression_candidates: Ints  # the number of these items
+    score: NDArray[np.float32]  # the score of the positive
+    negatives: NDArray[np.float32]  # scores of the 100 drawn candidates, (rows, 100); -inf if there are fewer
+    top: NDArray[np.int32]  # the best items, (rows, largest cut-off); PAD if there are fewer
+
+
+def rank(
+    scorer: Scorer,
+    split: Split,
+    rows: Ints,
+    seed: int = 0,
+    longest: int = max(CUTOFFS),
+    debias: float | None = None,
+) -> Ranked:
+    """Rank the item of each row among all candidates at the time of the row.
+
+    rows: rows of the log in order of time, as `held_out` returns them.
+    seed: the seed of the 100 drawn candidates.
+    longest: how many of the best items are kept for each row.
+    debias: of the scores, for models that have one; by default as the model has it.
+    """
+    return rank_each(scorer, split, rows, (debias,), seed, longest)[0]
+
+
+@torch.no_grad()
+def rank_each(
+    scorer: Scorer,
+    split: Split,
+    rows: Ints,
+    strengths: Sequence[float | None],
+    seed: int = 0,
+    longest: int = max(CUTOFFS),
+) -> list[Ranked]:
+    """The same at several strengths, for the cost of one."""
+    if not len(rows):
+        raise NothingToRank("nothing to rank: this part of the test has no positives")
+    log, items = split.log, len(split.log.items)
+    user, item, time = (
+        log.user[rows].astype(np.int64),
+        log.item[rows].astype(np.int64),
+        np.asarray(log.time[rows]),
+    )
+    existing = log.audiences.existing(time)
+    spare = _spare(rows, seed)
+    with_row, with_item = impression_candidates(split, rows)
+    ranked = [
+        Ranked(
+            rows=rows,
+            full=np.empty(len(rows)),
+            uniform=np.empty(len(rows)),
+            shown=np.empty(len(rows)),
+            impression_candidates=np.bincount(with_row, minlength=len(rows)),
+            score=np.empty(len(rows), np.float32),
+            negatives=np.empty((len(rows), NEGATIVES), np.float32),
+            top=np.empty((len(rows), min(longest, items)), np.int32),
+        )
+        for _ in strengths
+    ]
+    catalog = scorer.catalog(log, int(time[0]), int(time[-1]) + 1)
+    with progress("rank", len(rows)) as job:
+        for first in range(0, len(rows), BLOCK):
+            part = slice(first, first + BLOCK)
+            context = contexts(log, user[part], time[part], scorer.history)
+            here_with = slice(*np.searchsorted(with_row, [first, first + len(context.user_B)]))
+            beside = with_row[here_with] - first, with_item[here_with]
+            for found, scored in zip(ranked, scores_at(scorer, catalog, context, strengths), strict=True):
+                scores, target = scored.numpy(), item[part]
+                if not np.isfinite(scores).all():
+                    raise UnskewError(
+                        "a score is not finite (nan or inf): the model has diverged; try a smaller learning "
+                        "rate"
+                    )
+                here = np.arange(len(scores))
+                mine = scores[here, target].copy()
+                found.shown[part] = _rank_in_impression(scores, mine, *beside)
+                _hide(scores, split, user[part], time[part], existing[part])
+                if not np.array_equal(scores[here, target], mine):
+                    raise BadInput(
+                        "a row's item is no candidate at its time: rank only rows that `held_out` gives"
+                    )
+                found.full[part] = _rank_among(scores, mine)
+                found.score[part] = mine
+                found.top[part] = _best(scores, found.top.shape[1])
+                others = _drawn(scores, target, spare[part], existing[part])
+                found.negatives[part] = others
+                found.uniform[part] = _rank_among(np.concatenate([mine[:, None], others], axis=1), mine)
+            job.advance(len(context.user_B))
+    return ranked
+
+
+def _spare(rows: Ints, seed: int) -> NDArray[np.float32]:
+    """Random numbers that draw the candidates of each row. They depend on the row and on the seed, and not on
+    what else is ranked."""
+    found = np.empty((len(rows), OVERSAMPLING * NEGATIVES), np.float32)
+    for place, row in enumerate(rows.tolist()):
+        np.random.Generator(np.random.Philox(key=[seed, row])).random(out=found[place], dtype=np.float32)
+    return found
+
+
+def _drawn(
+    scores: NDArray[np.float32], target: Ints, spare: NDArray[np.float32], existing: Ints
+) -> NDArray[np.float32]:
+    """The scores of the 100 drawn candidates of each row, best first; -inf if there are fewer."""
+    drawn = (spare * existing[:, None]).astype(np.int64)
+    others = np.take_along_axis(scores, drawn, 1)
+    others[drawn == target[:, None]] = -np.inf
+    others[np.cumsum(others > -np.inf, axis=1) > NEGATIVES] = -np.inf
+    # If most of the drawn items are no candidates, because the user has had them, too few are left. Then the
+    # same random numbers draw among the remaining candidates.
+    for short in np.flatnonzero((others > -np.inf).sum(1) < NEGATIVES):
+        left = np.flatnonzero((scores[short] > -np.inf) & (np.arange(scores.shape[1]) != target[short]))
+        if len(left):
+            others[short, :NEGATIVES] = scores[
+                short, left[(spare[short, :NEGATIVES] * len(left)).astype(np.int64)]
+            ]
+            others[short, NEGATIVES:] = -np.inf
+    return -np.partition(-others, NEGATIVES - 1, axis=1)[:, :NEGATIVES]
+
+
+def _hide(scores: NDArray[np.float32], split: Split, user: Ints, time: Ints, existing: Ints) -> None:
+    """Set the scores of items that are no candidates to minus infinity: items that did not exist and, unless
+    the split keeps repeats, the user's past items."""
+    scores[np.arange(scores.shape[1]) >= existing[:, None]] = -np.inf
+    if not split.repeats:
+        view = split.log.histories
+        row, past = view.flat(*view.before(user, time))
+        scores[row, view.ids[past]] = -np.inf
+
+
+def _best(scores: NDArray[np.float32], width: int) -> NDArray[np.int64]:
+    """The best items of each row, best first; PAD if there are fewer candidates."""
+    found, best = torch.topk(torch.from_numpy(scores), width, dim=1)
+    return np.where(np.isfinite(found.numpy()), best.numpy(), PAD)
+
+
+def _rank_among(scores: NDArray[np.float32], mine: NDArray[np.float32]) -> Floats:
+    """The rank of each target: 1 + the number of better items + half of the number of equal ones, without the
+    target itself."""
+    return np.asarray(
+        1 + (scores > mine[:, None]).sum(1) + ((scores == mine[:, None]).sum(1) - 1) / 2, np.float64
+    )
+
+
+def _rank_in_impression(
+    scores: NDArray[np.float32], mine: NDArray[np.float32], row: Ints, item: Ints
+) -> Floats:
+    """The rank of each target among some other items of its row, which are given as pairs of row and item."""
+    theirs = scores[row, item]
+    better = (theirs > mine[row]) + 0.5 * (theirs == mine[row])
+    return np.asarray(1 + np.bincount(row, better, minlength=len(mine)), np.float64)
+
+
+def evaluation(
+    split: Split,
+    ranked: Ranked,
+    protocol: Protocol,
+    tested: HeldOut,
+    cutoffs: tuple[int, ...] = CUTOFFS,
+    segmented: bool = True,
+) -> Evaluation:
+    """The metrics of the ranked rows that belong to a test, under one protocol.
+
+    tested: the test, as `held_out` returns it.
+    cutoffs: the K of NDCG@K, HR@K and MRR@K.
+    segmented: whether rows are also grouped into segments, which takes some time.
+    """
+    if protocol not in ("full", "uni100", "authors"):
+        raise BadInput(f"no protocol {protocol!r}; there are full, uni100, authors")
+    log = split.log
+    weights = tested.weights_of(ranked.rows)
+    part = np.flatnonzero(weights > 0)
+    rows, weights = ranked.rows[part], weights[part]
+    user = log.user[rows].astype(np.int64)
+    about = {
+        "repeats": "kept as candidates" if split.repeats else "hidden",
+        "left_out": tested.left_out,
+        "whole_test": tested.whole,
+    }
+    if protocol == "authors":
+        if tested.test in ("balanced", "weighted", "shown"):
+            raise BadInput(
+                "the authors' protocol pools the rows of a user, so rows cannot have weights or "
+                "impressions: no "
+                f"{tested.test} test"
+            )
+        users, values = _pooled(user, ranked, part, cutoffs)
+        return Evaluation("authors", tested.test, users, values, np.ones(len(users)), about=about)
+    if tested.test == "shown":
+        if protocol != "full":
+            raise BadInput(
+                f"the shown test ranks what an impression showed, so protocol {protocol} does not apply; "
+                "leave it "
+                "as it is"
+            )
+        ranks, size = ranked.shown[part], ranked.impression_candidates[part]
+        values = _values(ranks, cutoffs) | {"auc": 1 - (ranks - 1) / size}
+    else:
+        values = _values(ranked.full[part] if protocol == "full" else ranked.uniform[part], cutoffs)
+    beyond = (
+        beyond_accuracy(split, ranked.top[part, :10]) if protocol == "full" and tested.test != "shown" else {}
+    )
+    segments = segments_of(split, rows) if segmented else {}
+    return Evaluation(protocol, tested.test, user, values, weights, segments, beyond, rows, about, log)
+
+
+def _values(ranks: Floats, cutoffs: tuple[int, ...]) -> dict[str, Floats]:
+    return {f"{name}@{cut}": metric(ranks, cut) for name, metric in METRICS.items() for cut in cutoffs}
+
+
+def _pooled(
+    user: Ints, ranked: Ranked, part: Ints, cutoffs: tuple[int, ...]
+) -> tuple[Ints, dict[str, Floats]]:
+    """The authors' protocol: all positives and all drawn negatives of a user in one list, as in RecBole."""
+    order = np.argsort(user, kind="stable")
+    users, first = np.unique(user[order], return_index=True)
+    values: dict[str, list[float]] = {f"{name}@{cut}": [] for name in METRICS for cut in cutoffs}
+    for rows in np.split(part[order], first[1:]):
+        mine = ranked.score[rows]
+        pool = np.concatenate([mine, ranked.negatives[rows].ravel()])
+        ranks = np.sort(_rank_among(np.broadcast_to(pool, (len(mine), len(pool))), mine))
+        for cut in cutoffs:
+            ideal = ndcg(np.arange(1.0, min(len(mine), cut) + 1), cut).sum()
+            values[f"ndcg@{cut}"].append(float(ndcg(ranks, cut).sum() / ideal))
+            values[f"hr@{cut}"].append(float(hit(ranks, cut).max()))
+            values[f"mrr@{cut}"].append(float(mrr(ranks, cut).max()))
+    return users, {name: np.array(found) for name, found in values.items()}

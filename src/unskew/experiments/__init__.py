@@ -1,0 +1,1 @@
+"""The tables and plots of the paper, and more, as suites of runs that are stored and reported."""

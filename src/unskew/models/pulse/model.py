@@ -1,0 +1,379 @@
+"""Pulse: a small model without ids, which reads when things happened (no paper; our own).
+
+On an temporal split most users and items of tomorrow are new, so what decides is *when*: how fast an
+audience grows, everybody's and that of people like you. With the vectors a, u, w and c of `data/signals.py`,
+for a request (u, t) and an item i:
+
+    clicks(u, i, t) = relu(P a + Q u + R w) . v + p . a + r . w + g . c  what will be clicked
+    exposure(i, t)  = relu(S a) . s + q . a                              what anybody would click
+    score           = clicks - debias * exposure
+
+Both heads are softmaxes over the items that exist at t, so with the debiasing strength at 1 the score is the
+logarithm of P(i | u, t) / P(i | t): how much more likely this user is to click the item than anybody is.
+Ranking by that would be right if every item were equally popular, which is what the test `balanced` asks. At
+0 the score is what the log's own future asks. Validation chooses the debiasing strength for each test, and
+everybody may turn it.
+
+    loss  = -log softmax of the target among itself and negatives that existed at t, for both heads; half of
+            the negatives uniform, half from the last 1,000 events, each logit minus the log of how likely
+            its item was to be drawn (log Q)
+
+It learns from a sample of the newest training positives. What is read of them never changes, so it is read
+once. Inputs are standardised on training rows; w is scaled and not centred, so that an item about which
+nothing is known stays at zero; c is read as it is, and only if the log that is learned from has features of
+items. There is nothing in it that belongs to one log: weights that were learned on some logs work on others
+(`pulse-zero`). Scores of a log that is cut at t are those of the whole log.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unskew.core.config import AtLeast1, Search, Share
+from unskew.core.errors import BadInput
+from unskew.data.batches.batch import Batch, batch_of_rows
+from unskew.data.batches.negatives import with_negatives
+from unskew.data.log.clock import DAY
+from unskew.data.log.live import Live
+from unskew.data.log.log import Log
+from unskew.data.log.split import Known, Split
+from unskew.data.log.views import Ints
+from unskew.models.base import ModelConfig, Recommender
+from unskew.models.pulse.neighbours import NeighbourSettings
+from unskew.models.pulse.signals import ITEM_FEATURES, NEIGHBOUR_FEATURES, USER_FEATURES, Signals
+from unskew.models.pulse.tags import OF_TAGS
+from unskew.nn.losses import weighted_mean
+from unskew.nn.phases import Phase, Stage
+from unskew.nn.scoring import Catalog
+
+MEASURED, EACH = 2000, 8  # rows that standardise the inputs, and items of each
+OWN_EVENTS = 200  # of a user's newest events, those that repeats are known from
+STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)  # that are tried
+ZERO = Path(__file__).with_name("pulse-zero.safetensors")  # made by benchmarks/pulse_zero.py
+
+
+class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours, by their times"):
+    """A network of about two thousand parameters over counts and times."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(ModelConfig):
+        """The settings of Pulse."""
+
+        hidden: Annotated[AtLeast1, Search.among(32, 64, 128)] = 64
+        """The width of the hidden layer of the head of clicks; that of the head of exposure is half as
+        wide."""
+        sample: AtLeast1 = 20_000
+        """The number of training positives that it learns from, a sample of the newest ones."""
+        newest: Annotated[Share, Search.among(0.5, 0.8, 1.0)] = 0.8
+        """The fraction of the training positives, the newest, that the sample is drawn from."""
+        drawn: Annotated[AtLeast1, Search.among(32, 64, 128)] = 64
+        """The number of negatives of each positive."""
+        neighbours: Annotated[AtLeast1, Search.among(100, 300, 1000)] = NeighbourSettings.neighbours
+        """The number of neighbours whose events are read. More of them reach more rare items, and cost
+        more."""
+
+    config: Config
+    supports_live_log = True
+    recipe: ClassVar[dict[str, Any]] = {"epochs": 5, "patience": 5, "batch_size": 128}
+    recipe |= {"learning_rate": 5e-3, "weight_decay": 1e-5}
+    searched: ClassVar[dict[str, Search]] = {"batch_size": Search.among(64, 128, 256)}
+    searched |= {"learning_rate": Search(1e-3, 2e-2, log=True), "weight_decay": Search(1e-6, 1e-3, log=True)}
+    debias_now: Tensor
+    day_ticks: Tensor
+    repeats: Tensor
+    mean_a: Tensor
+    scale_a: Tensor
+    mean_u: Tensor
+    scale_u: Tensor
+    scale_w: Tensor
+    tag_skip: Tensor | None
+
+    def __init__(self, known: Known, config: Config) -> None:
+        super().__init__(known, config)
+        hidden, half = config.hidden, max(config.hidden // 2, 1)
+        self.of_item, self.of_user = (
+            nn.Linear(ITEM_FEATURES, hidden),
+            nn.Linear(USER_FEATURES, hidden, bias=False),
+        )
+        self.of_neighbours, self.last = (
+            nn.Linear(NEIGHBOUR_FEATURES, hidden, bias=False),
+            nn.Linear(hidden, 1, bias=False),
+        )
+        self.item_skip, self.neighbour_skip = (
+            nn.Parameter(torch.zeros(size)) for size in (ITEM_FEATURES, NEIGHBOUR_FEATURES)
+        )
+        self.of_exposure, self.exposure_last = nn.Linear(ITEM_FEATURES, half), nn.Linear(half, 1, bias=False)
+        self.exposure_skip = nn.Parameter(torch.zeros(ITEM_FEATURES))
+        tagged = bool(known.items.categories)
+        self.register_parameter("tag_skip", nn.Parameter(torch.zeros(OF_TAGS)) if tagged else None)
+        self.register_buffer("debias_now", torch.zeros(()))
+        self.register_buffer("day_ticks", torch.ones(1, dtype=torch.float64))
+        self.register_buffer("repeats", torch.zeros((), dtype=torch.bool))
+        for name, size in (("a", ITEM_FEATURES), ("u", USER_FEATURES)):
+            self.register_buffer(f"mean_{name}", torch.zeros(size))
+            self.register_buffer(f"scale_{name}", torch.ones(size))
+        self.register_buffer("scale_w", torch.ones(NEIGHBOUR_FEATURES))
+        self._signals: Signals | None = None
+
+    @property
+    def history(self) -> int:
+        return OWN_EVENTS
+
+    @property
+    def audience(self) -> int:
+        """None is given in batches; all of them are counted in the log itself."""
+        return 0
+
+    @property
+    def debias(self) -> float:
+        return float(self.debias_now)
+
+    @property
+    def strengths(self) -> tuple[float, ...]:
+        return STRENGTHS
+
+    def set_debias(self, debias: float) -> None:
+        self.debias_now.fill_(debias)
+
+    def adapt_to_log(self, split: Split) -> None:
+        """Take from a log what is no weight: how long its day is, and whether past items are candidates."""
+        ticks, times = split.log.clock.ticks, split.log.histories.times
+        times = times[times < split.train_end]
+        # Where times only give an order, a day is a two-hundredth of the time from the first training
+        # positive to the last.
+        span = int(times.max() - times.min()) if len(times) else 0
+        day = DAY * ticks if ticks else max(span / 200, 1e-6)
+        self.day_ticks.fill_(day)
+        self.repeats.fill_(split.repeats)
+
+    def fit_statistics(self, split: Split) -> None:
+        self.adapt_to_log(split)
+        random = np.random.default_rng(17)
+        rows = np.sort(random.permutation(training_rows(split, self.config.newest))[:MEASURED])
+        read = self.signals(split.log).of_requests(batch_of_rows(split.log, rows, self.history, 0))
+        exists = np.maximum(split.log.audiences.existing(read.time), 1)
+        items = (random.random((len(rows), EACH)) * exists[:, None]).astype(np.int64)
+        a = self.signals(split.log).of_items(items, read.time[:, None]).reshape(-1, ITEM_FEATURES)
+        w = read.of_pairs(np.repeat(np.arange(len(rows)), EACH), items.ravel())
+        for mean, scale, values in (
+            (self.mean_a, self.scale_a, a),
+            (self.mean_u, self.scale_u, read.profile),
+        ):
+            mean.copy_(torch.from_numpy(values.mean(0)))
+            scale.copy_(torch.from_numpy(np.maximum(values.std(0), 1e-3)))
+        self.scale_w.copy_(torch.from_numpy(np.maximum(np.sqrt((w**2).mean(0)), 1e-2)))
+
+    def refresh_statistics(self, split: Split) -> None:
+        """What was learned was learned from inputs on this scale, so the scale stays."""
+
+    def signals(self, log: Log) -> Signals:
+        """What reads a log for this model. The last one is kept, because it holds the counts."""
+        kept, how = self._signals, (float(self.day_ticks), bool(self.repeats))
+        if kept is None or kept.log is not log or (kept.day, kept.repeats) != how:
+            neighbour_settings = NeighbourSettings(neighbours=self.config.neighbours)
+            kept = self._signals = Signals(
+                log, *how, tagged=self.tag_skip is not None, neighbour_settings=neighbour_settings
+            )
+        return kept
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy reads logs by itself; what was read of a live one belongs to this network."""
+        return self.__dict__ | {"_signals": None}
+
+    # The network
+
+    def item_side(self, a: Tensor) -> "ItemSide":
+        """What belongs to items alone, from their vectors a, (..., ITEM_FEATURES)."""
+        a = (a - self.mean_a) / self.scale_a
+        exposure = self.exposure_last(functional.relu(self.of_exposure(a))).squeeze(-1)
+        return ItemSide(self.of_item(a), a @ self.item_skip, exposure + a @ self.exposure_skip)
+
+    def user_side(self, profile: Tensor) -> Tensor:
+        """What belongs to requests alone, from their vectors u."""
+        return self.of_user((profile - self.mean_u) / self.scale_u)
+
+    def clicks(self, items: "ItemSide", users: Tensor, w: Tensor, c: Tensor | None = None) -> Tensor:
+        """The head of clicks; without c, no tags are read."""
+        w = w / self.scale_w
+        hidden = (items.hidden + users).add_(self.of_neighbours(w)).relu_()
+        clicks = self.last(hidden).squeeze(-1) + items.skip + w @ self.neighbour_skip
+        return clicks if c is None or self.tag_skip is None else clicks + c @ self.tag_skip
+
+    def forward(self, batch: Batch) -> Tensor:
+        assert batch.log is not None, "pulse reads the log itself"
+        signals, candidates = self.signals(batch.log), batch.candidates_BC.numpy()
+        read = signals.of_requests(batch)
+        items = self.item_side(torch.from_numpy(signals.of_items(candidates, read.time[:, None])))
+        which = np.repeat(np.arange(len(candidates)), candidates.shape[1])
+        w = torch.from_numpy(read.of_pairs(which, candidates.ravel())).view(
+            *candidates.shape, NEIGHBOUR_FEATURES
+        )
+        users = self.user_side(torch.from_numpy(read.profile))[:, None]
+        taste = None if read.tastes is None else read.tastes.of_pairs(which, candidates.ravel())
+        c = None if taste is None else torch.from_numpy(taste).view(*candidates.shape, OF_TAGS)
+        return self.clicks(items, users, w, c) - self.debias_now * items.exposure
+
+    @torch.no_grad()
+    def log_exposure(self, log: Log, item: ArrayLike, time: ArrayLike) -> Tensor:
+        a = self.signals(log).of_items(np.asarray(item), np.asarray(time))
+        return self.item_side(torch.from_numpy(a)).exposure
+
+    def catalog(self, log: Log, first: int, last: int) -> Catalog:
+        from unskew.models.pulse.scoring import LivePulseCatalog, PulseCatalog
+
+        return LivePulseCatalog(self, log) if isinstance(log, Live) else PulseCatalog(self, log)
+
+    # How it learns
+
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
+        phase = Phase("clicks", self._batches, self.softmax_loss, self.parameters, passes=2)
+        return (Stage("train", (phase,), epochs, validated=True),)
+
+    def _batches(self, split: Split, seed: int, batch_size: int) -> "PulseSampler":
+        return PulseSampler(self, split, seed, batch_size)
+
+    def softmax_loss(self, batch: "PulseBatch") -> Tensor:
+        """-log softmax of the target, the first candidate, for both heads, with the log-Q correction."""
+        items, users = self.item_side(batch.a_BCF), self.user_side(batch.u_BF)[:, None]
+        more = -batch.log_q_BC if batch.offset_BC is None else batch.offset_BC - batch.log_q_BC
+        total = torch.zeros(())
+        for logits in (self.clicks(items, users, batch.w_BCF, batch.c_BCF), items.exposure):
+            masked = (logits + more).masked_fill(batch.hidden_BC, -torch.inf)
+            total = total + weighted_mean(-functional.log_softmax(masked, dim=1)[:, 0], batch.weight_B)
+        return total
+
+
+class PulseZero(
+    Pulse, name="pulse-zero", paper="no paper: pulse with weights that were learned on other logs"
+):
+    """Pulse as it comes with this package: nothing is learned, so it works from the first event on. Only the
+    debias is chosen, where there is a validation set. It reads no tags."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(ModelConfig):
+        """There is nothing to set."""
+
+    recipe: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, known: Known, config: ModelConfig) -> None:
+        super().__init__(replace(known, items=replace(known.items, categories={})), Pulse.Config())
+        self.load_state_dict(load_file(ZERO), strict=False)
+        for module in self.modules():  # nothing is learned, so nothing is a parameter
+            for name, value in list(module.named_parameters(recurse=False)):
+                delattr(module, name)
+                module.register_buffer(name, value.detach())
+
+    def fit_statistics(self, split: Split) -> None:
+        self.adapt_to_log(split)
+
+    def options(self, split: Split) -> list[dict[str, Tensor]]:
+        return (
+            [{"debias_now": torch.tensor(debias)} for debias in STRENGTHS]
+            if split.mask("valid").any()
+            else []
+        )
+
+    @property
+    def strengths(self) -> tuple[float, ...]:
+        return ()
+
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
+        return ()
+
+
+class ItemSide(NamedTuple):
+    """What belongs to items alone: their part of the hidden layer, of the score, and their exposure."""
+
+    hidden: Tensor
+    skip: Tensor
+    exposure: Tensor
+
+    def part(self, rows: Tensor) -> "ItemSide":
+        """Some of the items."""
+        return ItemSide(*(part.index_select(0, rows) for part in self))
+
+
+# What it learns from
+
+
+class PulseBatch(NamedTuple):
+    """B positives, each with C - 1 negatives behind it."""
+
+    event_B: Tensor  # the row of the log that each positive is
+    times_B: Tensor
+    candidates_BC: Tensor
+    a_BCF: Tensor
+    u_BF: Tensor
+    w_BCF: Tensor
+    log_q_BC: Tensor  # how likely each candidate was to be drawn
+    hidden_BC: Tensor  # what must not be compared: the target again, or what the user had before
+    weight_B: Tensor | None = None
+    offset_BC: Tensor | None = None
+    c_BCF: Tensor | None = None  # where tags are read
+
+
+def training_rows(split: Split, newest: float) -> Ints:
+    """The newest training positives that may be targets."""
+    rows = np.flatnonzero(split.targets("train", reads_audiences=True) & (split.log.label == 1))
+    if not len(rows):
+        raise BadInput("the training set has no positive that anything is known about: pulse needs some")
+    order = rows[np.argsort(split.log.time[rows], kind="stable")]
+    return order[min(int(len(order) * (1 - newest)), len(order) - 1) :]
+
+
+class PulseSampler:
+    """A seeded order of a sample of training positives. Its state is an epoch and a step."""
+
+    def __init__(self, model: Pulse, split: Split, seed: int, batch_size: int) -> None:
+        self.model, self.split, self.seed, self.batch_size = model, split, seed, batch_size
+        random = np.random.default_rng([seed, 29])
+        rows = training_rows(split, model.config.newest)
+        self.rows = np.sort(random.permutation(rows)[: model.config.sample])
+        self.epoch_number, self.step = 0, 0
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.rows) / self.batch_size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The epoch and the step."""
+        return {"epoch": self.epoch_number, "step": self.step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where the saved sampler stopped."""
+        self.epoch_number, self.step = state["epoch"], state["step"]
+
+    def epoch(self) -> Iterator[PulseBatch]:
+        """The rest of the current epoch."""
+        order = np.random.default_rng([self.seed, self.epoch_number]).permutation(len(self.rows))
+        while self.step < len(self):
+            chosen = torch.from_numpy(order[self.step * self.batch_size :][: self.batch_size])
+            self.step += 1
+            yield PulseBatch._make(part if part is None else part[chosen] for part in self._read)
+        self.epoch_number, self.step = self.epoch_number + 1, 0
+
+    @cached_property
+    def _read(self) -> PulseBatch:
+        """All rows with their candidates and what is read of them."""
+        log, rows, drawn = self.split.log, self.rows, self.model.config.drawn
+        signals = self.model.signals(log)
+        user, target, time = log.user[rows].astype(np.int64), log.item[rows].astype(np.int64), log.time[rows]
+        candidates, log_q = with_negatives(log, target, time, drawn, np.random.default_rng([self.seed, 31]))
+        hidden = candidates == target[:, None]
+        if not self.split.repeats:
+            hidden |= log.had_before(user[:, None], candidates, time[:, None])
+        hidden[:, 0] = False
+        a, times = signals.of_items(candidates, time[:, None]), np.asarray(time)
+        profile, near, taste = signals.of_rows(rows, candidates, self.model.history)
+        parts: tuple[NDArray[Any], ...] = (rows, times, candidates, a, profile, near, log_q, hidden)
+        made = PulseBatch(*map(torch.from_numpy, parts))
+        return made if taste is None else made._replace(c_BCF=torch.from_numpy(taste))

@@ -1,0 +1,135 @@
+"""The catalogues of Pulse: all items at the times of some contexts, and all items of a live log."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unskew.data.batches.batch import Batch
+from unskew.data.log.live import Live
+from unskew.data.log.log import Log
+from unskew.data.log.views import PAD, Ints
+from unskew.models.pulse.model import ItemSide, Pulse
+
+PIECE = 8192  # items that are scored together, so that they stay in the cache
+MINUTES = 1440  # of a day
+ROOM = 1024  # new items that there is room for
+
+
+class PulseCatalog:
+    """All items at the times of some contexts: a maximum and a product per item, and what is known of the
+    items that the neighbours took. What belongs to items alone is kept until the time changes."""
+
+    def __init__(self, model: Pulse, log: Log) -> None:
+        self.model, self.log, self.signals = model, log, model.signals(log)
+        self._at: tuple[int, ItemSide] | None = None
+        self._buffer = torch.empty(PIECE, model.config.hidden)
+        log.on_event(self._follow)
+
+    def _follow(self, user: int, item: int, time: int) -> None:
+        """An event was added to a live log."""
+
+    def scores(self, context: Batch) -> Tensor:
+        """The scores of all items in each context."""
+        return self.scores_at_strengths(context, (self.model.debias,))[0]
+
+    @torch.no_grad()
+    def scores_at_strengths(self, context: Batch, strengths: Sequence[float]) -> list[Tensor]:
+        """The same at several strengths."""
+        read = self.signals.of_requests(context)
+        users = self.model.user_side(torch.from_numpy(read.profile))
+        found = [torch.empty(len(read.time), len(self.log.items)) for _ in strengths]
+        order = np.argsort(read.time, kind="stable")
+        for row, items in zip(order.tolist(), self._items(read.time[order]), strict=True):
+            clicks = self._unknown(items, users[row])
+            item, w = map(torch.from_numpy, read.of_request(row))
+            clicks.index_copy_(0, item, self.model.clicks(items.part(item), users[row], w))
+            if self.model.tag_skip is not None and read.tastes is not None:
+                weight = self.model.tag_skip.detach().numpy()
+                clicks += torch.from_numpy(read.tastes.of_request(row, weight))
+            for scores, debias in zip(found, strengths, strict=True):
+                torch.add(clicks, items.exposure, alpha=-debias, out=scores[row])
+        return found
+
+    def _unknown(self, items: ItemSide, user: Tensor) -> Tensor:
+        """The head of clicks where a request knows nothing of an item: in one buffer that stays in the cache,
+        with relu(x + u) . v as max(x, -u) . v + u . v, which is one pass less."""
+        weight, least = self.model.last.weight[0], -user
+        clicks = items.skip + user @ weight
+        for some, hidden in zip(clicks.split(PIECE), items.hidden.split(PIECE), strict=True):
+            some.addmv_(torch.maximum(hidden, least, out=self._buffer[: len(hidden)]), weight)
+        return clicks
+
+    def _items(self, times: Ints) -> Iterator[ItemSide]:
+        """What belongs to items alone, at one time after the other."""
+        kept = self._at is not None and self._at[0] in times[:1]
+        read = self.signals.of_everything(np.unique(times)[int(kept) :])
+        for time in times.tolist():
+            if self._at is None or self._at[0] != time:
+                self._at = time, self.model.item_side(torch.from_numpy(next(read)))
+            yield self._at[1]
+
+
+class LivePulseCatalog(PulseCatalog):
+    """All items of a live log, now.
+
+    What belongs to items alone is read for all items once a minute: as of the minute's beginning. An item
+    with events since is read again, as of just after its newest one. So the scores depend on the events and
+    the moment alone, not on when anybody asked; and the counts of an item without events are at most a minute
+    old, which for the shortest half-life of six hours is 0.2 %. Where a minute is less than a tick of the
+    clock, nothing is old.
+    """
+
+    def __init__(self, model: Pulse, log: Live) -> None:
+        super().__init__(model, log)
+        self.live, self.step = log, max(int(float(model.day_ticks) / MINUTES), 1)
+        self._begins: int | None = None  # the minute that everything is read for
+        self._kept = ItemSide(torch.empty(0, 0), torch.empty(0), torch.empty(0))
+        self._moments: set[int] = set()  # of events that came since anybody asked
+
+    def _follow(self, user: int, item: int, time: int) -> None:
+        if self._begins is None or item == PAD or time < self._begins:
+            self._begins = None
+        self._moments.add(time)
+
+    @torch.no_grad()
+    def _items(self, times: Ints) -> Iterator[ItemSide]:
+        for time in times.tolist():
+            begins = time // self.step * self.step
+            if begins != self._begins:
+                self._begin(begins)
+            elif self._moments:
+                # All items with events at these moments: of each, the fraction of all events has changed.
+                moments, view = np.array(sorted(self._moments)), self.live.timeline
+                _, first = view.before(np.zeros_like(moments), moments)
+                _, last = view.before(np.zeros_like(moments), moments + 1)
+                _, place = view.flat(first, last)
+                self._read(np.unique(view.ids[place]).astype(np.int64))
+            self._moments.clear()
+            yield ItemSide(*(part[: len(self.live.items)] for part in self._kept))
+
+    def _begin(self, begins: int) -> None:
+        """Read all items at the beginning of a minute, and again those with events since."""
+        side = self.model.item_side(torch.from_numpy(next(self.signals.of_everything(np.array([begins])))))
+        missing = len(self.live.items) - len(side.skip) + ROOM
+        self._kept = ItemSide(*(torch.cat([part, part.new_zeros(missing, *part.shape[1:])]) for part in side))
+        self._begins = begins
+        view = self.live.timeline
+        _, first = view.before([0], begins)
+        since = np.unique(view.ids[int(first[0]) : int(view.ends[0])])
+        if len(since):
+            self._read(since.astype(np.int64))
+
+    def _read(self, items: Ints) -> None:
+        """Read some items as of just after their newest events."""
+        if len(self.live.items) > len(self._kept.skip):
+            more = len(self.live.items) - len(self._kept.skip) + ROOM
+            self._kept = ItemSide(
+                *(torch.cat([part, part.new_zeros(more, *part.shape[1:])]) for part in self._kept)
+            )
+        view = self.live.audiences
+        newest = view.times[view.ends[items] - 1]
+        side = self.model.item_side(torch.from_numpy(self.signals.of_items(items, newest + 1)))
+        for kept, part in zip(self._kept, side, strict=True):
+            kept.index_copy_(0, torch.from_numpy(items), part)

@@ -1,0 +1,179 @@
+"""The tags of items, and people's taste for them: how much more often than everybody a user takes items with
+such tags.
+
+A tag is a value of a feature that is a category, and a text such as `Crime|Drama` is several; numbers are no
+tags. For a request of user u at time t and an item i, strictly before t:
+
+    c(u, i, t)  the mean over the item's tags g of log((n_g + PRIOR * b_g) / (n + PRIOR) / b_g)
+
+    n_g         how many items of the user's history have the tag, of n that have any; in the second of the
+                two values of c, each counts BACK times as much as the one that came after it
+    b_g         the fraction of the tag: how many events of everybody have it, over those that have any
+
+Zero is the taste of everybody. It stands where an item has no tags, and where nobody knows the user. A tag
+that the history does not have is the same for all tags, log(PRIOR / (n + PRIOR)), and only the others are
+stored. Nothing belongs to a tag by its name, so tags may be new at any time.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from unskew.data.log.log import Log, Vocabulary
+from unskew.data.log.views import PAD, Ints, Sequences, offsets_of
+
+SEPARATOR = "|"  # between the tags of a text
+BACK = (1.0, 0.85)
+PRIOR = (5.0, 2.5)  # so many items of everybody's taste are added to a history
+FLOOR = 0.05  # added to counts of everybody, so that no fraction is zero
+OF_TAGS = len(PRIOR)
+
+Floats = NDArray[np.float32]
+
+
+class Tags:
+    """The tags of the items of one log. Those of item i are `ids[offsets[i]:offsets[i + 1]]`."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        item, tag = (np.concatenate(part) for part in zip(*_pairs(log.items), strict=True))
+        order = np.lexsort((tag, item))
+        self.ids, self.offsets = tag[order], offsets_of(item[order], len(log.items))
+        self.size = int(tag.max(initial=-1)) + 1
+        log.on_event(self._follow)
+
+    def of(self, item: Ints) -> tuple[Ints, Ints]:
+        """The tags of some items, one after the other: for each tag, whose of these it is, and its code."""
+        known = (item >= 0) & (item < len(self.offsets) - 1)
+        start, end = (np.where(known, self.offsets[np.where(known, item, 0) + more], 0) for more in (0, 1))
+        whose, place = self.log.histories.flat(start, end)
+        return whose, self.ids[place]
+
+    @cached_property
+    def events(self) -> Sequences:
+        """The events of each tag: the items that have it, by time."""
+        _, each = self.log.histories.everything()
+        ids, when = self.log.histories.ids[each], self.log.histories.times[each]
+        event, tag = self.of(ids.astype(np.int64))
+        order = np.lexsort((ids[event], when[event], tag))
+        event, offsets = event[order], offsets_of(tag[order], self.size)
+        return self.log.following(Sequences(ids[event], when[event], offsets))
+
+    @cached_property
+    def tagged(self) -> Sequences:
+        """All events whose items have any tag, in one sequence."""
+        view = self.log.timeline
+        _, each = view.everything()
+        each = each[self._counts(view.ids[each].astype(np.int64)) > 0]
+        return self.log.following(Sequences(view.ids[each], view.times[each], np.array([0, len(each)])))
+
+    def _counts(self, item: Ints) -> Ints:
+        """How many tags each item has; PAD has none."""
+        known = (item >= 0) & (item < len(self.offsets) - 1)
+        return np.where(known, np.diff(self.offsets, append=0)[np.where(known, item, 0)], 0)
+
+    def _follow(self, user: int, item: int, time: int) -> None:
+        """An event was added to the log."""
+        if item == PAD:
+            for view in ("events", "tagged"):
+                self.__dict__.pop(view, None)
+            return
+        _, tags = self.of(np.array([item]))
+        for view, entities in (("events", tags.tolist()), ("tagged", [0] if len(tags) else [])):
+            for entity in entities if view in self.__dict__ else ():
+                self.__dict__[view].add(entity, item, time)
+
+    def fractions(self, tag: Ints, time: Ints) -> NDArray[np.float64]:
+        """The fraction of each tag in what happened before each time."""
+        start, end = self.events.before(tag, time)
+        first, last = self.tagged.before(np.zeros_like(tag), time)
+        return np.asarray((end - start + FLOOR) / (last - first + FLOOR))
+
+    def means(self, of_tag: Floats) -> Floats:
+        """The mean of something over the tags of each item; zero where it has none."""
+        item, first, fraction = self._some
+        found = np.zeros(len(self.log.items), np.float32)
+        if len(item):
+            found[item] = np.add.reduceat(of_tag.take(self.ids), first) * fraction
+        return found
+
+    @cached_property
+    def _some(self) -> tuple[Ints, Ints, Floats]:
+        """The items that have tags, where these begin, and the fraction of each in a mean."""
+        counts = np.diff(self.offsets)
+        item = np.flatnonzero(counts)
+        return item, self.offsets[item], (1 / counts[item]).astype(np.float32)
+
+    def tastes(self, time: Ints, own: Ints) -> "Tastes":
+        """The tastes of requests at some times with histories `own` (requests, items), padded on the left."""
+        has = self._counts(own) > 0
+        request, place = np.nonzero(has)
+        back = (has.sum(1)[:, None] - has.cumsum(1))[request, place]
+        whose, tag = self.of(own[request, place])
+        key, which = np.unique(request[whose] * max(self.size, 1) + tag, return_inverse=True)
+        of_key, tag = key // max(self.size, 1), key % max(self.size, 1)
+        fraction = self.fractions(tag, time[of_key])
+        values, others = np.empty((len(key), OF_TAGS), np.float32), np.empty((len(own), OF_TAGS), np.float32)
+        for column, (fading, prior) in enumerate(zip(BACK, PRIOR, strict=True)):
+            counts = fading**back
+            of_tag = np.bincount(which, counts[whose], minlength=len(key))
+            values[:, column] = np.log1p(of_tag / (prior * fraction))
+            others[:, column] = np.log(prior / (np.bincount(request, counts, minlength=len(own)) + prior))
+        return Tastes(self, key, values, others)
+
+
+class Tastes(NamedTuple):
+    """The tastes of some requests."""
+
+    tags: Tags
+    keys: Ints  # request * tags + tag, increasing: the tags that are in the history
+    values: Floats  # (keys, OF_TAGS), what each of them adds to
+    others: Floats  # (requests, OF_TAGS), the value of a tag that is not in the history
+
+    def of_pairs(self, request: Ints, item: Ints) -> Floats:
+        """The values c of some pairs, (pairs, OF_TAGS)."""
+        whose, tag = self.tags.of(item)
+        if not len(tag):
+            return np.zeros((len(item), OF_TAGS), np.float32)
+        found = self.others[request[whose]]
+        if len(self.keys):
+            wanted = request[whose] * self.tags.size + tag
+            place = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
+            found += np.where((self.keys[place] == wanted)[:, None], self.values[place], np.float32(0))
+        count = np.maximum(np.bincount(whose, minlength=len(item)), 1)
+        sums = (np.bincount(whose, column, minlength=len(item)) for column in found.T)
+        return np.stack([each / count for each in sums], axis=1, dtype=np.float32)
+
+    def of_request(self, request: int, weight: Floats) -> Floats:
+        """The product of c and a weight for all items, in one request: a look-up per tag of an item."""
+        tags = self.tags
+        first, last = np.searchsorted(self.keys, [request * tags.size, (request + 1) * tags.size])
+        of_tag = np.full(tags.size, self.others[request] @ weight)
+        of_tag[self.keys[first:last] - request * tags.size] += self.values[first:last] @ weight
+        return tags.means(of_tag)
+
+
+def _pairs(items: Vocabulary) -> Iterator[tuple[Ints, Ints]]:
+    """All distinct pairs of an item and a tag, feature by feature. Features share no tags."""
+    known = 0
+    yield np.zeros(0, np.int64), np.zeros(0, np.int64)
+    for feature in items.features.values():
+        if feature.is_number:
+            continue
+        parts = pc.split_pattern(feature.names.cast(pa.string()), SEPARATOR)
+        words = pc.utf8_trim_whitespace(parts.flatten())
+        codes = words.dictionary_encode().indices.to_numpy().astype(np.int64) + known
+        codes = np.where(pc.equal(words, "").to_numpy(zero_copy_only=False), PAD, codes)
+        ends = np.append(0, np.cumsum(pc.list_value_length(parts).to_numpy()))
+        item = np.flatnonzero(feature.categories != PAD)
+        names = Sequences(codes.astype(np.int32), codes, ends)
+        whose, place = names.flat(ends[feature.categories[item]], ends[feature.categories[item] + 1])
+        tag = codes[place]
+        pair = np.unique(np.stack([item[whose], tag])[:, tag != PAD], axis=1)
+        known += len(words.unique())
+        yield pair[0], pair[1]

@@ -1,0 +1,1 @@
+"""From scores to lists: the ranker, approximate search, diversity, files of requests."""

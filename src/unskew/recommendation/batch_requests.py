@@ -1,0 +1,106 @@
+"""Files of requests: millions of users or histories, read a block at a time.
+
+A file is CSV, Parquet or JSON lines. Each row is a request: a `user_id`, or a `history` of item ids, oldest
+first. Histories may have `times`, as many as items, in ticks of the log's clock, and the row may have an
+`id`, under which its list comes back; otherwise that is its number. In CSV, `history` and `times` are JSON
+lists, such as ["tea", "milk"].
+"""
+
+import json
+from collections.abc import Iterator
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import csv, dataset
+
+from unskew.core.errors import BadInput
+from unskew.core.progress import progress
+from unskew.recommendation.ranker import BLOCK, Ranker, Recommendations, Wanted
+
+FORMATS = {".csv": "csv", ".parquet": "parquet", ".jsonl": "json", ".ndjson": "json"}
+COLUMNS = ("user_id", "history", "times", "id")
+
+
+def check(file: Path) -> dataset.Dataset:
+    """The rows of a file of requests, which are not read yet."""
+    if file.suffix not in FORMATS:
+        raise BadInput(f"{file}: expected a name that ends with {', '.join(FORMATS)}")
+    if not file.is_file():
+        raise BadInput(f"{file}: there is no such file")
+    try:
+        found = dataset.dataset(file, format=FORMATS[file.suffix])
+        names = found.schema.names
+        if file.suffix == ".csv":
+            # Ids are text: 007 is not 7. The type of the log's ids decides what they mean.
+            text = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
+            found = dataset.dataset(file, format=dataset.CsvFileFormat(convert_options=text))
+    except (pa.ArrowInvalid, OSError) as error:
+        raise BadInput(f"{file}: cannot be read ({error})") from None
+    if ("user_id" in names) == ("history" in names):
+        raise BadInput(
+            f"{file}: expected a column user_id or a column history, one of the two; its columns are "
+            f"{', '.join(names)}"
+        )
+    return found
+
+
+def lists_of(file: Path, ranker: Ranker, wanted: Wanted) -> Iterator[Recommendations]:
+    """The lists of all requests of a file, a block of requests at a time. Not more than a block of rows is in
+    memory, whatever the length of the file."""
+    rows = check(file)
+    names = [name for name in COLUMNS if name in rows.schema.names]
+    number, total = count(), rows.count_rows()
+    with progress("recommend", total) as job:
+        try:
+            for batch in rows.to_batches(columns=names, batch_size=BLOCK, batch_readahead=2):
+                if batch.num_rows:
+                    yield _block(file, batch, list(islice(number, batch.num_rows)), ranker, wanted)
+                    job.advance(batch.num_rows)
+        except pa.ArrowInvalid as error:
+            raise BadInput(f"{file}: cannot be read ({error})") from None
+
+
+def _block(
+    file: Path, batch: pa.RecordBatch, numbers: list[int], ranker: Ranker, wanted: Wanted
+) -> Recommendations:
+    columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+    if "user_id" in columns:
+        for number, user in zip(numbers, columns["user_id"], strict=True):
+            if user is None:
+                raise BadInput(f"{file}, row {number + 1}: no user_id")
+        return ranker.for_users(columns["user_id"], wanted)
+    nothing = [None] * len(numbers)
+    given = zip(numbers, columns["history"], columns.get("times", nothing), strict=True)
+    found = ranker.for_histories([_history(file, *one) for one in given], wanted)
+    names = columns.get("id", numbers)
+    back = pa.array([names[at] for at in found.table["user_id"].to_pylist()])
+    table = found.table.set_column(0, "user_id" if "id" not in columns else "id", back)
+    return Recommendations(table, found.users_unknown, found.items_unknown)
+
+
+def _history(file: Path, number: int, items: Any, times: Any) -> list[Any]:
+    """One history, as the ranker takes it."""
+    where = f"{file}, row {number + 1}"
+    items, times = (_list(where, name, value) for name, value in (("history", items), ("times", times)))
+    if times and len(times) != len(items):
+        raise BadInput(f"{where}: {len(items)} items and {len(times)} times; expected as many")
+    if not all(isinstance(time, int) for time in times):
+        raise BadInput(f"{where}: expected whole numbers as times, in ticks of the log's clock")
+    return list(zip(items, times, strict=True)) if times else items
+
+
+def _list(where: str, name: str, value: Any) -> list[Any]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = None if value else []
+        if value is None:
+            raise BadInput(f'{where}: expected {name} as a JSON list, such as ["tea", "milk"]')
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise BadInput(f"{where}: expected a list as {name}, found {value!r}")
+    return value

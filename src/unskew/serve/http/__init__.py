@@ -1,0 +1,1 @@
+"""The HTTP service: routes, request and answer schemas, middleware, metrics."""

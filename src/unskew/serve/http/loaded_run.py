@@ -1,0 +1,233 @@
+"""A run that is loaded for serving: its model, its live log, and a ranker. Nothing here is for several
+threads at once; the service has the lock."""
+
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+
+from unskew.api.model import Model, load
+from unskew.api.zero_shot import ZeroShot
+from unskew.core.errors import BadInput
+from unskew.data.log.live import Live
+from unskew.data.log.log import Log
+from unskew.data.log.split import split
+from unskew.data.log.views import PAD, Ints
+from unskew.models.base import Recommender
+from unskew.models.pulse.model import PulseZero
+from unskew.recommendation.ranker import Ranker, Wanted
+from unskew.serve.http.item_index import Lookup
+from unskew.serve.store.store import Store
+from unskew.training.run import read_card
+
+AHEAD = 86_400 * 10**6  # microseconds by which a clock may be ahead of ours
+READ_AT_ONCE = 50_000
+
+
+@dataclass(frozen=True)
+class Order:
+    """The items of one list, by their codes, best first, and whether the model itself made it."""
+
+    codes: Ints
+    scores: NDArray[np.float32]
+    known: bool
+
+
+class _Codes(Ranker):
+    """A ranker whose frames have codes, which cost less than ids and titles when all items are ranked."""
+
+    known = True
+
+    def _frame(
+        self, users: pa.Array, lists: Ints, scores: NDArray[np.float32], known: NDArray[np.bool_]
+    ) -> pa.Table:
+        self.known = bool(known.all())
+        ranked = np.isfinite(scores)
+        return pa.table({"code": lists[ranked], "score": scores[ranked]})
+
+
+class Loaded:
+    """A run and what happened since.
+
+    run: the folder of a run, or a link to one, or `pulse-zero`.
+    data: the prepared log of `pulse-zero`.
+    mapped: let the network use the pages of the run's file instead of a copy of them, so that several
+        processes share them. They are aligned in another way, so the last bit of a score may differ.
+    """
+
+    def __init__(self, run: str, data: Path | None = None, mapped: bool = False) -> None:
+        self.folder: Path | None = None if run == PulseZero.name and data is not None else Path(run).resolve()
+        self.model = _model(run, self.folder, data)
+        self.card = {} if self.folder is None else read_card(self.folder)
+        self.version = _version(self.folder, self.card)
+        self.loaded_at = time.time_ns() // 1000
+        self.live = Live(self.model.known_log, text=True)
+        self.trained = (len(self.live.users), len(self.live.items))
+        assert self.model.network is not None
+        self.network: Recommender = self.model.network.eval()
+        if mapped and self.folder is not None and self.card.get("select_by"):
+            file = self.folder / f"weights-{self.card['select_by']}.safetensors"
+            if file.is_file():  # a run that was stopped has only a checkpoint
+                self.network.load_state_dict(load_file(file), assign=True)
+        self.ranker = _Codes(self.network, self.live)
+        self.lookup = Lookup(self.live.items)
+        self.applied = 0  # the sequence number of the newest event of the store that is in the live log
+        self.left_out = 0  # events whose times cannot be
+
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+        return self.model.name
+
+    @property
+    def repeats(self) -> bool:
+        """Whether past items can be recommended again, as in the model's evaluation."""
+        return self.model.repeats
+
+    @property
+    def supports_debias(self) -> bool:
+        """Whether the model knows how exposed items are."""
+        return type(self.network).log_exposure is not Recommender.log_exposure
+
+    @property
+    def is_dated(self) -> bool:
+        """Whether times are more than an order."""
+        return self.live.clock.ticks is not None
+
+    def catch_up(self, store: Store, positive: Sequence[str]) -> int:
+        """Add the events that the store got since, in the order of their commits, and return how many
+        positives there were."""
+        if store.newest() == self.applied:
+            return 0
+        latest = time.time_ns() // 1000 + AHEAD
+        users: list[str] = []
+        items: list[str] = []
+        times: list[Ints] = []
+        types = pa.array(positive, pa.string())
+        for frame in store.events(self.applied, READ_AT_ONCE):
+            self.applied = int(frame["sequence"][-1].as_py())
+            positives = frame.filter(pc.is_in(frame["type"], value_set=types))
+            some = positives.filter(pc.less_equal(positives["timestamp"], latest))
+            self.left_out += len(positives) - len(some)
+            users += some["user_id"].to_pylist()
+            items += some["item_id"].to_pylist()
+            times.append(some["timestamp"].to_numpy())
+        if users:
+            self.live.append(users, items, self._ticks(np.concatenate(times)))
+        return len(users)
+
+    def _ticks(self, microseconds: Ints) -> list[int]:
+        clock = self.live.clock
+        if clock.ticks is None:
+            first = self.live.now
+            return list(range(first, first + len(microseconds)))
+        return [clock.tick_of(moment) for moment in microseconds.tolist()]
+
+    def warm(self) -> None:
+        """Build the catalogue, so that the first request need not wait for it."""
+        if len(self.live.items):
+            self.order(None, (), Wanted(1))
+
+    def order(self, user_id: str | None, history: Sequence[Any], wanted: Wanted) -> Order:
+        """The list for a user, or, with None, after a history."""
+        ranker = self.ranker
+        if user_id is None:
+            table = ranker.for_histories([history], wanted).table
+        else:
+            table = ranker.for_users([user_id], wanted).table
+        return Order(table["code"].to_numpy(), table["score"].to_numpy(), ranker.known)
+
+    def whole_order(self, user_id: str | None, history: Sequence[Any], wanted: Wanted) -> Order:
+        """All candidates. The first k are those of the list that was wanted, diverse or not."""
+        everything = self.order(
+            user_id, history, replace(wanted, k=max(len(self.live.items), 1), diverse=0.0)
+        )
+        if not wanted.diverse:
+            return everything
+        first = self.order(user_id, history, wanted)
+        rest = ~np.isin(everything.codes, first.codes)
+        codes = np.concatenate([first.codes, everything.codes[rest]])
+        scores = np.concatenate([first.scores, everything.scores[rest]])
+        return Order(codes, scores, first.known)
+
+    # Items and users
+
+    def popularity(self, codes: Ints) -> Ints:
+        """How many positives some items have."""
+        view = self.live.audiences
+        counts = np.zeros(len(codes), np.int64)
+        there = codes < len(view)
+        counts[there] = (view.ends - view.starts)[codes[there]]
+        return counts
+
+    def item(self, code: int) -> dict[str, Any]:
+        """What is known of an item, for JSON."""
+        count = int(self.popularity(np.array([code]))[0])
+        features = {
+            name: _plain(feature.values[code].as_py())
+            for name, feature in self.live.items.features.items()
+            if code < len(feature.values)
+        }
+        return {
+            "item_id": self.id_of(code),
+            "title": self.live.items.title_of(code),
+            "features": {name: value for name, value in features.items() if value is not None},
+            "positives": count,
+            "popularity": count / max(self.live.positives, 1),
+            "in_training": code < self.trained[1],
+        }
+
+    def id_of(self, code: int) -> str:
+        """The id of an item, as text."""
+        return str(self.live.items.of(np.array([code]))[0].as_py())
+
+    def code_of(self, item_id: str) -> int:
+        """The code of an item; PAD if it is not known."""
+        return int(self.live.items.codes([item_id])[0])
+
+    def history(self, user_id: str) -> tuple[bool, list[tuple[int, int]]]:
+        """Whether the user was in training, and the codes and times of the user's positives, oldest first."""
+        code, view = int(self.live.users.codes([user_id])[0]), self.live.histories
+        if code == PAD or code >= len(view):
+            return False, []
+        here = slice(int(view.starts[code]), int(view.ends[code]))
+        return code < self.trained[0], list(
+            zip(view.ids[here].tolist(), view.times[here].tolist(), strict=True)
+        )
+
+
+def _model(run: str, folder: Path | None, data: Path | None) -> Model:
+    if folder is None:
+        assert data is not None
+        made = ZeroShot()
+        return made.fit(split(Log.open(data), fractions=(100, 0, 0)), show_progress=False)
+    if run == PulseZero.name and not folder.exists():
+        raise BadInput(f"{run} has no log of its own: say --data DATA, a folder that `unskew prepare` made")
+    if data is not None:
+        raise BadInput(f"{run}: a run has its own log; --data is for {PulseZero.name}")
+    return load(folder)
+
+
+def _version(folder: Path | None, said: dict[str, Any]) -> str:
+    """What tells this run from others: the name of its folder, and a hash of its card."""
+    if folder is None:
+        return version("unskew")
+    card = json.dumps(said, sort_keys=True, default=str)
+    return f"{folder.name[:80]}-{hashlib.sha256(card.encode()).hexdigest()[:8]}"
+
+
+def _plain(value: Any) -> Any:
+    """A value of a feature, for JSON."""
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

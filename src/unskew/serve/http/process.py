@@ -1,0 +1,78 @@
+"""One process that answers over HTTP: what `unskew serve` was asked for, and the server made from it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from unskew.serve.http.app import create_app
+from unskew.serve.http.logs import log_to_stderr
+from unskew.serve.http.metrics import Metrics
+from unskew.serve.http.middleware import Limits
+from unskew.serve.http.service import Service
+from unskew.serve.http.tokens import Tokens
+from unskew.serve.store.store import Store
+
+if TYPE_CHECKING:
+    import uvicorn
+
+S = TypeVar("S", bound=Service)
+STOPPING = 30  # seconds that requests have to finish after SIGTERM
+PATIENCE = 0.8  # the fraction of a request's time for which it waits for others
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    """What each process that answers has to know. It is plain enough to be sent to one.
+
+    run: the folder of a run, or a link to one, or `pulse-zero`.
+    store: the file of the store, or its URL.
+    data: the prepared log of `pulse-zero`.
+    segments: the folder of the compacted rows, if the store is in PostgreSQL.
+    explore: the fraction of random items.
+    timeout: how many seconds a request may take.
+    threads: how many threads torch may use.
+    hosts: the names by which it may be called; None is any.
+    tokens: the tokens for reading and writing; None if everybody may come in.
+    report: the file of a report.
+    """
+
+    run: str
+    store: str
+    data: str | None = None
+    segments: str | None = None
+    explore: float = 0.0
+    timeout: float = 30.0
+    threads: int = 1
+    hosts: tuple[str, ...] | None = None
+    tokens: tuple[str, str] | None = None
+    report: str | None = None
+
+    def service(self, store: Store, kind: type[S], mapped: bool = False) -> S:
+        """The service, which is still to be loaded."""
+        data = None if self.data is None else Path(self.data)
+        patience = PATIENCE * self.timeout
+        return kind(self.run, store, data=data, explore=self.explore, patience=patience, mapped=mapped)
+
+
+def http_server(serving: Serving, service: Service, metrics: Metrics | None = None) -> "uvicorn.Server":
+    """The HTTP server of a service. Its logs go to standard error."""
+    import uvicorn
+
+    log_to_stderr()
+    app = create_app(
+        service,
+        tokens=None if serving.tokens is None else Tokens(*serving.tokens),
+        hosts=serving.hosts,
+        limits=Limits(seconds=serving.timeout),
+        report=None if serving.report is None else Path(serving.report),
+        metrics=metrics,
+    )
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=STOPPING,
+        timeout_keep_alive=30,
+    )
+    return uvicorn.Server(config)

@@ -1,0 +1,1 @@
+"""The bias monitor: what the service has shown, to whom, and how that changes."""

@@ -1,0 +1,289 @@
+"""Is the recommender still healthy? What happened, what was shown and how well a run ranks, window by window.
+
+    with open_store("events.db", "read") as store:
+        found = monitor(store, load("run"), Monitoring(max_gini=0.9))
+    print(found.healthy, found.table().markdown())
+
+What the figures mean: docs/monitoring.md.
+"""
+
+import math
+import time
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import numpy as np
+
+from unskew.core.config import AtLeast1, NotNegative, Range, Share, check
+from unskew.core.formatting import count, plain
+from unskew.data.log.clock import Clock
+from unskew.report.summary import Verdict
+from unskew.report.table import Table
+from unskew.serve.monitor.findings import (
+    BY_FIELD,
+    DROP,
+    FIGURES,
+    MISCALIBRATION,
+    RULES,
+    WHY,
+    Rule,
+    sentence,
+    unjudged,
+)
+from unskew.serve.monitor.queries import Calendar, Stored
+from unskew.serve.monitor.statistics import Window, figures_of
+from unskew.serve.store.events import in_iso
+
+if TYPE_CHECKING:
+    from unskew.api.model import Model
+    from unskew.serve.store.store import Store
+
+MOST = 1000  # windows that can be asked for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Monitoring:
+    """How a store is looked at, and what counts as unhealthy. A threshold is judged on the newest whole
+    window, and only where it is given."""
+
+    every: str = "1w"
+    """The length of a window: a duration such as 1d, 12h or 1w. Weeks begin on Monday and days at midnight,
+    in UTC."""
+    windows: Annotated[int, Range(least=1, most=MOST)] = 26
+    """How many windows are looked at, the newest ones."""
+    sample: AtLeast1 = 2000
+    """With a run: rank at most so many positives of a window, drawn at random."""
+    max_gini: Share | None = None
+    """The largest Gini index of what was shown, from 0 (all items equal) to 1."""
+    min_coverage: Share | None = None
+    """The smallest fraction of all items that were ever clicked so far that must have been shown."""
+    max_lift: NotNegative | None = None
+    """The largest popularity lift: the mean popularity of what was shown over that of what was clicked."""
+    min_click_rate: Share | None = None
+    """The smallest fraction of the recommended items that must have been clicked."""
+    max_fallback: Share | None = None
+    """The largest fraction of the recommendations that no model made."""
+    min_ess: Share | None = None
+    """The smallest effective sample size of the weights 1 / propensity, as a fraction of the positives with a
+    logged propensity."""
+    max_miscalibration: NotNegative | None = None
+    """The largest distance of the propensity calibration from 1, whatever its sign."""
+    min_ndcg: Share | None = None
+    """With a run: the smallest NDCG@10."""
+    max_ndcg_drop: Share | None = None
+    """With a run: the largest drop of NDCG@10, as a fraction of its mean over the windows before, weighted by
+    their positives."""
+
+
+class Crossing(NamedTuple):
+    """A threshold that was crossed, and one sentence that says what was measured and what to do."""
+
+    flag: str
+    measured: float
+    threshold: float
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """What a monitor found."""
+
+    store: str
+    settings: Monitoring
+    run: str  # the model of the run; empty without one
+    now: int  # microseconds since 1970
+    stored: Stored
+    windows: tuple[Window, ...]  # the oldest first
+    trained_until: int | None = None  # the end of what the run was trained and chosen on
+
+    @property
+    def judged(self) -> Window | None:
+        """The newest whole window, on which thresholds are judged."""
+        return next((window for window in reversed(self.windows) if window.whole), None)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether no threshold is crossed."""
+        return not self.crossed
+
+    @cached_property
+    def crossed(self) -> tuple[Crossing, ...]:
+        """The thresholds that are crossed."""
+        window = self.judged
+        if window is None:
+            return ()
+        found = []
+        for rule, threshold in self._asked():
+            measured = self._measured(rule, window)
+            if measured > threshold if rule.is_upper else measured < threshold:  # never so with nan
+                said = sentence(rule, self._written(rule, window), threshold, self.named(window))
+                found.append(Crossing(rule.flag, measured, threshold, said))
+        return tuple(found)
+
+    def verdict(self) -> Verdict:
+        """Whether it is healthy, in one sentence, and what to do or what was measured."""
+        window, asked = self.judged, len(self._asked())
+        if not self.windows:
+            return Verdict("The store is empty: there is nothing to judge yet.", self.notes())
+        if window is None:
+            return Verdict(
+                f"There is no whole window yet, so nothing can be judged: {self.named(self.windows[-1])} is "
+                "the only one, and it is not over or not filled to its end."
+                if len(self.windows) == 1
+                else "No window is whole yet, so nothing can be judged.",
+                self.notes(),
+            )
+        when = f"the window {self.named(window)}"
+        if self.crossed:
+            of = f"{len(self.crossed)} of {asked} thresholds {'is' if len(self.crossed) == 1 else 'are'}"
+            said = tuple(crossing.sentence for crossing in self.crossed)
+            return Verdict(f"Not healthy: {of} crossed in {when}.", (*said, *self.notes()))
+        could = sum(not math.isnan(self._measured(rule, window)) for rule, _ in self._asked())
+        finding = f"Healthy: none of {asked} thresholds is crossed in {when}."
+        if not asked:
+            finding = f"No threshold was given, so nothing is judged; the newest whole one is {when}."
+        elif not could:
+            finding = f"None of {asked} thresholds could be judged in {when}."
+        elif could < asked:
+            finding = f"Only {could} of {asked} thresholds could be judged in {when}; none is crossed."
+        return Verdict(finding, self.notes())
+
+    def notes(self) -> tuple[str, ...]:
+        """What a reader should know beside the figures: what is not known or not judged, and why."""
+        stored, found = self.stored, []
+        if self.judged is not None:
+            for rule, threshold in self._asked():
+                if math.isnan(self._measured(rule, self.judged)):
+                    found.append(unjudged(rule, threshold, WHY[rule.field]))
+        if stored.future:
+            found.append(
+                f"{count(stored.future)} events and recommendations are left out, because their times are "
+                "more than a day after now: look at the clocks of whoever sends them."
+            )
+        if stored.last is not None and self.now - stored.last > self._length:
+            found.append(
+                f"Nothing was stored since {in_iso(stored.last)[:10]}; look whether events still arrive."
+            )
+        if self.windows and not stored.shown:
+            found.append(
+                "What was shown is not known: the store has no recommendations and no impressions. Its Gini "
+                "index, coverage, lift, age and click rate are not known either."
+            )
+        elif self.windows and not stored.logged:
+            found.append(
+                "Propensities are not known: no positive names a recommendation or has one of its own, so "
+                "there is no effective sample size."
+            )
+        if stored.unmatched:
+            found.append(
+                f"{count(stored.unmatched)} positives name a recommendation that was made to somebody else, "
+                "or without their item; they are taken as not shown."
+            )
+        return tuple(found)
+
+    def named(self, window: Window) -> str:
+        """A window by its first and its last moment."""
+        first, last = in_iso(window.start), in_iso(window.end)
+        midnight = "T00:00:00Z"
+        if first.endswith(midnight) and last.endswith(midnight):
+            return f"{first[:10]} to {in_iso(window.end - 1)[:10]}"
+        return f"{first[:16]}Z to {last[:16]}Z"
+
+    def table(self, newest: int | None = None) -> Table:
+        """All figures in rows, and the windows in columns, the newest first."""
+        windows = self.windows[::-1][:newest]
+        shown = [figure for figure in FIGURES if self.run or figure.field not in ("ranked", "ndcg")]
+        head = ["", *(self.dated(window) for window in windows)]
+        return Table(head, [[figure.name, *map(figure.of, windows)] for figure in shown])
+
+    def dated(self, window: Window) -> str:
+        """When a window begins, and whether it is still open."""
+        text = in_iso(window.start)
+        short = text[:10] if all(each.start % (86_400 * 10**6) == 0 for each in self.windows) else text[:16]
+        return short if window.whole else f"{short} (open)"
+
+    def document(self) -> dict[str, Any]:
+        """Everything as plain JSON types; what is not known is null."""
+        judged, said = self.judged, self.verdict()
+        found = {
+            "store": self.store,
+            "run": self.run or None,
+            "now": in_iso(self.now),
+            "every": self.settings.every,
+            "healthy": self.healthy,
+            "verdict": asdict(said),
+            "judged": None if judged is None else in_iso(judged.start),
+            "thresholds": {rule.setting: threshold for rule, threshold in self._asked()},
+            "crossed": [crossing._asdict() for crossing in self.crossed],
+            "notes": list(self.notes()),
+            "trained_until": None if self.trained_until is None else in_iso(self.trained_until),
+            "windows": [
+                asdict(window) | {"start": in_iso(window.start), "end": in_iso(window.end)}
+                for window in self.windows
+            ],
+        }
+        return dict(plain(found))
+
+    # Thresholds
+
+    @property
+    def _length(self) -> int:
+        return Clock(10**6).ticks_in(self.settings.every)
+
+    def _asked(self) -> list[tuple[Rule, float]]:
+        given = [(rule, getattr(self.settings, rule.setting)) for rule in RULES]
+        return [(rule, threshold) for rule, threshold in given if threshold is not None]
+
+    def _measured(self, rule: Rule, window: Window) -> float:
+        if rule.field == MISCALIBRATION:
+            return abs(window.calibration - 1)
+        if rule.field == DROP:
+            return self.drop(window)
+        return float(getattr(window, rule.field))
+
+    def _written(self, rule: Rule, window: Window) -> str:
+        if rule.field == MISCALIBRATION:
+            return f"{abs(window.calibration - 1):.2f} (it was {BY_FIELD['calibration'].of(window)})"
+        if rule.field == DROP:
+            return f"{100 * self.drop(window):.0f} %, to {BY_FIELD['ndcg'].of(window)},"
+        return BY_FIELD[rule.field].of(window)
+
+    def drop(self, window: Window) -> float:
+        """How far NDCG@10 of a window is below its mean over the windows before, as a fraction of that mean;
+        nan if one of the two is not known."""
+        before = [each for each in self.windows if each.start < window.start and each.ranked]
+        if not before:
+            return math.nan
+        mean = float(np.average([each.ndcg for each in before], weights=[each.ranked for each in before]))
+        return 1 - window.ndcg / mean if mean else math.nan
+
+
+def monitor(
+    store: "Store",
+    model: "Model | None" = None,
+    settings: Monitoring | None = None,
+    now: int | None = None,
+) -> Monitor:
+    """Look at a store, window by window.
+
+    store: an open store; reading is enough, and it may be in use meanwhile.
+    model: a trained model, such as `unskew.load(RUN)`. What it remembers counts as the time before the store,
+        and it is ranked on each window that it did not see. It works on a copy of the weights, so that the
+        model may be in use meanwhile.
+    settings: the windows and the thresholds.
+    now: microseconds since 1970; by default the clock of this machine.
+    """
+    settings = settings or Monitoring()
+    check(settings)
+    calendar = Calendar(Clock(10**6).ticks_in(settings.every))
+    now = time.time_ns() // 1000 if now is None else now
+    if model is None:
+        found = figures_of(store, store.types, calendar, settings.windows, now, None)
+        return Monitor(store.name, settings, "", now, found.stored, found.windows)
+    from unskew.serve.monitor.ranking import Ranking  # which needs torch
+
+    ranking = Ranking(model)
+    found = figures_of(store, store.types, calendar, settings.windows, now, ranking)
+    windows = ranking.ranked(found.windows, settings.sample)
+    return Monitor(store.name, settings, model.name, now, found.stored, windows, ranking.trained_until)

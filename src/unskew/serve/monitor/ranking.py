@@ -1,0 +1,147 @@
+"""How well a run ranks what was clicked, in each window before it saw it."""
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from unskew.api.model import Model
+from unskew.core.errors import BadInput, NothingToRank
+from unskew.core.progress import progress
+from unskew.data.log.live import Live
+from unskew.data.log.split import Split, Splitting, split_at
+from unskew.data.log.views import Ints
+from unskew.serve.monitor.queries import PAST_ITEMS, PAST_USERS
+from unskew.serve.monitor.statistics import NEVER, Window
+
+CUT = 10  # of NDCG@10
+METRIC = f"ndcg@{CUT}"
+SECOND = 10**6  # microseconds
+TOGETHER = 500_000  # events that are added at once: each time, the views are sorted anew
+
+
+class Ranking:
+    """A run that follows a store: what it remembers is the past of the store, and the store's positives are
+    added to it. It works on a copy of the weights, so that the run may recommend meanwhile."""
+
+    def __init__(self, model: Model) -> None:
+        if model.network is None:
+            raise BadInput(
+                f"{model.name} has no log of its own to go on from; expected a run that was trained"
+            )
+        self._model = copy.copy(model)
+        self._model.network = copy.deepcopy(model.network)
+        self._log = model.known_log
+        ticks = self._log.clock.ticks
+        if ticks is None:
+            raise BadInput(
+                "the times of this run are only an order, so they cannot be compared with those of a store"
+            )
+        self._ticks: int = ticks
+        self._live = Live(self._log, text=True)
+
+    @property
+    def trained_until(self) -> int:
+        """When what the run was trained and chosen on ends, in microseconds."""
+        return int(self._moments(np.array([self._model.borders[1]]))[0])
+
+    # What came before the store
+
+    def items(self, before: int) -> pa.Table:
+        """Of each item the time of its first positive, and how many positives it had before a time."""
+        view = self._log.audiences
+        start, end = view.before(np.arange(len(view)), min(self._after(before), NEVER))
+        columns = [_texts(self._log.items.ids), self._firsts(view.first_times), end - start]
+        return _without_null(pa.table(columns, names=PAST_ITEMS.names).cast(PAST_ITEMS))
+
+    def users(self) -> pa.Table:
+        """Of each user the time of the first positive."""
+        columns = [_texts(self._log.users.ids), self._firsts(self._log.histories.first_times)]
+        return _without_null(pa.table(columns, names=PAST_USERS.names).cast(PAST_USERS))
+
+    # What came since
+
+    def follow(self, positives: Iterator[pa.RecordBatch]) -> None:
+        """Add positives of the store, but for those from before the end of the training set: the run either
+        knows them, or was trained without them."""
+        train_end = self._model.borders[0]
+        users: list[str] = []
+        items: list[str] = []
+        times: list[int] = []
+
+        def hand_on() -> None:
+            self._live.append(users, items, times)
+            for column in (users, items, times):
+                column.clear()
+
+        for batch in positives:
+            time = np.asarray(batch["timestamp"], np.int64)
+            time = time * self._ticks // SECOND if self._ticks < SECOND else time * (self._ticks // SECOND)
+            later = pa.array(time >= train_end)
+            users += batch["user_id"].filter(later).to_pylist()
+            items += batch["item_id"].filter(later).to_pylist()
+            times += time[later.to_numpy(zero_copy_only=False)].tolist()
+            if len(times) >= TOGETHER:
+                hand_on()
+        hand_on()
+
+    def ranked(self, windows: Sequence[Window], sample: int) -> tuple[Window, ...]:
+        """The windows with the NDCG of the run. Each positive is ranked with everything that was there before
+        it; windows that begin before the end of what the run was trained and chosen on are marked as seen."""
+        model, clock = self._model, self._log.clock
+        train_end, valid_end = model.borders
+        settings = Splitting(repeats="keep" if model.repeats else "hide", min_count=model.min_count)
+        cut = split_at(self._live.snapshot(), settings, train_end, valid_end)
+        found = []
+        with progress("windows", len(windows)) as job:
+            for window in windows:
+                start, end = clock.tick_of(window.start), clock.tick_of(window.end)
+                if start < valid_end:
+                    found.append(replace(window, seen=True))
+                else:
+                    found.append(self._scored(window, replace(cut, valid_end=start), end, sample))
+                job.advance()
+        return tuple(found)
+
+    def _scored(self, window: Window, split: Split, end: int, sample: int) -> Window:
+        try:
+            made = self._model.evaluate(
+                split,
+                sample=sample,
+                cutoffs=(CUT,),
+                select_by=self._model._select_by,
+                until=end,
+                show_progress=False,
+            )
+        except NothingToRank:
+            return window
+        values = made.values[METRIC]
+        error = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+        return replace(window, ranked=len(values), ndcg=made.mean(METRIC), ndcg_error=error)
+
+    def _after(self, microseconds: int) -> int:
+        """The first tick that is not before a moment."""
+        return self._log.clock.tick_of(microseconds - 1) + 1
+
+    def _moments(self, time: Ints) -> Ints:
+        """Ticks in microseconds."""
+        if self._ticks < SECOND:
+            return time * (SECOND // self._ticks)
+        return time // (self._ticks // SECOND)
+
+    def _firsts(self, time: Ints) -> pa.Array:
+        never = np.asarray(time) == NEVER
+        return pa.array(self._moments(np.where(never, 0, time)), mask=never)
+
+
+def _texts(ids: pa.Array) -> pa.Array:
+    """Ids as the text that a store has."""
+    return (ids.storage if isinstance(ids, pa.ExtensionArray) else ids).cast(pa.string())
+
+
+def _without_null(table: pa.Table) -> pa.Table:
+    """Without those that never had a positive."""
+    return table.filter(table["first"].is_valid())

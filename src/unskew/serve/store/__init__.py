@@ -1,0 +1,1 @@
+"""The durable store of events and recommendations, in SQLite or PostgreSQL."""

@@ -1,0 +1,217 @@
+"""Compacting and erasing. A process that is killed in the middle of either loses nothing and doubles nothing.
+
+The name of a file is noted in the table of pending files, by a commit, before it is written or removed. One
+transaction moves rows between the tables and the files. Whoever opens the store next removes the files that
+are still noted and belong to no segment.
+"""
+
+import threading
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from unskew.core.errors import UnskewError
+from unskew.serve.store.database import Busy, Cursor, Database
+from unskew.serve.store.reader import newest_of, segments_of
+from unskew.serve.store.segments import Segment, Segments, reached
+from unskew.serve.store.tables import KINDS, Kind, hash_of
+from unskew.serve.store.writer import Writer
+
+T = TypeVar("T")
+
+SEGMENT_ROWS = 500_000  # rows of one segment, and so of one transaction that removes them
+READ_ROWS = 10_000
+
+
+class Compacted(NamedTuple):
+    """How many rows were moved into how many new segments."""
+
+    events: int
+    recommendations: int
+    segments: int
+
+
+class Erased(NamedTuple):
+    """How many rows were erased."""
+
+    events: int
+    recommendations: int
+
+
+class Maintenance:
+    """What is done to a whole store, by one thread of one process at a time."""
+
+    def __init__(self, database: Database, writer: Writer, segments: Segments) -> None:
+        self._database, self._writer, self._segments = database, writer, segments
+        self._alone = threading.Lock()
+
+    def finish(self) -> None:
+        """Finish what a killed process began, unless another process is at it."""
+        try:
+            with self._alone, self._database.maintaining():
+                self._finish()
+        except Busy:
+            return
+
+    def compact(self, before: int) -> Compacted:
+        """Move rows from before a time into segments; see `Store.compact`."""
+        with self._alone, self._database.maintaining():
+            self._finish()
+            moved = [self._compact(kind, before) for kind in KINDS]
+            while self._writer.run(self._database.shrink):
+                pass
+        (events, some), (recommendations, others) = moved
+        return Compacted(events, recommendations, some + others)
+
+    def erase(self, users: Collection[str]) -> Erased:
+        """Remove all rows of these users for good; see `Store.erase`."""
+        with self._alone, self._database.maintaining():
+            self._finish()
+            self._database.check_forgetting()
+            swaps = self._rewritten(users)
+            reached("segments rewritten")
+            counts = self._transaction(lambda cursor: _erased(cursor, users, swaps))
+            reached("rows erased")
+            self._finish()
+        return Erased(*counts)
+
+    # Steps
+
+    def _compact(self, kind: Kind, before: int) -> tuple[int, int]:
+        """Move the old rows of one kind. Returns the numbers of rows and of segments."""
+        with self._database.reading() as cursor:
+            newest = newest_of(cursor, kind)
+        after = rows = segments = 0
+        while True:
+            frames = self._old_rows(kind, before, after, newest)
+            first = next(frames, None)
+            if first is None:
+                return rows, segments
+            name = self._new_file(kind)
+            made = self._segments.write(kind, name, _chained(first, frames))
+            assert made is not None
+            reached("segment on the disk")
+            self._transaction(partial(_moved, kind, before, made))
+            reached("rows moved")
+            after, rows, segments = made.last, rows + made.rows, segments + 1
+
+    def _old_rows(self, kind: Kind, before: int, after: int, newest: int) -> Iterator[pa.Table]:
+        """The rows of one segment, in frames. The snapshots of the frames agree, because nobody but us
+        removes rows, and new rows get higher numbers."""
+        left = SEGMENT_ROWS
+        while left > 0:
+            with self._database.reading() as cursor:
+                rows = cursor.rows(
+                    f"SELECT {kind.columns} FROM {kind.table} WHERE timestamp < ? AND sequence > ? "
+                    "AND sequence <= ? ORDER BY sequence LIMIT ?",
+                    (before, after, newest, min(left, READ_ROWS)),
+                )
+            if not rows:
+                return
+            yield kind.frame(rows)
+            after, left = rows[-1][0], left - len(rows)
+
+    def _rewritten(self, users: Collection[str]) -> "list[_Swap]":
+        """For each segment with rows of these users, a new one without them."""
+        with self._database.reading() as cursor:
+            segments = segments_of(cursor)
+        swaps = []
+        for kind in KINDS:
+            for old in segments:
+                gone = self._segments.of_users(old, users) if old.kind == kind.name else None
+                if gone is None or not gone.num_rows:
+                    continue
+                name = self._new_file(kind)
+                new = self._segments.write(kind, name, self._segments.without(old, users))
+                swaps.append(_Swap(kind, old, name, new, gone[kind.key].to_pylist()))
+        return swaps
+
+    def _new_file(self, kind: Kind) -> str:
+        """The name of a new segment, which is noted as pending."""
+        name = self._segments.new_name(kind)
+        self._transaction(lambda cursor: cursor.run("INSERT INTO unskew_pending VALUES (?)", (name,)))
+        return name
+
+    def _finish(self) -> None:
+        """Remove the files that are pending, and what is left of erased rows."""
+        with self._database.reading() as cursor:
+            names = [name for (name,) in cursor.rows("SELECT name FROM unskew_pending")]
+            ((forgetting,),) = cursor.rows("SELECT value FROM unskew_meta WHERE name = 'forgetting'")
+        if not names and forgetting == "0":
+            return
+        self._segments.remove(names)
+        reached("files removed")
+        if forgetting != "0":
+            self._writer.run(self._database.forget)
+            reached("forgotten")
+        self._transaction(lambda cursor: _finished(cursor, names))
+
+    def _transaction(self, change: Callable[[Cursor], T]) -> T:
+        def run() -> Any:
+            with self._database.writing() as cursor:
+                return change(cursor)
+
+        return self._writer.run(run)
+
+
+class _Swap(NamedTuple):
+    kind: Kind
+    old: Segment
+    name: str
+    new: Segment | None  # None if nothing is left
+    keys: list[str]  # of the rows that are gone
+
+
+def _moved(kind: Kind, before: int, made: Segment, cursor: Cursor) -> None:
+    """Exchange rows of a table for a segment."""
+    removed = cursor.run(
+        f"DELETE FROM {kind.table} WHERE timestamp < ? AND sequence >= ? AND sequence <= ?",
+        (before, made.first, made.last),
+    )
+    if removed != made.rows:
+        raise UnskewError(f"{made.name}: {made.rows} rows, but {removed} in the table; nothing was moved")
+    _add(cursor, made)
+    cursor.run("DELETE FROM unskew_pending WHERE name = ?", (made.name,))
+
+
+def _erased(cursor: Cursor, users: Collection[str], swaps: "list[_Swap]") -> list[int]:
+    """Remove the rows of these users from the tables, and exchange segments. What is left of them in files
+    and free space is noted. Returns how many rows of each kind are gone."""
+    counts = []
+    for kind in KINDS:
+        keys = [key for swap in swaps if swap.kind is kind for key in swap.keys]
+        for user in users:
+            keys += [
+                key
+                for (key,) in cursor.rows(f"SELECT {kind.key} FROM {kind.table} WHERE user_id = ?", (user,))
+            ]
+            cursor.run(f"DELETE FROM {kind.table} WHERE user_id = ?", (user,))
+        cursor.many(f"DELETE FROM {kind.keys} WHERE hash = ?", [(hash_of(key),) for key in keys])
+        counts.append(len(keys))
+    for swap in swaps:
+        cursor.run("DELETE FROM unskew_segments WHERE name = ?", (swap.old.name,))
+        cursor.run("INSERT INTO unskew_pending VALUES (?)", (swap.old.name,))
+        if swap.new is not None:
+            _add(cursor, swap.new)
+            cursor.run("DELETE FROM unskew_pending WHERE name = ?", (swap.name,))
+    ((erasures,),) = cursor.rows("SELECT value FROM unskew_meta WHERE name = 'erasures'")
+    for name, value in (("erasures", str(int(erasures) + 1)), ("forgetting", "1")):
+        cursor.run("UPDATE unskew_meta SET value = ? WHERE name = ?", (value, name))
+    return counts
+
+
+def _finished(cursor: Cursor, names: list[str]) -> None:
+    cursor.many("DELETE FROM unskew_pending WHERE name = ?", [(name,) for name in names])
+    cursor.run("UPDATE unskew_meta SET value = '0' WHERE name = 'forgetting'")
+
+
+def _add(cursor: Cursor, segment: Segment) -> None:
+    marks = ", ".join("?" * len(segment))
+    cursor.run(f"INSERT INTO unskew_segments ({', '.join(segment._fields)}) VALUES ({marks})", segment)
+
+
+def _chained(first: pa.Table, others: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    yield first
+    yield from others

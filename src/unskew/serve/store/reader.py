@@ -1,0 +1,125 @@
+"""Reading a store: the tables and the segments as one."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from unskew.core.errors import BadInput
+from unskew.serve.store.database import Cursor, Database
+from unskew.serve.store.segments import Missing, Segment, Segments
+from unskew.serve.store.tables import Kind, hash_of, in_order
+
+TRIES = 3  # to read segments that an erasure may replace meanwhile
+
+
+def segments_of(cursor: Cursor, kind: Kind | None = None) -> list[Segment]:
+    """All segments, or those of one kind, in the order of their first rows."""
+    columns = ", ".join(Segment._fields)
+    rows = cursor.rows(f"SELECT {columns} FROM unskew_segments ORDER BY first, name")
+    segments = [Segment(*row) for row in rows]
+    return [segment for segment in segments if kind is None or segment.kind == kind.name]
+
+
+def newest_of(cursor: Cursor, kind: Kind) -> int:
+    """The newest sequence number of a kind; 0 if there is none."""
+    return int(cursor.rows("SELECT value FROM unskew_meta WHERE name = ?", (f"newest_{kind.name}",))[0][0])
+
+
+class Reader:
+    """Reads a store, each time in a snapshot of its own. Nothing here waits for a commit."""
+
+    def __init__(self, database: Database, segments: Segments) -> None:
+        self._database, self._segments = database, segments
+
+    def check(self) -> None:
+        """Refuse a store that lacks segments."""
+        self._retried(lambda: self._segments.check(self.segments()))
+
+    def segments(self) -> list[Segment]:
+        """All segments."""
+        with self._database.reading() as cursor:
+            return segments_of(cursor)
+
+    def meta(self, name: str) -> str:
+        """An entry of the table of settings and counters."""
+        with self._database.reading() as cursor:
+            return str(cursor.rows("SELECT value FROM unskew_meta WHERE name = ?", (name,))[0][0])
+
+    def count(self, kind: Kind) -> int:
+        """The number of rows, compacted or not."""
+        with self._database.reading() as cursor:
+            ((rows,),) = cursor.rows(f"SELECT count(*) FROM {kind.table}")
+            return int(rows) + sum(segment.rows for segment in segments_of(cursor, kind))
+
+    def frames(self, kind: Kind, after: int, batch: int) -> Iterator[pa.Table]:
+        """All rows after a sequence number, in order, up to the one that is the newest now."""
+        if batch < 1:
+            raise BadInput(f"batch {batch}: expected at least 1")
+        with self._database.reading() as cursor:
+            newest = newest_of(cursor, kind)
+        return self._frames(kind, after, newest, batch)
+
+    def of_user(self, kind: Kind, user_id: str) -> pa.Table:
+        """All rows of a user, in the order of their times."""
+
+        def read() -> pa.Table:
+            with self._database.reading() as cursor:
+                rows = cursor.rows(f"SELECT {kind.columns} FROM {kind.table} WHERE user_id = ?", (user_id,))
+                segments = segments_of(cursor, kind)
+            frames = [self._segments.of_users(segment, [user_id]) for segment in segments]
+            return in_order(kind, [kind.frame(rows), *frames], "timestamp", "sequence")
+
+        return self._retried(read)
+
+    def of_key(self, kind: Kind, key: str) -> pa.Table:
+        """The row of a key; an empty table if there is none."""
+
+        def read() -> pa.Table:
+            with self._database.reading() as cursor:
+                found = cursor.rows(f"SELECT sequence FROM {kind.keys} WHERE hash = ?", (hash_of(key),))
+                if not found:
+                    return kind.schema.empty_table()
+                ((sequence,),) = found
+                rows = cursor.rows(f"SELECT {kind.columns} FROM {kind.table} WHERE sequence = ?", (sequence,))
+                segments = [of for of in segments_of(cursor, kind) if of.first <= sequence <= of.last]
+            frames = [self._segments.after(segment, sequence - 1, 1) for segment in segments]
+            whole = in_order(kind, [kind.frame(rows), *frames], "sequence")
+            return whole.filter(pc.equal(whole["sequence"], sequence))
+
+        return self._retried(read)
+
+    def _frames(self, kind: Kind, after: int, newest: int, batch: int) -> Iterator[pa.Table]:
+        while after < newest:
+            frame = self._retried(partial(self._some, kind, after, newest, batch))
+            if not frame.num_rows:
+                return
+            yield frame
+            after = frame["sequence"][-1].as_py()
+
+    def _some(self, kind: Kind, after: int, newest: int, batch: int) -> pa.Table:
+        """The next rows, of the table and of the segments as one."""
+        with self._database.reading() as cursor:
+            rows = cursor.rows(
+                f"SELECT {kind.columns} FROM {kind.table} WHERE sequence > ? AND sequence <= ? "
+                "ORDER BY sequence LIMIT ?",
+                (after, newest, batch),
+            )
+            segments = [segment for segment in segments_of(cursor, kind) if segment.last > after]
+        found = kind.frame(rows)
+        for segment in segments:  # in the order of their first rows
+            if found.num_rows == batch and found["sequence"][-1].as_py() < segment.first:
+                break
+            more = self._segments.after(segment, after, batch)
+            found = in_order(kind, [found, more], "sequence").slice(0, batch)
+        return found.filter(pc.less_equal(found["sequence"], newest))
+
+    def _retried(self, read: Callable[[], pa.Table]) -> pa.Table:
+        """Read again if a segment was replaced between a look at the table and a look at the file."""
+        for _ in range(TRIES - 1):
+            try:
+                return read()
+            except Missing:
+                continue
+        return read()

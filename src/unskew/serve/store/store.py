@@ -1,0 +1,345 @@
+"""The durable store of events and of what was recommended.
+
+    with open_store("events.db") as store:  # or a URL, postgresql://host/database
+        store.append([Event("e1", "ann", "tea", "click", parse_time("2026-01-31T12:00:00Z"))])
+
+Rows are only appended. Each gets a sequence number, which follows the order of commits. An acknowledged row
+survives a killed process and, unless the store says `normal`, a power cut.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from unskew.core.errors import BadInput, UnskewError
+from unskew.serve.store.database import Database, Mode, Synchronous
+from unskew.serve.store.events import Event, Recommendation, check_id, in_iso
+from unskew.serve.store.maintenance import Compacted, Erased, Maintenance
+from unskew.serve.store.reader import Reader
+from unskew.serve.store.segments import Segments
+from unskew.serve.store.sqlite import SQLite
+from unskew.serve.store.tables import (
+    EVENTS,
+    KINDS,
+    RECOMMENDATIONS,
+    SCHEMA,
+    Kind,
+    events_of,
+    recommendations_of,
+    row_of,
+)
+from unskew.serve.store.writer import Appended, Row, Writer
+
+if TYPE_CHECKING:
+    from unskew.serve.store.export import Exported
+
+SCHEMES = ("postgresql", "postgres")
+
+
+class Types(NamedTuple):
+    """What the types of events mean: which are positive, and which say that their item was shown."""
+
+    positive: tuple[str, ...]
+    shown: tuple[str, ...]
+
+
+def open_store(
+    where: str | os.PathLike[str],
+    mode: Mode = "create",
+    *,
+    positive: Sequence[str] | None = None,
+    shown: Sequence[str] | None = None,
+    synchronous: Synchronous = "full",
+    segments: str | os.PathLike[str] | None = None,
+) -> "Store":
+    """Open a store: an SQLite file, or a PostgreSQL database by its URL.
+
+    mode: `create` opens a store or makes a new one, `write` opens one that is there, `read` changes nothing
+        and may be used while another process writes. One process at a time may write into a file; into
+        PostgreSQL any number.
+    positive: the types of events that are positive; by default click and purchase. The store keeps it.
+    shown: the types of events that say that their item was shown; by default impression. The store keeps it.
+    synchronous: with `full` a row outlives a power cut as soon as it is acknowledged. `normal` is faster, and
+        a power cut may lose the newest rows.
+    segments: the folder of compacted rows, for PostgreSQL. All processes must see the same one. For a file it
+        is always beside it.
+    """
+    store = Store(*opened(where, mode, synchronous=synchronous, segments=segments))
+    try:
+        store.configure(positive, shown)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def opened(
+    where: str | os.PathLike[str],
+    mode: Mode,
+    *,
+    synchronous: Synchronous = "full",
+    segments: str | os.PathLike[str] | None = None,
+) -> tuple[Database, Segments]:
+    """The parts of a store, which `Store` closes if they do not fit. See `open_store`."""
+    for name, value, allowed in (
+        ("mode", mode, ("create", "write", "read")),
+        ("synchronous", synchronous, ("full", "normal")),
+    ):
+        if value not in allowed:
+            raise BadInput(f"{name} {value!r}: expected one of {', '.join(allowed)}")
+    text = os.fspath(where)
+    scheme, is_url, _ = text.partition("://")
+    database: Database
+    if is_url and scheme in SCHEMES:
+        from unskew.serve.store.postgres import Postgres
+
+        database = Postgres(text, mode, synchronous)
+        folder = None if segments is None else Path(segments)
+    elif is_url:
+        raise BadInput(f"a store at {scheme}://...: expected a file or a URL of PostgreSQL, postgresql://...")
+    elif segments is not None:
+        raise BadInput(f"{text}: the segments of a store in a file are beside it; leave the folder away")
+    else:
+        database = SQLite(Path(text), mode, synchronous)
+        folder = database.segments
+    return database, Segments(folder)
+
+
+class Store:
+    """Events and recommendations, kept durably; `open_store` opens one. Threads may share it."""
+
+    def __init__(self, database: Database, segments: Segments) -> None:
+        self.name = database.name
+        self._database, self._reader = database, Reader(database, segments)
+        self._writer: Writer | None = None
+        try:
+            self._reader.check()
+            if database.mode != "read":
+                self._writer = Writer(database)
+                self._maintenance = Maintenance(database, self._writer, segments)
+                self._maintenance.finish()
+        except BaseException:
+            self.close()
+            raise
+
+    # Writing
+
+    def append(self, events: Iterable[Event]) -> Appended:
+        """Store events, and return when they are committed. An event whose `event_id` is known, in the store
+        or earlier in the list, is counted as a duplicate and not stored: the first one wins, also if they
+        differ."""
+        return self.append_later(events).result()
+
+    def record(self, recommendations: Iterable[Recommendation]) -> Appended:
+        """Store what was recommended, and return when it is committed. The first one of a
+        `recommendation_id` wins."""
+        return self.record_later(recommendations).result()
+
+    def append_later(self, events: Iterable[Event]) -> "Future[Appended]":
+        """The same as `append` without waiting: nothing is acknowledged before the future is done."""
+        return self._later(EVENTS, events)
+
+    def record_later(self, recommendations: Iterable[Recommendation]) -> "Future[Appended]":
+        """The same as `record` without waiting."""
+        return self._later(RECOMMENDATIONS, recommendations)
+
+    def configure(self, positive: Sequence[str] | None = None, shown: Sequence[str] | None = None) -> None:
+        """Change what the types of events mean; None leaves it as it is."""
+        after = self._types(positive, shown)
+        if after == self.types:
+            return
+        writer = self._may_write()
+
+        def change() -> None:
+            with self._database.writing() as cursor:
+                for name, value in after._asdict().items():
+                    cursor.run("UPDATE unskew_meta SET value = ? WHERE name = ?", (json.dumps(value), name))
+
+        writer.run(change)
+
+    # Reading
+
+    @property
+    def types(self) -> Types:
+        """What the types of events mean."""
+        return Types(*(tuple(json.loads(self._reader.meta(name))) for name in Types._fields))
+
+    def newest(self) -> int:
+        """The sequence number of the newest event; 0 if there was none. It never falls, also if events are
+        erased."""
+        return int(self._reader.meta(f"newest_{EVENTS.name}"))
+
+    def erasures(self) -> int:
+        """How many erasures there were. Whoever holds what was read before the last one should read
+        again."""
+        return int(self._reader.meta("erasures"))
+
+    def counts(self) -> dict[str, int]:
+        """How many events and recommendations there are, compacted or not."""
+        return {kind.name: self._reader.count(kind) for kind in KINDS}
+
+    def events(self, after: int = 0, batch: int = 10_000) -> Iterator[pa.Table]:
+        """All events with a higher sequence number than `after`, in this order, as Arrow tables of up to
+        `batch` rows. It ends with the event that was the newest when it began."""
+        return self._reader.frames(EVENTS, after, batch)
+
+    def recommendations(self, after: int = 0, batch: int = 10_000) -> Iterator[pa.Table]:
+        """The same of recommendations."""
+        return self._reader.frames(RECOMMENDATIONS, after, batch)
+
+    def of_user(self, user_id: str) -> list[Event]:
+        """All events of a user, in the order of their times; equal times in the order of their commits."""
+        return events_of(self._reader.of_user(EVENTS, check_id("user_id", user_id)))
+
+    def recommended_to(self, user_id: str) -> list[Recommendation]:
+        """All recommendations that were made to a user, in the order of their times."""
+        return recommendations_of(self._reader.of_user(RECOMMENDATIONS, check_id("user_id", user_id)))
+
+    def recommendation(self, recommendation_id: str) -> Recommendation | None:
+        """The recommendation of this id, compacted or not; None if there is none."""
+        found = self._reader.of_key(RECOMMENDATIONS, check_id("recommendation_id", recommendation_id))
+        return next(iter(recommendations_of(found)), None)
+
+    def info(self) -> dict[str, Any]:
+        """What the store holds, for people and for JSON. It reads all events, to count users and items."""
+        users: set[str] = set()
+        items: set[str] = set()
+        first = last = None
+        for frame in self.events(batch=50_000):
+            users.update(pc.unique(frame["user_id"]).to_pylist())
+            items.update(pc.unique(frame["item_id"]).to_pylist())
+            times = pc.min_max(frame["timestamp"]).as_py()
+            first = times["min"] if first is None else min(first, times["min"])
+            last = times["max"] if last is None else max(last, times["max"])
+        segments = self._reader.segments()
+        return {
+            "store": self.name,
+            "schema": SCHEMA,
+            **self.counts(),
+            "users": len(users),
+            "items": len(items),
+            "first": None if first is None else in_iso(first),
+            "last": None if last is None else in_iso(last),
+            "newest": self.newest(),
+            "bytes": self._database.size() + sum(segment.bytes for segment in segments),
+            "segments": len(segments),
+            "compacted": sum(segment.rows for segment in segments),
+            "erasures": self.erasures(),
+            **{name: list(value) for name, value in self.types._asdict().items()},
+        }
+
+    # The whole store
+
+    def compact(self, before: int) -> Compacted:
+        """Move all events and recommendations from before a time into Parquet files, so that the database
+        does not grow without bound. Reading sees no difference. Of each row the database keeps a hash of its
+        key, so that a late copy is still a duplicate: about 30 bytes a row in SQLite, and 100 to 170 in
+        PostgreSQL. To look one user up, the column of users of all files is read."""
+        if isinstance(before, bool) or not isinstance(before, int):
+            raise BadInput("before: expected whole microseconds since 1970; `parse_time` reads other times")
+        self._may_write()
+        return self._maintenance.compact(before)
+
+    def erase(self, *user_ids: str) -> Erased:
+        """Erase users: every event of theirs, every recommendation that was made to them, and the hashes of
+        the keys of these.
+
+        When this returns, no file of the store has them any more: not the database, nor its free pages, its
+        indexes and its WAL, nor the segments, which are written anew. SQLite's file is rewritten as a whole,
+        and other writers wait meanwhile; several users at once cost as much as one. In PostgreSQL the tables
+        are rewritten (VACUUM FULL).
+
+        Not covered is whatever is not in the store: exports, prepared data and models that were trained
+        before, backups, replicas, PostgreSQL's own WAL, its archive and its logs, blocks of the disk that
+        files gave back, and the memory of processes that read before. Nor are rows of other users in which
+        the same text stands as the id of an item or within an id.
+
+        Nothing remembers who was erased; there is only a count of erasures. So later events of the same user
+        are accepted, as those of somebody new, and so are late copies of erased events.
+        """
+        users = [check_id("user_id", user) for user in user_ids]
+        if not users:
+            raise BadInput("expected at least one user to erase")
+        return self._erase(list(dict.fromkeys(users)))
+
+    def export(
+        self,
+        out: str | os.PathLike[str],
+        positive: Sequence[str] | None = None,
+        shown: Sequence[str] | None = None,
+    ) -> "Exported":
+        """Write the log as a Parquet file that `unskew prepare` reads: user_id, item_id, timestamp and label,
+        and, as far as anything is known of what was shown, propensity, exposed, impression and position.
+
+        Label 1 is a positive event; label 0 was shown in the same recommendation or impression and was not
+        clicked. A row whose propensity nobody knows has propensity 1, and the column `test:logged` tells
+        such rows from others: `unskew evaluate --test logged` leaves them out.
+
+        out: a folder, in which log.parquet is written, or a file; CSV or JSON lines by the end of its name.
+        positive, shown: the types of events, if they are to be others than the store's own.
+        """
+        from unskew.serve.store.export import export
+
+        return export(self, Path(out), self._types(positive, shown))
+
+    def close(self) -> None:
+        """Finish what was asked for, and close the store. Closing it again does nothing."""
+        if self._writer is not None:
+            self._writer.close()
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Parts of these
+
+    def _may_write(self) -> Writer:
+        if self._writer is None:
+            raise UnskewError(f"{self.name}: the store was opened for reading only")
+        return self._writer
+
+    def _types(self, positive: Sequence[str] | None, shown: Sequence[str] | None) -> Types:
+        before = self.types
+        after = Types(
+            before.positive if positive is None else _types("positive", positive),
+            before.shown if shown is None else _types("shown", shown),
+        )
+        both = sorted(set(after.positive) & set(after.shown))
+        if both:
+            raise BadInput(f"events of type {both[0]!r}: positive, or shown, but not both")
+        return after
+
+    def _later(self, kind: Kind, values: Iterable[Event] | Iterable[Recommendation]) -> "Future[Appended]":
+        expected = Event if kind is EVENTS else Recommendation
+        given: list[Any] = list(values)
+        for value in given:
+            if not isinstance(value, expected):
+                said = f"{expected.__name__}.of reads documents"
+                raise BadInput(f"expected {expected.__name__}, found {type(value).__name__}; {said}")
+        return self.append_rows(kind, [row_of(value) for value in given])
+
+    def append_rows(self, kind: Kind, rows: list[Row]) -> "Future[Appended]":
+        """Store rows that `row_of` made."""
+        return self._may_write().append(kind, rows)
+
+    def _erase(self, users: list[str]) -> Erased:
+        self._may_write()
+        return self._maintenance.erase(users)
+
+
+def _types(name: str, types: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(types, str) or not types:
+        raise BadInput(f"{name}: expected a list of types of events, such as click")
+    return tuple(dict.fromkeys(check_id(name, kind) for kind in types))

@@ -1,0 +1,1 @@
+"""Processes that score in parallel for one service."""

@@ -1,0 +1,1 @@
+"""Search for settings on the validation set."""

@@ -1,0 +1,169 @@
+"""What tuning may look at, and where it looks: a log that ends before the test set, and the settings of a
+model that are searched."""
+
+from dataclasses import replace
+from inspect import signature
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from unskew.api.create import create_model, preset_of
+from unskew.core.config import Search, flat, names_of, searched
+from unskew.core.errors import BadInput
+from unskew.data.log.log import MARK
+from unskew.data.log.split import Split, split_at
+from unskew.data.reading.prepare import read
+from unskew.models.base import Recommender, Training, model_named
+from unskew.nn.phases import Stage
+from unskew.propensity.base import estimator_named
+
+Settings = dict[str, Any]
+OF_PAIRS = ("pairs", "positives", "prefixes")  # batches of `batch_size`; the others are of `sequences`
+SMALL = 64  # up to so many combinations, each of them is tried once
+
+
+class BeforeTest:
+    """A split without its test set: what happened from `valid_end` on is not in its log. Users and items
+    that came later are not there either. Tuning takes nothing else, so the test set cannot reach it.
+
+    split: the split of the log that is left; its training and validation set are those of the whole.
+    splitting: how the whole was split.
+    fingerprint: the hash of the log that is left.
+    """
+
+    def __init__(self, split: Split) -> None:
+        if not isinstance(split, Split):
+            wanted = "a split of a log, as `unskew.split(log)` makes it"
+            raise BadInput(f"expected {wanted}; found {type(split).__name__}")
+        if not split.rows("valid").size:
+            fractions = ", ".join(f"{fraction:g}" for fraction in split.settings.fractions)
+            raise BadInput(f"tuning needs a validation set, and this split has none (fractions {fractions})")
+        before = pa.array(np.asarray(split.log.time) < split.valid_end)
+        table = split.log.table().filter(before)
+        # No model reads the names of tests and the titles, which are those of the whole log.
+        table = table.drop_columns([name for name in table.column_names if name.startswith((MARK, "title"))])
+        # Read anew, so that the numbers of users and items say nothing about what came later, either.
+        log = read(table)
+        unit = {"time_unit": split.log.metadata.get("time_unit", "as given")}
+        settings = replace(split.settings, min_count=split.min_count)
+        self.split = split_at(replace(log, metadata=unit), settings, split.train_end, split.valid_end)
+        self.splitting = split.settings
+        self.fingerprint = self.split.log.fingerprint()
+
+
+class Space:
+    """The settings of a model that are searched.
+
+    model: the name of a registered model.
+    given: settings that are fixed and so not searched.
+    preset: named settings to begin with. They are searched like any others.
+    """
+
+    def __init__(self, model: str, known: BeforeTest, given: Settings, preset: str | None = None) -> None:
+        kind = model_named(model)
+        made = create_model(model, given, preset)
+        config = kind.resolve_auto(made.config, known.split)
+        with torch.random.fork_rng(devices=[]):  # only to ask how it learns
+            stages = kind(known.split.known, config).stages(1)
+        names = [*names_of(kind.Config), *names_of(Training)]
+        notes = searched(kind.Config) | searched(Training) | kind.searched
+        idle = _idle(kind, config, stages)
+        possible = [name for name in notes if names.count(name) == 1 and name not in idle]
+        if not possible:
+            why = "every setting has its value or is chosen on the validation set in training"
+            raise BadInput(f"{model} has nothing to tune: {why}")
+        wanted = [name for name in possible if name not in given]
+        if not wanted:
+            raise BadInput(f"{model} has nothing left to tune: {', '.join(possible)} are given")
+        values = flat(config) | flat(made.training)
+        self.epochs: int = made.training.epochs
+        self.fixed: Settings = preset_of(kind, preset) | given
+        self.defaults: Settings = {name: values[name] for name in wanted}
+        for name, value in self.defaults.items():
+            if value is None and None not in notes[name].values:
+                raise BadInput(f"{model}: {name} is searched, and its default is no value to begin with")
+        self.notes = {name: notes[name].containing(self.defaults[name]) for name in wanted}
+        self._whole_heads(values)
+
+    def _whole_heads(self, values: Settings) -> None:
+        """Leave only widths and heads that go with each other, whichever of them are taken."""
+        heads = values.get("heads", 1)
+        if heads == 1 and "heads" not in self.notes:
+            return
+        widths = [each for each in self._choices("width", values) if each % heads == 0]
+        both = {
+            "width": widths,
+            "heads": [each for each in self._choices("heads", values) if not any(w % each for w in widths)],
+        }
+        self.notes |= {name: Search.among(*left) for name, left in both.items() if name in self.notes}
+
+    def _choices(self, name: str, values: Settings) -> tuple[int, ...]:
+        """What a whole number may be."""
+        if name not in self.notes:
+            return (values[name],) if name in values else ()
+        note = self.notes[name]
+        return note.values or tuple(range(int(note.low), int(note.high) + 1))
+
+    def grid(self, seed: int) -> list[Settings]:
+        """All combinations in a seeded order, the defaults first; nothing if there are many."""
+        choices = [note.values for note in self.notes.values()]
+        if not all(choices) or np.prod([len(each) for each in choices]) > SMALL:
+            return []
+        every = [dict(zip(self.notes, each, strict=True)) for each in product(*choices)]
+        order = np.random.default_rng([seed, 41]).permutation(len(every))
+        return sorted((every[place] for place in order), key=lambda each: each != self.defaults)
+
+    def distributions(self) -> Settings:
+        """The same as Optuna has it."""
+        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+        found: Settings = {}
+        for name, note in self.notes.items():
+            whole = isinstance(self.defaults[name], int)
+            if note.values:
+                found[name] = CategoricalDistribution(note.values)
+            elif whole:
+                found[name] = IntDistribution(int(note.low), int(note.high), log=note.log)
+            else:
+                found[name] = FloatDistribution(note.low, note.high, log=note.log)
+        return found
+
+    def document(self) -> Settings:
+        """The same as plain numbers and words."""
+        return {
+            name: list(note.values) if note.values else {"low": note.low, "high": note.high, "log": note.log}
+            for name, note in self.notes.items()
+        }
+
+
+def _idle(kind: type[Recommender], config: Any, stages: tuple[Stage, ...]) -> set[str]:
+    """The settings that change nothing in a model of this kind, as it is configured."""
+    if not stages:  # nothing is learned by gradients, so there is no loss to weight either
+        backbone = getattr(kind, "Backbone", kind)
+        return {*names_of(Training), *names_of(kind.Config)} - set(names_of(backbone.Config))
+    batches = [phase.batches for stage in stages for phase in stage.phases if phase.weighted]
+    pairs = [each in OF_PAIRS or callable(each) for each in batches]
+    idle = ({"batch_size"} if not any(pairs) else set()) | ({"sequences"} if all(pairs) else set())
+    propensity, method = getattr(config, "propensity", None), getattr(config, "method", None)
+    if not isinstance(propensity, str):
+        return idle
+    if propensity == "none":
+        return idle | {"strength", "alpha", "clip"}
+    if method in ("logit-offset", "weighted-negatives"):  # which read the exposure of items alone
+        idle |= {"alpha", "clip"}
+    if method == "ips-both":
+        idle |= {"strength"}
+    if not _has_two_views(propensity):
+        idle |= {"alpha"}
+    return idle | ({"clip"} if getattr(config, "weights", None) == "ips" else set())
+
+
+def _has_two_views(propensity: str) -> bool:
+    """Whether an estimator has an item view and a user view, which alpha weighs against each other."""
+    kind = estimator_named(propensity)
+    if hasattr(kind, "named_views"):
+        return bool(kind.named_views == "both")
+    return None not in (signature(view).return_annotation for view in (kind.item_view, kind.user_view))

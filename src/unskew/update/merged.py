@@ -1,0 +1,250 @@
+"""The log of a run with what a store of events got since, as one log.
+
+The run's own log is the prepared folder that it was trained on, or, where that is gone, what the run
+remembers: all positives, and nothing of what was shown. The store's rows are those that `Store.export`
+writes, all of them and each time anew. So a user who was erased from the store is not in the next log, and a
+click that comes late finds what was shown to its user.
+
+A row that both have counts once, so a run may have been trained on an export of the same store.
+"""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from unskew.core.errors import BadInput
+from unskew.data.log.clock import TICKS, Clock
+from unskew.data.log.log import FEATURE, MARK, Log
+from unskew.data.log.split import Mask
+from unskew.data.reading.prepare import read
+from unskew.serve.store.export import LOGGED, export
+from unskew.serve.store.store import Store, Types
+from unskew.training.extend import as_text
+from unskew.training.run_log import log_of
+
+FRESH = f"{MARK}unskew: learned later"  # a mark that goes through `read` with its row, and is then removed
+BASE = "base.parquet"  # in an updated run: the log of the first run, where only its memory was left
+MICROSECONDS = 10**6
+
+
+class Base(NamedTuple):
+    """The run's own log, without anything of the store."""
+
+    table: pa.Table  # as `Log.table` gives it
+    now: int
+    clock: Clock
+    said: dict[str, Any]  # what the card of an updated run says of it
+    remembered: bool  # whether it is only what the run remembers
+
+
+class StorePosition(NamedTuple):
+    """What the store has that the run has not learned from, up to a sequence number of each kind."""
+
+    events: int = 0
+    recommendations: int = 0
+
+
+class Merged(NamedTuple):
+    """The whole log, and which of its rows are from the store and came since."""
+
+    log: Log
+    fresh: Mask
+    newest: StorePosition  # the newest of what was read
+    learned_until: int  # every row of the store that is not fresh is before this time
+
+
+def base_of(
+    folder: Path, config: dict[str, Any], card: dict[str, Any], memory: Log, data: Path | None = None
+) -> Base:
+    """The own log of a run.
+
+    memory: what the run remembers.
+    data: where the prepared folder is now, if it has moved.
+    """
+    clock = Clock(config["known"]["ticks"])
+    said = card["updated"]["base"] if "updated" in card else {key: config[key] for key in ("data", "hash")}
+    if data is not None or (said["data"] and Path(said["data"]).is_dir()):
+        log = log_of(said, data)
+        where = str(Path(data or said["data"]).resolve())
+        return Base(log.table(), log.now, clock, {"data": where, "hash": said["hash"]}, False)
+    if "updated" not in card:
+        return Base(memory.table(), memory.now, clock, {**said, "now": memory.now}, True)
+    try:
+        return Base(pq.read_table(folder / BASE), said["now"], clock, said, True)
+    except (OSError, KeyError, pa.ArrowInvalid):
+        raise BadInput(
+            f"{said['data']}: the data of this run is gone or has moved; say where it is now (--data DATA)"
+        ) from None
+
+
+def merged(base: Base, store: Store, after: StorePosition, positive: Sequence[str] | None = None) -> Merged:
+    """The log of a run and of a store.
+
+    after: up to where the run has learned from the store.
+    positive: the types of events that are positive, if they are to be others than the store's own.
+    """
+    types = store.types if positive is None else Types(tuple(positive), store.types.shown)
+    snapshot = _Snapshot(store, after, types)
+    with tempfile.TemporaryDirectory(prefix="unskew.") as folder:
+        file = export(cast(Store, snapshot), Path(folder) / "log.parquet", types).file
+        exported = pq.read_table(file)
+    own, theirs = _with_common_id_type(base.table, exported)
+    newer = _new_rows(own, theirs, snapshot, base)
+    until = pc.max(newer["time"].filter(pc.equal(newer[FRESH], 0))).as_py()
+    log = read(_joined(own, newer))
+    unit = next((name for name, ticks in TICKS.items() if ticks == base.clock.ticks), None)
+    named = {} if unit is None else {"time_unit": unit}
+    marks = dict(log.marks)
+    fresh = np.asarray(marks.pop(FRESH.removeprefix(MARK))) == 1
+    log = replace(log, marks=marks, metadata=log.metadata | named | {"source": "a run and a store"})
+    return Merged(log, fresh, snapshot.newest, 0 if until is None else until + 1)
+
+
+class _Snapshot:
+    """What `export` reads of a store: everything up to the newest event of now. On the way it keeps what
+    came since."""
+
+    def __init__(self, store: Store, after: StorePosition, types: Types) -> None:
+        self.name, self.newest = store.name, StorePosition(store.newest(), after.recommendations)
+        self._store, self._after, self._types = store, after, types
+        self.clicks: list[pa.Table] = []  # user, item and time of new positives
+        self.lists: list[pa.Table] = []  # user and time of whatever is new
+
+    def events(self, batch: int) -> Iterator[pa.Table]:
+        """Up to the newest one of now."""
+        for frame in self._store.events(batch=batch):
+            frame = frame.filter(pc.less_equal(frame["sequence"], self.newest.events))  # noqa: PLW2901
+            new = frame.filter(pc.greater(frame["sequence"], self._after.events))
+            clicked = pc.is_in(new["type"], value_set=pa.array(self._types.positive, pa.string()))
+            self.clicks.append(new.filter(clicked).select(["user_id", "item_id", "timestamp"]))
+            self.lists.append(new.select(["user_id", "timestamp"]))
+            yield frame
+
+    def recommendations(self, batch: int) -> Iterator[pa.Table]:
+        """All of them."""
+        for frame in self._store.recommendations(batch=batch):
+            new = frame.filter(pc.greater(frame["sequence"], self._after.recommendations))
+            self.lists.append(new.select(["user_id", "timestamp"]))
+            newest = max(self.newest.recommendations, pc.max(frame["sequence"]).as_py())
+            self.newest = self.newest._replace(recommendations=newest)
+            yield frame
+
+
+def _with_common_id_type(base: pa.Table, exported: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Both tables with ids of one type: that of the run's log, if it fits the ids of the store, too;
+    otherwise text."""
+    theirs = exported.rename_columns(
+        [{"user_id": "user", "item_id": "item"}.get(name, name) for name in exported.column_names]
+    )
+    theirs = theirs.set_column(2, "timestamp", theirs["timestamp"].cast(pa.int64()))
+    for name in ("user", "item"):
+        place, mine = base.column_names.index(name), base[name].combine_chunks()
+        found, kind = theirs[name].combine_chunks(), mine.type
+        whole = _whole(found, kind) if pa.types.is_integer(kind) else None
+        if whole is None:
+            base, whole = base.set_column(place, name, as_text(mine)), found
+        theirs = theirs.set_column(theirs.column_names.index(name), name, whole)
+    return base, theirs
+
+
+def _whole(ids: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    """Text as whole numbers; None if that would lose anything, such as a leading zero."""
+    try:
+        found = ids.cast(kind)
+    except pa.ArrowInvalid:
+        return None
+    return found if found.cast(pa.string()).equals(ids) else None
+
+
+def _new_rows(base: pa.Table, exported: pa.Table, snapshot: _Snapshot, own: Base) -> pa.Table:
+    """The rows of the store in the ticks of the run's log, each marked as fresh or not, without duplicates
+    and without those that the run's log has, too."""
+    ticks = own.clock.ticks
+    if ticks is None:  # times are only an order: one tick after another, behind the log
+        time = f"{own.now} - 1 + dense_rank() OVER (ORDER BY timestamp)"
+    elif ticks > MICROSECONDS:
+        time = f"timestamp * {ticks // MICROSECONDS}"
+    else:
+        time = f"timestamp // {MICROSECONDS // ticks}"
+    others = [f'"{name}"' for name in exported.column_names if name not in ("user", "item", "timestamp")]
+    ordered = ", ".join([f"{name} NULLS LAST" for name in others if name != '"label"'])
+    with _connection() as connection:
+        connection.register("exported", exported)
+        connection.register("base", base.select(["user", "item", "time", "label"]))
+        connection.register("clicks", pa.concat_tables(snapshot.clicks))
+        connection.register("lists", pa.concat_tables(snapshot.lists))
+        return connection.sql(f"""
+        WITH
+        marked AS (
+            SELECT e.*, CAST(CASE WHEN label = 1 THEN c.user_id IS NOT NULL ELSE l.user_id IS NOT NULL END
+                AS TINYINT) AS fresh
+            FROM exported AS e
+            LEFT JOIN (SELECT DISTINCT * FROM clicks) AS c ON CAST(e.user AS VARCHAR) = c.user_id
+                AND CAST(e.item AS VARCHAR) = c.item_id AND e.timestamp = c.timestamp
+            LEFT JOIN (SELECT DISTINCT * FROM lists) AS l ON CAST(e.user AS VARCHAR) = l.user_id
+                AND e.timestamp = l.timestamp
+        ),
+        timed AS (SELECT *, CAST({time} AS BIGINT) AS time FROM marked),
+        once AS (
+            SELECT * FROM timed QUALIFY row_number() OVER (
+                PARTITION BY "user", item, time ORDER BY label DESC, fresh{f", {ordered}" if ordered else ""}
+            ) = 1
+        )
+        SELECT "user", item, time, {", ".join(others)}, fresh AS "{FRESH}" FROM once WHERE NOT EXISTS (
+            SELECT 1 FROM base AS b WHERE b."user" = once."user" AND b.item = once.item
+                AND b.time = once.time AND b.label >= once.label
+        ) ORDER BY time, "user", item
+        """).to_arrow_table()
+
+
+@contextmanager
+def _connection() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect(config={"memory_limit": "2GB"}) as connection:
+        yield connection
+
+
+# What a row says where nobody knows: see `unskew.serve.store.export`.
+UNKNOWN = {"propensity": 1.0, "exposed": 0, "position": 0, FRESH: 0}
+
+
+def _joined(base: pa.Table, newer: pa.Table) -> pa.Table:
+    """Both tables as one, with the columns of both."""
+    sides = [base, newer]
+    if "impression_id" in base.column_names:  # numbers there, ids of recommendations here
+        named = pc.binary_join_element_wise("log", base["impression_id"].cast(pa.string()), " ")
+        sides[0] = base.set_column(base.column_names.index("impression_id"), "impression_id", named)
+    logged = ["propensity" in side.column_names for side in sides]
+    if any(logged) and (not all(logged) or any(LOGGED in side.column_names for side in sides)):
+        sides = [
+            side if LOGGED in side.column_names else side.append_column(LOGGED, _all(int(known), len(side)))
+            for side, known in zip(sides, logged, strict=True)
+        ]
+    kinds = {field.name: field.type for side in reversed(sides) for field in side.schema}
+    return pa.concat_tables(
+        pa.table(
+            {
+                name: side[name].cast(kind) if name in side.column_names else _unknown(name, kind, len(side))
+                for name, kind in kinds.items()
+            }
+        )
+        for side in sides
+    )
+
+
+def _unknown(name: str, kind: pa.DataType, rows: int) -> pa.Array:
+    if name in UNKNOWN or (name.startswith(MARK) and FEATURE not in name):
+        return pa.repeat(pa.scalar(UNKNOWN.get(name, 0), kind), rows)
+    return pa.nulls(rows, kind)
+
+
+def _all(value: int, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, pa.int8()), rows)

@@ -1,0 +1,363 @@
+"""Train on from a stored run with the events that a store got since, and publish it unless it is worse.
+
+    outcome = update("runs/1", "events.db", out="runs/2", current="current")
+
+Test, then train. The newest window of the new events is ranked by the run as it is and by a candidate, which
+has learned from everything before the window. Both read the same log, and what happened in the window before
+each request is known to both. If the candidate is not significantly worse, it learns from the window, too,
+and is written as a new run.
+
+The rule: with d = NDCG@10 of the candidate minus that of the run, over the same rows, and the 95 % interval
+of d from a bootstrap over users, the candidate is published unless the upper end of the interval is below
+-margin.
+"""
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from unskew.core.atomic_files import check_free
+from unskew.core.config import check, rebuilt
+from unskew.core.errors import BadInput, NothingToRank
+from unskew.core.progress import shown
+from unskew.data.log.held_out import available_tests
+from unskew.data.log.log import Log
+from unskew.data.log.split import Mask, Split, Splitting, split_at
+from unskew.evaluation.evaluate import Evaluation
+from unskew.evaluation.evaluate_many import evaluations
+from unskew.evaluation.significance import Comparison, compare
+from unskew.models.base import Recommender, Training, model_named
+from unskew.serve.store.store import Store, open_store
+from unskew.training.extend import CodeMapping, ExtendedNetwork, Learned, grown, resume_training
+from unskew.training.run import CHECKPOINT, Asked, RunFolder, load, read_checkpoint, read_config, read_records
+from unskew.training.run_card import card_of, chosen_settings
+from unskew.training.trainer import METRIC, Trainer
+from unskew.update.merged import BASE, Base, StorePosition, base_of, merged
+from unskew.update.publish import UPDATED, check_pointer, new_run, one_at_a_time, point
+from unskew.update.updating import Updating
+
+NEWEST = 0.2  # the fraction of the new positives that are the window, unless it is given
+Verdict = Literal["published", "would be published", "nothing new", "worse"]
+
+
+class Tested(NamedTuple):
+    """How the run and the candidate did on the same rows of the window."""
+
+    test: str
+    before: Evaluation
+    after: Evaluation
+    found: Comparison  # the candidate minus the run
+
+    def document(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        units = {"positives": len(self.after.user), "users": len(np.unique(self.after.user))}
+        figures = {"before": self.before.mean(METRIC), "after": self.after.mean(METRIC)}
+        difference = {"difference": self.found.difference, "interval": [self.found.low, self.found.high]}
+        return {"test": self.test, "metric": METRIC, **units, **figures, **difference}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an update came to."""
+
+    verdict: Verdict
+    why: str  # one sentence
+    run: Path  # that was updated
+    out: Path | None = None  # the new run, if one was written
+    new_positives: int = 0
+    tested: Tested | None = None
+    notes: tuple[str, ...] = ()  # what a user should know
+
+    def document(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        said: dict[str, Any] = {"verdict": self.verdict, "why": self.why, "run": str(self.run)}
+        said |= {"out": None if self.out is None else str(self.out), "new_positives": self.new_positives}
+        return said | {
+            "window": None if self.tested is None else self.tested.document(),
+            "notes": list(self.notes),
+        }
+
+
+def update(
+    run: str | os.PathLike[str],
+    store: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
+    settings: Updating | None = None,
+    *,
+    current: str | os.PathLike[str] | None = None,
+    positive: Sequence[str] | None = None,
+    data: str | os.PathLike[str] | None = None,
+    segments: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    dry_run: bool = False,
+    show_progress: bool = True,
+) -> Outcome:
+    """Train on from a run with what a store got since, and write the result unless it is worse.
+
+    run: the folder of a finished run, or a link to one.
+    out: the folder of the new run, which must not be there yet. It is whole or absent.
+    current: a link that points to the new run once it is whole.
+    positive: the types of events that are positive, if they are to be others than the store's own.
+    data: where the data of the run is, if it has moved.
+    segments: the folder of compacted rows, if the store is in PostgreSQL.
+    force: write the new run even if it is worse.
+    dry_run: train, compare and write nothing.
+    """
+    settings, folder = settings or Updating(), Path(run).resolve()
+    check(settings)
+    config = read_config(Path(run))
+    if not (folder / "card.json").is_file():
+        raise BadInput(f"{run}: this run is not finished; finish it with `unskew train --resume {run}`")
+    target, link = (None if path is None else Path(path) for path in (out, current))
+    if target is None and not dry_run:
+        raise BadInput("expected --out NEW, the folder of the new run (or --dry-run)")
+    with ExitStack() as stack:
+        if target is not None and not dry_run:
+            check_free(target)
+            if link is not None:
+                check_pointer(link)
+            stack.enter_context(one_at_a_time(link or target.with_name("update")))
+        opened = stack.enter_context(open_store(store, "read", segments=segments))
+        stack.enter_context(shown(show_progress))
+        return _Update(folder, config, settings).run(
+            opened, positive, None if data is None else Path(data), None if dry_run else target, link, force
+        )
+
+
+class _Update:
+    """One update, step by step."""
+
+    def __init__(self, folder: Path, config: dict[str, Any], settings: Updating) -> None:
+        self.folder, self.config, self.settings = folder, config, settings
+        self.training = Training(**config["training"])
+        self.notes: list[str] = []
+
+    def run(
+        self,
+        store: Store,
+        positive: Sequence[str] | None,
+        data: Path | None,
+        target: Path | None,
+        link: Path | None,
+        force: bool,
+    ) -> Outcome:
+        """From a store to a new run, or to the reason why there is none."""
+        self.old = load(self.folder)
+        self.after = (
+            StorePosition(**self.old.card["store"]["learned"])
+            if "store" in self.old.card
+            else StorePosition()
+        )
+        if too_few := self._nothing_new(store, positive):
+            return Outcome("nothing new", too_few, self.folder)
+        self.base = base_of(self.folder, self.config, self.old.card, self.old.log, data)
+        if self.base.remembered:
+            self.notes.append(
+                "the data of this run is gone, so its memory is used, which has all positives and nothing of "
+                "what was shown; --data says where the data is"
+            )
+        self.merged = merged(self.base, store, self.after, positive)
+        start, words = self._window()
+        if start is None:
+            return Outcome("nothing new", words, self.folder)
+        trainer, tested = self._candidate(start)
+        refused = tested.found.high < -self.settings.margin
+        verdict: Verdict = "published" if target is not None else "would be published"
+        if refused and not force:
+            verdict = "worse"
+        found = int(self.merged.fresh[: self.log.positives].sum())
+        why = "significantly worse on the newest window" if refused else "not significantly worse"
+        made = Outcome(verdict, why, self.folder, target, found, tested, tuple(self.notes))
+        if target is None or verdict == "worse":
+            return replace(made, out=None)
+        self._publish(trainer, start, store.name, tested, target)
+        if link is not None:
+            point(link, target)
+        return made
+
+    @property
+    def log(self) -> Log:
+        """The run's own log and the store as one."""
+        return self.merged.log
+
+    # Is there enough to do?
+
+    def _nothing_new(self, store: Store, positive: Sequence[str] | None) -> str:
+        """Why there is nothing to do, from the events alone; empty if there may be something."""
+        newest, least, counts = store.newest(), 2 * self.settings.least, dict[str, int]()
+        if newest < self.after.events:
+            raise BadInput(
+                f"{store.name}: has {newest:,} events so far, and this run has learned from "
+                f"{self.after.events:,} of its store; is it another store?"
+            )
+        for frame in store.events(self.after.events):
+            for each in pc.value_counts(frame["type"]).to_pylist():
+                counts[each["values"]] = counts.get(each["values"], 0) + each["counts"]
+        if not counts:
+            return "no new events"
+        wanted = list(positive or store.types.positive)
+        found = sum(counts.get(kind, 0) for kind in wanted)
+        if not found and not self.after.events:
+            listed = ", ".join(f"{kind} ({count:,})" for kind, count in sorted(counts.items()))
+            raise BadInput(
+                f"{store.name}: no event is of a positive type ({', '.join(wanted)}); there are {listed}: "
+                "say which are positive (--positive TYPE,TYPE)"
+            )
+        if found < least:
+            return f"{found:,} new positives; an update waits for {least:,} (--least says how many)"
+        return ""
+
+    def _window(self) -> tuple[int | None, str]:
+        """When the window begins, which must be after everything that the run has seen; or why there is no
+        window."""
+        card, settings, log = self.old.card, self.settings, self.log
+        seen = (
+            max(self.base.now, self.merged.learned_until) if UPDATED in card else card["split"]["valid_end"]
+        )
+        times = log.time[: log.positives][self.merged.fresh[: log.positives]]
+        times = np.sort(times[times >= seen])
+        if len(times) < 2 * settings.least:
+            words = (
+                f"{len(times):,} new positives are newer than what this run has seen; an update waits for "
+            )
+            return None, f"{words}{2 * settings.least:,} (--least says how many)"
+        if settings.window is None:
+            start = int(times[-max(int(NEWEST * len(times)), settings.least)])
+        else:
+            start = max(int(times[-1]) + 1 - self.base.clock.ticks_in(settings.window), seen)
+        inside = int((times >= start).sum())
+        if inside < settings.least:
+            raise BadInput(
+                f"window {settings.window}: has {inside:,} new positives; expected at least "
+                f"{settings.least:,} (--least), so take a longer one"
+            )
+        if inside == len(times):
+            raise BadInput(
+                "all new positives are in the window, and none is left to learn from before it; take a "
+                "shorter one (--window)"
+            )
+        return start, ""
+
+    # Test, then train
+
+    def _cut(self, end: int) -> Split:
+        """Everything before a time is the training set, and the rest is the test set."""
+        said = self.old.card["split"]
+        repeats: Any = "keep" if said["repeats"] else "hide"
+        settings = Splitting(fractions=(100, 0, 0), repeats=repeats, min_count=said["min_count"])
+        return split_at(self.log, settings, end, end)
+
+    def _candidate(self, start: int) -> tuple[Trainer, Tested]:
+        """What has learned from everything before the window, compared with the run as it is."""
+        split, old = self._cut(start), self.old
+        moves = CodeMapping.between(old.log, self.log)
+        as_it_is = grown(old.network, split.known, moves).network
+        trainer = self._learned(grown(old.network, split.known, moves), self._before(), split, self._fresh())
+        test = old.card["select_by"]
+        if test not in available_tests(split):
+            test = "ordinary"
+        before, after = (self._ranked(network, split, test) for network in (as_it_is, trainer.model))
+        return trainer, Tested(test, before, after, compare(after, before, METRIC))
+
+    def _before(self) -> Learned:
+        """Where the training of the run was."""
+        path, network = self.folder / CHECKPOINT, self.old.network
+        if not network.stages(1):
+            return Learned.nothing()
+        if not path.is_file():
+            self.notes.append("this run has no checkpoint, so its optimiser begins anew")
+            return Learned.nothing()
+        return Learned.of(network, *read_checkpoint(path))
+
+    def _fresh(self) -> Mask:
+        """The rows that the run has not learned from: those of the store since, and what it held out."""
+        held_out = np.zeros(len(self.log), bool)
+        if UPDATED not in self.old.card:
+            held_out = np.asarray(self.log.time >= self.old.card["split"]["train_end"])
+        return self.merged.fresh | held_out
+
+    def _learned(
+        self, made: ExtendedNetwork, learned: Learned, split: Split, fresh: Mask, replayed: float = 1.0
+    ) -> Trainer:
+        """A grown network after it has learned from the fresh rows before the end of training.
+
+        replayed: the part of the replay that is due.
+        """
+        settings, network = self.settings, made.network
+        chosen = chosen_settings(network, network.state_dict())
+        network.refresh_statistics(split)
+        trainer = resume_training(
+            network,
+            learned.moved(made.rows),
+            split,
+            fresh,
+            self.training,
+            settings.epochs,
+            settings.replay * replayed,
+            chosen,
+        )
+        trainer.run()
+        return trainer
+
+    def _ranked(self, network: Recommender, split: Split, test: str) -> Evaluation:
+        try:
+            found = evaluations(
+                network, {test: network.state_dict()}, split, {test: ("full",)}, {test: test}, (None,),
+                self.settings.sample, self.training.seed,
+            )  # fmt: skip
+        except NothingToRank as error:
+            raise NothingToRank(
+                f"the window cannot be ranked, so take a longer one (--window): {error}"
+            ) from None
+        return found[test][0]
+
+    # The new run
+
+    def _publish(self, candidate: Trainer, start: int, store: str, tested: Tested, target: Path) -> None:
+        """Let the candidate learn from the window, too, and write it."""
+        split, fresh = self._cut(self.log.now), np.asarray(self.log.time >= start)
+        positives = self.merged.fresh & (self.log.label == 1)
+        earlier = max(int((positives & ~fresh).sum()), 1)
+        learned = Learned.of(candidate.model, *candidate.state())
+        made = grown(candidate.model, split.known, CodeMapping.none(self.log))
+        due = min(int((positives & fresh).sum()) / earlier, 1.0)  # as much replay per new row as before
+        trainer = self._learned(made, learned, split, fresh, due)
+        times = self.old.card.get(UPDATED, {}).get("times", 0) + 1
+        records = [record | {"update": times} for record in (*candidate.records, *trainer.records)]
+        trainer.records = [*read_records(self.folder), *records]
+        trainer.select_by = self.old.card["select_by"]
+        kind = model_named(self.config["model"])
+        asked = Asked(
+            self.config["model"],
+            rebuilt(kind.Config, self.config["config"]),
+            self.training,
+            "",
+            chosen_settings(trainer.model, trainer.model.state_dict()),
+        )
+        said = {"from": os.path.relpath(self.folder, target.parent.resolve() / target.name), "times": times}
+        said |= {"base": self.base.said, "settings": asdict(self.settings), "window": tested.document()}
+        said["window"]["start"] = start
+        learned_from = {"name": store, "learned": self.merged.newest._asdict()}
+        with new_run(target) as folder:
+            # The curve of the debiasing strength was measured with other weights.
+            more = {UPDATED: said, "store": learned_from, "debias_curve": None}
+            _write(folder, trainer, split, asked, more, self.base)
+
+
+def _write(
+    folder: Path, trainer: Trainer, split: Split, asked: Asked, more: dict[str, Any], base: Base
+) -> None:
+    document = asked.document(split)
+    written = RunFolder.begin(folder, document, resume=False)
+    written.card = lambda trainer: card_of(split, trainer, document) | more
+    written.remember(split)
+    if base.remembered:
+        written.replace(BASE, lambda path: pq.write_table(base.table, path))
+    written.finish(trainer)

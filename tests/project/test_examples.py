@@ -1,0 +1,71 @@
+"""The examples of own models: each is one file, keeps the contract, and does what it is there for."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+# A process of its own, because importing an example registers its model.
+BEGIN = f"""
+import sys
+import torch
+torch.set_num_threads(1)
+sys.path.insert(0, {str(EXAMPLES)!r})
+import numpy as np
+import unskew
+from unskew.testing.models import check_model
+"""
+
+TIMES = """
+from time_model import FadingMean
+check_model(FadingMean, FadingMean.Config(width=8, history=8))
+
+# The older of two items was a year ago: the context is nearly that of the newer one alone.
+from unskew.data.batches.batch import bare_contexts
+split = unskew.testing.example_split()
+torch.manual_seed(0)
+made = FadingMean(split.known, FadingMean.Config(width=8, days=1.0))
+day, now = 86400, np.array([10**9])
+def context(items, ages):
+    times = np.array([[10**9 - age * day for age in ages]])
+    return made.context(bare_contexts(np.array([0]), np.array([items], np.int32), now, times))
+alone = context([2], [0])
+assert torch.allclose(context([1, 2], [365, 0]), alone, atol=1e-4)
+assert not torch.allclose(context([1, 2], [1, 0]), alone, atol=1e-2)
+print("passed")
+"""
+
+CATEGORIES = """
+from category_model import CategoryFactors, made_up
+check_model(CategoryFactors, CategoryFactors.Config(width=8))
+split = unskew.split(made_up())
+brief = {"epochs": 4, "width": 8, "learning_rate": 0.01}
+made = unskew.create_model("category-factors", brief).fit(split, show_progress=False)
+new = made.evaluate(split, sample=600).by_segment()["item"]["new"]
+plain = unskew.create_model("bert4rec", {"epochs": 1, "width": 8, "inner": 8}).fit(split, show_progress=False)
+rival = plain.evaluate(split, sample=600).by_segment()["item"]["new"]
+assert new["ndcg@20"] > 2 * rival["ndcg@20"], (new, rival)  # an item that nobody had still has a category
+made.save(sys.argv[1] + "/run")
+again = unskew.load(sys.argv[1] + "/run")
+assert again.recommend(users=[1, 2]).table.equals(made.recommend(users=[1, 2]).table)
+try:
+    unskew.create_model("category-factors", {"feature": "colour"}).fit(split, show_progress=False)
+except unskew.BadInput as error:
+    assert "prepare it with --item-features colour" in str(error)
+    print("passed")
+"""
+
+
+@pytest.mark.parametrize("script", [TIMES, CATEGORIES], ids=["times", "categories"])
+def test_an_own_model_is_one_file(script: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BEGIN + script, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("passed\n", 0), done.stderr

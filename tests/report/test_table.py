@@ -1,0 +1,257 @@
+"""Tables in their three forms: what is bold and starred, and what LaTeX would take for something else. And
+the tables of a family of models, with captions that say what was done."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.evaluation.test_compare import LADDER, shifted
+from tests.evaluation.test_significance import evaluated
+from unskew.evaluation.comparison import Family, compare_models
+from unskew.evaluation.evaluate import Evaluation
+from unskew.report.table import Table, latex_escape
+
+STARRED = Table(
+    ("model", "difference"),
+    [("a", "–"), ("b", "-0.1"), ("c", "+0.2")],
+    caption="what",
+    bold=((2, 0), (2, 1)),
+    stars={(1, 1): 2, (2, 1): 1, (0, 1): 0},
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("learning_rate", r"learning\_rate"),
+        ("95 % of R&D", r"95 \% of R\&D"),
+        ("#1 for $5", r"\#1 for \$5"),
+        ("{a}", r"\{a\}"),
+        ("a\\b", r"a\textbackslash{}b"),
+        ("x^2 ~ y", r"x\textasciicircum{}2 \textasciitilde{} y"),
+        ("p < 0.05 > |q|", r"p $<$ 0.05 $>$ \textbar{}q\textbar{}"),
+        ("* one, ** two", "$^{*}$ one, $^{**}$ two"),
+        ("1 – 2 − 3", "1 -- 2 $-$ 3"),
+        ("two\nlines\n\nor three", "two lines or three"),
+        (r"\_%", r"\textbackslash{}\_\%"),
+    ],
+)
+def test_what_means_something_to_latex_means_itself(text: str, written: str) -> None:
+    assert latex_escape(text) == written
+
+
+def test_latex_whole() -> None:
+    assert STARRED.latex(label="tab:it") == "\n".join(
+        [
+            r"% \usepackage{booktabs}",
+            r"\begin{table}",
+            r"\centering",
+            r"\caption{what}",
+            r"\label{tab:it}",
+            r"\begin{tabular}{lr}",
+            r"\toprule",
+            r"model & difference \\",
+            r"\midrule",
+            r"a & -- \\",
+            r"b & $-$0.1$^{**}$ \\",
+            r"\textbf{c} & \textbf{+0.2}$^{*}$ \\",
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def test_every_cell_the_head_and_the_caption_are_escaped() -> None:
+    made = Table(("a_b", "c%"), [("d&e", "f#g")], caption="h_i", bold=((0, 0),)).latex()
+    for written in (r"a\_b & c\%", r"\textbf{d\&e} & f\#g", r"\caption{h\_i}"):
+        assert written in made
+    commented = made.split("\n", 1)[1]
+    assert not re.search(r"(?<!\\)[_%#]", commented)
+
+
+def test_a_table_without_head_caption_or_label_has_none() -> None:
+    made = Table(("", ""), [("a", "1")], text=(0, 1)).latex()
+    assert r"\midrule" not in made
+    assert r"\caption" not in made
+    assert r"\label" not in made
+    assert r"\begin{tabular}{ll}" in made
+
+
+def test_numbers_stand_on_the_right_and_text_on_the_left() -> None:
+    made = Table(("a", "b", "c"), [("x", "1", "y")], text=(0, 2))
+    assert r"\begin{tabular}{lrl}" in made.latex()
+    assert "| --- | ---: | --- |" in made.markdown()
+    assert '<td class="n" data-name="b">1</td><td data-name="c">' in made.html()
+
+
+def test_a_minus_is_one_and_a_hyphen_is_none() -> None:
+    rows = [("pulse-zero", "-0.5"), ("gru-4", "[-0.5, +0.25]"), ("a 2021-06", "3 - 4"), ("rate 1e-05", "-.5")]
+    made = Table(("model", ""), rows).latex()
+    for written in ("pulse-zero & $-$0.5", "gru-4 & [$-$0.5, +0.25]", "a 2021-06 & 3 - 4", "1e-05 & $-$.5"):
+        assert written in made
+
+
+def test_a_row_that_begins_with_a_bracket_is_no_argument_of_the_row_before() -> None:
+    made = Table(("a", "b"), [("x", "1"), ("[0, 1]", "2")]).latex()
+    assert "\n{}[0, 1] & 2" in made
+    assert "\nx & 1" in made
+
+
+def test_markdown_has_stars_that_are_no_emphasis() -> None:
+    assert STARRED.markdown().splitlines()[2:] == [
+        "| a | – |",
+        r"| b | -0.1\*\* |",
+        r"| **c** | **+0.2**\* |",
+    ]
+    assert Table(("a",), [("**by hand**",)]).markdown().endswith("| **by hand** |")
+
+
+def test_html_has_bold_and_stars_and_escapes_cells() -> None:
+    made = STARRED.html()
+    assert '<td class="n" data-name="difference">-0.1<sup>**</sup></td>' in made
+    assert "<strong>c</strong>" in made
+    assert "<strong>+0.2</strong><sup>*</sup>" in made
+    assert made.count("<sup>") == 2
+    evil = Table(("a",), [("<b>",)], bold=((0, 0),)).html()
+    assert "<strong>&lt;b&gt;</strong>" in evil
+    assert "<strong></strong>" not in Table(("a",), [("",)], bold=((0, 0),)).html()
+
+
+# A family of models
+
+
+@pytest.fixture(scope="module")
+def family() -> Family:
+    about = {"repeats": "hidden", "whole_test": 90, "sample": 40, "model": "x"}
+    models = {"my_base": LADDER["a"], "c%": LADDER["c"], "d&e": LADDER["d"]}
+    return compare_models({name: [_with(each, about) for each in group] for name, group in models.items()})
+
+
+def _with(found: Evaluation, about: dict[str, Any]) -> Evaluation:
+    return Evaluation(
+        "full", "balanced", found.user, found.values, found.weights, rows=found.rows, about=about
+    )
+
+
+def test_a_table_has_a_row_per_model(family: Family) -> None:
+    made = family.table()
+    assert list(made.head[:5]) == ["model", "seeds", "NDCG@10", "95 % interval", "difference"]
+    assert [row[0] for row in made.rows] == ["my_base", "c%", "d&e"]
+    mean, pair = family.means["c%"], family.pairs[0]
+    assert list(made.rows[1]) == [
+        "c%",
+        "3",
+        f"{mean.mean:.4f}",
+        f"[{mean.low:.4f}, {mean.high:.4f}]",
+        f"{pair.found.difference:+.4f}",
+        f"[{pair.found.low:+.4f}, {pair.found.high:+.4f}]",
+        f"{100 * pair.found.difference / family.means['my_base'].mean:+.1f} %",
+        "<0.0001",
+        f"{pair.p_bootstrap:.4f}",
+    ]
+    assert list(made.rows[0][4:]) == ["–"] * 5
+    assert set(made.bold) == {(1, 0), (1, 2)}  # the best one
+    assert made.stars == {(1, 4): family.pairs[0].stars, (2, 4): family.pairs[1].stars}
+    assert family.pairs[0].stars == 2
+    assert family.tables()[0].rows == made.rows
+
+
+def test_a_caption_says_what_was_done(family: Family) -> None:
+    said = family.table().caption
+    for words in (
+        "NDCG@10 on the balanced test, protocol full: 40 of 90 rows by 40 users, repeats hidden, "
+        "3 training seeds per model.",
+        "Intervals cover 95 % and are made by a bootstrap over users and training seeds.",
+        "Differences to my_base are paired, on the same rows; relative is in per cent of its mean.",
+        "p (t) is by the paired t-test over rows, which ignores the chance due to training seeds",
+        "p (boot) by the bootstrap over users and training seeds; both are two-sided and corrected by Holm "
+        "over 2 comparisons. By the bootstrap: * p < 0.05, ** p < 0.01.",
+    ):
+        assert words in said
+
+
+def test_a_caption_says_what_is_not_known() -> None:
+    single = compare_models({"a": shifted(0.0), "b": shifted(0.1)}).table().caption
+    assert "1 training seed per model" in single
+    assert "over users only: with a single seed the chance due to the seed is unknown" in single
+    assert "only where both models have several seeds" in single
+    assert "*" not in single
+    assert "p (boot)" not in single
+    assert "over 1 comparison." in single
+    mixed = compare_models({"a": shifted(0.0, 2), "b": shifted(0.1, 3), "c": shifted(0.1)}).table().caption
+    assert "1 to 3 training seeds per model" in mixed
+    assert "where a model has a single seed, over users only" in mixed
+    assert "only where both models have several seeds. By the bootstrap: *" in mixed
+    best = compare_models(LADDER, against="best", draws=10).table().caption
+    assert "over all 6 pairs, because the best was found on the same rows" in best
+    assert "Differences to c are" in best
+    pooled = {name: evaluated([0.1, 0.3], protocol="authors") for name in "ab"}
+    assert "protocol authors: 2 users, 1 training" in compare_models(pooled).table().caption
+    assert "t-test over users" in compare_models(pooled).table().caption
+
+
+def test_latex_and_markdown_of_a_family(family: Family) -> None:
+    latex, markdown = family.latex(), family.markdown()
+    assert r"\begin{tabular}{lrrrrrrrr}" in latex
+    assert r"my\_base & 3 &" in latex
+    assert r"\textbf{c\%} & 3 & \textbf{" in latex
+    assert r"d\&e & 3" in latex
+    assert latex.count("$^{**}$") == sum(pair.stars == 2 for pair in family.pairs) + 1  # and in the caption
+    assert r"Differences to my\_base are paired" in latex
+    assert markdown.startswith("NDCG@10 on the balanced test")
+    assert r"Differences to my\_base are" in markdown
+    assert r"\* p < 0.05, \*\* p < 0.01" in markdown
+    assert "\n\n| model | seeds | NDCG@10 |" in markdown
+    assert "| **c%** | 3 |" in markdown
+
+
+def test_the_matrix_is_of_rows_minus_columns() -> None:
+    family = compare_models(LADDER, against="all")
+    made = family.matrix()
+    assert list(made.head) == ["", "a", "b", "c", "d"]
+    means = [mean.mean for mean in family.means.values()]
+    for row, cells in enumerate(made.rows):
+        assert cells[0] == "abcd"[row]
+        for column in range(4):
+            expected = "–" if row == column else f"{means[row] - means[column]:+.4f}"
+            assert cells[column + 1] == expected
+            assert made.stars.get((row, column + 1)) == made.stars.get((column, row + 1))
+    assert made.stars[0, 3] == 2
+    tables = family.tables()
+    assert [len(table.rows) for table in tables] == [4, 4, 6]
+    assert tables[2].rows[0][0] == "b − a"
+    assert [tables[2].stars[number, 1] for number in range(6)] == [pair.stars for pair in family.pairs]
+    assert family.latex().count(r"\begin{table}") == family.markdown().count("\n| --- ") == 3
+
+
+def test_the_document_is_plain_json(family: Family) -> None:
+    found = json.loads(json.dumps(family.document(), allow_nan=False))
+    assert {name: found[name] for name in ("metric", "test", "protocol", "units", "users", "against")} == {
+        "metric": "ndcg@10",
+        "test": "balanced",
+        "protocol": "full",
+        "units": 40,
+        "users": 40,
+        "against": "first",
+    }
+    assert (found["reference"], found["best"], found["corrected_over"]) == ("my_base", "c%", 2)
+    assert (found["repeats"], found["whole_test"], found["sample"]) == ("hidden", 90, 40)
+    assert found["models"]["c%"]["seeds"] == 3
+    low, high = found["models"]["c%"]["interval"]
+    assert low < found["models"]["c%"]["mean"] < high
+    first, pair = found["comparisons"][0], family.pairs[0]
+    assert (first["model"], first["reference"], first["stars"]) == ("c%", "my_base", 2)
+    assert (first["p_t"], first["p_t_holm"]) == (pair.found.p_t, pair.p_t)
+    assert (first["p_bootstrap"], first["p_bootstrap_holm"]) == (pair.found.p_bootstrap, pair.p_bootstrap)
+    assert (first["low"], first["relative"]) == (pair.found.low, pair.relative)
+    assert first["interval_over"] == "users and seeds"
+
+
+def test_a_share_of_nothing_is_a_dash() -> None:
+    family = compare_models({"none": evaluated([0, 0]), "some": evaluated([0.1, 0.2])})
+    assert family.listed().rows[0][3] == "–"
+    assert family.document()["comparisons"][0]["relative"] is None

@@ -1,0 +1,302 @@
+"""`unskew serve --workers`: several processes answer, and one writes."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import numpy as np
+import pytest
+
+from tests.helpers.command import run as command
+from tests.helpers.serving import click, run_fixture, saved_run, serving
+from tests.helpers.stores import Place
+from tests.serve.test_serve_process import ask, process
+from unskew.core.errors import BadInput, UnskewError
+from unskew.recommendation.ranker import Wanted
+from unskew.serve import Event, open_store, parse_time
+from unskew.serve.http.loaded_run import Loaded
+from unskew.serve.http.metrics import Metrics
+from unskew.serve.http.request import Asked
+from unskew.serve.workers.channel import Channel, EndedError
+
+pytest_plugins = ("tests.helpers.store_places",)
+served_run = run_fixture
+SECONDS = 60.0  # after which a test gives up
+
+
+def until(holds: Callable[[], Any]) -> Any:
+    """Wait until something holds, and return it."""
+    end = time.monotonic() + SECONDS
+    while not (found := holds()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return found
+
+
+def children(server: subprocess.Popen[str]) -> list[int]:
+    """The processes that answer."""
+    found = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text()
+    return [int(number) for number in found.split()]
+
+
+@contextmanager
+def only(pid: int, pids: list[int]) -> Iterator[None]:
+    """Let one process answer, while the others sleep."""
+    others = [other for other in pids if other != pid]
+    for other in others:
+        os.kill(other, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for other in others:
+            os.kill(other, signal.SIGCONT)
+
+
+def listed(base: str, user: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = ask(f"{base}/v1/recommendations", {"user_id": user, "k": 8, "log": False})[
+        "items"
+    ]
+    return found
+
+
+def test_each_process_sees_at_once_what_another_one_has_acknowledged(
+    served_run: Path, tmp_path: Path
+) -> None:
+    events = [click(n, f"new{n % 3}", f"i{n * 7 % 33}", 1_720_000_000 + n % 10) for n in range(12)]
+    with process(served_run, tmp_path / "e.db", "--workers", "2") as (server, base):
+        pids = until(lambda: len(found := children(server)) == 2 and found)
+        for number, event in enumerate(events):
+            with only(pids[number % 2], pids):
+                assert ask(f"{base}/v1/events", {"events": [event]})["accepted"] == 1
+            with only(pids[1 - number % 2], pids):
+                assert ask(f"{base}/v1/users/{event['user_id']}")["positives"] == number // 3 + 1
+                assert ask(f"{base}/v1/events", {"events": [event]})["duplicates"] == 1
+        answers = []
+        for pid in pids:
+            with only(pid, pids):
+                answers.append([listed(base, f"new{n}") for n in range(3)])
+        shown = ask(f"{base}/v1/recommendations", {"user_id": "new1", "k": 3})
+        assert ask(f"{base}/v1/users/new1")["stored_recommendations"] == 1
+        with urlopen(f"{base}/metrics", timeout=30) as answer:
+            counted = answer.read().decode()
+        assert 'unskew_events_total{result="accepted"} 12\n' in counted
+        assert 'unskew_events_total{result="duplicate"} 12\n' in counted
+        assert 'route="/v1/recommendations",status="200"} 7\n' in counted
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(30) == 0
+    with serving(served_run, tmp_path / "new.db") as fresh:
+        fresh.append(events)
+        expected = [fresh.recommend(Asked(user_id=f"new{n}", k=8, log=False))["items"] for n in range(3)]
+    assert answers == [expected, expected]
+    with open_store(tmp_path / "e.db", "read") as store:
+        assert store.counts() == {"events": 12, "recommendations": 1}
+        assert store.recommendation(shown["recommendation_id"]) is not None
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_serving_from_a_store_in_postgresql(served_run: Path, in_server: Place, workers: str) -> None:
+    """Another service may write into the same store, and is seen at once."""
+    more = "--segments", str(in_server.segments), "--workers", workers
+    with process(served_run, in_server.where, *more) as (server, base), in_server.open("write") as other:
+        assert ask(f"{base}/v1/events", {"events": [click(1, "ann", "i1")]})["accepted"] == 1
+        other.append([Event("e2", "ann", "i2", "click", parse_time("2026-01-31T12:00:00Z"))])
+        shown = ask(f"{base}/v1/recommendations", {"user_id": "ann", "k": 3})["recommendation_id"]
+        assert ask(f"{base}/v1/events", {"events": [click(2, "ann", "i2")]})["duplicates"] == 1
+        user = ask(f"{base}/v1/users/ann")
+        assert (user["positives"], user["stored_recommendations"]) == (2, 1)
+        with urlopen(Request(f"{base}/v1/users/ann", method="DELETE"), timeout=60) as answer:
+            assert b'"events":2,"recommendations":1' in answer.read()
+        with pytest.raises(HTTPError, match="404"):
+            ask(f"{base}/v1/users/ann")
+        assert other.counts() == {"events": 0, "recommendations": 0}
+        assert other.recommendation(shown) is None
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(30) == 0
+
+
+def test_a_process_that_dies_is_replaced_and_nothing_is_lost(served_run: Path, tmp_path: Path) -> None:
+    with process(served_run, tmp_path / "e.db", "--workers", "2") as (server, base):
+        before = until(lambda: len(found := children(server)) == 2 and found)
+        with only(before[0], before):
+            assert ask(f"{base}/v1/events", {"events": [click(1, "ann", "i1")]})["accepted"] == 1
+        os.kill(before[0], signal.SIGKILL)
+        assert ask(f"{base}/v1/users/ann")["positives"] == 1
+        new = until(lambda: next(iter({*children(server)} - {*before}), None))
+        until(lambda: "weights-" in Path(f"/proc/{new}/maps").read_text())
+        with only(new, children(server)):  # which waits until it is ready
+            assert ask(f"{base}/v1/users/ann")["positives"] == 1
+            assert ask(f"{base}/v1/events", {"events": [click(2, "ann", "i2")]})["accepted"] == 1
+        for pid in children(server):
+            with only(pid, children(server)):
+                assert ask(f"{base}/v1/users/ann")["positives"] == 2
+
+
+def test_if_the_one_that_writes_is_killed_the_others_stop(served_run: Path, tmp_path: Path) -> None:
+    with process(served_run, tmp_path / "e.db", "--workers", "2") as (server, base):
+        pids = until(lambda: len(found := children(server)) == 2 and found)
+        assert ask(f"{base}/v1/events", {"events": [click(1, "ann", "i1")]})["accepted"] == 1
+        server.send_signal(signal.SIGKILL)
+        server.wait(30)
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    with open_store(tmp_path / "e.db", "write") as store:
+        assert store.counts()["events"] == 1
+
+
+def test_everybody_loads_a_new_run_and_forgets_a_user(served_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(served_run, tmp_path / "run")
+    link = tmp_path / "current"
+    link.symlink_to(run)
+    with process(link, tmp_path / "e.db", "--workers", "2") as (server, base):
+        pids = until(lambda: len(found := children(server)) == 2 and found)
+
+        def everybody(path: str) -> list[Any]:
+            found = []
+            for pid in pids:
+                with only(pid, pids):
+                    try:
+                        found.append(ask(f"{base}{path}"))
+                    except HTTPError as error:
+                        found.append(error.code)
+            return found
+
+        assert all(user["in_training"] and user["positives"] for user in everybody("/v1/users/u3"))
+        ask(f"{base}/v1/events", {"events": [click(1, "u3", "i1")]})
+        with urlopen(Request(f"{base}/v1/users/u3", method="DELETE"), timeout=30) as answer:
+            assert b'"was_known":true' in answer.read()
+        assert everybody("/v1/users/u3") == [404, 404]
+
+        saved_run(tmp_path / "other", seed=1)
+        link.unlink()
+        link.symlink_to(tmp_path / "other")
+        with urlopen(Request(f"{base}/v1/model/reload?wait=20", method="POST"), timeout=30) as answer:
+            assert answer.status == 200
+        assert [model["version"][:6] for model in everybody("/v1/model")] == ["other-", "other-"]
+        for file in (tmp_path / "other").glob("*"):
+            file.unlink()
+        with pytest.raises(HTTPError, match="409"):
+            urlopen(Request(f"{base}/v1/model/reload?wait=20", method="POST"), timeout=30)
+        assert [model["version"][:6] for model in everybody("/v1/model")] == ["other-", "other-"]
+
+
+def test_the_weights_are_mapped_so_that_the_processes_share_them(tmp_path: Path) -> None:
+    """The parameters are pages of the file, unchanged; a service of one process has a copy."""
+    run = saved_run(tmp_path / "run", "sasrec")
+    alone, one = Loaded(str(run)), Loaded(str(run), mapped=True)
+
+    def in_file(loaded: Loaded) -> list[bool]:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        ends = [line.split()[0].split("-") for line in lines if f"{run}/weights-" in line]
+        mapped = [(int(first, 16), int(last, 16)) for first, last in ends]
+        places = [value.data_ptr() for value in loaded.network.parameters()]
+        return [any(first <= place < last for first, last in mapped) for place in places]
+
+    assert len(in_file(one)) > 5
+    assert all(in_file(one))
+    assert not any(in_file(alone))
+    for user in ("u1", "u2", "nobody"):
+        lists = [loaded.order(user, (), Wanted(8)) for loaded in (alone, one)]
+        assert lists[0].codes.tolist() == lists[1].codes.tolist()
+        assert np.allclose(lists[0].scores, lists[1].scores, rtol=1e-5)
+
+
+def test_a_worker_maps_the_weights(tmp_path: Path) -> None:
+    run = saved_run(tmp_path / "run", "sasrec")
+    with process(run, tmp_path / "e.db", "--workers", "2") as (server, base):
+        listed(base, "u1")
+        for pid in until(lambda: len(found := children(server)) == 2 and found):
+            mapped = Path(f"/proc/{pid}/maps").read_text()
+            assert mapped.count("weights-ordinary") == 2  # among what validation chose, and in the network
+
+
+def test_what_keeps_the_processes_from_starting_is_one_line(
+    served_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def failed(run: Path, *more: str) -> str:
+        code, _, err = command(capfd, "serve", run, "--store", tmp_path / "e.db", "--port", 0, *more)
+        lines = [line for line in err.splitlines() if not line.startswith("unskew: loading")]
+        assert (code, len(lines)) == (2, 1), err
+        return lines[0]
+
+    damaged = shutil.copytree(served_run, tmp_path / "damaged")
+    memory = damaged / "memory.safetensors"
+    memory.write_bytes(memory.read_bytes()[:100])
+    assert "the run is damaged" in failed(damaged, "--workers", "2")
+    assert "expected from 0 to 1" in failed(served_run, "--workers", "2", "--explore", "2")
+    assert "expected from 1 to 64" in failed(served_run, "--workers", "0")
+    with open_store(tmp_path / "e.db"):
+        assert "only one may" in failed(served_run, "--workers", "2")
+
+
+# The line between two processes
+
+
+def connected(answer: Callable[[str, dict[str, Any]], Any]) -> tuple[Channel, Channel, list[str]]:
+    ended: list[str] = []
+    one, other = socket.socketpair()
+    asking = Channel(one, lambda what, details: None, lambda: ended.append("asking"))
+    return asking, Channel(other, answer, lambda: ended.append("answering")), ended
+
+
+def test_answers_come_in_any_order_and_errors_as_they_were() -> None:
+    later: Future[str] = Future()
+
+    def answer(what: str, details: dict[str, Any]) -> Any:
+        match what:
+            case "later":
+                return later
+            case "sum":
+                return sum(details["numbers"])
+            case "bad":
+                raise BadInput("x 3: expected less")
+            case "fails":
+                raise UnskewError("the disk is full")
+        raise ValueError("what users did")
+
+    asking, answering, _ = connected(answer)
+    waiting = asking.ask("later")
+    assert asking.ask("sum", numbers=list(range(100_000))).result(30) == 4_999_950_000
+    with pytest.raises(BadInput, match="x 3: expected less"):
+        asking.ask("bad").result(30)
+    with pytest.raises(UnskewError, match="the disk is full") as failed:
+        asking.ask("fails").result(30)
+    assert not isinstance(failed.value, BadInput)
+    with pytest.raises(UnskewError, match=r"^a fault of unskew: ValueError$"):
+        asking.ask("other").result(30)
+    assert not waiting.done()
+    later.set_result("🐸")
+    assert waiting.result(30) == "🐸"
+    asking.close()
+    answering.close()
+
+
+def test_whoever_waits_is_told_that_the_other_one_is_gone() -> None:
+    asking, answering, ended = connected(lambda what, details: Future())
+    waiting = asking.ask("anything")
+    answering.close()
+    with pytest.raises(EndedError):
+        waiting.result(30)
+    asking.close()
+    with pytest.raises(EndedError):
+        asking.ask("more").result(30)
+    assert sorted(ended) == ["answering", "asking"]
+
+
+def test_counters_of_several_are_added_up() -> None:
+    both, each = Metrics(), [Metrics(), Metrics()]
+    for number in range(10):
+        for metrics in (both, each[number % 2]):
+            metrics.request("GET", f"/{number % 3}", 200 + number % 2, 0.002 * number)
+            metrics.events(number, 1, 2)
+            metrics.listed("model" if number % 4 else "fallback")
+    added = Metrics.sum([one.document() for one in each])
+    assert added.text({}, ()) == both.text({}, ())
