@@ -27,8 +27,8 @@ import torch
 import tyro
 
 import unskew
-from unskew.api.create import create_model
-from unskew.api.model import Model, load
+from unskew.api.create import create_model, load
+from unskew.api.model import Model
 from unskew.evaluation.evaluate import Evaluation
 from unskew.evaluation.significance import compare, interval
 from unskew.serve import Event, open_store

@@ -11,8 +11,8 @@ from unskew.data.reading.prepare import prepare, read
 from unskew.world.simulate import World, simulate
 
 if TYPE_CHECKING:
-    from unskew.api.create import DEPS, Debiased, create_model, resume
-    from unskew.api.model import Model, load
+    from unskew.api.create import DEPS, Debiased, create_model, load, resume
+    from unskew.api.model import Model
     from unskew.api.zero_shot import recommend
     from unskew.evaluation.comparison import Family, compare_models
     from unskew.evaluation.evaluate import Evaluation
@@ -37,7 +37,7 @@ _LAZY = {
     "compare": "unskew.evaluation.significance",
     "compare_models": "unskew.evaluation.comparison",
     "create_model": "unskew.api.create",
-    "load": "unskew.api.model",
+    "load": "unskew.api.create",
     "recommend": "unskew.api.zero_shot",
     "resume": "unskew.api.create",
     "rolling": "unskew.evaluation.rolling",

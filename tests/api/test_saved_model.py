@@ -14,8 +14,8 @@ import torch
 
 import unskew
 from tests.conftest import READS, SMALL_DEPS, random_table
-from unskew.api.create import DEPS
-from unskew.api.model import Model, load
+from unskew.api.create import DEPS, load
+from unskew.api.model import Model
 from unskew.data.batches.batch import batch
 from unskew.models.base import Recommender
 

@@ -12,8 +12,8 @@ import torch
 
 import unskew
 from tests.conftest import READS, SMALL_DEPS, random_table
-from unskew.api.create import DEPS, create_model
-from unskew.api.model import Model, load
+from unskew.api.create import DEPS, create_model, load
+from unskew.api.model import Model
 from unskew.data.batches.batch import batch
 from unskew.data.log.views import PAD
 from unskew.recommendation.ranker import Ranker, Recommendations, Wanted

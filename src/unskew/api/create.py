@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from unskew.api.model import Model
+from unskew.api.zero_shot import ZeroShot
 from unskew.core.config import (
     AtLeast0,
     AtLeast1,
@@ -24,7 +25,8 @@ from unskew.core.errors import BadInput
 from unskew.data.log.split import Split
 from unskew.models import deps
 from unskew.models.base import Recommender, Training, model_named
-from unskew.training.run import read_config
+from unskew.training.run import load as load_run
+from unskew.training.run import read_config, read_records
 from unskew.training.run_log import split_of
 from unskew.training.trainer import OnRecord
 
@@ -108,6 +110,22 @@ def _taken(kind: Any, settings: dict[str, Any], defaults: dict[str, Any] | None 
             check_type(field.name, settings[field.name], hints[field.name])
             found[field.name] = settings[field.name]
     return kind(**found)
+
+
+def load(folder: str | os.PathLike[str]) -> Model:
+    """A model from the run that it was trained in. A run that was stopped has its best weights so far.
+    `load("pulse-zero")` is the model that comes with this package and works on any log."""
+    if os.fspath(folder) == "pulse-zero" and not Path(folder).exists():
+        return ZeroShot()
+    found = load_run(folder)
+    cut = found.card["split"]
+    made = Model(found.config["model"], found.network.config, Training(**found.config["training"]))
+    made.network, made._log, made._folder = found.network, found.log, Path(folder)
+    made.borders, made.repeats = (cut["train_end"], cut["valid_end"]), cut["repeats"]
+    made._weights, made._select_by = found.weights, found.card["select_by"]
+    made._data, made.records = found.card["data"]["hash"], read_records(Path(folder))
+    made._sizes, made.min_count = (cut["known_users"], cut["known_items"]), cut["min_count"]
+    return made
 
 
 def resume(

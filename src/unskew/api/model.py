@@ -28,8 +28,7 @@ from unskew.propensity.estimators import Propensity
 from unskew.propensity.export import PARTS, part_of, propensity_tables
 from unskew.recommendation.batch_requests import lists_of
 from unskew.recommendation.ranker import Ranker, Recommendations, Saved, Wanted
-from unskew.training.run import Asked, RunFolder, read_records, train
-from unskew.training.run import load as load_run
+from unskew.training.run import Asked, RunFolder, train
 from unskew.training.run_card import card_of, chosen_settings, settings_key, weights_of
 from unskew.training.trainer import OnRecord, Trainer
 
@@ -386,21 +385,3 @@ class Model:
         if self._log is None:
             raise BadInput(f"{self.name} is not trained: call fit first")
         return self._log
-
-
-def load(folder: str | os.PathLike[str]) -> Model:
-    """A model from the run that it was trained in. A run that was stopped has its best weights so far.
-    `load("pulse-zero")` is the model that comes with this package and works on any log."""
-    if os.fspath(folder) == "pulse-zero" and not Path(folder).exists():
-        from unskew.api.zero_shot import ZeroShot
-
-        return ZeroShot()
-    found = load_run(folder)
-    cut = found.card["split"]
-    made = Model(found.config["model"], found.network.config, Training(**found.config["training"]))
-    made.network, made._log, made._folder = found.network, found.log, Path(folder)
-    made.borders, made.repeats = (cut["train_end"], cut["valid_end"]), cut["repeats"]
-    made._weights, made._select_by = found.weights, found.card["select_by"]
-    made._data, made.records = found.card["data"]["hash"], read_records(Path(folder))
-    made._sizes, made.min_count = (cut["known_users"], cut["known_items"]), cut["min_count"]
-    return made

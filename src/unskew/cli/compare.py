@@ -128,7 +128,7 @@ class _Given:
 
     def evaluated(self, cut: Split | None, terms: _Terms, cutoffs: tuple[int, ...]) -> "Evaluation":
         """The evaluation in a file; a run is ranked now."""
-        from unskew.api.model import load
+        from unskew.api.create import load
 
         if cut is None or not self.config:
             assert self.found is not None
@@ -228,7 +228,7 @@ def _planned(given: list[_Given], cut: Split, terms: _Terms) -> list[_Given]:
 
 def _model_of(run: _Given, test: str) -> dict[str, Any]:
     """What an evaluation of a run says of its model."""
-    from unskew.api.model import load
+    from unskew.api.create import load
     from unskew.core.config import rebuilt
     from unskew.models.base import Training, model_named
     from unskew.training.run import read_card

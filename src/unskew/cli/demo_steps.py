@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from unskew.api.model import Model, load
+from unskew.api.create import load
+from unskew.api.model import Model
 from unskew.core.errors import UnskewError
 from unskew.data.audit.audit import require_no_leak
 from unskew.data.audit.label_leakage import Finding

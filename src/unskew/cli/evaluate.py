@@ -53,7 +53,7 @@ class Evaluate(Verb):
     """With --rolling: evaluate only so many windows, at the end of the log."""
 
     def run(self) -> None:
-        from unskew.api.model import load
+        from unskew.api.create import load
         from unskew.evaluation.metrics import METRICS
         from unskew.evaluation.significance import interval
 

@@ -28,7 +28,7 @@ class Export(Verb):
     told."""
 
     def run(self) -> None:
-        from unskew.api.model import load
+        from unskew.api.create import load
         from unskew.api.onnx import export
 
         trained = load(self.folder)

@@ -49,7 +49,7 @@ class GroundTruth(Verb):
     """Which validation metric chose the weights; by default those that recommend."""
 
     def run(self) -> None:
-        from unskew.api.model import load
+        from unskew.api.create import load
         from unskew.evaluation.significance import compare, interval
         from unskew.world.ground_truth import TrueScorer, evaluate_against_ground_truth, world_of
 

@@ -83,7 +83,7 @@ class Monitor(Verb):
         watched, model = self.watched, None
         with open_store(watched.store, "read", segments=watched.segments) as store:
             if watched.run is not None:
-                from unskew.api.model import load
+                from unskew.api.create import load
 
                 model = load(watched.run)
             return monitor(store, model, self.settings)

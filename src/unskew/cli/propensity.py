@@ -40,7 +40,7 @@ class PropensityHealth(Verb):
 
     def run(self) -> None:
         """Run the verb that was asked for."""
-        from unskew.api.model import load
+        from unskew.api.create import load
 
         trained = load(self.folder)
         clip = trained.propensity.clip
@@ -69,7 +69,7 @@ class PropensityExport(Verb):
     ]
 
     def run(self) -> None:
-        from unskew.api.model import load
+        from unskew.api.create import load
 
         trained = load(self.folder)
         clip = trained.propensity.clip

@@ -83,7 +83,7 @@ class Recommend(Verb):
             raise BadInput("expected one of --user ID, --history ITEM ..., --input FILE, and --all-users")
         if many != (self.out is not None):
             raise BadInput("--all-users and --input FILE write to a file, so they go with --out FILE")
-        from unskew.api.model import load
+        from unskew.api.create import load
 
         log = None if self.data is None else Log.open(self.data)
         if (self.folder / "data.json").is_file():

@@ -121,7 +121,7 @@ class Train(Verb):
         return made, cut
 
     def _refit(self, folder: Path) -> "tuple[Model, Split]":
-        from unskew.api.model import load
+        from unskew.api.create import load
 
         assert self.refit is not None
         assert self.data is not None

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
-from unskew.api.model import Model, load
+from unskew.api.create import load
+from unskew.api.model import Model
 from unskew.api.zero_shot import ZeroShot
 from unskew.core.errors import BadInput
 from unskew.data.log.live import Live
