@@ -11,7 +11,6 @@ from tests.helpers.monitored import DAY, ITEMS, MONDAY, NOW, WEEK, fill, filled,
 from unskew.core.errors import BadInput
 from unskew.serve import Event, Recommendation, Shown, Store, open_store
 from unskew.serve.monitor.monitor import Monitoring, monitor
-from unskew.serve.monitor.queries import Calendar, gathered
 from unskew.serve.monitor.statistics import Window
 
 NOT_KNOWN = [
@@ -77,18 +76,6 @@ def test_compacted_rows_and_the_order_of_arrival_change_nothing(tmp_path: Path, 
         other.record(made[::-1])
         for ours, theirs in zip(monitor(other, now=NOW).windows, before.windows, strict=True):
             same(ours, {name: getattr(theirs, name) for name in NOT_KNOWN if name not in ("ndcg", "ess")})
-
-
-def test_what_is_shown_and_logged_is_the_same_as_in_the_export(tmp_path: Path, store: Store) -> None:
-    _events, made = fill(store)
-    exported = store.export(tmp_path / "log.parquet")
-    with gathered(store, store.types, Calendar(WEEK), NOW, None) as (connection, stored):
-        assert stored.unmatched == exported.unmatched > 0
-        logged = connection.execute("SELECT count(propensity) FROM showings WHERE NOT clicked").fetchall()
-        assert stored.logged + logged[0][0] == exported.logged
-        passed = connection.execute("SELECT count(*) FROM showings WHERE NOT clicked").fetchall()
-        assert passed[0][0] == exported.rows - exported.positives
-    assert len(made) == stored.recommendations
 
 
 def test_types_of_events_mean_what_the_store_says(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 
 import unskew
 from tests.helpers.serving import ITEMS, click, saved_run, serving
+from unskew.serve import export_log
 from unskew.serve.http.request import Asked
 
 IMPRESSIONS, K, SHARE, BEGIN = 2000, 5, 0.4, 1_720_000_000
@@ -31,7 +32,7 @@ def test_logged_propensities_are_right(tmp_path: Path) -> None:
             ]
             if events:
                 assert service.append(events)["accepted"] == len(events)
-        exported = service.store.export(tmp_path / "log")
+        exported = export_log(service.store, tmp_path / "log", service.store.types)
     log = unskew.read(tmp_path / "log")
     assert len(log) == exported.rows == IMPRESSIONS * K
     assert exported.logged == exported.rows

@@ -11,7 +11,7 @@ import unskew
 from tests.helpers.stores import BEGIN, Place, click, shown
 from unskew.core.errors import BadInput
 from unskew.data.log.held_out import held_out, impression_candidates
-from unskew.serve import Event, Recommendation, Shown
+from unskew.serve import Event, Recommendation, Shown, export_log
 
 pytest_plugins = ("tests.helpers.store_places",)
 
@@ -70,7 +70,7 @@ EXPECTED = {
 def test_rows_labels_and_propensities_by_hand(place: Place, compacted: bool) -> None:
     fill(place, compacted=compacted)
     with place.open("read") as store:
-        found = store.export(place.folder / "out")
+        found = export_log(store, place.folder / "out", store.types)
         assert rows_in(found.file) == EXPECTED
         assert (found.rows, found.positives, found.shown, found.logged, found.unmatched) == (13, 7, 10, 9, 2)
         marks = pq.read_table(found.file)["test:logged"].to_pylist()
@@ -81,7 +81,7 @@ def test_rows_labels_and_propensities_by_hand(place: Place, compacted: bool) -> 
 def test_prepare_reads_the_export_and_the_loop_is_closed(in_file: Place) -> None:
     fill(in_file, compacted=True)
     with in_file.open("read") as store:
-        store.export(in_file.folder / "out")
+        export_log(store, in_file.folder / "out", store.types)
     log = unskew.prepare(in_file.folder / "out", in_file.folder / "data")
     assert log.metadata["time_unit"] == "microseconds"
     assert set(log.metadata["columns"]) == {
@@ -156,7 +156,7 @@ def test_what_was_shown_can_be_tested_and_weighed(in_file: Place) -> None:
             )
         store.record(made)
         store.append(events)
-        store.export(in_file.folder / "log.parquet")
+        export_log(store, in_file.folder / "log.parquet", store.types)
     log = unskew.prepare(in_file.folder / "log.parquet", in_file.folder / "data")
     assert "logged" not in log.marks  # all propensities are known
     split = unskew.split(log, fractions=(50, 0, 50))
@@ -176,19 +176,19 @@ def test_a_store_that_knows_nothing_of_what_was_shown_exports_a_log_of_clicks(pl
     with place.open() as store:
         store.append([click(n, f"u{n % 3}", f"i{n % 2}") for n in range(9)])
         store.append([click(99, type="view"), click(98, type="like", user="eve")])
-        found = store.export(place.folder / "out.parquet")
+        found = export_log(store, place.folder / "out.parquet", store.types)
         assert pq.read_table(found.file).column_names == ["user_id", "item_id", "timestamp", "label"]
         assert (found.rows, found.positives, found.shown, found.logged) == (9, 9, 0, 0)
-        assert store.export(place.folder / "likes.csv", positive=["like"]).rows == 1
+        assert export_log(store, place.folder / "likes.csv", store.resolve_types(["like"])).rows == 1
         assert (place.folder / "likes.csv").read_text().splitlines()[1].startswith('"eve","tea",')
         with pytest.raises(BadInput, match=r"not one positive event \(buy\); nothing to export"):
-            store.export(place.folder / "none.parquet", positive=["buy"])
+            export_log(store, place.folder / "none.parquet", store.resolve_types(["buy"]))
         with pytest.raises(BadInput, match="exists already"):
-            store.export(place.folder / "out.parquet")
+            export_log(store, place.folder / "out.parquet", store.types)
         with pytest.raises(BadInput, match=r"expected a folder, or a name that ends with \.parquet"):
-            store.export(place.folder / "out.xlsx")
+            export_log(store, place.folder / "out.xlsx", store.types)
         store.append([click(200, "u1", "i1", propensity=0.5)])  # known, though not where it was shown
-        table = pq.read_table(store.export(place.folder / "later").file)
+        table = pq.read_table(export_log(store, place.folder / "later", store.types).file)
         assert table.column_names[4:] == ["propensity", "test:logged"]
         assert sorted(table["propensity"].to_pylist()) == [0.5, *[1.0] * 9]
     assert sorted(path.name for path in place.folder.glob("*") if path.suffix or path.name == "none") == [
@@ -219,7 +219,7 @@ def test_every_row_is_where_a_naive_loop_puts_it(in_file: Place) -> None:
     with in_file.open() as store:
         store.record(recommendations)
         store.append(events)
-        found = store.export(in_file.folder / "out.parquet")
+        found = export_log(store, in_file.folder / "out.parquet", store.types)
     expected = []
     by_id = {one.recommendation_id: one for one in recommendations}
     taken = set()

@@ -13,6 +13,7 @@ from unskew.cli.shared import Verb, messages, pairs
 from unskew.core.errors import BadInput
 from unskew.data.log.clock import Clock
 from unskew.serve.store.events import in_iso, parse_time
+from unskew.serve.store.export import export_log
 from unskew.serve.store.store import open_store
 
 StoreArg = Annotated[
@@ -67,7 +68,8 @@ class StoreExport(_OnStore):
 
     def run(self) -> None:
         with open_store(self.store, "read", segments=self.segments) as store:
-            found = store.export(self.out, _words(self.positive), _words(self.shown))
+            types = store.resolve_types(_words(self.positive), _words(self.shown))
+            found = export_log(store, self.out, types)
             name = store.name
         document = asdict(found) | {"file": str(found.file)}
         facts = {key: value for key, value in document.items() if key != "file"}

@@ -11,7 +11,6 @@ are a few hundred bytes. From these the paired tests between any two models can 
 """
 
 import base64
-import fcntl
 import json
 import os
 import zlib
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 
 from unskew.core.atomic_files import write_text
 from unskew.core.errors import BadInput, UnskewError
+from unskew.core.file_lock import lock_file
 from unskew.evaluation.evaluate import CUTOFFS, Evaluation
 from unskew.evaluation.metrics import METRICS
 from unskew.experiments.suite import FORMAT, Place, Suite
@@ -79,15 +79,10 @@ class Results:
         """Make the folder, and keep other benches out of it until `end`."""
         try:
             (self.folder / "runs").mkdir(parents=True, exist_ok=True)
-            number = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             raise BadInput(f"{self.folder}: cannot write there ({error.strerror})") from None
-        try:
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(number)
-            raise BadInput(f"{self.folder}: another bench is running in this folder right now") from None
-        self._lock = number
+        refusal = BadInput(f"{self.folder}: another bench is running in this folder right now")
+        self._lock = lock_file(self.folder / ".lock", refusal)
         for name in ("cells.jsonl", "tests.jsonl"):
             self._mend(name)
 

@@ -10,7 +10,6 @@ card.json               data, its hash, split, protocol, versions, seed, results
 checkpoint.safetensors  where training is. Without it a finished run works, but no epochs can be added
 """
 
-import fcntl
 import json
 import os
 import time
@@ -28,6 +27,7 @@ from safetensors.torch import load_file, save_file
 from unskew.core.atomic_files import beside
 from unskew.core.config import check, rebuilt
 from unskew.core.errors import BadInput, UnskewError
+from unskew.core.file_lock import lock_file
 from unskew.data.log.log import Log
 from unskew.data.log.split import Split
 from unskew.models.base import Recommender, Training, build, model_named
@@ -84,13 +84,8 @@ class RunFolder(Store):
         path = (self.folder / LOCK).resolve()
         if path in _locked:
             return
-        number = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(number)
-            raise BadInput(f"{self.folder}: another process is training in this folder right now") from None
-        _locked[path] = number
+        refusal = BadInput(f"{self.folder}: another process is training in this folder right now")
+        _locked[path] = lock_file(path, refusal)
 
     def unlock(self) -> None:
         """Let another process train here."""

@@ -1,7 +1,7 @@
 """The log of a run with what a store of events got since, as one log.
 
 The run's own log is the prepared folder that it was trained on, or, where that is gone, what the run
-remembers: all positives, and nothing of what was shown. The store's rows are those that `Store.export`
+remembers: all positives, and nothing of what was shown. The store's rows are those that `export_log`
 writes, all of them and each time anew. So a user who was erased from the store is not in the next log, and a
 click that comes late finds what was shown to its user.
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import duckdb
 import numpy as np
@@ -26,8 +26,9 @@ from unskew.data.log.clock import TICKS, Clock
 from unskew.data.log.log import FEATURE, MARK, Log
 from unskew.data.log.split import Mask
 from unskew.data.reading.prepare import read
-from unskew.serve.store.export import LOGGED, export
-from unskew.serve.store.store import Store, Types
+from unskew.serve.store.export import LOGGED, export_log
+from unskew.serve.store.store import Store
+from unskew.serve.store.tables import EventTypes
 from unskew.training.extend import as_text
 from unskew.training.run_log import log_of
 
@@ -92,10 +93,10 @@ def merged(base: Base, store: Store, after: StorePosition, positive: Sequence[st
     after: up to where the run has learned from the store.
     positive: the types of events that are positive, if they are to be others than the store's own.
     """
-    types = store.types if positive is None else Types(tuple(positive), store.types.shown)
+    types = store.resolve_types(positive)
     snapshot = _Snapshot(store, after, types)
     with tempfile.TemporaryDirectory(prefix="unskew.") as folder:
-        file = export(cast(Store, snapshot), Path(folder) / "log.parquet", types).file
+        file = export_log(snapshot, Path(folder) / "log.parquet", types).file
         exported = pq.read_table(file)
     own, theirs = _with_common_id_type(base.table, exported)
     newer = _new_rows(own, theirs, snapshot, base)
@@ -110,16 +111,16 @@ def merged(base: Base, store: Store, after: StorePosition, positive: Sequence[st
 
 
 class _Snapshot:
-    """What `export` reads of a store: everything up to the newest event of now. On the way it keeps what
+    """What `export_log` reads of a store: everything up to the newest event of now. On the way it keeps what
     came since."""
 
-    def __init__(self, store: Store, after: StorePosition, types: Types) -> None:
+    def __init__(self, store: Store, after: StorePosition, types: EventTypes) -> None:
         self.name, self.newest = store.name, StorePosition(store.newest(), after.recommendations)
         self._store, self._after, self._types = store, after, types
         self.clicks: list[pa.Table] = []  # user, item and time of new positives
         self.lists: list[pa.Table] = []  # user and time of whatever is new
 
-    def events(self, batch: int) -> Iterator[pa.Table]:
+    def events(self, *, batch: int) -> Iterator[pa.Table]:
         """Up to the newest one of now."""
         for frame in self._store.events(batch=batch):
             frame = frame.filter(pc.less_equal(frame["sequence"], self.newest.events))  # noqa: PLW2901
@@ -129,7 +130,7 @@ class _Snapshot:
             self.lists.append(new.select(["user_id", "timestamp"]))
             yield frame
 
-    def recommendations(self, batch: int) -> Iterator[pa.Table]:
+    def recommendations(self, *, batch: int) -> Iterator[pa.Table]:
         """All of them."""
         for frame in self._store.recommendations(batch=batch):
             new = frame.filter(pc.greater(frame["sequence"], self._after.recommendations))

@@ -4,7 +4,6 @@ The pointer is a symbolic link with a relative target. It is replaced by a renam
 the old run or the new one, and nothing in between.
 """
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from unskew.core.atomic_files import check_free, sync_folder
 from unskew.core.errors import BadInput, UnskewError
+from unskew.core.file_lock import lock_file
 from unskew.training.run import read_card, read_config
 
 UPDATED = "updated"  # in the card of a run: which run it was updated from
@@ -25,19 +25,14 @@ def one_at_a_time(target: Path) -> Iterator[None]:
     path = target.with_name(f".{target.name}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        number = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise BadInput(f"{path.parent}: cannot write there ({error.strerror})") from None
+    message = f"{target}: another update is under way; nothing was done, so try again when it has ended"
+    lock = lock_file(path, UnskewError(message))
     try:
-        try:
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UnskewError(
-                f"{target}: another update is under way; nothing was done, so try again when it has ended"
-            ) from None
         yield
     finally:
-        os.close(number)
+        os.close(lock)
 
 
 @contextmanager

@@ -1,34 +1,19 @@
-"""The tables of a monitor: the events and recommendations of a store, gathered by window of time in DuckDB.
-
-Everything is streamed from the store into Parquet files in a scratch folder and aggregated from there, so the
-memory that is needed depends on the number of users and items, and not on the number of events.
-
-What counts as shown, and which propensity a positive has, is the same as in `Store.export`; a test compares
-the two.
-"""
+"""The tables of a monitor: the events and recommendations of a store by window of time, in DuckDB."""
 
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from unskew.core.errors import UnskewError
-from unskew.data.reading.engines import literal
-from unskew.serve.store.tables import EVENTS, RECOMMENDATIONS, Kind
+from unskew.serve.store.impressions import EventSource, open_impressions
+from unskew.serve.store.tables import EventTypes
 
-if TYPE_CHECKING:
-    from unskew.serve.store.store import Store, Types
-
-MEMORY = "1GB"
-ROWS = 50_000  # that are read together
 MONDAY = 4 * 86_400 * 10**6  # 1970-01-05, the first Monday that has a timestamp
-FALLBACK = "fallback"  # the model of a recommendation that no model made, alone or before a colon
 
 PAST_ITEMS = pa.schema([("item_id", pa.string()), ("first", pa.int64()), ("positives", pa.int64())])
 PAST_USERS = pa.schema([("user_id", pa.string()), ("first", pa.int64())])
@@ -88,119 +73,27 @@ class Stored(NamedTuple):
 
 
 @contextmanager
-def gathered(
-    store: "Store", types: "Types", calendar: Calendar, latest: int, past: Past | None
+def gather_tables(
+    source: EventSource, types: EventTypes, calendar: Calendar, latest: int, past: Past | None
 ) -> Iterator[tuple[duckdb.DuckDBPyConnection, Stored]]:
-    """Open a database with the tables of a monitor.
+    """Open a database with the tables of `open_impressions`, each with the column `window`, and these two.
 
-    latest: the last moment that can have happened already; what is later has a wrong clock.
+    items  item_id, code from 0 on, first (the time of its first positive, null if it has none), own (the same
+           in this store alone), before (positives before the store began)
+    users  user_id, first, own
 
-    events     sequence, user_id, item_id, timestamp, window, positive
-    showings   each item that was shown, once per impression_id: recommended (whether by a recommendation of
-               the store), propensity, exposed, clicked, code, window
-    positives  each positive event, with the propensity that was logged: code, window
-    items      item_id, code from 0 on, first (the time of its first positive, null if it has none), own
-               (the same in this store alone), before (positives before the store began)
-    users      user_id, first, own
+    latest: the last moment that can have happened already; a later timestamp comes from a wrong clock.
     """
-    try:
-        with tempfile.TemporaryDirectory(prefix="unskew-monitor.", ignore_cleanup_errors=True) as scratch:
-            folder = Path(scratch)
-            _copied(EVENTS, store.events(batch=ROWS), folder)
-            _copied(RECOMMENDATIONS, store.recommendations(batch=ROWS), folder)
-            with duckdb.connect(config={"memory_limit": MEMORY, "temp_directory": scratch}) as connection:
-                connection.execute(_views(folder, types, calendar, latest))
-                connection.execute(SHOWINGS)
-                connection.execute(POSITIVES)
-                _identities(connection, past)
-                yield connection, _stored(connection, latest)
-    except OSError as error:
-        raise UnskewError(f"{store.name}: the scratch folder cannot be used ({error.strerror})") from error
-    except duckdb.Error as error:
-        said = str(error).partition("\n")[0]
-        raise UnskewError(f"{store.name}: the figures could not be gathered ({said})") from error
+    window = f', {calendar.sql("timestamp")} AS "window"'
+    with (
+        tempfile.TemporaryDirectory(prefix="unskew-monitor.", ignore_cleanup_errors=True) as scratch,
+        open_impressions(source, types, Path(scratch), "the monitor", latest, window) as connection,
+    ):
+        _create_identities(connection, past)
+        yield connection, _count_stored(connection, latest)
 
 
-def _copied(kind: Kind, frames: Iterator[pa.Table], folder: Path) -> None:
-    with pq.ParquetWriter(folder / f"{kind.name}.parquet", kind.schema) as writer:
-        for frame in frames:
-            writer.write_table(frame)
-
-
-def _views(folder: Path, types: "Types", calendar: Calendar, latest: int) -> str:
-    files = [
-        f"read_parquet({literal(f'{folder / kind.name}.parquet')})" for kind in (EVENTS, RECOMMENDATIONS)
-    ]
-    positive, shown = (", ".join(map(literal, names)) for names in types)
-    window = calendar.sql("timestamp")
-    return f"""
-    CREATE VIEW all_events AS SELECT * FROM {files[0]};
-    CREATE VIEW all_recommendations AS SELECT * FROM {files[1]};
-    CREATE VIEW recommendations AS
-        SELECT *, {window} AS "window", model = '{FALLBACK}' OR starts_with(model, '{FALLBACK}:') AS fallback
-        FROM all_recommendations WHERE timestamp <= {latest};
-    CREATE VIEW events AS
-        SELECT *, {window} AS "window", type IN ({positive}) AS positive, type IN ({shown}) AS shown, CASE
-            WHEN recommendation_id IS NOT NULL THEN recommendation_id
-            WHEN impression IS NOT NULL OR type IN ({shown}) THEN 'event ' || event_id
-        END AS impression_id
-        FROM all_events WHERE timestamp <= {latest};
-    """
-
-
-SHOWINGS = """
-CREATE TABLE recommended AS
-    SELECT user_id, recommendation_id AS impression_id, item.item_id AS item_id, timestamp, "window",
-        item.propensity AS propensity, item.exposed AS exposed
-    FROM (SELECT * EXCLUDE (items), unnest(items) AS item FROM recommendations) AS listed;
-CREATE TABLE showings AS
-    WITH told AS (
-        SELECT user_id, impression_id, item_id, timestamp, "window", propensity, position, 1 AS source,
-            sequence
-        FROM events WHERE shown
-        UNION ALL
-        SELECT user_id, impression_id, item_id, timestamp, "window", NULL, position, 2, sequence
-        FROM (
-            SELECT * EXCLUDE (impression, item_id, position), unnest(impression) AS item_id,
-                generate_subscripts(impression, 1) AS position
-            FROM events WHERE impression IS NOT NULL
-        ) AS listed
-    ),
-    once AS (
-        SELECT * FROM told QUALIFY row_number() OVER (
-            PARTITION BY user_id, impression_id, item_id ORDER BY source, timestamp, sequence, position
-        ) = 1
-    ),
-    all_showings AS (
-        SELECT *, TRUE AS recommended FROM recommended
-        UNION ALL
-        SELECT user_id, impression_id, item_id, timestamp, "window", propensity, FALSE, FALSE
-        FROM once ANTI JOIN recommended USING (user_id, impression_id, item_id)
-    ),
-    answers AS (
-        SELECT DISTINCT user_id, impression_id, item_id FROM events
-        WHERE positive AND impression_id IS NOT NULL
-    )
-    SELECT s.*, a.item_id IS NOT NULL AS clicked
-    FROM all_showings AS s LEFT JOIN answers AS a
-        ON s.user_id = a.user_id AND s.impression_id = a.impression_id AND s.item_id = a.item_id;
-DROP TABLE recommended;
-"""
-
-POSITIVES = """
-CREATE TABLE positives AS
-    SELECT p.item_id, p.timestamp, p."window",
-        CASE WHEN s.recommended THEN s.propensity ELSE coalesce(p.propensity, s.propensity) END AS propensity,
-        s.item_id IS NULL AND k.recommendation_id IS NOT NULL AS unmatched
-    FROM (SELECT * FROM events WHERE positive) AS p
-    LEFT JOIN showings AS s ON s.user_id = p.user_id AND s.impression_id = p.impression_id
-            AND s.item_id = p.item_id
-    LEFT JOIN (SELECT DISTINCT recommendation_id FROM recommendations) AS k
-        ON k.recommendation_id = p.recommendation_id;
-"""
-
-
-def _identities(connection: duckdb.DuckDBPyConnection, past: Past | None) -> None:
+def _create_identities(connection: duckdb.DuckDBPyConnection, past: Past | None) -> None:
     """Number the items, and say since when there are users and items."""
     began = connection.execute("SELECT min(timestamp) FROM events").fetchall()[0][0]
     nothing = np.iinfo(np.int64).max
@@ -227,7 +120,7 @@ def _identities(connection: duckdb.DuckDBPyConnection, past: Past | None) -> Non
     """)
 
 
-def _stored(connection: duckdb.DuckDBPyConnection, latest: int) -> Stored:
+def _count_stored(connection: duckdb.DuckDBPyConnection, latest: int) -> Stored:
     found = connection.execute(f"""
     SELECT
         (SELECT count(*) FROM all_events WHERE timestamp <= {latest}),

@@ -7,7 +7,7 @@ A figure that cannot be known is nan.
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from unskew.data.log.views import Ints
 from unskew.diagnostics.log.statistics import gini
-from unskew.serve.monitor.queries import Calendar, Past, Stored, gathered
-
-if TYPE_CHECKING:
-    from unskew.serve.store.store import Store, Types
+from unskew.serve.monitor.queries import Calendar, Past, Stored, gather_tables
+from unskew.serve.store.impressions import EventSource
+from unskew.serve.store.tables import EventTypes
 
 Floats = NDArray[np.float64]
 
@@ -78,7 +77,7 @@ class Found:
 
 
 def figures_of(
-    store: "Store", types: "Types", calendar: Calendar, newest: int, now: int, past: Past | None
+    store: EventSource, types: EventTypes, calendar: Calendar, newest: int, now: int, past: Past | None
 ) -> Found:
     """The figures of the newest windows that hold anything.
 
@@ -87,7 +86,7 @@ def figures_of(
         What is later than now by more than a day has a wrong clock, and is left out.
     past: what is known of the time before the store; without it, calibration cannot be.
     """
-    with gathered(store, types, calendar, now + DAY, past) as (connection, stored):
+    with gather_tables(store, types, calendar, now + DAY, past) as (connection, stored):
         if stored.first is None or stored.last is None:
             return Found((), stored)
         last = calendar.number(stored.last)

@@ -1,44 +1,31 @@
-"""The log of a store, as one table that `prepare` reads: what was positive (label 1), and what was shown and
-was not (label 0), each with the probability with which it was shown.
+"""The log of a store, as one table that `unskew prepare` reads.
 
-A row with label 1 is a positive event, at its own time. A row with label 0 is an item of a recommendation, of
-an `impression` list, or of an event whose type says that it was shown, without a positive event of the same
-user and item in the same impression. An impression is a recommendation; a list without one is an impression
-of its own.
+A row with label 1 is a positive event, at its own time. A row with label 0 is an item that was shown
+(`unskew.serve.store.impressions`) without a positive event of the same user and item in the same impression.
 
-Where an item was recommended by the store's own record, that record is believed, and not what an event says
-about its propensity and position.
+`prepare` wants a value in every row. Where nothing is known, a row has these values:
 
-`prepare` wants a value in every row. Where nothing is known, the row says so:
-
-    propensity  1, so that it counts once, as in a log without propensities
-    exposed     0, because it is not known to be random
-    impression       null, which means that nobody knows whether the row was shown
-    position    0; positions are counted from 1
+    propensity     1, so that it counts once, as in a log without propensities
+    exposed        0, because it is not known to be random
+    impression_id  null, which means that it is not known whether the row was shown
+    position       0; positions are counted from 1
 """
 
+import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from unskew.core.atomic_files import FRAMES, check_free, save_frames
-from unskew.core.errors import BadInput, UnskewError
-from unskew.data.reading.engines import literal
-from unskew.serve.store.tables import EVENTS, RECOMMENDATIONS, Kind
-
-if TYPE_CHECKING:
-    from unskew.serve.store.store import Store, Types
+from unskew.core.errors import BadInput
+from unskew.serve.store.impressions import ROWS, EventSource, open_impressions
+from unskew.serve.store.tables import EventTypes
 
 LOGGED = "test:logged"  # `prepare` makes a named test of such a column
-MEMORY = "2GB"
-ROWS = 100_000  # that are read and written together
 
 SHOWN_COLUMNS = {"exposed": pa.int8(), "impression_id": pa.string(), "position": pa.int32()}
 COLUMNS = {"user_id": pa.string(), "item_id": pa.string(), "timestamp": pa.timestamp("us", "UTC")}
@@ -47,131 +34,81 @@ COLUMNS |= {"label": pa.int8()}
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how much of it has a known propensity."""
+    """What was written.
+
+    Attributes
+    ----------
+    file
+        The file.
+    rows, positives
+        The number of rows, and of those with label 1.
+    shown
+        Rows that are known to have been shown.
+    logged
+        Rows with a known propensity.
+    unmatched
+        Positives that name a recommendation of the store which lacks their user and item.
+    """
 
     file: Path
     rows: int
     positives: int
-    shown: int  # rows of which it is known that they were shown
-    logged: int  # rows with a known propensity
-    unmatched: (
-        int  # positives that name a recommendation of the store which does not have their user and item
-    )
+    shown: int
+    logged: int
+    unmatched: int
 
 
-def export(store: "Store", out: Path, types: "Types") -> Exported:
-    """Write the log of a store as one file; see `Store.export`."""
+def export_log(source: EventSource, out: str | os.PathLike[str], types: EventTypes) -> Exported:
+    """Write the log of a store as one file that `unskew prepare` reads.
+
+    The columns are user_id, item_id, timestamp and label and, as far as anything is known of what was shown,
+    propensity, exposed, impression_id and position. Label 1 is a positive event; label 0 was shown in the
+    same impression and was not clicked. A row whose propensity is not known has propensity 1 and 0 in the
+    column `test:logged`, so that `unskew evaluate --test logged` leaves it out.
+
+    Parameters
+    ----------
+    source
+        An open store.
+    out
+        A folder, in which log.parquet is written, or a file: Parquet, CSV or JSON lines by its suffix.
+    types
+        The positive types of events and those that report a shown item, such as `store.types`.
+
+    Returns
+    -------
+    Exported
+        The file, and counts of its rows.
+    """
+    out = Path(out)
     file = out / "log.parquet" if out.is_dir() or not out.suffix else out
     if file.suffix not in FRAMES:
         raise BadInput(f"{out}: expected a folder, or a name that ends with {', '.join(FRAMES)}")
     check_free(file)
-    with _scratch(out) as folder:
-        _copied(EVENTS, store.events(batch=ROWS), folder)
-        _copied(RECOMMENDATIONS, store.recommendations(batch=ROWS), folder)
-        try:
-            with duckdb.connect(config={"memory_limit": MEMORY, "temp_directory": str(folder)}) as connection:
-                connection.execute(_query(folder, types))
-                counts = connection.execute(COUNTS).fetchall()[0]
-                rows, positives, shown, logged, unmatched = (int(count or 0) for count in counts)
-                if not positives:
-                    listed = ", ".join(types.positive)
-                    raise BadInput(f"{store.name}: not one positive event ({listed}); nothing to export")
-                save_frames(_frames(connection, shown > 0, logged, rows), file)
-        except duckdb.Error as error:
-            said = str(error).partition("\n")[0]
-            raise UnskewError(f"{store.name}: the export failed ({said}); nothing was written") from None
+    parent = out.parent if out.parent.is_dir() else None
+    try:
+        scratch = tempfile.TemporaryDirectory(prefix=".export.", dir=parent, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise BadInput(f"{out}: cannot write there ({error.strerror})") from None
+    with scratch, open_impressions(source, types, Path(scratch.name), "the export") as connection:
+        connection.execute(LOG)
+        counts = connection.execute(COUNTS).fetchall()[0]
+        rows, positives, shown, logged, unmatched = (int(count or 0) for count in counts)
+        if not positives:
+            listed = ", ".join(types.positive)
+            raise BadInput(f"{source.name}: not one positive event ({listed}); nothing to export")
+        save_frames(_frames(connection, shown > 0, logged, rows), file)
     return Exported(file, rows, positives, shown, logged, unmatched)
 
 
-@contextmanager
-def _scratch(out: Path) -> Iterator[Path]:
-    """A folder for temporary files, on the disk that the output is on, if that is there already."""
-    place = out.parent if out.parent.is_dir() else None
-    try:
-        scratch = tempfile.TemporaryDirectory(prefix=".export.", dir=place, ignore_cleanup_errors=True)
-    except OSError as error:
-        raise BadInput(f"{out}: cannot write there ({error.strerror})") from None
-    with scratch as folder:
-        yield Path(folder)
-
-
-def _copied(kind: Kind, frames: Iterator[pa.Table], folder: Path) -> None:
-    with pq.ParquetWriter(folder / f"{kind.name}.parquet", kind.schema) as writer:
-        for frame in frames:
-            writer.write_table(frame)
-
-
-def _query(folder: Path, types: "Types") -> str:
-    """SQL that makes the table of all rows."""
-    events, recommendations = (
-        f"read_parquet({literal(str(folder / kind.name) + '.parquet')})" for kind in (EVENTS, RECOMMENDATIONS)
-    )
-    positive, shown = (", ".join(map(literal, names)) for names in types)
-    return f"""
-    CREATE TABLE log AS
-    WITH
-    -- The impression of an event: the recommendation that it names, or else its own list.
-    events AS (
-        SELECT *, CASE
-            WHEN recommendation_id IS NOT NULL THEN recommendation_id
-            WHEN impression IS NOT NULL OR type IN ({shown}) THEN 'event ' || event_id
-        END AS impression_id
-        FROM {events}
-    ),
-    recommendations AS (SELECT * FROM {recommendations}),
-    every_showing AS (
-        SELECT user_id, recommendation_id AS impression_id, item.item_id AS item_id, timestamp,
-            item.propensity AS propensity, item.exposed AS exposed, position, 0 AS source, sequence
-        FROM (
-            SELECT * EXCLUDE (items), unnest(items) AS item, generate_subscripts(items, 1) AS position
-            FROM recommendations
-        ) AS listed
-        UNION ALL
-        SELECT user_id, impression_id, item_id, timestamp, propensity, FALSE, position, 1, sequence
-        FROM events WHERE type IN ({shown})
-        UNION ALL
-        SELECT user_id, impression_id, item_id, timestamp, NULL, FALSE, position, 2, sequence
-        FROM (
-            SELECT * EXCLUDE (impression, item_id, position), unnest(impression) AS item_id,
-                generate_subscripts(impression, 1) AS position
-            FROM events WHERE impression IS NOT NULL
-        ) AS listed
-    ),
-    -- An item counts once in an impression, by what is known best about it.
-    showings AS (
-        SELECT * FROM every_showing
-        QUALIFY row_number() OVER (
-            PARTITION BY user_id, impression_id, item_id ORDER BY source, timestamp, sequence, position
-        ) = 1
-    ),
-    positives AS (SELECT * FROM events WHERE type IN ({positive})),
-    known AS (SELECT DISTINCT recommendation_id FROM recommendations),
-    clicked AS (
-        SELECT p.user_id, p.item_id, p.timestamp, 1 AS label,
-            CASE WHEN s.source = 0 THEN s.propensity ELSE coalesce(p.propensity, s.propensity) END
-                AS propensity,
-            coalesce(s.exposed, FALSE) AS exposed,
-            -- Whoever was recommended something else was not shown this.
-            s.source IS NULL AND k.recommendation_id IS NOT NULL AS unmatched,
-            CASE WHEN NOT unmatched THEN p.impression_id END AS impression_id,
-            CASE WHEN s.source = 0 THEN s.position ELSE coalesce(p.position, s.position) END AS position
-        FROM positives AS p
-        LEFT JOIN showings AS s ON s.user_id = p.user_id AND s.impression_id = p.impression_id
-            AND s.item_id = p.item_id
-        LEFT JOIN known AS k ON k.recommendation_id = p.recommendation_id
-    ),
-    passed AS (
-        SELECT user_id, item_id, timestamp, 0 AS label, propensity, exposed, FALSE, impression_id, position
-        FROM showings AS s
-        WHERE NOT EXISTS (
-            SELECT 1 FROM positives AS p
-            WHERE p.user_id = s.user_id AND p.impression_id = s.impression_id AND p.item_id = s.item_id
-        )
-    )
-    SELECT * FROM clicked UNION ALL SELECT * FROM passed
-    """
-
-
+LOG = """
+CREATE TABLE log AS
+    SELECT user_id, item_id, timestamp, 1 AS label, propensity, exposed, unmatched, impression_id, position
+    FROM positives
+    UNION ALL
+    SELECT user_id, item_id, timestamp, 0, propensity, exposed, FALSE, impression_id, position
+    FROM showings WHERE NOT clicked
+"""
 COUNTS = """SELECT count(*), sum(label), count(impression_id), count(propensity), count(*) FILTER (unmatched)
 FROM log"""
 

@@ -8,7 +8,6 @@ FILE-segments  the Parquet files of what is compacted
 One connection writes. Readers have connections of their own, so they wait for no commit.
 """
 
-import fcntl
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +20,7 @@ import pyarrow as pa
 
 from unskew.core.atomic_files import sync_folder
 from unskew.core.errors import BadInput, UnskewError
+from unskew.core.file_lock import lock_file
 from unskew.serve.store.database import Cursor, Database, Mode, Rows, Synchronous, check_schema
 from unskew.serve.store.tables import beginnings, definitions
 
@@ -67,7 +67,9 @@ class SQLite(Database):
             raise BadInput(f"{file}: no such store")
         try:
             if mode != "read":
-                self._lock = _locked(file)
+                # Closing another handle of the database itself would end SQLite's own locks.
+                refusal = BadInput(f"{file}: another process is writing into this store; only one may")
+                self._lock = lock_file(file.with_name(f"{file.name}-lock"), refusal)
                 if mode == "create" and not file.exists():
                     self._create()
             if file.stat().st_size == 0:
@@ -245,21 +247,3 @@ def _prepare(writer: sqlite3.Connection, synchronous: Synchronous, name: str) ->
     writer.execute(f"PRAGMA synchronous = {synchronous.upper()}")
     writer.execute("PRAGMA fullfsync = ON")  # on a Mac, nothing else outlives a power cut
     writer.execute(f"PRAGMA journal_size_limit = {LARGEST_WAL}")
-
-
-def _locked(file: Path) -> int:
-    """Lock a store for this process. The lock has a file of its own: closing any other handle of the database
-    would end SQLite's own locks."""
-    lock = file.with_name(f"{file.name}-lock")
-    try:
-        number = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise BadInput(f"{file}: cannot write there ({error.strerror})") from None
-    try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(number)
-        raise BadInput(
-            f"{file}: another process is writing into this store right now; only one may"
-        ) from None
-    return number

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,6 +30,7 @@ from unskew.serve.store.tables import (
     KINDS,
     RECOMMENDATIONS,
     SCHEMA,
+    EventTypes,
     Kind,
     events_of,
     recommendations_of,
@@ -37,17 +38,7 @@ from unskew.serve.store.tables import (
 )
 from unskew.serve.store.writer import Appended, Row, Writer
 
-if TYPE_CHECKING:
-    from unskew.serve.store.export import Exported
-
 SCHEMES = ("postgresql", "postgres")
-
-
-class Types(NamedTuple):
-    """What the types of events mean: which are positive, and which say that their item was shown."""
-
-    positive: tuple[str, ...]
-    shown: tuple[str, ...]
 
 
 def open_store(
@@ -152,7 +143,7 @@ class Store:
 
     def configure(self, positive: Sequence[str] | None = None, shown: Sequence[str] | None = None) -> None:
         """Change what the types of events mean; None leaves it as it is."""
-        after = self._types(positive, shown)
+        after = self.resolve_types(positive, shown)
         if after == self.types:
             return
         writer = self._may_write()
@@ -167,9 +158,23 @@ class Store:
     # Reading
 
     @property
-    def types(self) -> Types:
+    def types(self) -> EventTypes:
         """What the types of events mean."""
-        return Types(*(tuple(json.loads(self._reader.meta(name))) for name in Types._fields))
+        return EventTypes(*(tuple(json.loads(self._reader.meta(name))) for name in EventTypes._fields))
+
+    def resolve_types(
+        self, positive: Sequence[str] | None = None, shown: Sequence[str] | None = None
+    ) -> EventTypes:
+        """The store's types of events with some of them replaced."""
+        before = self.types
+        after = EventTypes(
+            before.positive if positive is None else _checked_types("positive", positive),
+            before.shown if shown is None else _checked_types("shown", shown),
+        )
+        both = sorted(set(after.positive) & set(after.shown))
+        if both:
+            raise BadInput(f"events of type {both[0]!r}: positive, or shown, but not both")
+        return after
 
     def newest(self) -> int:
         """The sequence number of the newest event; 0 if there was none. It never falls, also if events are
@@ -269,26 +274,6 @@ class Store:
             raise BadInput("expected at least one user to erase")
         return self._erase(list(dict.fromkeys(users)))
 
-    def export(
-        self,
-        out: str | os.PathLike[str],
-        positive: Sequence[str] | None = None,
-        shown: Sequence[str] | None = None,
-    ) -> "Exported":
-        """Write the log as a Parquet file that `unskew prepare` reads: user_id, item_id, timestamp and label,
-        and, as far as anything is known of what was shown, propensity, exposed, impression and position.
-
-        Label 1 is a positive event; label 0 was shown in the same recommendation or impression and was not
-        clicked. A row whose propensity nobody knows has propensity 1, and the column `test:logged` tells
-        such rows from others: `unskew evaluate --test logged` leaves them out.
-
-        out: a folder, in which log.parquet is written, or a file; CSV or JSON lines by the end of its name.
-        positive, shown: the types of events, if they are to be others than the store's own.
-        """
-        from unskew.serve.store.export import export
-
-        return export(self, Path(out), self._types(positive, shown))
-
     def close(self) -> None:
         """Finish what was asked for, and close the store. Closing it again does nothing."""
         if self._writer is not None:
@@ -310,17 +295,6 @@ class Store:
             raise UnskewError(f"{self.name}: the store was opened for reading only")
         return self._writer
 
-    def _types(self, positive: Sequence[str] | None, shown: Sequence[str] | None) -> Types:
-        before = self.types
-        after = Types(
-            before.positive if positive is None else _types("positive", positive),
-            before.shown if shown is None else _types("shown", shown),
-        )
-        both = sorted(set(after.positive) & set(after.shown))
-        if both:
-            raise BadInput(f"events of type {both[0]!r}: positive, or shown, but not both")
-        return after
-
     def _later(self, kind: Kind, values: Iterable[Event] | Iterable[Recommendation]) -> "Future[Appended]":
         expected = Event if kind is EVENTS else Recommendation
         given: list[Any] = list(values)
@@ -339,7 +313,7 @@ class Store:
         return self._maintenance.erase(users)
 
 
-def _types(name: str, types: Sequence[str]) -> tuple[str, ...]:
+def _checked_types(name: str, types: Sequence[str]) -> tuple[str, ...]:
     if isinstance(types, str) or not types:
         raise BadInput(f"{name}: expected a list of types of events, such as click")
     return tuple(dict.fromkeys(check_id(name, kind) for kind in types))

@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -26,6 +26,13 @@ POSITIVE = ("click", "purchase")  # the types of events that are positive, unles
 SHOWN = ("impression",)  # the types of events that say that their item was shown
 
 ITEMS = pa.list_(pa.struct([("item_id", pa.string()), ("propensity", pa.float64()), ("exposed", pa.bool_())]))
+
+
+class EventTypes(NamedTuple):
+    """What the types of events mean: which are positive, and which report that their item was shown."""
+
+    positive: tuple[str, ...]
+    shown: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
