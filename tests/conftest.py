@@ -1,7 +1,7 @@
 """Shared by all tests: one thread, small logs, and a random log that has everything (ties, negatives, unknown
 users and items)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,25 @@ from hypothesis import settings
 import unskew
 from unskew.data.log.folder import assemble
 from unskew.data.log.views import offsets_of
+from unskew.models.base import MODELS
+from unskew.propensity.base import ESTIMATORS
 
 torch.set_num_threads(1)  # the default number made a suite ten times slower on a shared machine
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.load_profile("ci")
+
+
+@pytest.fixture(autouse=True)
+def registries() -> Iterator[None]:
+    """Forget the models and estimators that a test defines, so that the next one finds only ours."""
+    tables: tuple[dict[str, type], ...] = (MODELS, ESTIMATORS)
+    before = [set(table) for table in tables]
+    yield
+    for table, names in zip(tables, before, strict=True):
+        for name in set(table) - names:
+            if not table[name].__module__.startswith("unskew."):
+                del table[name]
+
 
 READS = 5, 4  # a history and an audience: far fewer than there are, and what is older still counts as seen
 SMALL_DEPS: dict[str, Any] = {"width": 8, "layers": 1, "heads": 1, "inner": 8, "hidden": 8}

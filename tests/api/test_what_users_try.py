@@ -109,7 +109,7 @@ def test_the_wrong_thing_in_python(model: Model, model_split: unskew.Split, tmp_
         (lambda: model.evaluate(log), "expected a split of a log"),
         (lambda: model.refit("data"), "expected a log, as `unskew.prepare`.*found str"),
         (lambda: model.recommend(users=["u1"], log="data"), "expected a log, as `unskew.prepare`"),
-        (lambda: create_model("sasrec", {"epochs": 3}), "has no setting 'epochs'; here it is 'epochs'"),
+        (lambda: create_model("sasrec", {"n_epochs": 3}), "has no setting 'n_epochs'; here it is 'epochs'"),
         (lambda: unskew.DEPS(lr=0.1), "has no setting 'lr'; here it is 'learning_rate'"),
         (
             lambda: unskew.read(pd.DataFrame(), item_features=["a", "b"]),

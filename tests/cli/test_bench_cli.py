@@ -151,7 +151,8 @@ def test_a_failure_is_told_and_the_exit_code_says_so(data: Path, tmp_path: Path,
     (tmp_path / "mine.py").write_text(
         "from unskew.experiments.suite import Arm, Suite\n"
         "mine = Suite(name='mine', title='T', question='Q?', arms=(Arm(name='p', model='popularity'),\n"
-        "    Arm(name='q', model='debiased-sasrec', settings={'propensity': 'logged', 'how': 'offset'})))\n"
+        "    Arm(name='q', model='debiased-sasrec',"
+        " settings={'propensity': 'logged', 'method': 'logit-offset'})))\n"
     )
     code, _, err = run(
         capsys,

@@ -7,6 +7,7 @@ import pytest
 
 import unskew
 from tests.helpers.command import run
+from unskew.cli.shared import output
 from unskew.world.ground_truth import evaluate_against_ground_truth, world_of
 from unskew.world.kinds import kind_named
 
@@ -63,17 +64,18 @@ def test_ground_truth_of_runs_and_their_paired_differences(data, runs, capsys):
     assert said["true_exposure"]["exposure"] == pytest.approx(1)
 
 
-def test_people_get_tables(runs, capsys):
+def test_people_get_tables(runs, capsys, monkeypatch):
+    monkeypatch.setattr(output, "_width", 300)  # a long path would fold the lines
     code, out, err = run(capsys, "ground-truth", *runs, "--sample", 40)
     assert code == 0
-    out = " ".join(out.split())  # a long path folds the lines
+    out = " ".join(out.split())
     for words in (
         "40 impressions of the test set",
         "the true exposure",
         "the true preference",
         "the same impressions",
     ):
-        assert words in out
+        assert words in out, out
     assert "rank correlation" in err
     code, out, _ = run(capsys, "ground-truth", runs[0], "--sample", 40)
     assert code == 0

@@ -118,7 +118,7 @@ def test_flags_of_a_backbone_and_a_preset(capsys, data: Path, tmp_path: Path) ->
     ].items()
     code, _, _ = run(capsys, "train", data, "--config", tmp_path / "best.json", "--out", tmp_path / "run")
     config = read_config(tmp_path / "run")["config"]
-    assert (code, config["method"], config["backbone"]["width"]) == (0, "both", 8)
+    assert (code, config["method"], config["backbone"]["width"]) == (0, "ips-both", 8)
 
 
 def test_flags_may_stand_in_front(capsys, data: Path, tmp_path: Path) -> None:

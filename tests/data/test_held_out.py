@@ -253,7 +253,7 @@ def test_an_empty_part_is_said(positive_log: unskew.Log) -> None:
         advice = {"valid": "give it a fraction with --fractions", "test": "the one that it was refitted from"}
         said = str(nothing_to_rank(split, part, "balanced"))
         assert (
-            f"in the balanced test: the {name} part of this split has no rows (fractions 100, 0, 0);" in said
+            f"in the balanced test: the {name} set of this split has no rows (fractions 100, 0, 0);" in said
         )
         assert said.endswith(advice[part])
     full = unskew.split(positive_log)

@@ -48,7 +48,7 @@ def split():
 
 
 @pytest.fixture(scope="module")
-def evaluate_against_ground_truth(split):
+def ground_truth(split):
     return logged_ground_truth(split.log)
 
 
@@ -336,7 +336,7 @@ def test_how_much_the_exposed_are_held_back():
         "against the least exposed tenth; judge it with `unskew evaluate RUN --test balanced`, and turn it "
         "back with `--debias`."
     )
-    said = exposure_verdict(exposure, 0.5, "negatives")
+    said = exposure_verdict(exposure, 0.5, "weighted-negatives")
     assert said.startswith("Takes exposure out of what is learned, by the weights of drawn negatives: ")
     assert "a factor of 2.45 against" in said
 
@@ -352,41 +352,41 @@ def test_nothing_to_take_out_and_too_much():
 
 
 def test_exposure_is_that_at_the_end_of_training(split):
-    made = Correction(Power(0.5, CLIP, gamma=1.0), "offset", 1.0, "clipped", (5, 5))
+    made = Correction(Power(0.5, CLIP, gamma=1.0), "logit-offset", 1.0, "clipped", (5, 5))
     made.fit_statistics(split)
     clicks = split.item_counts[: split.known_items]
     assert exposure_taken(made, split) == exposure_verdict(np.log1p(clicks), 1.0)
 
 
-def debiased(folder, how: str, power: float):
+def debiased(folder, method: str, strength: float):
     """The command that trains a small model whose exposure is popularity, and where the run is."""
     small = ["--epochs", 1, "--valid-examples", 50, "--width", 8, "--sequences", 32]
-    name = folder / f"{how}-{power}"
+    name = folder / f"{method}-{strength}"
     asked = [
         "--model",
         "debiased-gru4rec",
         "--method",
-        how,
+        method,
         "--propensity",
         "item-pro",
         "--strength",
-        power,
+        strength,
         *small,
     ]
     return ["train", folder / "data", "--out", name, *asked], name
 
 
-@pytest.mark.parametrize("method", ["offset", "negatives"])
-def test_commands_say_how_much_exposure_is_taken_out(trained, capsys, how):
-    command, folder = debiased(trained, how, 0.5)
+@pytest.mark.parametrize("method", ["logit-offset", "weighted-negatives"])
+def test_commands_say_how_much_exposure_is_taken_out(trained, capsys, method):
+    command, folder = debiased(trained, method, 0.5)
     code, _, err = run(capsys, *command)
-    assert code == 0
+    assert code == 0, err
     split = unskew.split(unskew.Log.open(trained / "data"))
     fractions = np.sort(np.maximum(split.item_counts[: split.known_items], 0.5))
     tenth = len(fractions) // 10
     factor = np.exp(0.5 * (np.log(fractions[-tenth:]).mean() - np.log(fractions[:tenth]).mean()))
     assert factor > 1.2
-    sentence = exposure_verdict(np.log(fractions), 0.5, how)
+    sentence = exposure_verdict(np.log(fractions), 0.5, method)
     assert f"a factor of {factor:.3g} against" in sentence
     assert sentence in err
     assert "The weights do nothing" not in err
@@ -400,7 +400,7 @@ def test_commands_say_how_much_exposure_is_taken_out(trained, capsys, how):
 
 
 def test_commands_say_that_nothing_is_taken_out(trained, capsys):
-    command, folder = debiased(trained, "offset", 0)
+    command, folder = debiased(trained, "logit-offset", 0)
     code, _, err = run(capsys, *command)
     assert (code, "Nothing happens: no exposure is taken out" in err) == (0, True)
     code, out, _ = run(capsys, "propensity", "health", folder, "--sample", 200)

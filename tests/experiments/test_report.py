@@ -254,7 +254,7 @@ GONE = {
     "tests > balanced, full > metrics": ("tests", "balanced, full", "metrics"),
     "tests > balanced, full > metrics > hr@20": ("tests", "balanced, full", "metrics", "hr@20"),
     "tests > balanced, full > values > ndcg@5": ("tests", "balanced, full", "values", "rank"),
-    "tests > ground truth, full > values > beyond": ("tests", "ground-truth, full", "values", "beyond"),
+    "tests > ground-truth, full > values > beyond": ("tests", "ground-truth, full", "values", "beyond"),
     "windows > 1 > start": ("windows", 0, "start"),
 }
 

@@ -195,5 +195,5 @@ def test_the_files_of_the_page_are_part_of_the_package() -> None:
     listed = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"][
         "unskew"
     ]
-    assert {"suites/page.css", "suites/page.js"} <= set(listed)
-    assert all((root / "src/unskew" / name).is_file() for name in listed if name.startswith("suites/"))
+    assert {"experiments/page.css", "experiments/page.js"} <= set(listed)
+    assert all((root / "src/unskew" / name).is_file() for name in listed if name.startswith("experiments/"))

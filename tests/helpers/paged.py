@@ -111,7 +111,7 @@ def open_page(browser: Any, context: Any, address: str) -> Iterator[Any]:
     assert [said for said in errors if not any(one in said for one in known)] == []
 
 
-def resolve_auto(page: Any) -> None:
+def settle(page: Any) -> None:
     """Wait until both lists are those of the newest request."""
     page.wait_for_timeout(250)  # the debiasing strength waits before it asks
     for side in (LEFT, RIGHT):
@@ -119,7 +119,7 @@ def resolve_auto(page: Any) -> None:
 
 
 def listed(page: Any, side: str) -> list[str]:
-    resolve_auto(page)
+    settle(page)
     return page.locator(f"{side} .card").evaluate_all("all => all.map(one => one.dataset.item)")
 
 
@@ -127,7 +127,7 @@ def chosen(page: Any, words: str) -> None:
     """Type and take the first title."""
     page.locator("#search").fill(words)
     page.locator("#options li").first.click()
-    resolve_auto(page)
+    settle(page)
 
 
 def chips(page: Any) -> list[str]:
@@ -143,4 +143,4 @@ def sent(page: Any, path: str, act: Any) -> dict[str, Any]:
 
 def set_debias(page: Any, debias: float) -> None:
     page.locator("#debias").fill(str(debias))
-    resolve_auto(page)
+    settle(page)

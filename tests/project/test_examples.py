@@ -16,7 +16,7 @@ torch.set_num_threads(1)
 sys.path.insert(0, {str(EXAMPLES)!r})
 import numpy as np
 import unskew
-from unskew.testing.models import check_model
+from unskew.testing.models import check_model, example_split
 """
 
 TIMES = """
@@ -25,7 +25,7 @@ check_model(FadingMean, FadingMean.Config(width=8, history=8))
 
 # The older of two items was a year ago: the context is nearly that of the newer one alone.
 from unskew.data.batches.batch import bare_contexts
-split = unskew.testing.example_split()
+split = example_split()
 torch.manual_seed(0)
 made = FadingMean(split.known, FadingMean.Config(width=8, days=1.0))
 day, now = 86400, np.array([10**9])

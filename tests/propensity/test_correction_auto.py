@@ -159,7 +159,7 @@ def test_a_run_stores_what_auto_resolved_to_and_resumes(backbone: str, shown: bo
     with pytest.raises(Killed):
         train(cut(shown), kind.name, config, BRIEF, tmp_path / "run", on_record=stop)
     stored = json.loads((tmp_path / "run" / "config.json").read_text())["config"]
-    assert (stored["method"], stored["propensity"], stored["power"]) == AUTO[backbone, shown]
+    assert (stored["method"], stored["propensity"], stored["strength"]) == AUTO[backbone, shown]
     again, _ = train(cut(shown), kind.name, config, BRIEF, tmp_path / "run", resume=True)
     assert records(tmp_path / "run") == records(tmp_path / "whole")
     for name, value in whole.state_dict().items():

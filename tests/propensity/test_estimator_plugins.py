@@ -44,7 +44,7 @@ OURS = {
     "item-user-pro": Frequency,
     "logged": Logged,
     "exposure": Exposure,
-    "strength": Power,
+    "power": Power,
 }
 TINY: dict[str, Any] = {"epochs": 1, "sequences": 32, "batch_size": 128, "valid_examples": 50, "width": 4}
 
@@ -216,7 +216,7 @@ class Forgets(Counted):
 
     def fit_statistics(self, split: unskew.Split) -> None:
         super().fit_statistics(split)
-        self.strength = 2
+        self.power = 2
 
     def item_view(self, batch: Batch) -> Tensor:
         return super().item_view(batch) ** getattr(self, "power", 1)

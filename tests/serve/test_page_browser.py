@@ -16,10 +16,10 @@ from tests.helpers.paged import (  # noqa: F401
     context,
     listed,
     open_page,
-    resolve_auto,
     sent,
     service,
-    turn,
+    set_debias,
+    settle,
 )
 
 
@@ -72,7 +72,7 @@ def test_the_debias_changes_the_right_list_and_only_that(open_page: Any) -> None
     page = open_page()
     chosen(page, "Film 45")
     left, right = listed(page, LEFT), listed(page, RIGHT)
-    turn(page, 0)
+    set_debias(page, 0)
     assert listed(page, RIGHT) == left == listed(page, LEFT)
     assert page.locator("#head-fair").inner_text() == "The same list, with the debiasing strength at 0"
     asked: list[float] = []
@@ -83,11 +83,11 @@ def test_the_debias_changes_the_right_list_and_only_that(open_page: Any) -> None
         debias.dispatchEvent(new Event("input", { bubbles: true }));
       }
     }""")
-    resolve_auto(page)
+    settle(page)
     assert asked.count(0.5) == 1
     assert len([one for one in asked if one >= 0]) == 1
     assert "0.50" in page.locator("#head-fair").inner_text()
-    turn(page, 1)
+    set_debias(page, 1)
     assert listed(page, RIGHT) == right
     assert page.locator("#debias").get_attribute("aria-valuetext").startswith("1.00")
 
@@ -123,7 +123,7 @@ def test_an_event_is_logged_and_both_lists_change(open_page: Any, service: Any) 
     page.locator(".chip .logged").wait_for()
     assert event["item_id"] == right[1]
     assert event["timestamp"].startswith("2016-")  # just after the log, not today
-    resolve_auto(page)
+    settle(page)
     assert right[1] not in listed(page, LEFT) + listed(page, RIGHT)
     assert (listed(page, LEFT), listed(page, RIGHT)) != (left, right)
     assert page.locator(".toast").inner_text().startswith("Logged: Film")
@@ -144,7 +144,7 @@ def test_somebody_of_the_log_can_be_taken_on(open_page: Any, service: Any) -> No
     page.locator("#person").fill("person 7")
     body = sent(page, "/v1/recommendations", lambda: page.locator("#person").press("Enter"))
     assert (body["user_id"], "history" in body) == ("person 7", False)
-    resolve_auto(page)
+    settle(page)
     newest = [one["title"] for one in service.user("person 7")["newest"]]
     assert chips(page) == newest[::-1]
     # A changed history is a guest's.
@@ -163,7 +163,7 @@ def test_one_click_begins(open_page: Any) -> None:
     taste = page.locator(".tastes .pick").first
     names = taste.locator("span").inner_text().split(" · ")
     taste.click()
-    resolve_auto(page)
+    settle(page)
     assert [text.split(" (")[0] for text in chips(page)] == names
     assert len(names) == 3
 
@@ -197,7 +197,7 @@ def test_all_by_keys(open_page: Any) -> None:
     )
     title = active.locator(".option-title").inner_text()
     press("Enter")
-    resolve_auto(page)
+    settle(page)
     assert chips(page)[0].startswith(title)
     assert page.evaluate(focused) == "search"
     page.locator("#debias").focus()
@@ -208,7 +208,7 @@ def test_all_by_keys(open_page: Any) -> None:
         press("Tab")
     press("Enter")
     page.locator(".chip .logged").wait_for()
-    resolve_auto(page)
+    settle(page)
     page.wait_for_function("document.activeElement.className === 'watch'")  # the focus is not lost
     page.locator("#tab-try").focus()
     press("ArrowRight")
@@ -224,5 +224,5 @@ def test_fast_typing_and_enter_take_what_was_typed(open_page: Any) -> None:
     page.locator("#options li").first.wait_for()
     page.locator("#search").fill("film 45")
     page.locator("#search").press("Enter")
-    resolve_auto(page)
+    settle(page)
     assert [text.split(" (")[0] for text in chips(page)] == ["Film 45"]

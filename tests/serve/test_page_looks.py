@@ -15,9 +15,9 @@ from tests.helpers.paged import (  # noqa: F401
     context,
     listed,
     open_page,
-    resolve_auto,
     sent,
     service,
+    settle,
 )
 
 
@@ -52,7 +52,7 @@ def test_a_service_that_is_busy_or_refuses_is_told(open_page: Any) -> None:
     assert wrong.locator("dd").inner_text() == "at most 1000 items"
     assert page.locator(".card[data-item]").count() == 0
     page.unroute("**/v1/recommendations")
-    resolve_auto(page)  # it tries again by itself after a second
+    settle(page)  # it tries again by itself after a second
     assert page.locator(".trouble").count() == 0
 
 
@@ -113,7 +113,7 @@ def test_the_lists_do_not_jump_while_they_load(open_page: Any) -> None:
     before = page.evaluate(height)
     for route in held:
         route.continue_()
-    resolve_auto(page)
+    settle(page)
     assert abs(page.evaluate(height) - before) < 0.1 * before
 
 
@@ -127,7 +127,7 @@ def test_nothing_is_wider_than_a_phone(open_page: Any, scheme: str) -> None:
     assert (page.evaluate(wide), page.evaluate(beyond)) == (360, [])
     page.locator("#search").fill("film")
     page.locator("#options li").first.click()
-    resolve_auto(page)
+    settle(page)
     assert (page.evaluate(wide), page.evaluate(beyond)) == (360, [])
     tops = [page.locator(side).bounding_box()["y"] for side in (LEFT, RIGHT)]
     assert tops[1] > tops[0] + 300  # one below the other
@@ -209,7 +209,7 @@ def test_titles_are_text_and_never_markup(open_page: Any) -> None:
     page.route("**/v1/recommendations", renamed)
     page.reload()
     page.locator(".picks .pick").last.click()
-    resolve_auto(page)
+    settle(page)
     assert page.locator(f"{LEFT} .title").first.inner_text() == evil.removesuffix(" (1999)")
     assert page.locator("main img").count() == 0
     assert page.evaluate("window.broken") is None

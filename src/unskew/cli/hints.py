@@ -18,10 +18,6 @@ ALIASES = {
     "--valid-test": "--select-by",
 }
 REFIT = {"--refit", "--out", "--threads", "--tensorboard", "--json", "--help"}
-GONE = dict.fromkeys(
-    ("--resample", "--resample-seed", "--strength"),
-    "tests are weights now; --test balanced lets every item count once",
-)
 
 
 def check_words(arguments: list[str], verbs: Iterable[str]) -> None:
@@ -31,9 +27,6 @@ def check_words(arguments: list[str], verbs: Iterable[str]) -> None:
     if verb and not verb.startswith("-") and verb not in verbs:
         raise BadInput(f"no verb {verb!r}{did_you_mean(verb, verbs)}; there are {', '.join(verbs)}")
     given = [argument.split("=", 1)[0] for argument in arguments[1:] if argument.startswith("--")]
-    gone = next((flag for flag in given if flag in GONE), None)
-    if gone is not None:
-        raise BadInput(f"{gone} is gone: {GONE[gone]}")
     refit = flag_of(arguments, "--refit")
     if verb == "train" and refit is not None:
         other = next((flag for flag in given if flag not in REFIT), None)

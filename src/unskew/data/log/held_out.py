@@ -133,7 +133,7 @@ def nothing_to_rank(split: Split, part: Part, test: str) -> NothingToRank:
     if not split.mask(part).any():
         name = {"valid": "validation"}.get(part, part)
         fractions = ", ".join(f"{fraction:g}" for fraction in split.settings.fractions)
-        why = f"the {name} part of this split has no rows (fractions {fractions}); "
+        why = f"the {name} set of this split has no rows (fractions {fractions}); "
         if part == "test":
             why += "a run that was trained on everything has nothing left to test, so evaluate the one that "
             why += "it was refitted from"
