@@ -344,7 +344,7 @@ def test_health_is_kept_of_models_with_propensities(tmp_path: Path) -> None:
     tiny(suites=(suite,)).run(tmp_path)
     health = {line["model"]: line["health"] for line in figures(tmp_path).values()}
     assert health["popularity"] is None
-    assert 0 < health["deps"]["effective_share"] <= 1
+    assert 0 < health["deps"]["effective_fraction"] <= 1
     assert health["deps"]["clip"] == 0.05
     assert health["deps"]["verdict"].endswith(".")
 

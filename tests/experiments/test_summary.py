@@ -82,7 +82,7 @@ def test_a_cell_has_the_means_of_both_tests_and_the_best_is_bold(bench: Path) ->
 
 def test_a_known_world_is_shown_by_its_ground_truth_and_claims_are_all_there(bench: Path) -> None:
     text = summary(Report.of(Findings.open(bench)), "unskew report x")
-    known = text.split("## The known world")[1].split("##")[0]
+    known = text.split("## The simulated world")[1].split("##")[0]
     assert "by the ground truth" in known
     results = Results.open(bench)
     place = next(
@@ -94,7 +94,7 @@ def test_a_known_world_is_shown_by_its_ground_truth_and_claims_are_all_there(ben
         if (p["suite"], p["source"], p["arm"]) == ("ground-truth", "bias 2", place["arm"])
     ]
     mean = sum(results.cells[key]["tests"]["ground-truth, full"]["metrics"]["ndcg@10"] for key in keys) / 2
-    assert f"{mean:.4f}" in cells_of(text, "The known world")[place["arm"], "bias 2"]
+    assert f"{mean:.4f}" in cells_of(text, "The simulated world")[place["arm"], "bias 2"]
     claims = text.split("## What the paper claims, what we find")[1]
     assert claims.count("\n| ") == 2 + 9
     assert "DEPS is better than all twelve rivals" in claims

@@ -100,7 +100,7 @@ def benched(
     for key, (source, arm, seed) in cells.items():
         line, found = _cell(key, source, arm, seed, units, skill, tests(source), worlds or {})
         if arm.name in (health or {}):
-            line["health"] = {"clip": 0.05, "effective_share": 0.999, "clipped": 0.95}
+            line["health"] = {"clip": 0.05, "effective_fraction": 0.999, "clipped": 0.95}
             line["health"] |= {"spread": [0.9, 1, 1, 1, 1.1], "verdict": dict(health or {})[arm.name]}
         if windows:
             line["windows"] = [

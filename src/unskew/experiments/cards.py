@@ -180,7 +180,7 @@ def health_sheet(findings: Findings) -> Sheet | None:
                     Entry(arm.name),
                     Entry(source),
                     Entry(f"{each[0]['clip']:g}"),
-                    Entry(_share(each, "effective_share")),
+                    Entry(_share(each, "effective_fraction")),
                     Entry(_share(each, "clipped")),
                     Entry(NONE if not spread else f"{spread[0]:.2f} to {spread[-1]:.2f}"),
                     Entry(each[0]["verdict"].partition(";")[0].replace("`", "")),

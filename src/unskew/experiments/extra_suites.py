@@ -31,7 +31,7 @@ SMALL_DEPS |= {
 
 GROUND_TRUTH = Suite(
     name="ground-truth",
-    title="The known world",
+    title="The simulated world",
     question="Which model comes nearest to what users truly like, the more exposure is biased?",
     worlds={
         f"bias {strength}": replace(kind_named(f"bias-{strength}"), **KNOWN, seed=100)

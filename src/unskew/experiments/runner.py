@@ -208,7 +208,7 @@ def _health(model: Model, cut: Split) -> dict[str, Any] | None:
         return {"clip": seen.clip, "verdict": seen.exposure}
     weight = seen.weight
     spread = np.quantile(weight / weight.mean(), [0.01, 0.25, 0.5, 0.75, 0.99]).tolist()
-    found = {"clip": seen.clip, "effective_share": effective_size(weight) / len(weight)}
+    found = {"clip": seen.clip, "effective_fraction": effective_size(weight) / len(weight)}
     found |= {"clipped": seen.clipped, "spread": spread}
     return found | {"verdict": seen.warning or "The weights differ, and no few of them dominate."}
 
