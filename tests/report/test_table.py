@@ -11,14 +11,16 @@ from tests.evaluation.test_compare import LADDER, shifted
 from tests.evaluation.test_significance import evaluated
 from unskew.evaluation.comparison import Family, compare_models
 from unskew.evaluation.evaluate import Evaluation
-from unskew.report.table import Table, latex_escape
+from unskew.report.table import Cell, Table, latex_escape
 
 STARRED = Table(
     ("model", "difference"),
-    [("a", "–"), ("b", "-0.1"), ("c", "+0.2")],
+    [
+        ("a", "–"),
+        ("b", Cell("-0.1", marks="**")),
+        (Cell("c", rank=1), Cell("+0.2", "[0, 1]", "*", 1)),
+    ],
     caption="what",
-    bold=((2, 0), (2, 1)),
-    stars={(1, 1): 2, (2, 1): 1, (0, 1): 0},
 )
 
 
@@ -56,7 +58,7 @@ def test_latex_whole() -> None:
             r"\midrule",
             r"a & -- \\",
             r"b & $-$0.1$^{**}$ \\",
-            r"\textbf{c} & \textbf{+0.2}$^{*}$ \\",
+            r"\textbf{c} & \textbf{+0.2}$^{*}$ [0, 1] \\",
             r"\bottomrule",
             r"\end{tabular}",
             r"\end{table}",
@@ -66,7 +68,7 @@ def test_latex_whole() -> None:
 
 
 def test_every_cell_the_head_and_the_caption_are_escaped() -> None:
-    made = Table(("a_b", "c%"), [("d&e", "f#g")], caption="h_i", bold=((0, 0),)).latex()
+    made = Table(("a_b", "c%"), [(Cell("d&e", rank=1), "f#g")], caption="h_i").latex()
     for written in (r"a\_b & c\%", r"\textbf{d\&e} & f\#g", r"\caption{h\_i}"):
         assert written in made
     commented = made.split("\n", 1)[1]
@@ -105,20 +107,52 @@ def test_markdown_has_stars_that_are_no_emphasis() -> None:
     assert STARRED.markdown().splitlines()[2:] == [
         "| a | – |",
         r"| b | -0.1\*\* |",
-        r"| **c** | **+0.2**\* |",
+        r"| **c** | **+0.2**\* [0, 1] |",
     ]
     assert Table(("a",), [("**by hand**",)]).markdown().endswith("| **by hand** |")
 
 
-def test_html_has_bold_and_stars_and_escapes_cells() -> None:
-    made = STARRED.html()
-    assert '<td class="n" data-name="difference">-0.1<sup>**</sup></td>' in made
-    assert "<strong>c</strong>" in made
-    assert "<strong>+0.2</strong><sup>*</sup>" in made
-    assert made.count("<sup>") == 2
-    evil = Table(("a",), [("<b>",)], bold=((0, 0),)).html()
-    assert "<strong>&lt;b&gt;</strong>" in evil
-    assert "<strong></strong>" not in Table(("a",), [("",)], bold=((0, 0),)).html()
+def test_a_cell_means_itself_in_every_form() -> None:
+    evil = Cell("x < y_z & 5 %", "[0, 2]", "*†", 2)
+    table = Table((Cell("a_b"), "n"), [("1", evil)], caption="p < 0.05 * x", groups=[("", 1), ("up", 1)])
+    assert table.markdown(with_caption=True).splitlines() == [
+        r"p &lt; 0.05 \* x",
+        "",
+        r"| a\_b | up n |",
+        "| --- | ---: |",
+        r"| 1 | <u>x &lt; y\_z & 5 %</u>\*† [0, 2] |",
+    ]
+    assert r"1 & \underline{x $<$ y\_z \& 5 \%}$^{*}$$^{\dagger}$ [0, 2]" in table.latex()
+    for sheet in (True, False):
+        html = table.html(sheet)
+        assert "<u>x &lt; y_z &amp; 5 %</u><sup>*†</sup><small>[0, 2]</small>" in html
+        assert "p &lt; 0.05 * x" in html
+
+
+def test_html_has_bold_and_stars() -> None:
+    html = STARRED.html()
+    assert '<td class="n" data-name="difference">-0.1<sup>**</sup></td>' in html
+    assert "<b>c</b>" in html
+    assert "<b>+0.2</b><sup>*</sup><small>[0, 1]</small>" in html
+    assert html.count("<sup>") == 2
+    assert 'class="stacked"' not in html
+    assert 'class="stacked"' in Table(["a"] * 6, [["1"] * 6]).html()
+    assert "<b></b>" not in Table(("a",), [(Cell("", rank=1),)]).html()
+
+
+def test_a_sheet_has_a_foot_and_groups() -> None:
+    rows = [("a", "1"), ("sum", "unskew train")]
+    html = Table(
+        ("", "n"), rows, caption="One. Two. Three.", foot=1, groups=[("", 1), ("up", 1)], name="x"
+    ).html(sheet=True)
+    assert html.startswith('<div class="wide" tabindex="0" role="group" aria-label="One. Two">')
+    assert (
+        '<table class="sheet" data-name="x"><caption><span>One. Two. Three.</span></caption><thead>' in html
+    )
+    assert (
+        "<tr><td colspan=1><th scope=colgroup colspan=1>up<tr><th scope=col class=t><th scope=col>n" in html
+    )
+    assert "<tbody><tr><th scope=row>a<td>1<tfoot><tr><th scope=row>sum<td><code>unskew train</code>" in html
 
 
 # A family of models
@@ -140,9 +174,9 @@ def _with(found: Evaluation, about: dict[str, Any]) -> Evaluation:
 def test_a_table_has_a_row_per_model(family: Family) -> None:
     made = family.table()
     assert list(made.head[:5]) == ["model", "seeds", "NDCG@10", "95 % interval", "difference"]
-    assert [row[0] for row in made.rows] == ["my_base", "c%", "d&e"]
+    assert [row[0].text for row in made.cells] == ["my_base", "c%", "d&e"]
     mean, pair = family.means["c%"], family.pairs[0]
-    assert list(made.rows[1]) == [
+    assert [cell.text for cell in made.cells[1]] == [
         "c%",
         "3",
         f"{mean.mean:.4f}",
@@ -154,8 +188,9 @@ def test_a_table_has_a_row_per_model(family: Family) -> None:
         f"{pair.p_bootstrap:.4f}",
     ]
     assert list(made.rows[0][4:]) == ["–"] * 5
-    assert set(made.bold) == {(1, 0), (1, 2)}  # the best one
-    assert made.stars == {(1, 4): family.pairs[0].stars, (2, 4): family.pairs[1].stars}
+    assert [cell.rank for cell in made.cells[1][:4]] == [1, 0, 1, 0]  # the best one
+    assert not any(cell.rank for row in (0, 2) for cell in made.cells[row])
+    assert [row[4].marks for row in made.cells] == ["", *("*" * pair.stars for pair in family.pairs)]
     assert family.pairs[0].stars == 2
     assert family.tables()[0].rows == made.rows
 
@@ -204,7 +239,8 @@ def test_latex_and_markdown_of_a_family(family: Family) -> None:
     assert r"Differences to my\_base are paired" in latex
     assert markdown.startswith("NDCG@10 on the balanced test")
     assert r"Differences to my\_base are" in markdown
-    assert r"\* p < 0.05, \*\* p < 0.01" in markdown
+    assert r"| my\_base | 3 |" in markdown
+    assert r"\* p &lt; 0.05, \*\* p &lt; 0.01" in markdown
     assert "\n\n| model | seeds | NDCG@10 |" in markdown
     assert "| **c%** | 3 |" in markdown
 
@@ -212,19 +248,19 @@ def test_latex_and_markdown_of_a_family(family: Family) -> None:
 def test_the_matrix_is_of_rows_minus_columns() -> None:
     family = compare_models(LADDER, against="all")
     made = family.matrix()
-    assert list(made.head) == ["", "a", "b", "c", "d"]
+    assert made.titles == ["", "a", "b", "c", "d"]
     means = [mean.mean for mean in family.means.values()]
-    for row, cells in enumerate(made.rows):
-        assert cells[0] == "abcd"[row]
+    for row, cells in enumerate(made.cells):
+        assert cells[0].text == "abcd"[row]
         for column in range(4):
             expected = "–" if row == column else f"{means[row] - means[column]:+.4f}"
-            assert cells[column + 1] == expected
-            assert made.stars.get((row, column + 1)) == made.stars.get((column, row + 1))
-    assert made.stars[0, 3] == 2
+            assert cells[column + 1].text == expected
+            assert cells[column + 1].marks == made.cells[column][row + 1].marks
+    assert made.cells[0][3].marks == "**"
     tables = family.tables()
     assert [len(table.rows) for table in tables] == [4, 4, 6]
-    assert tables[2].rows[0][0] == "b − a"
-    assert [tables[2].stars[number, 1] for number in range(6)] == [pair.stars for pair in family.pairs]
+    assert tables[2].cells[0][0].text == "b − a"
+    assert [row[1].marks for row in tables[2].cells] == ["*" * pair.stars for pair in family.pairs]
     assert family.latex().count(r"\begin{table}") == family.markdown().count("\n| --- ") == 3
 
 

@@ -271,16 +271,11 @@ def _shown(family: "Family") -> list[RenderableType]:
     return [*parts, _printed(family.listed()), Text(f"\n{family.intervals()} {family.comparisons()}", "dim")]
 
 
-def _printed(made: Table) -> RenderableType:
+def _printed(table: Table) -> RenderableType:
     """A table for the terminal."""
-    found = grid(tuple(made.head))
-    for at, column in enumerate(found.columns):
-        column.justify = "left" if at in made.text else "right"
-    for row, cells in enumerate(made.rows):
-        found.add_row(
-            *(
-                Text(cell + "*" * made.stars.get((row, at), 0), "bold" if (row, at) in made.bold else "")
-                for at, cell in enumerate(cells)
-            )
-        )
-    return found
+    printed = grid(tuple(table.titles))
+    for at, column in enumerate(printed.columns):
+        column.justify = "left" if at in table.text else "right"
+    for row in table.cells:
+        printed.add_row(*(Text(cell.text + cell.marks, "bold" if cell.rank else "") for cell in row))
+    return printed

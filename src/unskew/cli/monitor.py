@@ -74,7 +74,7 @@ class Monitor(Verb):
             Text(said.finding, "bold"),
             *(Text(f"- {note}") for note in beside),
             Text(""),
-            *([table("", tuple(made.head), made.rows)] if found.windows else []),
+            *([table("", tuple(made.titles), made.rows)] if found.windows else []),
         )
         if found.crossed:
             raise Unhealthy("\n".join(crossing.sentence for crossing in found.crossed))

@@ -32,7 +32,7 @@ from unskew.evaluation.significance import (
     holm,
     holm_of_known,
 )
-from unskew.report.table import Table
+from unskew.report.table import Cell, Table
 
 Against = Literal["first", "best", "all"]
 
@@ -71,12 +71,16 @@ class Pair:
         """How significant the difference is by the bootstrap, after Holm: * p < 0.05, ** p < 0.01."""
         return 0 if self.p_bootstrap is None else sum(self.p_bootstrap < level for level in LEVELS)
 
-    def cells(self) -> tuple[str, ...]:
-        """What a row of a table says of it."""
+    def difference_cell(self, sign: int = 1) -> Cell:
+        """The difference with its stars; with a sign of -1 the reference minus the model."""
+        return Cell(f"{sign * self.found.difference:+.4f}", marks="*" * self.stars)
+
+    def cells(self) -> tuple[str | Cell, ...]:
+        """The row of the comparison in a table, below `HEAD`."""
         low, high = self.found.low, self.found.high
         relative = NONE if math.isnan(self.relative) else f"{100 * self.relative:+.1f} %"
         p_values = _p(self.p_t), NONE if self.p_bootstrap is None else _p(self.p_bootstrap)
-        return f"{self.found.difference:+.4f}", f"[{low:+.4f}, {high:+.4f}]", relative, *p_values
+        return self.difference_cell(), f"[{low:+.4f}, {high:+.4f}]", relative, *p_values
 
 
 HEAD = ("difference", "95 % interval", "relative", "p (t)", "p (boot)")  # of the cells of a pair
@@ -135,12 +139,11 @@ class Family:
 
     def markdown(self) -> str:
         """All tables as Markdown, each below its caption."""
-        parts = [part for made in self.tables() for part in (_literal(made.caption), made.markdown())]
-        return "\n\n".join(parts) + "\n"
+        return "\n\n".join(table.markdown(with_caption=True) for table in self.tables()) + "\n"
 
     def latex(self) -> str:
         """All tables as LaTeX."""
-        return "\n".join(made.latex() for made in self.tables())
+        return "\n".join(table.latex() for table in self.tables())
 
     def tables(self) -> list[Table]:
         """What a document shows: one table if all models are compared with one of them; otherwise the means,
@@ -149,53 +152,48 @@ class Family:
 
     def table(self) -> Table:
         """A row per model: its mean and, if all are compared with one model, its difference to that one."""
-        shown = self.mean_table()
+        means = self.mean_table()
         if self.reference is None:
-            return shown
-        listed, of = self.listed(), {pair.model: number for number, pair in enumerate(self.pairs)}
-        rows, stars = [], {}
-        for number, (name, row) in enumerate(zip(self.means, shown.rows, strict=True)):
-            place = of.get(name)
-            rows.append([*row, *(len(HEAD) * (NONE,) if place is None else listed.rows[place][1:])])
-            if place is not None:
-                stars[number, len(row)] = self.pairs[place].stars
-        caption = " ".join([self.about(), self.intervals(), self.comparisons()])
-        return Table((*shown.head, *HEAD), rows, caption=caption, bold=shown.bold, stars=stars)
+            return means
+        comparisons = {pair.model: pair.cells() for pair in self.pairs}
+        none = (NONE,) * len(HEAD)
+        rows: list[list[str | Cell]] = [
+            [*row, *comparisons.get(name, none)] for name, row in zip(self.means, means.rows, strict=True)
+        ]
+        return Table((*means.head, *HEAD), rows, caption=f"{means.caption} {self.comparisons()}")
 
     def mean_table(self) -> Table:
         """A row per model: how many seeds it has, its mean and its interval. The best one is bold."""
-        rows = [
-            (name, str(mean.seeds), f"{mean.mean:.4f}", f"[{mean.low:.4f}, {mean.high:.4f}]")
-            for name, mean in self.means.items()
-        ]
-        best = list(self.means).index(self.best)
-        caption = f"{self.about()} {self.intervals()}"
+        rows: list[list[str | Cell]] = []
+        for name, mean in self.means.items():
+            rank = int(name == self.best)
+            interval = f"[{mean.low:.4f}, {mean.high:.4f}]"
+            rows.append(
+                [Cell(name, rank=rank), str(mean.seeds), Cell(f"{mean.mean:.4f}", rank=rank), interval]
+            )
         head = ("model", "seeds", written(self.metric), "95 % interval")
-        return Table(head, rows, caption=caption, bold=((best, 0), (best, 2)))
+        return Table(head, rows, caption=f"{self.about()} {self.intervals()}")
 
     def listed(self) -> Table:
         """A row per comparison."""
-        single = self.reference is not None
+        is_single = self.reference is not None
         rows = [
-            (pair.model if single else f"{pair.model} − {pair.reference}", *pair.cells())
+            [Cell(pair.model if is_single else f"{pair.model} − {pair.reference}"), *pair.cells()]
             for pair in self.pairs
         ]
-        stars = {(number, 1): pair.stars for number, pair in enumerate(self.pairs)}
         caption = " ".join([self.about(), self.intervals(), self.comparisons()])
-        return Table(("model" if single else "model − other", *HEAD), rows, caption=caption, stars=stars)
+        return Table(("model" if is_single else "model − other", *HEAD), rows, caption=caption)
 
     def matrix(self) -> Table:
         """The model of each row minus the model of each column, as far as they were compared."""
-        names, rows = list(self.models), []
-        stars: dict[tuple[int, int], int] = {}
-        signed = {(pair.model, pair.reference): (pair.found.difference, pair.stars) for pair in self.pairs}
-        signed |= {(pair.reference, pair.model): (-pair.found.difference, pair.stars) for pair in self.pairs}
-        for number, name in enumerate(names):
-            found = [signed.get((name, other)) for other in names]
-            rows.append([name, *(NONE if each is None else f"{each[0]:+.4f}" for each in found)])
-            stars |= {(number, at): each[1] for at, each in enumerate(found, 1) if each is not None}
+        names = list(self.models)
+        differences = {(pair.model, pair.reference): pair.difference_cell(1) for pair in self.pairs}
+        differences |= {(pair.reference, pair.model): pair.difference_cell(-1) for pair in self.pairs}
+        rows: list[list[str | Cell]] = [
+            [Cell(name), *(differences.get((name, other), NONE) for other in names)] for name in names
+        ]
         caption = f"The model of the row minus the model of the column. {self.about()} {self.comparisons()}"
-        return Table(("", *names), rows, caption=caption, stars=stars)
+        return Table(("", *map(Cell, names)), rows, caption=caption)
 
     # What the figures mean
 
@@ -384,8 +382,3 @@ def _seeded(name: str, found: Evaluation) -> str:
 
 def _p(value: float) -> str:
     return "<0.0001" if value < 0.0001 else f"{value:.4f}"
-
-
-def _literal(text: str) -> str:
-    """Text in which Markdown finds no emphasis."""
-    return text.replace("*", r"\*").replace("_", r"\_")

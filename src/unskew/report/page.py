@@ -235,7 +235,7 @@ def points(texts: Sequence[str], topics: bool = False) -> Markup:
 
 def table(made: Table) -> Markup:
     """A table, which escapes its own cells."""
-    return Markup(made.html())
+    return Markup(str(made.html()))
 
 
 def facts(rows: Iterable[Row], caption: str = "") -> Markup:

@@ -2,15 +2,16 @@
 LaTeX for papers."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from html import escape
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-STACKED_FROM = 6  # columns; a wider table does not fit on a phone, so there its rows are stacked
+from markupsafe import Markup
+
+from unskew.report.templates import render
 
 # What means something else to LaTeX, or is another letter in its old fonts.
-SPECIAL = {
+LATEX = {
     **{letter: rf"\{letter}" for letter in "&%$#_{}"},
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -20,20 +21,24 @@ SPECIAL = {
     ">": "$>$",
     "–": "--",
     "−": "$-$",
+    "†": r"$^{\dagger}$",
 }
+MARKDOWN = {"<": "&lt;", "*": r"\*", "_": r"\_"}
 
 
-class Marks(NamedTuple):
-    """How a form writes what is bold, and stars: what comes before and after each, and a star itself."""
+class Cell(NamedTuple):
+    """A cell whose text means itself in every form.
 
-    bold: tuple[str, str]
-    stars: tuple[str, str]
-    star: str = "*"
+    text: the text of the cell.
+    small: what stands small below it.
+    marks: raised signs behind the text, such as stars.
+    rank: 1 is bold, for the best of a column, and 2 is underlined, for the second.
+    """
 
-
-HTML = Marks(("<strong>", "</strong>"), ("<sup>", "</sup>"))
-MARKDOWN = Marks(("**", "**"), ("", ""), r"\*")
-LATEX = Marks((r"\textbf{", "}"), ("$^{", "}$"))
+    text: str
+    small: str = ""
+    marks: str = ""
+    rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -41,37 +46,52 @@ class Table:
     """Formatted cells under a head.
 
     head: the name of each column; all empty means that there is no head.
-    rows: the cells, one sequence per row, each as long as the head.
+    rows: the cells, one sequence per row, each as long as the head. A plain `str` may hold Markdown.
     text: the columns that hold text and stand on the left; all others hold numbers and stand on the right.
     caption: what the table shows, in a sentence.
-    bold: the cells that stand out, as pairs of row and column, counted from 0 below the head.
-    stars: how many stars follow the cell of a row and column, to mark what is significant.
+    foot: the number of the last rows that sum up the others, and stay below them when a page sorts the rows.
+    groups: names above several columns each, with the number of the columns.
+    name: what the script of a page knows the table by.
     """
 
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    text: Sequence[int] = (0,)
+    head: Sequence[str | Cell]
+    rows: Sequence[Sequence[str | Cell]]
+    text: Collection[int] = (0,)
     caption: str = ""
-    bold: Collection[tuple[int, int]] = ()
-    stars: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    foot: int = 0
+    groups: Sequence[tuple[str, int]] = ()
+    name: str = ""
 
-    def html(self) -> str:
-        """The table as HTML. Every cell carries the name of its column, which a phone shows beside it."""
-        title = f"<caption>{escape(self.caption)}</caption>" if self.caption else ""
-        top = f"<thead>{self._line(self.head, None)}</thead>" if any(self.head) else ""
-        body = "".join(self._line(row, number) for number, row in enumerate(self.rows))
-        look = ' class="stacked"' if len(self.head) >= STACKED_FROM else ""
-        return f"<table{look}>{title}{top}<tbody>{body}</tbody></table>"
+    @property
+    def cells(self) -> list[list[Cell]]:
+        """The rows, every cell as a `Cell`."""
+        return [[_cell(cell) for cell in row] for row in self.rows]
 
-    def markdown(self) -> str:
-        """The table as GitHub's Markdown, without the caption. Cells may hold Markdown of their own."""
+    @property
+    def titles(self) -> list[str]:
+        """The names of the columns as plain text."""
+        return [_cell(name).text for name in self.head]
+
+    @property
+    def label(self) -> str:
+        """The first two sentences of the caption: what a screen reader calls the table."""
+        return ". ".join(self.caption.split(". ")[:2]).removesuffix(".")
+
+    def html(self, sheet: bool = False) -> Markup:
+        """The table as HTML.
+
+        sheet: for a page whose script can sort and filter it; it scrolls if it is wider than the page.
+            Otherwise the rows of a wide table are stacked on a phone.
+        """
+        return Markup(render("report/templates/table.html", table=self, sheet=sheet).strip())
+
+    def markdown(self, with_caption: bool = False) -> str:
+        """The table as GitHub's Markdown, if asked for below its caption."""
         rule = ["---" if at in self.text else "---:" for at in range(len(self.head))]
-        body = [
-            [self._marked(cell, row, at, MARKDOWN) for at, cell in enumerate(cells)]
-            for row, cells in enumerate(self.rows)
-        ]
-        lines = [self.head, rule, *body]
-        return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
+        lines = [self._grouped_head(), *self.rows]
+        head, *rows = ([_markdown(cell).replace("|", "&#124;") for cell in line] for line in lines)
+        written = "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rows))
+        return f"{_escaped(self.caption, MARKDOWN)}\n\n{written}" if with_caption else written
 
     def latex(self, label: str = "") -> str:
         r"""The table as LaTeX, with the rules of the package booktabs and its caption above it.
@@ -79,8 +99,7 @@ class Table:
         label: what \ref{...} calls the table; by default it has none.
         """
         columns = "".join("l" if at in self.text else "r" for at in range(len(self.head)))
-        head = [rf"{self._latex_line(self.head, None)} \\", r"\midrule"] if any(self.head) else []
-        body = [rf"{self._latex_line(row, number)} \\" for number, row in enumerate(self.rows)]
+        head = self._grouped_head()
         lines = [
             r"% \usepackage{booktabs}",
             r"\begin{table}",
@@ -89,46 +108,55 @@ class Table:
             *([rf"\label{{{label}}}"] if label else []),
             rf"\begin{{tabular}}{{{columns}}}",
             r"\toprule",
-            *head,
-            *body,
+            *([rf"{_latex_line(head)} \\", r"\midrule"] if any(self.titles) else []),
+            *(rf"{_latex_line(row)} \\" for row in self.rows),
             r"\bottomrule",
             r"\end{tabular}",
             r"\end{table}",
         ]
         return "\n".join(lines) + "\n"
 
-    def _latex_line(self, cells: Sequence[str], row: int | None) -> str:
-        """A row without its end. A bracket behind the end of the row before would be read as a part of that
-        end, so an empty pair of braces comes between."""
-        made = []
-        for at, content in enumerate(cells):
-            # A hyphen before a number is a minus.
-            cell = latex_escape(re.sub(r"(?<![\w.)])-(?=[\d.])", "−", content))
-            made.append(self._marked(cell, row, at, LATEX))
-        line = " & ".join(made)
-        return f"{{}}{line}" if line.startswith("[") else line
-
-    def _marked(self, cell: str, row: int | None, at: int, marks: Marks) -> str:
-        """A cell that is written already, in bold if it is to stand out, and with its stars. The head has
-        neither."""
-        if row is None:
-            return cell
-        stars = marks.star * self.stars.get((row, at), 0)
-        bold = marks.bold if cell and (row, at) in self.bold else ("", "")
-        return cell.join(bold) + (stars.join(marks.stars) if stars else "")
-
-    def _line(self, cells: Sequence[str], row: int | None) -> str:
-        return f"<tr>{''.join(self._cell(at, content, row) for at, content in enumerate(cells))}</tr>"
-
-    def _cell(self, at: int, content: str, row: int | None) -> str:
-        look, tag = "" if at in self.text else ' class="n"', "th" if row is None else "td"
-        name = f' data-name="{escape(self.head[at])}"' if tag == "td" and self.head[at] else ""
-        inner = self._marked(escape(content), row, at, HTML)
-        return f"<{tag}{look}{name}>{inner}</{tag}>"
+    def _grouped_head(self) -> list[str | Cell]:
+        """The head in one line: the name of a group stands before the name of each of its columns."""
+        if not self.groups:
+            return list(self.head)
+        above = [name for name, columns in self.groups for _ in range(columns)]
+        pairs = zip(above, self.head, strict=True)
+        return [Cell(f"{group} {_cell(name).text}".strip()) if group else name for group, name in pairs]
 
 
 def latex_escape(text: str) -> str:
-    """Plain text as LaTeX: whatever means something else there is written so that it means itself, and stars
-    are raised."""
-    escaped = "".join(SPECIAL.get(letter, letter) for letter in " ".join(text.split()))
+    """Plain text as LaTeX: what means something else there is written so that it means itself, and stars are
+    raised."""
+    escaped = _escaped(" ".join(text.split()), LATEX)
     return re.sub(r"\*+", lambda stars: f"$^{{{stars[0]}}}$", escaped)
+
+
+def _cell(cell: str | Cell) -> Cell:
+    return cell if isinstance(cell, Cell) else Cell(cell)
+
+
+def _escaped(text: str, signs: dict[str, str]) -> str:
+    return "".join(signs.get(letter, letter) for letter in text)
+
+
+def _markdown(cell: str | Cell) -> str:
+    if isinstance(cell, str):
+        return cell
+    text, small, marks = (_escaped(part, MARKDOWN) for part in cell[:3])
+    before, after = (("", ""), ("**", "**"), ("<u>", "</u>"))[cell.rank if text else 0]
+    return f"{before}{text}{after}{marks} {small}".strip()
+
+
+def _latex_line(cells: Sequence[str | Cell]) -> str:
+    """A row without its end. A bracket behind the end of the row before would be read as a part of that end,
+    so an empty pair of braces comes between."""
+    line = " & ".join(_latex(_cell(cell)) for cell in cells)
+    return f"{{}}{line}" if line.startswith("[") else line
+
+
+def _latex(cell: Cell) -> str:
+    # A hyphen before a number is a minus.
+    text, small = (latex_escape(re.sub(r"(?<![\w.)])-(?=[\d.])", "−", part)) for part in cell[:2])
+    before = ("", r"\textbf{", r"\underline{")[cell.rank if text else 0]
+    return f"{before}{text}{'}' if before else ''}{latex_escape(cell.marks)} {small}".strip()

@@ -11,15 +11,15 @@ import re
 from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
 ROOT = Path(__file__).parents[1]
 
 
 def render(template: str, /, **context: object) -> str:
-    """The text of a template with the values of its context. Every value is escaped, except `Markup`, and a
-    value that is missing is an error."""
+    """The text of a template with the values of its context. In a template `.html` every value is escaped,
+    except `Markup`; in a text nothing is. A value that is missing is an error."""
     return _environment().get_template(template).render(context)
 
 
@@ -27,7 +27,7 @@ def render(template: str, /, **context: object) -> str:
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(ROOT),
-        autoescape=True,
+        autoescape=select_autoescape(("html",)),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
