@@ -210,7 +210,7 @@ def test_not_ready(served_run: Path, tmp_path: Path) -> None:
             assert wrong(answer, 503)[0] == "service"
             assert answer.headers["retry-after"]
         assert wrong(client.post("/v1/events", json={"events": [click(1, "a", "b")]}), 503)
-        assert "unskew_ready 0" in client.get("/metrics").text
+        assert "unskew_ready 0.0" in client.get("/metrics").text
         service.load()
         assert client.get("/health/ready").json() == {"status": "ready"}
         service.close()
@@ -224,16 +224,16 @@ def test_metrics(client: TestClient) -> None:
     client.get("/nothing/ann")
     text = client.get("/metrics").text
     for line in (
-        'unskew_requests_total{method="POST",route="/v1/events",status="200"} 1',
-        'unskew_requests_total{method="GET",route="other",status="404"} 1',
-        'unskew_request_seconds_bucket{route="/v1/events",le="+Inf"} 1',
-        'unskew_request_seconds_count{route="/v1/events"} 1',
-        'unskew_events_total{result="accepted"} 1',
-        'unskew_events_total{result="duplicate"} 1',
-        'unskew_events_total{result="rejected"} 1',
-        'unskew_lists_total{source="model"} 1',
-        "unskew_store_sequence 1",
-        f"unskew_items {ITEMS}",
+        'unskew_requests_total{method="POST",route="/v1/events",status="200"} 1.0',
+        'unskew_requests_total{method="GET",route="other",status="404"} 1.0',
+        'unskew_request_seconds_bucket{le="+Inf",route="/v1/events"} 1.0',
+        'unskew_request_seconds_count{route="/v1/events"} 1.0',
+        'unskew_events_total{result="accepted"} 1.0',
+        'unskew_events_total{result="duplicate"} 1.0',
+        'unskew_events_total{result="rejected"} 1.0',
+        'unskew_lists_total{source="model"} 1.0',
+        "unskew_store_sequence 1.0",
+        f"unskew_items {float(ITEMS)}",
     ):
         assert line in text.splitlines()
     assert 'unskew_model_info{model="itemknn",version="run-' in text

@@ -171,12 +171,12 @@ def _alone(serving: "Serving", store: "Store", listener: socket.socket) -> None:
 def _together(serving: "Serving", store: "Store", listener: socket.socket, workers: int) -> None:
     """Let other processes answer, and write in this one."""
     from unskew.serve.http.logs import log_to_stderr
-    from unskew.serve.workers.pool import Workers
+    from unskew.serve.workers.pool import WorkerPool
 
     log_to_stderr()
     at = _address(listener)
     messages.print(f"unskew: loading the run in {workers} processes, and answering then", soft_wrap=True)
-    Workers(serving, store, listener, workers).run(
+    WorkerPool(serving, store, listener, workers).run(
         lambda: messages.print(f"unskew: ready: {at}", soft_wrap=True)
     )
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, Response
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
@@ -20,8 +21,8 @@ from starlette.staticfiles import StaticFiles
 from unskew.core.errors import UnskewError
 from unskew.serve.http import schemas
 from unskew.serve.http.docs_page import STYLE, docs_page
-from unskew.serve.http.logs import say
-from unskew.serve.http.metrics import CONTENT_TYPE, Metrics
+from unskew.serve.http.logs import write_log
+from unskew.serve.http.metrics import Metrics
 from unskew.serve.http.middleware import LOOPBACK, Gate, Limits, error_document
 from unskew.serve.http.request import Asked, Refused
 from unskew.serve.http.service import Service
@@ -111,7 +112,7 @@ def create_app(
 def _add_endpoints(app: FastAPI, service: Service, metrics: Metrics, has_report: bool) -> None:
     def listed(asked: Asked) -> JSONResponse:
         found = service.recommend(asked)
-        metrics.listed(found["source"])
+        metrics.count_list(found["source"])
         return JSONResponse(found)
 
     @app.post("/v1/recommendations", responses=_answer(schemas.RecommendationAnswer))
@@ -133,7 +134,7 @@ def _add_endpoints(app: FastAPI, service: Service, metrics: Metrics, has_report:
     def append(request: schemas.EventsRequest) -> JSONResponse:
         """Store events, durably. They count from the next request on."""
         found = service.append(request.events)
-        metrics.events(found["accepted"], found["duplicates"], len(found["rejected"]))
+        metrics.count_events(found["accepted"], found["duplicates"], len(found["rejected"]))
         return JSONResponse(found)
 
     @app.get("/v1/items", responses=_answer(schemas.ItemsAnswer))
@@ -206,16 +207,16 @@ def _add_pages(app: FastAPI, service: Service, metrics: Metrics, report: Path | 
     def measured() -> PlainTextResponse:
         """Counters in the text format of Prometheus."""
         gauges: dict[str, float] = {"ready": int(service.ready)}
-        model: tuple[tuple[str, str], ...] = ()
+        model: dict[str, str] = {}
         if service.ready:
             said = service.about()
-            model = ("model", said["model"]), ("version", said["version"])
+            model = {"model": said["model"], "version": said["version"]}
             gauges |= {
                 "store_sequence": said["store_sequence"],
                 "items": said["items"],
                 "users": said["users"],
             }
-        return PlainTextResponse(metrics.text(gauges, model), media_type=CONTENT_TYPE)
+        return PlainTextResponse(metrics.exposition(gauges, model), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     @app.get("/docs", include_in_schema=False)
     def docs() -> HTMLResponse:
@@ -275,7 +276,7 @@ def _add_errors(app: FastAPI) -> None:
             return said(request, error.status, error.field, error.reason)
         if isinstance(error, BadEvent):
             return said(request, 422, error.field, error.reason)
-        say("the store or the run failed", 40, error, request_id=request.scope["state"]["request_id"])
+        write_log("the store or the run failed", 40, error, request_id=request.scope["state"]["request_id"])
         reason = "the store could not be read or written; what was acknowledged before is safe, so try again"
         return said(request, 503, "service", reason)
 

@@ -40,6 +40,8 @@ def log_to_stderr(level: int = logging.INFO) -> None:
         named.setLevel(level if name == "unskew.serve" else logging.WARNING)
 
 
-def say(message: str, level: int = logging.INFO, error: BaseException | None = None, **facts: Any) -> None:
+def write_log(
+    message: str, level: int = logging.INFO, error: BaseException | None = None, **facts: Any
+) -> None:
     """Log a message with some facts."""
     logger.log(level, message, extra={"facts": facts}, exc_info=error)

@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from unskew.serve.http.logs import say
+from unskew.serve.http.logs import write_log
 from unskew.serve.http.metrics import Metrics
 from unskew.serve.http.schemas import LARGEST_BODY
 from unskew.serve.http.tokens import Right, Tokens
@@ -83,11 +83,11 @@ class Gate:
         seconds = time.perf_counter() - begun
         route = _route(scope)
         method = scope["method"] if scope["method"] in METHODS else "other"
-        self._metrics.request(method, route, answer.status, seconds)
+        self._metrics.count_request(method, route, answer.status, seconds)
         level = logging.WARNING if answer.status >= 500 else logging.INFO
         ms = round(seconds * 1000, 2)
         facts: dict[str, Any] = {"method": method, "route": route, "status": answer.status, "ms": ms}
-        say("request", level, None, **facts, request_id=request_id)
+        write_log("request", level, None, **facts, request_id=request_id)
 
     def _refused(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str | None, str] | None:
         """The status, the field and the reason, if a request may not come in."""
@@ -158,7 +158,9 @@ class Gate:
         except TooLarge:  # which was answered already
             pass
         except Exception as error:
-            say("a request failed", logging.ERROR, error, route=_route(scope), request_id=answer.request_id)
+            write_log(
+                "a request failed", logging.ERROR, error, route=_route(scope), request_id=answer.request_id
+            )
             await answer.error(500, None, "a fault of the service; its log has it under this request id")
 
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from unskew.serve.http.app import create_app
 from unskew.serve.http.logs import log_to_stderr
-from unskew.serve.http.metrics import Metrics
 from unskew.serve.http.middleware import Limits
 from unskew.serve.http.service import Service
 from unskew.serve.http.tokens import Tokens
@@ -54,7 +53,7 @@ class Serving:
         return kind(self.run, store, data=data, explore=self.explore, patience=patience, mapped=mapped)
 
 
-def http_server(serving: Serving, service: Service, metrics: Metrics | None = None) -> "uvicorn.Server":
+def http_server(serving: Serving, service: Service) -> "uvicorn.Server":
     """The HTTP server of a service. Its logs go to standard error."""
     import uvicorn
 
@@ -65,7 +64,6 @@ def http_server(serving: Serving, service: Service, metrics: Metrics | None = No
         hosts=serving.hosts,
         limits=Limits(seconds=serving.timeout),
         report=None if serving.report is None else Path(serving.report),
-        metrics=metrics,
     )
     config = uvicorn.Config(
         app,

@@ -62,7 +62,7 @@ def open_store(
     segments: the folder of compacted rows, for PostgreSQL. All processes must see the same one. For a file it
         is always beside it.
     """
-    store = Store(*opened(where, mode, synchronous=synchronous, segments=segments))
+    store = Store(*open_parts(where, mode, synchronous=synchronous, segments=segments))
     try:
         store.configure(positive, shown)
     except BaseException:
@@ -71,7 +71,7 @@ def open_store(
     return store
 
 
-def opened(
+def open_parts(
     where: str | os.PathLike[str],
     mode: Mode,
     *,

@@ -1,8 +1,7 @@
-"""Questions and answers between two processes of this machine, as JSON over a pair of sockets."""
+"""Questions and answers between two processes of this machine: one JSON object a line over a socket pair."""
 
 import json
 import socket
-import struct
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -12,82 +11,93 @@ from typing import Any
 
 from unskew.core.errors import BadInput, UnskewError
 
-LENGTH = struct.Struct(">I")  # of a message, in front of it
-ENDED = "the other process of the service has ended"
-
-Answering = Callable[[str, dict[str, Any]], Any]
+Handler = Callable[[str, dict[str, Any]], Any]
 
 
 class EndedError(UnskewError):
-    """The process at the other end is gone."""
+    """The process at the other end has ended."""
+
+    def __init__(self) -> None:
+        super().__init__("the other process of the service has ended")
 
 
 class Channel:
-    """One end of a line. Both ends may ask, from any thread, and answers come in any order.
+    """One end of a connection. Both ends may ask, from any thread, and answers come in any order.
 
-    line: the socket.
-    answer: called in the thread that reads, with what is asked and its details. It returns the answer, or a
-        future of it if that takes a while.
-    ended: called once, when the other end is gone.
+    connection: the socket.
+    handle: called in the reading thread with a topic and its details. It returns the answer, or a future of
+        it if that takes a while.
+    on_end: called once, when the other end is closed.
     """
 
-    def __init__(self, line: socket.socket, answer: Answering, ended: Callable[[], None]) -> None:
-        self._line, self._answer, self._ended = line, answer, ended
+    def __init__(self, connection: socket.socket, handle: Handler, on_end: Callable[[], None]) -> None:
+        self._connection, self._handle, self._on_end = connection, handle, on_end
         self._sending, self._numbers = threading.Lock(), count()
-        self._asked: dict[int, Future[Any]] = {}
+        self._pending: dict[int, Future[Any]] = {}
         self._is_open = True
-        self._reading = threading.Thread(target=self._read, name="unskew channel", daemon=True)
-        self._reading.start()
+        self._reader = threading.Thread(target=self._read, name="unskew channel", daemon=True)
+        self._reader.start()
 
-    def ask(self, what: str, **details: Any) -> "Future[Any]":
-        """Ask the other end. The future is done when its answer is here, or fails as it did there."""
+    def ask(self, topic: str, **details: Any) -> "Future[Any]":
+        """Ask the other end. The future has its answer, or the error that was raised there."""
         number, future = next(self._numbers), Future[Any]()
         future.set_running_or_notify_cancel()
-        self._asked[number] = future
+        self._pending[number] = future
         try:
-            self._send({"ask": number, "what": what, "details": details})
+            self._send({"ask": number, "topic": topic, "details": details})
             if not self._is_open:
                 raise OSError
         except OSError:
-            if self._asked.pop(number, None) is not None:
-                future.set_exception(EndedError(ENDED))
+            self._fail(number)
         return future
 
     def close(self) -> None:
-        """Hang up."""
-        with suppress(OSError):  # the other end has hung up already
-            self._line.shutdown(socket.SHUT_RDWR)
-        if threading.current_thread() is not self._reading:
-            self._reading.join()
+        """Close this end."""
+        with suppress(OSError):  # the other end is closed already
+            self._connection.shutdown(socket.SHUT_RDWR)
+        if threading.current_thread() is not self._reader:
+            self._reader.join()
 
     def _send(self, message: dict[str, Any]) -> None:
-        text = json.dumps(message, separators=(",", ":")).encode()
+        line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
         with self._sending:
-            self._line.sendall(LENGTH.pack(len(text)) + text)
+            self._connection.sendall(line)
 
-    # In the thread that reads
+    def _fail(self, number: int) -> None:
+        if (future := self._pending.pop(number, None)) is not None:
+            future.set_exception(EndedError())
+
+    # In the reading thread
 
     def _read(self) -> None:
-        with self._line, self._line.makefile("rb") as file:
-            while message := _next(file):
-                if "ask" in message:
-                    self._asked_for(message["ask"], message["what"], message["details"])
-                else:
-                    self._answered(message)
+        with self._connection, self._connection.makefile("rb") as lines, suppress(OSError):
+            for line in lines:
+                if line.endswith(b"\n"):  # otherwise the other process died while it sent the line
+                    self._receive(json.loads(line))
         self._is_open = False
-        for number in list(self._asked):
-            if (future := self._asked.pop(number, None)) is not None:
-                future.set_exception(EndedError(ENDED))
-        self._ended()
+        for number in list(self._pending):
+            self._fail(number)
+        self._on_end()
 
-    def _asked_for(self, number: int, what: str, details: dict[str, Any]) -> None:
+    def _receive(self, message: dict[str, Any]) -> None:
+        if "ask" in message:
+            self._answer(message["ask"], message["topic"], message["details"])
+        elif (future := self._pending.pop(message["reply"], None)) is None:
+            return
+        elif "error" in message:
+            kind = BadInput if message["bad_input"] else UnskewError
+            future.set_exception(kind(message["error"]))
+        else:
+            future.set_result(message["value"])
+
+    def _answer(self, number: int, topic: str, details: dict[str, Any]) -> None:
         future = Future[Any]()
         try:
-            found = self._answer(what, details)
-            if isinstance(found, Future):
-                future = found
+            answer = self._handle(topic, details)
+            if isinstance(answer, Future):
+                future = answer
             else:
-                future.set_result(found)
+                future.set_result(answer)
         except Exception as error:
             future.set_exception(error)
         future.add_done_callback(lambda done: self._reply(number, done))
@@ -97,31 +107,8 @@ class Channel:
         if error is None:
             message = {"reply": number, "value": done.result()}
         else:
-            known = isinstance(error, UnskewError)
-            text = str(error) if known else f"a fault of unskew: {type(error).__name__}"
+            is_ours = isinstance(error, UnskewError)
+            text = str(error) if is_ours else f"a fault of unskew: {type(error).__name__}"
             message = {"reply": number, "error": text, "bad_input": isinstance(error, BadInput)}
-        with suppress(OSError):  # nobody waits for it any more
+        with suppress(OSError):  # the process that asked has ended
             self._send(message)
-
-    def _answered(self, message: dict[str, Any]) -> None:
-        future = self._asked.pop(message["reply"], None)
-        if future is None:
-            return
-        if "error" in message:
-            kind = BadInput if message["bad_input"] else UnskewError
-            future.set_exception(kind(message["error"]))
-        else:
-            future.set_result(message["value"])
-
-
-def _next(file: Any) -> dict[str, Any] | None:
-    """The next message; None at the end of the line."""
-    try:
-        head = file.read(LENGTH.size)
-        if len(head) < LENGTH.size:
-            return None
-        (size,) = LENGTH.unpack(head)
-        text = file.read(size)
-    except OSError:
-        return None
-    return dict(json.loads(text)) if len(text) == size else None

@@ -1,7 +1,7 @@
 """A process that answers for a service of several. `unskew.serve.workers.pool` starts it.
 
 It reads the store itself and has a live log of its own. What is to be written it sends to the process that
-started it, which alone writes; when that is gone, it stops.
+started it, which alone writes; when that process ends, the worker stops.
 """
 
 import os
@@ -15,11 +15,10 @@ from typing import Any
 import torch
 
 from unskew.core.errors import UnskewError
-from unskew.serve.http.metrics import Metrics
 from unskew.serve.http.process import Serving, http_server
 from unskew.serve.http.service import Service
 from unskew.serve.store.maintenance import Erased
-from unskew.serve.store.store import Store, opened
+from unskew.serve.store.store import Store, open_parts
 from unskew.serve.store.tables import Kind
 from unskew.serve.store.writer import Appended, Row
 from unskew.serve.workers.channel import Channel
@@ -31,77 +30,65 @@ class RelayedStore(Store):
     channel: Channel
 
     def append_rows(self, kind: Kind, rows: list[Row]) -> "Future[Appended]":
-        found: Future[Appended] = Future()
+        appended: Future[Appended] = Future()
 
-        def answered(asked: "Future[Any]") -> None:
-            if error := asked.exception():
-                found.set_exception(error)
+        def pass_on(answer: "Future[Any]") -> None:
+            if error := answer.exception():
+                appended.set_exception(error)
             else:
-                accepted, duplicates, sequences = asked.result()
-                found.set_result(Appended(accepted, duplicates, tuple(sequences)))
+                accepted, duplicates, sequences = answer.result()
+                appended.set_result(Appended(accepted, duplicates, tuple(sequences)))
 
-        self.channel.ask("append", kind=kind.name, rows=rows).add_done_callback(answered)
-        return found
+        self.channel.ask("append", kind=kind.name, rows=rows).add_done_callback(pass_on)
+        return appended
 
     def _erase(self, users: list[str]) -> Erased:
         return Erased(*self.channel.ask("erase", users=users).result())
 
 
-class OneOfSeveral(Service):
-    """A service that has the run loaded anew in all processes, if anybody asks one of them."""
+class WorkerService(Service):
+    """A service that has the run loaded again in all workers when one of them is asked to."""
 
     channel: Channel
 
     def reload(self, wait: float = 0.0) -> dict[str, Any]:
         self._check_ready()
-        found = self.channel.ask("everybody", topic="reload", details={"wait": wait}).result()
+        answers = self.channel.ask("reload", wait=wait).result()
         for state in ("failed", "loading"):
-            for answer in found:
+            for answer in answers:
                 if answer["state"] == state:
                     return dict(answer)
         return {"state": "done", "error": None}
 
     def reload_here(self, wait: float) -> dict[str, Any]:
-        """Load the run anew in this process."""
+        """Load the run again in this process."""
         return super().reload(wait)
 
 
-class CommonMetrics(Metrics):
-    """Counters that are told as the sum over all processes."""
+def run_worker(listener: socket.socket, connection: socket.socket) -> int:
+    """Answer at a socket until a signal comes, or the channel is closed. Returns the exit code."""
+    threads = ThreadPoolExecutor(2)
+    service: WorkerService | None = None
 
-    channel: Channel
-
-    def text(self, *about: Any) -> str:
-        everybody = self.channel.ask("everybody", topic="metrics", details={}).result()
-        return Metrics.sum(everybody).text(*about)
-
-
-def work(listener: socket.socket, line: socket.socket) -> int:
-    """Answer at a socket until a signal comes, or the line ends. Returns the exit code."""
-    pool, metrics = ThreadPoolExecutor(2), CommonMetrics()
-    service: OneOfSeveral | None = None
-
-    def answer(what: str, details: dict[str, Any]) -> Any:
-        if what == "metrics":
-            return metrics.document()
-        assert what == "reload"
+    def handle(topic: str, details: dict[str, Any]) -> Any:
+        assert topic == "reload"
         assert service is not None
-        return pool.submit(service.reload_here, details["wait"])
+        return threads.submit(service.reload_here, details["wait"])
 
-    def ended() -> None:
+    def stop() -> None:
         os.kill(os.getpid(), signal.SIGTERM)  # which lets requests finish
 
-    channel = metrics.channel = Channel(line, answer, ended)
+    channel = Channel(connection, handle, stop)
     serving = Serving(**channel.ask("begin").result())
     torch.set_num_threads(serving.threads)
     try:
-        database, segments = opened(serving.store, "read", segments=serving.segments)
+        database, segments = open_parts(serving.store, "read", segments=serving.segments)
         with RelayedStore(database, segments) as store:
             store.channel = channel
-            service = serving.service(store, OneOfSeveral, mapped=True)
+            service = serving.service(store, WorkerService, mapped=True)
             service.channel = channel
             service.load()
-            server = http_server(serving, service, metrics)
+            server = http_server(serving, service)
             channel.ask("ready").result()
             try:
                 with suppress(KeyboardInterrupt):
@@ -109,15 +96,15 @@ def work(listener: socket.socket, line: socket.socket) -> int:
             finally:
                 service.close()
     except UnskewError as error:
-        with suppress(UnskewError):  # there is nobody left to tell
+        with suppress(UnskewError):  # the process that started it may have ended
             channel.ask("failed", error=str(error)).result()
         return 2
     finally:
         channel.close()
-        pool.shutdown()
+        threads.shutdown()
     return 0
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until the server takes it over
-    sys.exit(work(*(socket.socket(fileno=int(number)) for number in sys.argv[1:3])))
+    sys.exit(run_worker(*(socket.socket(fileno=int(number)) for number in sys.argv[1:3])))
