@@ -30,7 +30,13 @@ from unskew.experiments.suite import SAMPLE, Cell, Source, Suite, cells_of
 
 # CPU-seconds for each thousand training positives, as measured on one core; what is not here is guessed. They
 # only serve the estimate before a bench has measured anything itself.
-SECONDS: dict[str, float] = {"popularity": 0.4, "itemknn": 0.3, "pulse": 2.5, "pulse-zero": 1.0}
+SECONDS: dict[str, float] = {
+    "popularity": 0.4,
+    "itemknn": 0.3,
+    "userknn": 0.3,
+    "pulse": 2.5,
+    "pulse-zero": 1.0,
+}
 SECONDS |= {"sasrec": 2.0, "gru4rec": 2.0, "fpmc": 2.0, "deps": 9.0, "din": 12.0, "bst": 60.0}
 UNKNOWN = 3.0
 TRAINED = 0.5  # the fraction of a log that is the training set

@@ -43,7 +43,6 @@ from unskew.core.config import AtLeast1, Search, Share
 from unskew.core.errors import BadInput
 from unskew.data.batches.batch import Batch, batch_of_rows
 from unskew.data.batches.negatives import with_negatives
-from unskew.data.log.clock import DAY
 from unskew.data.log.live import Live
 from unskew.data.log.log import Log
 from unskew.data.log.split import Known, Split
@@ -52,6 +51,7 @@ from unskew.models.base import ModelConfig, Recommender
 from unskew.models.pulse.neighbours import NeighbourSettings
 from unskew.models.pulse.signals import ITEM_FEATURES, NEIGHBOUR_FEATURES, USER_FEATURES, Signals
 from unskew.models.pulse.tags import OF_TAGS
+from unskew.models.recency import ticks_per_day
 from unskew.nn.losses import weighted_mean
 from unskew.nn.phases import Phase, Stage
 from unskew.nn.scoring import Catalog
@@ -147,13 +147,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
 
     def adapt_to_log(self, split: Split) -> None:
         """Take from a log what is no weight: how long its day is, and whether past items are candidates."""
-        ticks, times = split.log.clock.ticks, split.log.histories.times
-        times = times[times < split.train_end]
-        # Where times only give an order, a day is a two-hundredth of the time from the first training
-        # positive to the last.
-        span = int(times.max() - times.min()) if len(times) else 0
-        day = DAY * ticks if ticks else max(span / 200, 1e-6)
-        self.day_ticks.fill_(day)
+        self.day_ticks.fill_(ticks_per_day(split))
         self.repeats.fill_(split.repeats)
 
     def fit_statistics(self, split: Split) -> None:

@@ -1,0 +1,63 @@
+"""What models share that choose a half-life on the validation set: the length of a day, the half-lives that
+are tried, and a memory of what was read for validation rows."""
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from unskew.data.batches.batch import Batch
+from unskew.data.log.clock import DAY
+from unskew.data.log.log import Log
+from unskew.data.log.split import Split
+
+R = TypeVar("R")
+
+NO_FADING = 1_000_000.0  # days: a half-life so long that nothing fades
+HALF_LIVES = (8.0, 32.0, 128.0, 512.0, NO_FADING)  # days, those that are tried on the validation set
+
+
+def ticks_per_day(split: Split) -> float:
+    """How many ticks of the log's clock are a day. Where times only give an order, a day is a two-hundredth
+    of the time from the first training positive to the last."""
+    if split.log.clock.ticks:
+        return DAY * split.log.clock.ticks
+    times = split.log.histories.times
+    times = times[times < split.train_end]
+    span = int(times.max() - times.min()) if len(times) else 0
+    return max(span / 200, 1e-6)
+
+
+class ValidationMemory(Generic[R]):
+    """Keeps what was read of a log for contexts of the validation set, so that it is read once, however many
+    epochs or options are validated. Contexts after the validation set are never kept.
+
+    Parameters
+    ----------
+    split
+        The split whose validation set is ranked again and again.
+    size
+        How many bytes something that was read takes.
+    most
+        The largest number of bytes that are kept; beyond it, nothing more is kept.
+    """
+
+    def __init__(self, split: Split, size: Callable[[R], int], most: int = 1 << 30) -> None:
+        self.log, self.first, self.last = split.log, split.train_end, split.valid_end
+        self.size, self.most, self.used = size, most, 0
+        self._kept: dict[bytes, R] = {}
+
+    def read(self, log: Log, context: Batch, reads: Callable[[], R]) -> R:
+        """What was read for these contexts: from memory where they were asked for before."""
+        times = context.times_B.numpy()
+        if log is not self.log or not len(times) or times.min() < self.first or times.max() >= self.last:
+            return reads()
+        columns = context.user_B, context.times_B, context.history_BL, context.history_times_BL
+        key = b"".join(np.ascontiguousarray(column.numpy()).tobytes() for column in columns)
+        if key in self._kept:
+            return self._kept[key]
+        result = reads()
+        if self.used + len(key) + self.size(result) <= self.most:
+            self._kept[key] = result
+            self.used += len(key) + self.size(result)
+        return result

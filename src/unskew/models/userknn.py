@@ -1,0 +1,209 @@
+"""UserKNN with time decay: what users with a similar past took lately (Resnick et al., CSCW 1994; Herlocker
+et al., SIGIR 1999; the decay as in Ding and Li, Time Weight Collaborative Filtering, CIKM 2005).
+
+For a request of user u at time t with a history H, everything strictly before t:
+
+    sim(u, v) = sum over the shared items i of idf(i)^2 / sqrt(|H| |H_v|)
+    score(c)  = sum over the k most similar users v, over their events on c, of sim(u, v) 2^(-age / half-life)
+
+    idf(i)  log((1 + events) / events of i): an item that few users have says more
+    H_v     the history of v; an item that is in it twice counts twice
+    age     the time from the event of v to the request
+
+What was decided: Nothing is learned by gradients. The half-life and k are chosen on the validation set unless
+they are given. The neighbours are searched in the log as it is at the moment of the request, so that users
+and items that no training saw count, too. The norm of a history counts events, and not squared idf, because
+then no sum over all histories is needed for every request. Of each item of the history the newest `readers`
+users are compared, and the newest `events` of each neighbour are read. Ties are broken by the popularity that
+fades with the same half-life, which also ranks the items for an empty history.
+"""
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from torch import Tensor
+
+from unskew.core.config import AtLeast1, Positive, Search
+from unskew.data.batches.batch import Batch
+from unskew.data.log.decay import Decay
+from unskew.data.log.log import Log
+from unskew.data.log.split import Known, Split
+from unskew.data.log.views import HISTORY, PAD, Ints
+from unskew.models.base import HistoryConfig, Recommender
+from unskew.models.recency import HALF_LIVES, NO_FADING, ValidationMemory, ticks_per_day
+from unskew.nn.phases import Stage
+from unskew.nn.scoring import Catalog
+
+NEIGHBOURS = (100, 300, 1000)  # those that are tried on the validation set
+TIE = 1e-6  # what popularity adds to the score of an item that had all recent events
+CELLS = 1 << 22  # scores that are summed together
+
+
+class UserKNN(
+    Recommender, name="userknn", paper="Resnick et al., CSCW 1994; decay of Ding and Li, CIKM 2005"
+):
+    """Scores candidates by what the most similar users took, and how long ago."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(HistoryConfig):
+        """The settings of UserKNN."""
+
+        history: Annotated[AtLeast1, Search.among(20, 50, 200)] = HISTORY
+        """The number of past items of a user that the model reads: the newest ones."""
+        neighbours: AtLeast1 | None = None
+        """The number of most similar users whose events are counted (k). By default the one that validation
+        prefers."""
+        half_life: Positive | None = None
+        """The time in days after which an event of a neighbour counts half; a million days do not fade. By
+        default the one that validation prefers."""
+        readers: Annotated[AtLeast1, Search.among(200, 500, 2000)] = 500
+        """The number of newest users of each item of the history that are compared."""
+        events: AtLeast1 = 100
+        """The number of newest events of each neighbour that are read."""
+
+    config: Config
+    supports_live_log = True
+    day_ticks: Tensor
+    neighbours: Tensor
+    half_life: Tensor
+
+    def __init__(self, known: Known, config: Config) -> None:
+        super().__init__(known, config)
+        self.register_buffer("day_ticks", torch.ones(1, dtype=torch.float64))
+        for name, value in (
+            ("neighbours", config.neighbours or max(NEIGHBOURS)),
+            ("half_life", config.half_life or NO_FADING),
+        ):
+            self.register_buffer(name, torch.tensor(value, dtype=torch.float64))
+        self._memory: ValidationMemory[Neighbours] | None = None
+        self._catalog: NeighbourCatalog | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy reads logs by itself."""
+        return self.__dict__ | {"_memory": None, "_catalog": None}
+
+    def fit_statistics(self, split: Split) -> None:
+        self.day_ticks.fill_(ticks_per_day(split))
+
+    def options(self, split: Split) -> list[dict[str, Tensor]]:
+        self._memory = ValidationMemory(split, lambda kept: sum(part.nbytes for part in kept))
+        counts = NEIGHBOURS if self.config.neighbours is None else (self.config.neighbours,)
+        lives = HALF_LIVES if self.config.half_life is None else (self.config.half_life,)
+        if len(counts) * len(lives) == 1:
+            return []
+        return [
+            {name: torch.tensor(value, dtype=torch.float64) for name, value in option.items()}
+            for option in ({"neighbours": count, "half_life": life} for count, life in product(counts, lives))
+        ]
+
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
+        return ()
+
+    def forward(self, batch: Batch) -> Tensor:
+        assert batch.log is not None, "userknn reads the log itself"
+        scores = self.catalog(batch.log, 0, 0).scores(batch)
+        known = (batch.candidates_BC >= 0) & (batch.candidates_BC < scores.shape[1])
+        return scores.gather(1, batch.candidates_BC.masked_fill(~known, 0)) * known
+
+    def catalog(self, log: Log, first: int, last: int) -> Catalog:
+        kept, ticks = self._catalog, float(self.half_life * self.day_ticks)
+        if kept is None or kept.log is not log or kept.half_life != ticks:
+            kept = self._catalog = NeighbourCatalog(self, log, ticks)
+        return kept
+
+    def neighbours_of(self, log: Log, context: Batch) -> "Neighbours":
+        """The most similar users of each context, with some more than are counted where the number is still
+        to be chosen."""
+        memory, count = self._memory, int(self.neighbours)
+        if memory is None:
+            return find_neighbours(log, context, self.config.readers, count)
+        count = max(*NEIGHBOURS, count)
+        return memory.read(log, context, lambda: find_neighbours(log, context, self.config.readers, count))
+
+
+class Neighbours(NamedTuple):
+    """Pairs of a request and a similar user, request by request, the most similar user first."""
+
+    request: Ints
+    user: Ints
+    similarity: NDArray[np.float64]
+
+    def nearest(self, count: int) -> "Neighbours":
+        """At most so many of each request."""
+        sizes = np.bincount(self.request)
+        rank = np.arange(len(self.request)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return self.part(rank < count)
+
+    def part(self, pairs: slice | NDArray[np.bool_]) -> "Neighbours":
+        """Some of the pairs."""
+        return Neighbours(self.request[pairs], self.user[pairs], self.similarity[pairs])
+
+
+def find_neighbours(log: Log, context: Batch, readers: int, count: int) -> Neighbours:
+    """The `count` most similar users of each context; of equally similar ones, those with the first codes."""
+    own, user, time = context.history_BL.numpy(), context.user_B.numpy(), context.times_B.numpy()
+    request, place = np.nonzero((own != PAD) & (own < len(log.items)))
+    item = own[request, place].astype(np.int64)
+    _, events = log.timeline.before(np.zeros_like(time), time)
+    events = events - log.timeline.starts[0]
+    first, end = log.audiences.before(item, time[request])
+    rarity = np.log((1 + events[request]) / np.maximum(end - first, 1)) ** 2
+    step, event = log.audiences.flat(np.maximum(first, end - readers), end)
+    reader = log.audiences.ids[event].astype(np.int64)
+    others = reader != user[request[step]]
+    step, reader = step[others], reader[others]
+    shape = len(user), max(len(log.users), 1)
+    shared = sparse.csr_array((rarity[step], (request[step], reader)), shape=shape)
+    shared.sum_duplicates()
+    asking = np.repeat(np.arange(len(user)), np.diff(shared.indptr))
+    began, ended = log.histories.before(shared.indices, time[asking])
+    similarity = shared.data / np.sqrt((own != PAD).sum(1)[asking] * (ended - began))
+    pieces: list[Ints] = [np.zeros(0, np.int64)]
+    for start, stop in zip(shared.indptr[:-1], shared.indptr[1:], strict=True):
+        pieces.append(start + np.argsort(-similarity[start:stop], kind="stable")[:count])
+    order = np.concatenate(pieces)
+    return Neighbours(asking[order], shared.indices[order].astype(np.int64), similarity[order])
+
+
+class NeighbourCatalog:
+    """All items of a log, scored by the events of neighbours."""
+
+    def __init__(self, model: UserKNN, log: Log, half_life: float) -> None:
+        self.model, self.log, self.half_life = model, log, half_life
+        self.popularity = Decay(log.audiences, (half_life,))
+
+    def scores(self, context: Batch) -> Tensor:
+        """The scores of all items in each context."""
+        nearest = self.model.neighbours_of(self.log, context).nearest(int(self.model.neighbours))
+        time, items = context.times_B.numpy(), len(self.log.items)
+        scores = fading_popularity(self.popularity, time, items)
+        rows = max(CELLS // max(items, 1), 1)
+        for first in range(0, len(time), rows):
+            part = slice(*np.searchsorted(nearest.request, [first, first + rows]))
+            key, value = self._sum(nearest.part(part), time)
+            block = scores[first : first + rows]
+            block += np.bincount(key - first * items, value, minlength=block.size).reshape(block.shape)
+        return torch.from_numpy(scores)
+
+    def _sum(self, nearest: Neighbours, time: Ints) -> tuple[Ints, NDArray[np.float64]]:
+        """What each event of the neighbours adds, and where: `request * items + item`."""
+        view = self.log.histories
+        start, end = view.before(nearest.user, time[nearest.request], self.model.config.events)
+        which, row = view.flat(start, end)
+        request = nearest.request[which]
+        value = nearest.similarity[which] * np.exp2((view.times[row] - time[request]) / self.half_life)
+        return request * len(self.log.items) + view.ids[row], value
+
+
+def fading_popularity(decay: Decay, time: Ints, items: int) -> NDArray[np.float32]:
+    """TIE times the fraction of each item in all faded events, (times, items)."""
+    moments, which = np.unique(time, return_inverse=True)
+    rows = np.zeros((len(moments), items), np.float32)
+    for row, counts in zip(rows, decay.along(moments), strict=False):
+        row[: len(counts)] = TIE * counts[:, 0] / max(counts.sum(), 1e-12)
+    return rows[which]
