@@ -146,7 +146,9 @@ def test_weights_of_rows_follow_the_estimator(logged: unskew.Split) -> None:
         before = weighed(model, logged, "next item")
         assert torch.equal(weighed(model, logged, "next item")[0][1], before[0][1])
         optimizer = torch.optim.Adam(model.propensity.parameters(), lr=0.3)
-        model.autoregressive_loss(next(Trainer(model, logged, SHORT).samplers["exposure"].epoch())).backward()
+        trainer = Trainer(model, logged, SHORT)
+        (phase,) = trainer.stages[0].phases
+        phase.loss(next(trainer.samplers[phase.name].epoch())).backward()
         optimizer.step()
         fresh = debiased(logged, weights=weights, clip=0.001)
         fresh.load_state_dict(model.state_dict())

@@ -130,7 +130,7 @@ def test_one_pass_of_the_propensities_is_each_event_by_itself(kind: type[DEPS]) 
         before = made.audience_AM[made.audience_of_BC[0, 0]]
         masked.append(next_of(model.audience_encoder, model.users, before, int(user[0])))
     assert len(terms) > 60
-    close(model.autoregressive_loss(rows), torch.cat(terms).mean())
+    close(model.propensity.loss(rows), torch.cat(terms).mean())
     if kind is CausalDEPS:
         some_past = [term for term in masked if term is not None]
         assert 20 < len(some_past) < len(masked) - 3

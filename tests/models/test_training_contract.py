@@ -166,7 +166,7 @@ def test_every_model_can_be_debiased(
     assert all(bool(value.isfinite().all()) for value in trained.state_dict().values())
     names = [phase.name for stage in trainer.stages for phase in stage.phases]
     expected = 2 if propensity == "dual" and build(kind, split, tiny(kind)).stages(1) else 0
-    assert names.count("exposure") == expected
+    assert names.count("estimator: propensity") == expected
     catalog_equals_forward(lambda split: trained, split)
 
 

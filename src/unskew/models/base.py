@@ -24,6 +24,7 @@ from unskew.nn.layers import Embeddings, is_real, read_before, right_padded
 from unskew.nn.losses import cross_entropy
 from unskew.nn.phases import Phase, Stage
 from unskew.nn.scoring import Catalog, DotCatalog, PlainCatalog
+from unskew.propensity.correction import Correction
 
 M = TypeVar("M", bound="Recommender")
 
@@ -101,6 +102,8 @@ class Recommender(nn.Module, ABC):
     # What it knows somebody by: at least one past item that training saw, or being a user whom training saw.
     # Of people without either it has nothing to say. A model that knows nobody by an id has an empty tuple.
     knows_by: ClassVar[tuple[Literal["items", "user"], ...]] = ()
+    # What its loss makes of propensities; None for a model without any.
+    correction: Correction | None = None
 
     def __init_subclass__(cls, *, name: str = "", paper: str = "", **keywords: Any) -> None:
         super().__init_subclass__(**keywords)

@@ -45,10 +45,10 @@ from unskew.data.log.log import Log
 from unskew.data.log.split import Known, Split
 from unskew.data.log.views import AUDIENCE, HISTORY
 from unskew.models.base import FAMILIES, ModelConfig, Recommender
-from unskew.nn.phases import Phase, Stage, parameters_of
+from unskew.nn.phases import Phase, Stage
 from unskew.nn.scoring import Catalog, apply_debias, scores_at
 from unskew.propensity.correction import Correction, Method, Scale, resolve_auto_settings
-from unskew.propensity.estimators import DualGRU, Needs, Propensity, Unit, estimator, estimator_named
+from unskew.propensity.estimators import Needs, Propensity, Unit, estimator, estimator_named
 
 LEAST = 1e-9  # the clip of `ips`, only so that nothing is divided by zero
 
@@ -197,27 +197,14 @@ class Debiased(Recommender):
             replace(stage, phases=tuple(map(self._corrected, stage.phases)))
             for stage in self.backbone.stages(epochs)
         )
-        if not isinstance(self.propensity, DualGRU) or not its:
+        first = self.correction.phases(prefix="estimator: ")
+        if not first or not its:
             return its
-        exposure = Phase(
-            "exposure",
-            "sequences",
-            self.autoregressive_loss,
-            lambda: parameters_of(self.propensity),
-            weighted=False,
-            past=(self.config.past_items, self.config.past_users),
-        )
-        again = replace(exposure, passes=self.config.propensity_passes)
+        again = self.correction.phases(self.config.propensity_passes, "estimator: ")
         its = tuple(
-            replace(stage, phases=(again, *stage.phases)) if stage.validated else stage for stage in its
+            replace(stage, phases=(*again, *stage.phases)) if stage.validated else stage for stage in its
         )
-        return Stage("exposure", (exposure,), self.config.propensity_epochs), *its
-
-    def autoregressive_loss(self, batch: SequenceBatch) -> Tensor:
-        """The loss of the estimator: L_u^AR + L_i^AR, as a mean per id."""
-        assert isinstance(self.propensity, DualGRU)
-        self.correction.forget()  # this step changes the weights
-        return self.propensity.loss(batch)
+        return Stage("estimator", first, self.config.propensity_epochs), *its
 
     def _corrected(self, phase: Phase) -> Phase:
         """A phase of the backbone whose batches carry weights or offsets."""
@@ -289,14 +276,14 @@ FAMILIES["debiased"] = debias
 
 def estimator_of(network: Recommender) -> Propensity:
     """The estimator of propensities in a trained network."""
-    found = getattr(network, "propensity", None)
-    if not isinstance(found, Propensity):
+    if network.correction is None:
         raise BadInput(f"{network.name} has no propensities of pairs; debiased-{network.name} has")
-    if isinstance(found, Unit):
+    propensity = network.correction.propensity
+    if isinstance(propensity, Unit):
         raise BadInput(f"this {network.name} was trained without propensities")
-    if {f"propensity.{name}" for name, _ in found.named_parameters()} - network.trained_parameter_names():
+    if propensity.phases() and not network.stages(1):
         raise BadInput(
             f"{network.name} is not trained by gradients, so its propensities never were; item-pro and "
             "user-pro need no training"
         )
-    return found
+    return propensity

@@ -23,7 +23,7 @@ the vector of unknown ids is learned. Weights are multiplied by M, so that none 
 audience is longer than the authors' 30 users; the preset `paper` has their values.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -55,7 +55,7 @@ from unskew.nn.losses import cross_entropy, weighted_mean
 from unskew.nn.phases import Phase, Stage, parameters_of
 from unskew.nn.scoring import AudienceCatalog, AudiencesNow, Catalog
 from unskew.propensity.correction import Correction, Method, resolve_auto_settings
-from unskew.propensity.estimators import DualGRU, Needs, estimator, estimator_named
+from unskew.propensity.estimators import Needs, estimator, estimator_named
 
 
 class DEPS(
@@ -242,34 +242,18 @@ class DEPS(
     def stages(self, epochs: int) -> tuple[Stage, ...]:
         theta_e, theta_t = (self.items, self.users), (self.history_encoder, self.audience_encoder)
         theta_m = (self.of_history, self.of_user, self.of_audience, self.of_item, self.last)
-        autoregressive = Phase(
-            "propensity",
-            "sequences",
-            self.autoregressive_loss,
-            lambda: parameters_of(self.propensity),
-            weighted=False,
-        )
         mlm = Phase(
             "masked", "sequences", self.masked_loss, lambda: parameters_of(*theta_e, *theta_t), weighted=False
         )
         unbiased = Phase(
             "unbiased", "pairs", self.unbiased_loss, lambda: parameters_of(*theta_e, *theta_t, *theta_m)
         )
-        first: tuple[Phase, ...] = (mlm,)
-        second: tuple[Phase, ...] = (unbiased,)
-        if isinstance(self.propensity, DualGRU):
-            again = replace(autoregressive, passes=self.config.propensity_passes)
-            first, second = (autoregressive, mlm), (again, unbiased)
+        first = (*self.correction.phases(), mlm)
+        second = (*self.correction.phases(self.config.propensity_passes), unbiased)
         return (
             Stage("unsupervised", first, self.config.unsupervised_epochs),
             Stage("unbiased", second, epochs, validated=True),
         )
-
-    def autoregressive_loss(self, batch: SequenceBatch) -> Tensor:
-        """The propensity losses L_u^AR + L_i^AR, as a mean per id."""
-        assert isinstance(self.propensity, DualGRU)
-        self.correction.forget()  # this step changes the weights
-        return self.propensity.loss(batch)
 
     def masked_loss(self, batch: SequenceBatch) -> Tensor:
         """lambda_p (L_u^MLM + L_i^MLM): some positions are masked and predicted from all others, as in

@@ -22,6 +22,7 @@ from unskew.data.batches.batch import Batch
 from unskew.data.log.log import Log
 from unskew.data.log.split import Known, Split
 from unskew.nn.layers import Embeddings
+from unskew.nn.phases import Phase
 
 Views = Literal["both", "item", "user"]
 
@@ -82,6 +83,24 @@ class Propensity(nn.Module, ABC):
     def fit_statistics(self, split: Split) -> None:
         """Count or fit on the training set what no gradient of the recommender learns, into buffers. This is
         called once, before training."""
+
+    def phases(self) -> tuple[Phase, ...]:
+        """How the estimator's own parameters are trained by gradients; by default it has none.
+
+        DEPS and `debiased-NAME` run these phases as Algorithm 1 does: by themselves in stage 1, and before
+        the recommender in each epoch of stage 2.
+
+        Returns
+        -------
+        tuple of Phase
+            Together they must train every parameter that has a gradient.
+        """
+        return ()
+
+    def untrained_parameter_names(self) -> set[str]:
+        """The names of the parameters that have a gradient and that no phase trains."""
+        trained = {id(parameter) for phase in self.phases() for parameter in phase.parameters()}
+        return {name for name, p in self.named_parameters() if p.requires_grad and id(p) not in trained}
 
     @abstractmethod
     def item_view(self, batch: Batch) -> Tensor | None:

@@ -24,9 +24,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unskew.core.errors import BadInput
 from unskew.data.batches.batch import Batch, Offset, SequenceBatch, batch_of_rows
 from unskew.data.log.split import Split
 from unskew.data.log.views import Ints
+from unskew.nn.phases import Phase
 from unskew.propensity.base import Propensity, estimator_named
 
 Method = Literal["auto", "logit-offset", "weighted-negatives", "ips", "ips-both"]
@@ -94,6 +96,11 @@ class Correction:
     ) -> None:
         self.propensity, self.method, self.scale, self.past = propensity, method, scale, past
         self.strength = 1.0 if strength is None else strength
+        if untrained := propensity.untrained_parameter_names():
+            raise BadInput(
+                f"estimator `{propensity.name or type(propensity).__name__}`: no phase trains its parameters "
+                f"{', '.join(sorted(untrained))}; `phases` must name them"
+            )
         self._split: Split | None = None
         self._of_rows: Tensor | None = None
         self._mean: float | None = None
@@ -104,9 +111,28 @@ class Correction:
         self._split = split
         self.propensity.fit_statistics(split)
 
-    def forget(self) -> None:
-        """Compute weights anew: the estimator has learned."""
-        self._of_rows = self._mean = None
+    def phases(self, passes: int = 1, prefix: str = "") -> tuple[Phase, ...]:
+        """The phases that train the estimator.
+
+        passes: how many times each of them goes through its batches in an epoch.
+        prefix: of their names, where the recommender may have phases of the same names.
+        """
+
+        def learning(phase: Phase) -> Phase:
+            def loss(batch: Any) -> Tensor:
+                self._of_rows = self._mean = self._moments = None  # this step changes what they come from
+                return phase.loss(batch)
+
+            return replace(
+                phase,
+                name=prefix + phase.name,
+                loss=loss,
+                weighted=False,
+                passes=phase.passes * passes,
+                past=phase.past or self.past,
+            )
+
+        return tuple(map(learning, self.propensity.phases()))
 
     @property
     def debias(self) -> float:

@@ -29,6 +29,7 @@ from unskew.data.log.log import Log
 from unskew.data.log.split import Known, Split
 from unskew.nn.layers import Embeddings, is_real, read_before, states_after
 from unskew.nn.losses import FULL_SOFTMAX, SAMPLES, cross_entropy
+from unskew.nn.phases import Phase
 from unskew.propensity.base import ESTIMATORS, Needs, Propensity, Views, estimator_named, every_estimator
 from unskew.propensity.exposure import Exposure
 from unskew.propensity.power import Power
@@ -179,6 +180,9 @@ class DualGRU(Propensity, name="dual"):
         state_AD = self.users.states_after(batch.audiences, table)
         logits_BC = torch.einsum("bcd,bd->bc", state_AD[batch.audience_of_BC], table(batch.user_B))
         return probability(logits_BC, state_AD, batch.audience_of_BC, table, least)  # eq. prob_user
+
+    def phases(self) -> tuple[Phase, ...]:
+        return (Phase("propensity", "sequences", self.loss, self.parameters),)
 
     def loss(self, batch: SequenceBatch) -> Tensor:
         """L^AR of both views over whole sequences, as a mean per id. One pass over a sequence gives every
