@@ -96,7 +96,7 @@ def test_weights_follow_what_the_estimator_has_learned(split: unskew.Split) -> N
 
 def test_a_parameter_that_no_phase_trains_is_an_error(split: unskew.Split) -> None:
     for model, settings in SETTINGS.items():
-        with pytest.raises(BadInput, match="^estimator `without-phases`: no phase trains its .* logit_I"):
+        with pytest.raises(BadInput, match=r"^estimator `without-phases`: no phase trains its .* logit_I"):
             create_model(model, settings | {"propensity": "without-phases"}).fit(split)
     frozen = Untrained(split.known, 0.5, 0.1)
     frozen.logit_I.requires_grad_(False)

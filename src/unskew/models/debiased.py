@@ -104,6 +104,7 @@ class Debiased(Recommender):
     Backbone: ClassVar[type[Recommender]]
     select_by: ClassVar[Criterion] = "balanced"
     config: Any
+    correction: Correction
 
     def __init__(self, known: Known, config: Any) -> None:
         super().__init__(known, config)

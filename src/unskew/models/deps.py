@@ -123,6 +123,7 @@ class DEPS(
                 estimator_named(self.propensity)  # or an error that says which names there are
 
     config: Config
+    correction: Correction
     supports_live_log = True
     Transformer: ClassVar[type[Encoder]] = Encoder
     select_by: ClassVar[Criterion] = "balanced"
