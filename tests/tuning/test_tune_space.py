@@ -15,7 +15,9 @@ from unskew.models.sasrec import SASRec
 from unskew.tuning.search_space import BeforeTest, Space
 
 BOTH = [name for kind in sorted(MODELS) for name in (kind, f"debiased-{kind}")]
-NOTHING = {f"{family}{name}" for family in ("", "debiased-") for name in ("popularity", "pulse-zero")}
+NOTHING = {
+    f"{family}{name}" for family in ("", "debiased-") for name in ("popularity", "personal", "pulse-zero")
+}
 
 
 @pytest.fixture(scope="module")

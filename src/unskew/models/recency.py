@@ -1,15 +1,20 @@
 """What models share that choose a half-life on the validation set: the length of a day, the half-lives that
-are tried, and a memory of what was read for validation rows."""
+are tried, fading popularity, and a memory of what was read for validation rows."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
 from unskew.data.batches.batch import Batch
 from unskew.data.log.clock import DAY
+from unskew.data.log.decay import Decay
 from unskew.data.log.log import Log
 from unskew.data.log.split import Split
+from unskew.data.log.views import Ints
+from unskew.models.base import Recommender
 
 R = TypeVar("R")
 
@@ -26,6 +31,24 @@ def ticks_per_day(split: Split) -> float:
     times = times[times < split.train_end]
     span = int(times.max() - times.min()) if len(times) else 0
     return max(span / 200, 1e-6)
+
+
+def popularity_fractions(decay: Decay, time: Ints, items: int) -> NDArray[np.float32]:
+    """The fraction of each item in all faded events at each time, (times, items)."""
+    moments, which = np.unique(time, return_inverse=True)
+    rows = np.zeros((len(moments), items), np.float32)
+    for row, counts in zip(rows, decay.along(moments), strict=True):
+        row[: len(counts)] = counts[:, 0] / max(counts.sum(), 1e-12)
+    return rows[which]
+
+
+def scores_of(model: Recommender, batch: Batch) -> Tensor:
+    """The scores of the candidates of a batch, taken from the scores of all items; of an item that the log
+    does not have, zero."""
+    assert batch.log is not None, f"{model.name} reads the log itself"
+    scores = model.catalog(batch.log, 0, 0).scores(batch)
+    known = (batch.candidates_BC >= 0) & (batch.candidates_BC < scores.shape[1])
+    return scores.gather(1, batch.candidates_BC.masked_fill(~known, 0)) * known
 
 
 class ValidationMemory(Generic[R]):

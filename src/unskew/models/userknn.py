@@ -35,7 +35,14 @@ from unskew.data.log.log import Log
 from unskew.data.log.split import Known, Split
 from unskew.data.log.views import HISTORY, PAD, Ints
 from unskew.models.base import HistoryConfig, Recommender
-from unskew.models.recency import HALF_LIVES, NO_FADING, ValidationMemory, ticks_per_day
+from unskew.models.recency import (
+    HALF_LIVES,
+    NO_FADING,
+    ValidationMemory,
+    popularity_fractions,
+    scores_of,
+    ticks_per_day,
+)
 from unskew.nn.phases import Stage
 from unskew.nn.scoring import Catalog
 
@@ -105,10 +112,7 @@ class UserKNN(
         return ()
 
     def forward(self, batch: Batch) -> Tensor:
-        assert batch.log is not None, "userknn reads the log itself"
-        scores = self.catalog(batch.log, 0, 0).scores(batch)
-        known = (batch.candidates_BC >= 0) & (batch.candidates_BC < scores.shape[1])
-        return scores.gather(1, batch.candidates_BC.masked_fill(~known, 0)) * known
+        return scores_of(self, batch)
 
     def catalog(self, log: Log, first: int, last: int) -> Catalog:
         kept, ticks = self._catalog, float(self.half_life * self.day_ticks)
@@ -181,7 +185,7 @@ class NeighbourCatalog:
         """The scores of all items in each context."""
         nearest = self.model.neighbours_of(self.log, context).nearest(int(self.model.neighbours))
         time, items = context.times_B.numpy(), len(self.log.items)
-        scores = fading_popularity(self.popularity, time, items)
+        scores = TIE * popularity_fractions(self.popularity, time, items)
         rows = max(CELLS // max(items, 1), 1)
         for first in range(0, len(time), rows):
             part = slice(*np.searchsorted(nearest.request, [first, first + rows]))
@@ -198,12 +202,3 @@ class NeighbourCatalog:
         request = nearest.request[which]
         value = nearest.similarity[which] * np.exp2((view.times[row] - time[request]) / self.half_life)
         return request * len(self.log.items) + view.ids[row], value
-
-
-def fading_popularity(decay: Decay, time: Ints, items: int) -> NDArray[np.float32]:
-    """TIE times the fraction of each item in all faded events, (times, items)."""
-    moments, which = np.unique(time, return_inverse=True)
-    rows = np.zeros((len(moments), items), np.float32)
-    for row, counts in zip(rows, decay.along(moments), strict=False):
-        row[: len(counts)] = TIE * counts[:, 0] / max(counts.sum(), 1e-12)
-    return rows[which]
