@@ -20,7 +20,8 @@ from unskew.experiments.published import CAVEAT, published_sheets
 from unskew.experiments.results import BALANCED, ORDINARY, Findings, SuiteFindings
 from unskew.experiments.sentences import leading
 from unskew.experiments.table import Sheet
-from unskew.report.curves import drawing, swatch
+from unskew.report.charts import drawing
+from unskew.report.curves import swatch
 from unskew.report.page import Extra, Markup, Origin, Section, page, paragraph, points
 
 MANY_ROWS = 12  # of a table that is closed until somebody asks for it
@@ -86,7 +87,6 @@ class _Charts:
         name = f"c{len(self.block)}"
         drawn, frame = drawing(plot.chart, name, plot.alt)
         self.block[name] = chart_block(plot.chart, frame)
-        drawn = drawn.replace("<svg ", f'<svg data-chart="{name}" ', 1)
         below = f"<figcaption>{escape(plot.caption)}</figcaption>" if plot.caption else ""
         return Markup(f"<figure>{drawn}{below}</figure>\n")
 

@@ -6,14 +6,16 @@ live in one page. The same chart is the same bytes.
 """
 
 import io
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from markupsafe import Markup
+
 from unskew.core.errors import BadInput
+from unskew.report.svg import compact
+from unskew.report.templates import inline_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,12 +27,26 @@ COLOURS = ("#2f80c8", "#dd7a26", "#1f9e89", "#8a8f99")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 INK, GROUND = "#010203", "#fdfeff"  # replaced after matplotlib has drawn; nothing else has these colours
 PANEL = (4.9, 3.0)  # inches; a chart of this size is readable at the width of a phone
-# What a picture of its own brings along; a page has the same colours.
-MODES = """<style>
-svg { color: #1f2430; } .ground { fill: #ffffff; }
-@media (prefers-color-scheme: dark) { svg { color: #e6e8ec; } .ground { fill: #1c1f25; } }
-</style>"""
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif"
+SETTINGS: dict[Any, Any] = {
+    "text.parse_math": False,
+    "svg.fonttype": "none",
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.7,
+    "axes.formatter.useoffset": False,
+    "legend.frameon": False,
+    "legend.handlelength": 1.2,
+    "lines.solid_capstyle": "butt",
+}
 
 
 @dataclass(frozen=True)
@@ -176,20 +192,26 @@ class Frame(NamedTuple):
     places: tuple[float, float, float, float]
 
 
-def svg(chart: Chart, name: str, alt: str) -> str:
+def svg(chart: Chart, name: str, alt: str) -> Markup:
     """One chart for a page, in the page's colours. `name` must be unique in the page; `alt` says what is
     seen, for people who do not see it."""
-    return rendered([chart], name, alt, "none")[0]
+    return drawing(chart, name, alt)[0]
+
+
+def drawing(chart: Chart, name: str, alt: str) -> tuple[Markup, Frame]:
+    """The same with the place of its axes, from which a script finds the place of any value."""
+    text, frame = _rendered([chart], "none")
+    return compact(text, name, alt), frame
 
 
 def picture(charts: Sequence[Chart], name: str, alt: str) -> str:
     """Panels side by side as one file that stands alone: dark on white, or light on black in dark mode."""
-    drawn, _ = rendered(charts, name, alt, GROUND)
-    drawn = re.sub(rf'style="fill: {GROUND}[^"]*"', 'class="ground"', drawn)
-    return drawn.replace("<defs>", f"{MODES}\n<defs>", 1)
+    text, _ = _rendered(charts, GROUND)
+    drawn = compact(text, name, alt, inline_file("report/templates/picture.css"))
+    return str(drawn).replace(f'style="fill: {GROUND}"', 'class="ground"')
 
 
-def rendered(charts: Sequence[Chart], name: str, alt: str, ground: str) -> tuple[str, Frame]:
+def _rendered(charts: Sequence[Chart], ground: str) -> tuple[str, Frame]:
     """Panels side by side, and where the axes of the first one are."""
     try:
         import matplotlib as mpl
@@ -197,43 +219,25 @@ def rendered(charts: Sequence[Chart], name: str, alt: str, ground: str) -> tuple
         from matplotlib.layout_engine import ConstrainedLayoutEngine
     except ImportError:
         raise BadInput("plots need matplotlib: pip install 'unskew[report]'") from None
-    settings: dict[Any, Any] = {
-        "text.parse_math": False,
-        "svg.fonttype": "none",
-        "svg.hashsalt": name,
-        "font.family": "DejaVu Sans",
-        "font.size": 10,
-        "axes.facecolor": "none",
-        "axes.edgecolor": INK,
-        "axes.labelcolor": INK,
-        "axes.titlesize": 11,
-        "axes.titleweight": "bold",
-        "text.color": INK,
-        "xtick.color": INK,
-        "ytick.color": INK,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.linewidth": 0.7,
-        "axes.formatter.useoffset": False,
-        "legend.frameon": False,
-        "legend.handlelength": 1.2,
-    }
     # The user's own matplotlibrc must not change a report.
     with mpl.rc_context():
         mpl.rcdefaults()
-        for key, value in settings.items():
-            mpl.rcParams[key] = value
+        mpl.rcParams.update(SETTINGS)
         layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06)
         figure = Figure(figsize=(PANEL[0] * len(charts), PANEL[1]), layout=layout)
+        figure.patch.set_visible(ground != "none")
         for at, chart in enumerate(charts):
-            chart.draw(figure.add_subplot(1, len(charts), at + 1))
-        # the ticks resolve_auto_settings only when drawn; the layout must know their width
+            axes = figure.add_subplot(1, len(charts), at + 1)
+            axes.patch.set_visible(False)
+            chart.draw(axes)
+        # Ticks are known only when they are drawn, and the layout needs their width.
         figure.draw_without_rendering()
         for axes, chart in zip(figure.axes, charts, strict=True):
             if isinstance(chart, Labelled):
                 chart.label(axes)
-        made = _clean(_written(figure, ground), name, alt).replace(INK, "currentColor")
-        return made, _frame(figure)
+        file = io.StringIO()
+        figure.savefig(file, format="svg", facecolor=ground)
+    return file.getvalue().replace(INK, "currentColor"), _frame(figure)
 
 
 def _frame(figure: "Figure") -> Frame:
@@ -244,29 +248,6 @@ def _frame(figure: "Figure") -> Frame:
     return Frame((*axes.get_xlim(), *axes.get_ylim()), places)
 
 
-def _written(figure: "Figure", ground: str) -> str:
-    file = io.StringIO()
-    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(file, format="svg", facecolor=ground, metadata=nothing)
-    return file.getvalue()
-
-
-def _clean(text: str, name: str, alt: str) -> str:
-    """Keep only the drawing: no prolog, no comments, no style rules, which would hold for the whole page. Of
-    the ids, keep those that something points to, and put the chart's name before them."""
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<!--.*?-->\s*|<style.*?</style>\s*", "", text, flags=re.DOTALL)
-    text = re.sub(r' id="series-(\d+)"', r' data-series="\1"', text)
-    used = set(re.findall(r'(?:url\(|href=")#([^")]+)', text))
-    text = re.sub(
-        r' id="([^"]+)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", text
-    )
-    text = re.sub(r'(url\(|href=")#', rf"\g<1>#{name}-", text)
-    text = text.replace("'DejaVu Sans'", FONT)
-    root = f'<svg role="img" aria-label="{escape(alt)}" stroke-linejoin="round"'
-    return re.sub(r"\s*\n\s*", "\n", text).replace("<svg", root, 1).strip()
-
-
 def finish(axes: "Axes", x_label: str, y_label: str, title: str, legend: bool, pad: float = 22) -> None:
     """Labels, grid, title and legend.
 
@@ -275,7 +256,7 @@ def finish(axes: "Axes", x_label: str, y_label: str, title: str, legend: bool, p
     """
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
-    axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.7)
+    axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.7, clip_on=False)
     axes.set_axisbelow(True)
     _, names = axes.get_legend_handles_labels()
     columns = len(names) if sum(map(len, names)) < 36 else 2

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from unskew.report.charts import COLOURS, DASHES, INK, Chart, Frame, finish, rendered, thousands
-from unskew.report.slim import slim
+from markupsafe import Markup
+
+from unskew.report.charts import COLOURS, DASHES, INK, finish, thousands
+from unskew.report.templates import render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -144,26 +146,18 @@ def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
-def swatch(number: int) -> str:
+def swatch(number: int) -> Markup:
     """The look of a series as the content of a small SVG, 26 wide and 10 high."""
     from matplotlib.markers import MarkerStyle
 
     style = style_of(number)
-    dashes = "" if style.dash == "-" else " ".join(f"{part:g}" for part in style.dash[1])
-    dash = f' stroke-dasharray="{dashes}"' if dashes else ""
-    mark = '<circle cx="13" cy="5" r="3"'
-    if style.shape != "o":
-        marker = MarkerStyle(style.shape)
-        corners: Any = marker.get_path().transformed(marker.get_transform()).vertices
-        places = " ".join(f"{13 + 6 * x:.1f},{5 - 6 * y:.1f}" for x, y in corners)
-        mark = f'<polygon points="{places}"'
-    fill = "none" if style.hollow else style.colour
-    line = f'<path d="M0 5H26" stroke="{style.colour}" stroke-width="1.4"{dash}/>'
-    return f'{line}{mark} fill="{fill}" stroke="{style.colour}"/>'
-
-
-def drawing(chart: Chart, name: str, alt: str) -> tuple[str, Frame]:
-    """The same with the place of its axes, from which a script finds the place of any value. It is small, and
-    depends on the page's style for the font of its text."""
-    made, frame = rendered([chart], name, alt, "none")
-    return slim(made), frame
+    marker = MarkerStyle(style.shape)
+    corners: Any = marker.get_path().transformed(marker.get_transform()).vertices
+    return Markup(
+        render(
+            "report/templates/swatch.svg",
+            style=style,
+            dashes=() if style.dash == "-" else style.dash[1],
+            corners=() if style.shape == "o" else [(13 + 6 * x, 5 - 6 * y) for x, y in corners],
+        )
+    )
