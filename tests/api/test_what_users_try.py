@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +10,7 @@ import pytest
 import unskew
 from tests.conftest import random_table
 from tests.helpers.command import run
+from tests.helpers.processes import run_python
 from unskew.api.create import create_model
 from unskew.api.model import Model
 
@@ -63,9 +62,8 @@ def test_a_run_that_nobody_may_read_is_one_line(saved: Path, tmp_path: Path) -> 
     folder.chmod(0)
     asked = ["recommend", str(folder), "--user", "u"]
     become = "import os, unskew.api.model; from unskew.cli import main; os.seteuid(65534); "
-    command = [sys.executable, "-c", f"{become}raise SystemExit(main({asked}))"]
     tmp_path.chmod(0o755)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_python("-c", f"{become}raise SystemExit(main({asked}))")
     folder.chmod(0o755)
     assert done.returncode == 2, done.stderr
     assert "Permission denied" in done.stderr

@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -12,32 +11,26 @@ import pytest
 
 import unskew
 from tests.conftest import random_table
+from tests.helpers.processes import GUARD, run_program, run_python, start_python, wait_until
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_in_the_middle_nothing_is_left(tmp_path: Path, number: int) -> None:
     big = tmp_path / "big.parquet"
     pq.write_table(random_table(rows=600_000, users=50_000, items=9_000, times=10**6), big)
-    command = [sys.executable, "-m", "unskew", "prepare", big, "--out", tmp_path / "out"]
-    started = subprocess.Popen(command, stderr=subprocess.PIPE)
-    until = time.monotonic() + 60
-    while len(list(tmp_path.iterdir())) == 1:  # until there is something to leave behind
-        assert time.monotonic() < until
-        time.sleep(0.005)
-    time.sleep(0.2)
-    started.send_signal(number)
-    _, err = started.communicate(timeout=60)
-    assert (started.returncode, err.decode()) == (130, "unskew: stopped\n")
+    child = start_python("-m", "unskew", "prepare", big, "--out", tmp_path / "out", stderr=subprocess.PIPE)
+    wait_until(lambda: len(list(tmp_path.iterdir())) > 1, child)  # there is something to leave behind
+    child.send_signal(number)
+    _, err = child.communicate(timeout=GUARD)
+    assert (child.returncode, err) == (130, "unskew: stopped\n")
     assert [path.name for path in tmp_path.iterdir()] == ["big.parquet"]
 
 
 def test_the_installed_command(data: Path) -> None:
     command = Path(sys.executable).parent / "unskew"
-    done = subprocess.run(
-        [command, "audit", data, "--json"], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run_program(command, "audit", data, "--json")
     assert (done.returncode, json.loads(done.stdout)["leak_free"]) == (0, True)
-    done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=120, check=False)
+    done = run_program(command, "--version")
     assert done.stdout == f"unskew {unskew.__version__}\n"
 
 
@@ -59,9 +52,7 @@ assert unskew.DEPS is not None and "torch" in sys.modules
 
 def test_torch_is_imported_only_where_it_is_needed(source: Path) -> None:
     """It takes seconds, which nobody should wait who only prepares data."""
-    command = [sys.executable, "-c", WITHOUT_TORCH]
-    where = source.parent
-    done = subprocess.run(command, cwd=where, capture_output=True, text=True, timeout=120, check=False)
+    done = run_python("-c", WITHOUT_TORCH, cwd=source.parent)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("rows have label 0: they count as shown and not clicked") == 1
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.helpers.processes import GUARD
 from tests.report.test_report_browser import FLAGS
 from unskew.data.reading.prepare import prepare
 from unskew.serve import open_store
@@ -66,7 +67,7 @@ def address(service: Any) -> Iterator[str]:
     thread.start()
     yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
     server.should_exit = True
-    thread.join(20)
+    thread.join(GUARD)
     listener.close()
 
 
@@ -95,7 +96,7 @@ def open_page(browser: Any, context: Any, address: str) -> Iterator[Any]:
         own = browser.new_context(**screen) if screen else context
         page = own.new_page()
         closed.append(own if screen else page)
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(1000 * GUARD)
         page.on("request", lambda request: asked.append(request.url))
         page.on("console", lambda said: errors.append(said.text))
         page.on("pageerror", lambda error: errors.append(str(error)))
@@ -113,7 +114,8 @@ def open_page(browser: Any, context: Any, address: str) -> Iterator[Any]:
 
 def settle(page: Any) -> None:
     """Wait until both lists are those of the newest request."""
-    page.wait_for_timeout(250)  # the debiasing strength waits before it asks
+    # The page waits before it asks for another strength of debiasing; a longer timer of the page ends later.
+    page.evaluate("() => new Promise(resolve => setTimeout(resolve, 250))")
     for side in (LEFT, RIGHT):
         page.locator(f'{side}[aria-busy="false"] .card[data-item]').first.wait_for()
 

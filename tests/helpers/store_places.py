@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.processes import GUARD
 from tests.helpers.stores import Place, Server
 
-SECONDS = 60  # that a server may take to start or to stop
 NUMBERS = count(1)
 
 
@@ -50,7 +50,7 @@ def server() -> Iterator[Server]:
     running = None
     try:
         made = [initdb, "-D", data, "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync"]
-        subprocess.run(made, check=True, capture_output=True, timeout=SECONDS, **as_owner)
+        subprocess.run(made, check=True, capture_output=True, timeout=GUARD, **as_owner)
         with (folder / "log").open("wb") as log:
             settings = ["-c", "listen_addresses=", "-c", "shared_buffers=16MB", "-c", "max_connections=40"]
             started = [postgres, "-D", data, "-k", folder, *settings]
@@ -62,7 +62,7 @@ def server() -> Iterator[Server]:
         if running is not None:
             running.send_signal(signal.SIGQUIT)  # at once: nobody needs its data any more
             try:
-                running.wait(SECONDS)
+                running.wait(GUARD)
             except subprocess.TimeoutExpired:
                 running.kill()
                 running.wait()
@@ -72,7 +72,7 @@ def server() -> Iterator[Server]:
 def _wait_for(server: Server, running: "subprocess.Popen[bytes]") -> None:
     import psycopg
 
-    end = time.monotonic() + SECONDS
+    end = time.monotonic() + GUARD
     while True:
         try:
             server.run("SELECT 1")

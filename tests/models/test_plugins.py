@@ -4,13 +4,13 @@ the command line."""
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import unskew
 from tests.conftest import random_table
+from tests.helpers.processes import run_python
 
 TOY = '''
 from dataclasses import dataclass
@@ -90,8 +90,7 @@ def python(path: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
         "PYTHONPATH": os.pathsep.join([str(path), os.environ.get("PYTHONPATH", "")]),
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    return run_python(*arguments, env=environment)
 
 
 COMMANDS = """

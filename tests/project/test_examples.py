@@ -1,10 +1,10 @@
 """The examples of own models: each is one file, keeps the contract, and does what it is there for."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.helpers.processes import run_python
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -61,11 +61,5 @@ except unskew.BadInput as error:
 
 @pytest.mark.parametrize("script", [TIMES, CATEGORIES], ids=["times", "categories"])
 def test_an_own_model_is_one_file(script: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", BEGIN + script, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = run_python("-c", BEGIN + script, tmp_path)
     assert (done.stdout, done.returncode) == ("passed\n", 0), done.stderr

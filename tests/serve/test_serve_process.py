@@ -6,8 +6,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +16,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.helpers.command import run as command
+from tests.helpers.processes import GUARD, run_python, start_python, wait_until
 from tests.helpers.serving import click, run_fixture, serving
 from unskew.serve import open_store
 from unskew.serve.http.request import Asked
@@ -29,10 +28,8 @@ ROOT = Path(__file__).parents[2]
 @contextmanager
 def process(run: Path, store: Path | str, *more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server on a free port, and its address when it is ready. It is killed at the end."""
-    arguments = ["serve", str(run), "--store", str(store), "--port", "0", *more]
-    started = subprocess.Popen(
-        [sys.executable, "-m", "unskew", *arguments], stderr=subprocess.PIPE, text=True
-    )
+    arguments = ["serve", str(run), "--store", str(store), "--port", "0", "--timeout", "600", *more]
+    started = start_python("-m", "unskew", *arguments, stderr=subprocess.PIPE)
     try:
         assert started.stderr is not None
         lines = []
@@ -46,14 +43,14 @@ def process(run: Path, store: Path | str, *more: str) -> Iterator[tuple[subproce
             pytest.fail("".join(lines))
     finally:
         started.kill()
-        started.wait(30)
+        started.wait(GUARD)
         assert started.stderr is not None
         started.stderr.close()
 
 
 def ask(address: str, body: dict[str, Any] | None = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
-    with urlopen(Request(address, data, {"content-type": "application/json"}), timeout=30) as answer:
+    with urlopen(Request(address, data, {"content-type": "application/json"}), timeout=GUARD) as answer:
         return json.load(answer)
 
 
@@ -66,23 +63,18 @@ def test_killed_and_started_again(served_run: Path, tmp_path: Path) -> None:
         for event in events:
             assert ask(f"{base}/v1/events", {"events": [event]})["accepted"] == 1
         server.send_signal(signal.SIGKILL)
-        server.wait(30)
+        server.wait(GUARD)
     with process(served_run, tmp_path / "e.db") as (server, base):
         again = [ask(f"{base}/v1/recommendations", body)["items"] for body in asked]
         assert ask(f"{base}/v1/events", {"events": [*events, strange]})["duplicates"] == len(events)
         assert ask(f"{base}/v1/items/{quote('a?b#c%2Fd', safe='')}")["positives"] == 1
         assert ask(f"{base}/v1/users/{quote('50%2F🐸', safe='')}")["positives"] == 1
-        done = subprocess.run(
-            [sys.executable, ROOT / "examples" / "client.py", base, "ann"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        )
+        done = run_python(ROOT / "examples" / "client.py", base, "ann")
+        assert done.returncode == 0, done.stderr
         assert done.stdout.count("shown with probability 1.00") == 5
         assert "'accepted': 1" in done.stdout
         server.send_signal(signal.SIGTERM)
-        assert server.wait(30) == 0
+        assert server.wait(GUARD) == 0
     with serving(served_run, tmp_path / "new.db") as fresh:
         fresh.append(events)
         expected = [fresh.recommend(Asked(**body))["items"] for body in asked]
@@ -91,19 +83,30 @@ def test_killed_and_started_again(served_run: Path, tmp_path: Path) -> None:
         assert store.counts()["events"] == len(events) + 2
 
 
+def answers(host: str, port: int) -> bool:
+    """Whether anybody accepts connections."""
+    try:
+        socket.create_connection((host, port), timeout=GUARD).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
 def test_a_request_finishes_when_the_server_is_stopped(served_run: Path, tmp_path: Path) -> None:
     with process(served_run, tmp_path / "e.db") as (server, base):
         host, port = base.removeprefix("http://").split(":")
         body = json.dumps({"events": [click(1, "ann", "i1")]}).encode()
-        with socket.create_connection((host, int(port)), timeout=30) as line:
+        with socket.create_connection((host, int(port)), timeout=GUARD) as line:
             head = f"POST /v1/events HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-            line.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body[:10])
-            time.sleep(0.3)  # until the request has begun
+            head += "Expect: 100-continue\r\n"
+            line.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode())
+            assert b"100 Continue" in line.recv(10_000)  # the request has begun
+            line.sendall(body[:10])
             server.send_signal(signal.SIGTERM)
-            time.sleep(0.3)
+            wait_until(lambda: not answers(host, int(port)))
             line.sendall(body[10:])
             assert b"200 OK" in line.recv(10_000)
-        assert server.wait(30) == 0
+        assert server.wait(GUARD) == 0
     with open_store(tmp_path / "e.db", "read") as store:
         assert store.counts()["events"] == 1
 

@@ -1,14 +1,13 @@
 """The contract of the store, in a file and in PostgreSQL: what was appended is there, once and in order."""
 
 import sqlite3
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 import pytest
 
+from tests.helpers.processes import run_python
 from tests.helpers.stores import BEGIN, Place, click, ids_of, rows_of, shown
 from unskew.core.errors import BadInput, UnskewError
 from unskew.serve import Event, Store, open_store
@@ -326,7 +325,7 @@ def test_commits_are_as_durable_as_the_store_says(place: Place) -> None:
 
 def test_a_store_needs_neither_torch_nor_a_server_nor_psycopg() -> None:
     said = "import sys, unskew.serve; print({'torch', 'fastapi', 'psycopg'} & set(sys.modules))"
-    found = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+    found = run_python("-c", said)
     assert found.stdout == "set()\n"
 
 

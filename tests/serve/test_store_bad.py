@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.processes import run_python
 from tests.helpers.stores import BEGIN, Place, Server, click, ids_of, rows_of, shown
 from unskew.core.errors import BadInput, UnskewError
 from unskew.serve import open_store
@@ -161,9 +160,7 @@ def test_two_writers_on_one_file(in_file: Place) -> None:
         with pytest.raises(BadInput, match=said):
             in_file.open()
         code = "import sys; from unskew.serve import open_store; open_store(sys.argv[1], 'write')"
-        other = subprocess.run(
-            [sys.executable, "-c", code, in_file.where], check=False, capture_output=True, text=True
-        )
+        other = run_python("-c", code, in_file.where)
         assert "another process is writing into this store" in other.stderr
         assert store.append([click(2)]).accepted == 1
         with in_file.open("read") as reader:
@@ -253,14 +250,7 @@ with open_store(file, "write") as store:
 
 
 def test_a_full_disk(in_file: Place) -> None:
-    found = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, in_file.where],
-        cwd=Path(__file__).parents[2],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    found = run_python("-c", FULL_DISK, in_file.where, cwd=Path(__file__).parents[2])
     assert found.returncode == 0, found.stderr
     state = json.loads(found.stdout)
     assert len(state["said"]) == 2, state

@@ -2,14 +2,13 @@
 nothing is doubled, and no file is left over."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.helpers import store_lives
+from tests.helpers.processes import run_python
 from tests.helpers.stores import Place, Server
 
 pytest_plugins = ("tests.helpers.store_places",)
@@ -19,8 +18,7 @@ EVERYONE = [f"e{n}" for n in range(30)]
 
 
 def lives(*arguments: object) -> Any:
-    command = [sys.executable, "-m", "tests.helpers.store_lives", *map(str, arguments)]
-    found = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    found = run_python("-m", "tests.helpers.store_lives", *arguments, cwd=ROOT)
     assert found.returncode == 0, found.stderr
     return json.loads(found.stdout)
 

@@ -5,13 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.helpers.processes import GUARD
 from tests.helpers.stores import Place, Server, click, ids_of, rows_of
 from unskew.core.errors import BadInput, UnskewError
 from unskew.serve import Store
 
 pytest_plugins = ("tests.helpers.store_places",)
-
-WAIT = 20  # seconds after which a test that hangs fails
 
 
 def test_sequence_numbers_of_several_writers_follow_the_order_of_commits(in_server: Place) -> None:
@@ -24,7 +23,7 @@ def test_sequence_numbers_of_several_writers_follow_the_order_of_commits(in_serv
 
         def follow() -> list[int]:
             seen: list[int] = []
-            end = time.monotonic() + WAIT
+            end = time.monotonic() + GUARD
             while len(seen) < 80 and time.monotonic() < end:
                 seen += [row["sequence"] for row in rows_of(one, seen[-1] if seen else 0)]
             return seen
@@ -32,8 +31,8 @@ def test_sequence_numbers_of_several_writers_follow_the_order_of_commits(in_serv
         following = pool.submit(follow)
         writing = [pool.submit(append, store, thread) for thread, store in enumerate((one, two))]
         for future in writing:
-            future.result(WAIT)
-        assert following.result(WAIT) == list(range(1, 81))
+            future.result(GUARD)
+        assert following.result(GUARD) == list(range(1, 81))
         with one._database.maintaining(), pytest.raises(BadInput, match="another process is compacting"):
             two.compact(1)
 

@@ -5,7 +5,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.command import run as command
+from tests.helpers.processes import GUARD, wait_until
 from tests.helpers.serving import click, run_fixture, saved_run, serving
 from tests.helpers.stores import Place
 from tests.serve.test_serve_process import ask, process
@@ -30,16 +30,6 @@ from unskew.serve.workers.channel import Channel, EndedError
 
 pytest_plugins = ("tests.helpers.store_places",)
 served_run = run_fixture
-SECONDS = 60.0  # after which a test gives up
-
-
-def until(holds: Callable[[], Any]) -> Any:
-    """Wait until something holds, and return it."""
-    end = time.monotonic() + SECONDS
-    while not (found := holds()):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    return found
 
 
 def children(server: subprocess.Popen[str]) -> list[int]:
@@ -73,7 +63,7 @@ def test_each_process_sees_at_once_what_another_one_has_acknowledged(
 ) -> None:
     events = [click(n, f"new{n % 3}", f"i{n * 7 % 33}", 1_720_000_000 + n % 10) for n in range(12)]
     with process(served_run, tmp_path / "e.db", "--workers", "2") as (server, base):
-        pids = until(lambda: len(found := children(server)) == 2 and found)
+        pids = wait_until(lambda: len(found := children(server)) == 2 and found)
         for number, event in enumerate(events):
             with only(pids[number % 2], pids):
                 assert ask(f"{base}/v1/events", {"events": [event]})["accepted"] == 1
@@ -86,13 +76,13 @@ def test_each_process_sees_at_once_what_another_one_has_acknowledged(
                 answers.append([listed(base, f"new{n}") for n in range(3)])
         shown = ask(f"{base}/v1/recommendations", {"user_id": "new1", "k": 3})
         assert ask(f"{base}/v1/users/new1")["stored_recommendations"] == 1
-        with urlopen(f"{base}/metrics", timeout=30) as answer:
+        with urlopen(f"{base}/metrics", timeout=GUARD) as answer:
             counted = answer.read().decode()
         assert 'unskew_events_total{result="accepted"} 12.0\n' in counted
         assert 'unskew_events_total{result="duplicate"} 12.0\n' in counted
         assert 'route="/v1/recommendations",status="200"} 7.0\n' in counted
         server.send_signal(signal.SIGTERM)
-        assert server.wait(30) == 0
+        assert server.wait(GUARD) == 0
     with serving(served_run, tmp_path / "new.db") as fresh:
         fresh.append(events)
         expected = [fresh.recommend(Asked(user_id=f"new{n}", k=8, log=False))["items"] for n in range(3)]
@@ -113,25 +103,25 @@ def test_serving_from_a_store_in_postgresql(served_run: Path, in_server: Place, 
         assert ask(f"{base}/v1/events", {"events": [click(2, "ann", "i2")]})["duplicates"] == 1
         user = ask(f"{base}/v1/users/ann")
         assert (user["positives"], user["stored_recommendations"]) == (2, 1)
-        with urlopen(Request(f"{base}/v1/users/ann", method="DELETE"), timeout=60) as answer:
+        with urlopen(Request(f"{base}/v1/users/ann", method="DELETE"), timeout=GUARD) as answer:
             assert b'"events":2,"recommendations":1' in answer.read()
         with pytest.raises(HTTPError, match="404"):
             ask(f"{base}/v1/users/ann")
         assert other.counts() == {"events": 0, "recommendations": 0}
         assert other.recommendation(shown) is None
         server.send_signal(signal.SIGTERM)
-        assert server.wait(30) == 0
+        assert server.wait(GUARD) == 0
 
 
 def test_a_process_that_dies_is_replaced_and_nothing_is_lost(served_run: Path, tmp_path: Path) -> None:
     with process(served_run, tmp_path / "e.db", "--workers", "2") as (server, base):
-        before = until(lambda: len(found := children(server)) == 2 and found)
+        before = wait_until(lambda: len(found := children(server)) == 2 and found)
         with only(before[0], before):
             assert ask(f"{base}/v1/events", {"events": [click(1, "ann", "i1")]})["accepted"] == 1
         os.kill(before[0], signal.SIGKILL)
         assert ask(f"{base}/v1/users/ann")["positives"] == 1
-        new = until(lambda: next(iter({*children(server)} - {*before}), None))
-        until(lambda: "weights-" in Path(f"/proc/{new}/maps").read_text())
+        new = wait_until(lambda: next(iter({*children(server)} - {*before}), None))
+        wait_until(lambda: "weights-" in Path(f"/proc/{new}/maps").read_text())
         with only(new, children(server)):  # which waits until it is ready
             assert ask(f"{base}/v1/users/ann")["positives"] == 1
             assert ask(f"{base}/v1/events", {"events": [click(2, "ann", "i2")]})["accepted"] == 1
@@ -142,11 +132,11 @@ def test_a_process_that_dies_is_replaced_and_nothing_is_lost(served_run: Path, t
 
 def test_if_the_one_that_writes_is_killed_the_others_stop(served_run: Path, tmp_path: Path) -> None:
     with process(served_run, tmp_path / "e.db", "--workers", "2") as (server, base):
-        pids = until(lambda: len(found := children(server)) == 2 and found)
+        pids = wait_until(lambda: len(found := children(server)) == 2 and found)
         assert ask(f"{base}/v1/events", {"events": [click(1, "ann", "i1")]})["accepted"] == 1
         server.send_signal(signal.SIGKILL)
-        server.wait(30)
-        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+        server.wait(GUARD)
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     with open_store(tmp_path / "e.db", "write") as store:
         assert store.counts()["events"] == 1
 
@@ -156,7 +146,7 @@ def test_everybody_loads_a_new_run_and_forgets_a_user(served_run: Path, tmp_path
     link = tmp_path / "current"
     link.symlink_to(run)
     with process(link, tmp_path / "e.db", "--workers", "2") as (server, base):
-        pids = until(lambda: len(found := children(server)) == 2 and found)
+        pids = wait_until(lambda: len(found := children(server)) == 2 and found)
 
         def everybody(path: str) -> list[Any]:
             found = []
@@ -170,20 +160,20 @@ def test_everybody_loads_a_new_run_and_forgets_a_user(served_run: Path, tmp_path
 
         assert all(user["in_training"] and user["positives"] for user in everybody("/v1/users/u3"))
         ask(f"{base}/v1/events", {"events": [click(1, "u3", "i1")]})
-        with urlopen(Request(f"{base}/v1/users/u3", method="DELETE"), timeout=30) as answer:
+        with urlopen(Request(f"{base}/v1/users/u3", method="DELETE"), timeout=GUARD) as answer:
             assert b'"was_known":true' in answer.read()
         assert everybody("/v1/users/u3") == [404, 404]
 
         saved_run(tmp_path / "other", seed=1)
         link.unlink()
         link.symlink_to(tmp_path / "other")
-        with urlopen(Request(f"{base}/v1/model/reload?wait=20", method="POST"), timeout=30) as answer:
+        with urlopen(Request(f"{base}/v1/model/reload?wait=20", method="POST"), timeout=GUARD) as answer:
             assert answer.status == 200
         assert [model["version"][:6] for model in everybody("/v1/model")] == ["other-", "other-"]
         for file in (tmp_path / "other").glob("*"):
             file.unlink()
         with pytest.raises(HTTPError, match="409"):
-            urlopen(Request(f"{base}/v1/model/reload?wait=20", method="POST"), timeout=30)
+            urlopen(Request(f"{base}/v1/model/reload?wait=20", method="POST"), timeout=GUARD)
         assert [model["version"][:6] for model in everybody("/v1/model")] == ["other-", "other-"]
 
 
@@ -212,7 +202,7 @@ def test_a_worker_maps_the_weights(tmp_path: Path) -> None:
     run = saved_run(tmp_path / "run", "sasrec")
     with process(run, tmp_path / "e.db", "--workers", "2") as (server, base):
         listed(base, "u1")
-        for pid in until(lambda: len(found := children(server)) == 2 and found):
+        for pid in wait_until(lambda: len(found := children(server)) == 2 and found):
             mapped = Path(f"/proc/{pid}/maps").read_text()
             assert mapped.count("weights-ordinary") == 2  # among what validation chose, and in the network
 

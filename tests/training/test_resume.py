@@ -4,8 +4,6 @@ more epochs. A run on everything, with what validation chose."""
 import json
 import signal
 import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from safetensors import SafetensorError
 import unskew
 from tests.conftest import random_table
 from tests.helpers.command import run
+from tests.helpers.processes import GUARD, start_python, wait_until
 from tests.helpers.runs import SHORT, TINY, Killed, card, records, train
 from unskew.api.create import create_model
 from unskew.training import run as run_module
@@ -161,27 +160,15 @@ def test_the_command_line_resumes_with_the_folder_alone(capsys, prepared: Path, 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_saves_before_it_stops(number: int, prepared: Path, tmp_path: Path) -> None:
     flags = [str(flag) for flag in FLAGS] + ["--epochs", "2000", "--patience", "2000"]
-    command = [
-        sys.executable,
-        "-m",
-        "unskew",
-        "train",
-        str(prepared),
-        "--out",
-        str(tmp_path / "run"),
-        *flags,
-    ]
-    started = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    until = time.monotonic() + 120
-    while not (tmp_path / "run" / "records.jsonl").exists() or len(records(tmp_path / "run")) < 3:
-        assert time.monotonic() < until
-        assert started.poll() is None
-        time.sleep(0.02)
+    command = ["-m", "unskew", "train", prepared, "--out", tmp_path / "run", *flags]
+    child = start_python(*command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    file = tmp_path / "run" / "records.jsonl"
+    wait_until(lambda: file.exists() and len(records(tmp_path / "run")) >= 3, child)
     checkpoint = tmp_path / "run" / "checkpoint.safetensors"
     before = checkpoint.stat().st_mtime_ns
-    started.send_signal(number)
-    _, err = started.communicate(timeout=60)
-    assert started.returncode == 130
+    child.send_signal(number)
+    _, err = child.communicate(timeout=GUARD)
+    assert child.returncode == 130
     assert f"go on with `unskew train --resume {tmp_path / 'run'}`" in " ".join(err.split())
     assert checkpoint.stat().st_mtime_ns > before
     assert unskew.load(tmp_path / "run").recommend(users=["u1"]).table.num_rows == 10
@@ -329,7 +316,7 @@ def test_interrupts_wait_for_the_end_of_a_step(
 ) -> None:
     """A signal in the middle of a step: the step is done whole, and only then all is saved."""
     at: list[int] = []
-    step = torch.optim.Adam.step
+    step, handler = torch.optim.Adam.step, signal.getsignal(signal.SIGINT)
 
     def interrupted(self: torch.optim.Adam, *args: object) -> None:
         at.append(0)
@@ -342,7 +329,7 @@ def test_interrupts_wait_for_the_end_of_a_step(
         with pytest.raises(KeyboardInterrupt):
             train(small_split, "deps", TINY, SHORT, tmp_path / "run")
     assert len(at) == 7
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
     train(small_split, "deps", TINY, SHORT, tmp_path / "run", resume=True)
     train(small_split, "deps", TINY, SHORT, tmp_path / "whole")
     assert records(tmp_path / "run") == records(tmp_path / "whole")

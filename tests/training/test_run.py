@@ -3,8 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
-import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from safetensors.torch import load_file
 
 import unskew
 from tests.conftest import random_table
+from tests.helpers.processes import GUARD, run_python, start_python, wait_until
 from tests.helpers.runs import CRITERIA, SHORT, TINY, Killed, card, records, train
 from unskew.api.create import create_model
 from unskew.models.itemknn import DECAYS
@@ -94,7 +93,7 @@ def test_killed_again_and_again(
 
 
 def test_a_real_kill_and_the_command_line(tmp_path: Path) -> None:
-    """As soon as there is a checkpoint, and then at whatever the process is doing after a while."""
+    """As soon as there is a checkpoint, and then at whatever the process is doing after its third one."""
     unskew.prepare(random_table(rows=4000, users=80, items=60, negatives=0.0), tmp_path / "data")
     flags = (
         "--model deps --width 8 --layers 1 --inner 16 --unsupervised-epochs 1 --epochs 4 --batch-size 64 "
@@ -102,32 +101,30 @@ def test_a_real_kill_and_the_command_line(tmp_path: Path) -> None:
     )
     code = (
         "import sys, unskew.training.run as r; r.CHECKPOINT_EVERY = 0.05; from unskew.cli import main; "
-        "print('ready', flush=True); sys.exit(main())"
+        "sys.exit(main())"
     )
     assert run_module.CHECKPOINT_EVERY > 0.05  # the name that is set in there
 
-    def command(out: str) -> list[str]:
+    def command(out: str) -> list[object]:
         begun = (tmp_path / out / "config.json").exists()
         more = ["--resume", str(tmp_path / out), "--threads", "1"]
         new = [str(tmp_path / "data"), "--out", str(tmp_path / out), *flags.split()]
-        return [sys.executable, "-c", code, "train", *(more if begun else new)]
+        return ["-c", code, "train", *(more if begun else new)]
 
-    assert subprocess.run(command("whole"), capture_output=True, timeout=240, check=False).returncode == 0
-    for wait in (None, 0.3, 0.8, 1.3):
-        started = subprocess.Popen(command("killed"), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        started.stdout.readline()
-        if wait is None:
-            until = time.monotonic() + 60
-            while not (tmp_path / "killed" / "checkpoint.safetensors").exists():
-                assert time.monotonic() < until
-                time.sleep(0.005)
-        else:
-            time.sleep(wait)
-        started.send_signal(signal.SIGKILL)
-        started.communicate(timeout=60)
-        assert started.returncode == -signal.SIGKILL
+    def saved_at() -> int:
+        return checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+
+    assert run_python(*command("whole")).returncode == 0
+    checkpoint = tmp_path / "killed" / "checkpoint.safetensors"
+    for checkpoints in (1, 3):
+        child = start_python(*command("killed"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for _ in range(checkpoints):
+            before = saved_at()
+            wait_until(lambda before=before: saved_at() != before, child)
+        child.send_signal(signal.SIGKILL)
+        assert child.wait(GUARD) == -signal.SIGKILL
         assert not (tmp_path / "killed" / "card.json").exists()
-    assert subprocess.run(command("killed"), capture_output=True, timeout=240, check=False).returncode == 0
+    assert run_python(*command("killed")).returncode == 0
     assert_same_run(tmp_path / "killed", tmp_path / "whole")
 
 
@@ -228,12 +225,8 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     store = RunFolder.begin(folder, ASKED, resume=False)
     store.unlock()
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, folder / ".lock"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    holder = start_python("-c", HOLDER, folder / ".lock", **pipes)
     assert holder.stdout is not None
     assert holder.stdin is not None
     try:
@@ -241,7 +234,7 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
         with pytest.raises(unskew.BadInput, match="another process is training in this folder"):
             RunFolder.begin(folder, ASKED, resume=True)
     finally:
-        holder.communicate("\n", timeout=20)
+        holder.communicate("\n", timeout=GUARD)
     RunFolder.begin(folder, ASKED, resume=True).unlock()  # it has ended: the folder is free
 
 

@@ -4,8 +4,6 @@ import json
 import math
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +14,7 @@ import pytest
 
 import unskew
 from tests.conftest import SMALL_DEPS, random_table
+from tests.helpers.processes import start_python
 from tests.helpers.tuned import QUICK, finished, quiet, small, tried
 from unskew.data.log.split import split_at
 from unskew.training.run import Asked, train
@@ -94,7 +93,7 @@ def test_a_trial_of_a_killed_process_is_made_again(data: BeforeTest, tmp_path: P
     study = optuna.load_study(study_name="sasrec", storage=f"sqlite:///{tmp_path / 'best.db'}")
     host = socket.gethostname()
     here, elsewhere = study.ask(), study.ask()
-    child = subprocess.Popen([sys.executable, "-c", ""])
+    child = start_python("-c", "")
     child.wait()
     here.set_user_attr("process", f"{host} {child.pid}")
     elsewhere.set_user_attr("process", f"elsewhere {child.pid}")  # of which nothing is known from here

@@ -3,8 +3,6 @@
 import json
 import shutil
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import torch
 
 import unskew
 from tests.helpers.command import run as command
+from tests.helpers.processes import run_python
 from tests.helpers.updated import (
     BEGIN,
     KILLED,
@@ -312,10 +311,8 @@ def test_only_one_update_at_a_time(place: Path) -> None:
 )
 def test_a_killed_update_leaves_a_whole_run_or_none(when: str, there: bool, place: Path) -> None:
     (place / "current").symlink_to("run")
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, when, str(place)], check=False, capture_output=True
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
+    killed = run_python("-c", KILLED, when, place)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-2000:]
     assert (place / "new").exists() == there
     assert (place / "current").readlink() == Path("run")
     if there:
