@@ -86,8 +86,8 @@ def test_of_an_erased_user_no_file_has_a_byte(place: Place, on_disk, request: py
         assert store.recommended_to(WHO) == []
         assert store.recommendation(f"{WHO}:0") is None
         assert ids_of(store) == others
-        assert store.newest() == before["newest"]
-        assert store.erasures() == 2
+        assert store.state().newest == before["newest"]
+        assert store.state().erasures == 2
     assert traces(place, WHO, THING) == []
 
 
@@ -108,7 +108,7 @@ def test_an_erased_user_may_come_back_as_somebody_new(place: Place) -> None:
 
 
 def test_erasing_says_when_a_reader_holds_an_older_state(in_file: Place, monkeypatch) -> None:
-    monkeypatch.setattr(sqlite, "PATIENCE", 0.2)
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.2)
     with in_file.open() as store:
         fill(store)
         with closing(sqlite3.connect(in_file.where, isolation_level=None)) as reader:

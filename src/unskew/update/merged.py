@@ -115,7 +115,7 @@ class _Snapshot:
     came since."""
 
     def __init__(self, store: Store, after: StorePosition, types: EventTypes) -> None:
-        self.name, self.newest = store.name, StorePosition(store.newest(), after.recommendations)
+        self.name, self.newest = store.name, StorePosition(store.state().newest, after.recommendations)
         self._store, self._after, self._types = store, after, types
         self.clicks: list[pa.Table] = []  # user, item and time of new positives
         self.lists: list[pa.Table] = []  # user and time of whatever is new

@@ -191,7 +191,7 @@ class _Update:
 
     def _nothing_new(self, store: Store, positive: Sequence[str] | None) -> str:
         """Why there is nothing to do, from the events alone; empty if there may be something."""
-        newest, least, counts = store.newest(), 2 * self.settings.least, dict[str, int]()
+        newest, least, counts = store.state().newest, 2 * self.settings.least, dict[str, int]()
         if newest < self.after.events:
             raise BadInput(
                 f"{store.name}: has {newest:,} events so far, and this run has learned from "

@@ -108,7 +108,7 @@ class Loaded:
     def catch_up(self, store: Store, positive: Sequence[str]) -> int:
         """Add the events that the store got since, in the order of their commits, and return how many
         positives there were."""
-        if store.newest() == self.applied:
+        if store.state().newest == self.applied:
             return 0
         latest = time.time_ns() // 1000 + AHEAD
         users: list[str] = []

@@ -244,12 +244,12 @@ class Service:
         try:
             # The run first: other processes read it again as soon as the store counts an erasure.
             in_run, not_covered = self._erase_in_run(user_id)
-            before, self._erasing = self.store.erasures(), True
+            before, self._erasing = self.store.state().erasures, True
             gone = self.store.erase(user_id)
             with self._using() as loaded:
                 was_known = bool(loaded.history(user_id)[1])
                 loaded.live.forget(user_id)
-                if self._erasures == before and self.store.erasures() == before + 1:
+                if self._erasures == before and self.store.state().erasures == before + 1:
                     self._erasures += 1  # otherwise others erased somebody too, and everything is read again
         finally:
             self._erasing = False
@@ -363,7 +363,7 @@ class Service:
         try:
             assert self._loaded is not None
             if (
-                not self._erasing and self.store.erasures() != self._erasures
+                not self._erasing and self.store.state().erasures != self._erasures
             ):  # another process erased somebody
                 self._loaded, self._erasures = self._opened()
             self._loaded.catch_up(self.store, self._positive)
@@ -373,7 +373,7 @@ class Service:
 
     def _opened(self) -> tuple[Loaded, int]:
         """The run, loaded anew, and the number of erasures from before it was."""
-        erasures = self.store.erasures()
+        erasures = self.store.state().erasures
         made = Loaded(self._run, self._data, self._mapped)
         made.catch_up(self.store, self._positive)
         made.warm()

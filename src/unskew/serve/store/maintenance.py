@@ -69,7 +69,7 @@ class Maintenance:
         """Remove all rows of these users for good; see `Store.erase`."""
         with self._alone, self._database.maintaining():
             self._finish()
-            self._database.check_forgetting()
+            self._database.check_can_forget()
             swaps = self._rewritten(users)
             reached("segments rewritten")
             counts = self._transaction(lambda cursor: _erased(cursor, users, swaps))

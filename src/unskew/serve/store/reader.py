@@ -42,10 +42,14 @@ class Reader:
         with self._database.reading() as cursor:
             return segments_of(cursor)
 
-    def meta(self, name: str) -> str:
-        """An entry of the table of settings and counters."""
+    def meta(self, *names: str) -> list[str]:
+        """Entries of the table of settings and counters, from one snapshot."""
+        marks = ", ".join("?" * len(names))
         with self._database.reading() as cursor:
-            return str(cursor.rows("SELECT value FROM unskew_meta WHERE name = ?", (name,))[0][0])
+            entries: dict[str, str] = dict(
+                cursor.rows(f"SELECT name, value FROM unskew_meta WHERE name IN ({marks})", names)
+            )
+        return [entries[name] for name in names]
 
     def count(self, kind: Kind) -> int:
         """The number of rows, compacted or not."""

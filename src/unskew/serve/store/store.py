@@ -12,8 +12,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,6 +40,14 @@ from unskew.serve.store.writer import Appended, Row, Writer
 SCHEMES = ("postgresql", "postgres")
 
 
+class StoreState(NamedTuple):
+    """Two counters of a store, which never fall: the sequence number of the newest event, and how often users
+    were erased. Data that was read before the last erasure should be read again."""
+
+    newest: int
+    erasures: int
+
+
 def open_store(
     where: str | os.PathLike[str],
     mode: Mode = "create",
@@ -50,17 +57,31 @@ def open_store(
     synchronous: Synchronous = "full",
     segments: str | os.PathLike[str] | None = None,
 ) -> "Store":
-    """Open a store: an SQLite file, or a PostgreSQL database by its URL.
+    """Open a store.
 
-    mode: `create` opens a store or makes a new one, `write` opens one that is there, `read` changes nothing
-        and may be used while another process writes. One process at a time may write into a file; into
-        PostgreSQL any number.
-    positive: the types of events that are positive; by default click and purchase. The store keeps it.
-    shown: the types of events that say that their item was shown; by default impression. The store keeps it.
-    synchronous: with `full` a row outlives a power cut as soon as it is acknowledged. `normal` is faster, and
-        a power cut may lose the newest rows.
-    segments: the folder of compacted rows, for PostgreSQL. All processes must see the same one. For a file it
-        is always beside it.
+    Parameters
+    ----------
+    where
+        An SQLite file, or the URL of a PostgreSQL database.
+    mode
+        `create` opens a store or makes a new one, `write` opens one that is there, `read` changes nothing and
+        may be used while another process writes. One process at a time may write into a file; into PostgreSQL
+        any number.
+    positive
+        The types of events that are positive; by default click and purchase. The store keeps the setting.
+    shown
+        The types of events that report a shown item; by default impression. The store keeps the setting.
+    synchronous
+        With `full` a row outlives a power cut as soon as it is acknowledged. `normal` is faster, and a power
+        cut may lose the newest rows.
+    segments
+        The folder of compacted rows, for PostgreSQL. All processes must see the same one. For a file it is
+        always beside it.
+
+    Returns
+    -------
+    Store
+        The store, which is also a context manager that closes it.
     """
     store = Store(*open_parts(where, mode, synchronous=synchronous, segments=segments))
     try:
@@ -79,32 +100,33 @@ def open_parts(
     segments: str | os.PathLike[str] | None = None,
 ) -> tuple[Database, Segments]:
     """The parts of a store, which `Store` closes if they do not fit. See `open_store`."""
-    for name, value, allowed in (
-        ("mode", mode, ("create", "write", "read")),
-        ("synchronous", synchronous, ("full", "normal")),
-    ):
-        if value not in allowed:
-            raise BadInput(f"{name} {value!r}: expected one of {', '.join(allowed)}")
+    for name, value, allowed in (("mode", mode, Mode), ("synchronous", synchronous, Synchronous)):
+        if value not in get_args(allowed):
+            raise BadInput(f"{name} {value!r}: expected one of {', '.join(get_args(allowed))}")
     text = os.fspath(where)
     scheme, is_url, _ = text.partition("://")
-    database: Database
     if is_url and scheme in SCHEMES:
         from unskew.serve.store.postgres import Postgres
 
-        database = Postgres(text, mode, synchronous)
-        folder = None if segments is None else Path(segments)
-    elif is_url:
+        return Postgres(text, mode, synchronous), Segments(None if segments is None else Path(segments))
+    if is_url:
         raise BadInput(f"a store at {scheme}://...: expected a file or a URL of PostgreSQL, postgresql://...")
-    elif segments is not None:
+    if segments is not None:
         raise BadInput(f"{text}: the segments of a store in a file are beside it; leave the folder away")
-    else:
-        database = SQLite(Path(text), mode, synchronous)
-        folder = database.segments
-    return database, Segments(folder)
+    database = SQLite(Path(text), mode, synchronous)
+    return database, Segments(database.segments)
 
 
 class Store:
-    """Events and recommendations, kept durably; `open_store` opens one. Threads may share it."""
+    """Events and recommendations, kept durably; `open_store` opens one. Threads may share it.
+
+    Parameters
+    ----------
+    database
+        The database, which the store closes.
+    segments
+        The files of compacted rows.
+    """
 
     def __init__(self, database: Database, segments: Segments) -> None:
         self.name = database.name
@@ -123,9 +145,19 @@ class Store:
     # Writing
 
     def append(self, events: Iterable[Event]) -> Appended:
-        """Store events, and return when they are committed. An event whose `event_id` is known, in the store
-        or earlier in the list, is counted as a duplicate and not stored: the first one wins, also if they
-        differ."""
+        """Store events, and return when they are committed.
+
+        Parameters
+        ----------
+        events
+            The events. One whose `event_id` is known, in the store or earlier in the list, is counted as a
+            duplicate and not stored: the first one wins, also if they differ.
+
+        Returns
+        -------
+        Appended
+            How many events are new and how many are duplicates, and the sequence number of each.
+        """
         return self.append_later(events).result()
 
     def record(self, recommendations: Iterable[Recommendation]) -> Appended:
@@ -134,12 +166,17 @@ class Store:
         return self.record_later(recommendations).result()
 
     def append_later(self, events: Iterable[Event]) -> "Future[Appended]":
-        """The same as `append` without waiting: nothing is acknowledged before the future is done."""
-        return self._later(EVENTS, events)
+        """Store events as `append` does, without waiting: nothing is acknowledged before the future is
+        done."""
+        return self.append_rows(EVENTS, _rows_of(Event, events))
 
     def record_later(self, recommendations: Iterable[Recommendation]) -> "Future[Appended]":
-        """The same as `record` without waiting."""
-        return self._later(RECOMMENDATIONS, recommendations)
+        """Store what was recommended as `record` does, without waiting."""
+        return self.append_rows(RECOMMENDATIONS, _rows_of(Recommendation, recommendations))
+
+    def append_rows(self, kind: Kind, rows: list[Row]) -> "Future[Appended]":
+        """Store rows that `row_of` made."""
+        return self._may_write().append(kind, rows)
 
     def configure(self, positive: Sequence[str] | None = None, shown: Sequence[str] | None = None) -> None:
         """Change what the types of events mean; None leaves it as it is."""
@@ -160,7 +197,7 @@ class Store:
     @property
     def types(self) -> EventTypes:
         """What the types of events mean."""
-        return EventTypes(*(tuple(json.loads(self._reader.meta(name))) for name in EventTypes._fields))
+        return EventTypes(*(tuple(json.loads(value)) for value in self._reader.meta(*EventTypes._fields)))
 
     def resolve_types(
         self, positive: Sequence[str] | None = None, shown: Sequence[str] | None = None
@@ -176,15 +213,10 @@ class Store:
             raise BadInput(f"events of type {both[0]!r}: positive, or shown, but not both")
         return after
 
-    def newest(self) -> int:
-        """The sequence number of the newest event; 0 if there was none. It never falls, also if events are
-        erased."""
-        return int(self._reader.meta(f"newest_{EVENTS.name}"))
-
-    def erasures(self) -> int:
-        """How many erasures there were. Whoever holds what was read before the last one should read
-        again."""
-        return int(self._reader.meta("erasures"))
+    def state(self) -> StoreState:
+        """The counters by which a reader notices new events and erasures, in one read."""
+        meta = self._reader.meta(f"newest_{EVENTS.name}", "erasures")
+        return StoreState(*map(int, meta))
 
     def counts(self) -> dict[str, int]:
         """How many events and recommendations there are, compacted or not."""
@@ -196,7 +228,7 @@ class Store:
         return self._reader.frames(EVENTS, after, batch)
 
     def recommendations(self, after: int = 0, batch: int = 10_000) -> Iterator[pa.Table]:
-        """The same of recommendations."""
+        """All recommendations, as `events` gives events."""
         return self._reader.frames(RECOMMENDATIONS, after, batch)
 
     def of_user(self, user_id: str) -> list[Event]:
@@ -223,7 +255,7 @@ class Store:
             times = pc.min_max(frame["timestamp"]).as_py()
             first = times["min"] if first is None else min(first, times["min"])
             last = times["max"] if last is None else max(last, times["max"])
-        segments = self._reader.segments()
+        segments, state = self._reader.segments(), self.state()
         return {
             "store": self.name,
             "schema": SCHEMA,
@@ -232,42 +264,54 @@ class Store:
             "items": len(items),
             "first": None if first is None else in_iso(first),
             "last": None if last is None else in_iso(last),
-            "newest": self.newest(),
+            "newest": state.newest,
             "bytes": self._database.size() + sum(segment.bytes for segment in segments),
             "segments": len(segments),
             "compacted": sum(segment.rows for segment in segments),
-            "erasures": self.erasures(),
+            "erasures": state.erasures,
             **{name: list(value) for name, value in self.types._asdict().items()},
         }
 
     # The whole store
 
     def compact(self, before: int) -> Compacted:
-        """Move all events and recommendations from before a time into Parquet files, so that the database
-        does not grow without bound. Reading sees no difference. Of each row the database keeps a hash of its
-        key, so that a late copy is still a duplicate: about 30 bytes a row in SQLite, and 100 to 170 in
-        PostgreSQL. To look one user up, the column of users of all files is read."""
+        """Move old events and recommendations into Parquet files, so that the database does not grow without
+        bound.
+
+        Reading sees no difference. Of each row the database keeps a hash of its key, so that a late copy is
+        still a duplicate: about 30 bytes a row in SQLite, and 100 to 170 in PostgreSQL. To look one user up,
+        the column of users of all files is read.
+
+        Parameters
+        ----------
+        before
+            Move what happened before this time, in whole microseconds since 1970.
+        """
         if isinstance(before, bool) or not isinstance(before, int):
             raise BadInput("before: expected whole microseconds since 1970; `parse_time` reads other times")
         self._may_write()
         return self._maintenance.compact(before)
 
     def erase(self, *user_ids: str) -> Erased:
-        """Erase users: every event of theirs, every recommendation that was made to them, and the hashes of
-        the keys of these.
+        """Erase users: their events, what was recommended to them, and the hashes of the keys of both.
 
         When this returns, no file of the store has them any more: not the database, nor its free pages, its
-        indexes and its WAL, nor the segments, which are written anew. SQLite's file is rewritten as a whole,
+        indexes and its WAL, nor the segments, which are written again. SQLite's file is rewritten as a whole,
         and other writers wait meanwhile; several users at once cost as much as one. In PostgreSQL the tables
         are rewritten (VACUUM FULL).
 
-        Not covered is whatever is not in the store: exports, prepared data and models that were trained
-        before, backups, replicas, PostgreSQL's own WAL, its archive and its logs, blocks of the disk that
-        files gave back, and the memory of processes that read before. Nor are rows of other users in which
-        the same text stands as the id of an item or within an id.
+        Not covered are: exports, prepared data and models that were trained before; backups, replicas,
+        PostgreSQL's own WAL, its archive and its logs; blocks of the disk that files gave back; the memory of
+        processes that read before; and rows of other users in which the same text is the id of an item or
+        within an id.
 
-        Nothing remembers who was erased; there is only a count of erasures. So later events of the same user
-        are accepted, as those of somebody new, and so are late copies of erased events.
+        The store keeps a count of erasures, and not who was erased. So later events of the same user are
+        accepted, as those of a new user, and so are late copies of erased events.
+
+        Parameters
+        ----------
+        *user_ids
+            The users.
         """
         users = [check_id("user_id", user) for user in user_ids]
         if not users:
@@ -283,9 +327,7 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # Parts of these
@@ -295,22 +337,18 @@ class Store:
             raise UnskewError(f"{self.name}: the store was opened for reading only")
         return self._writer
 
-    def _later(self, kind: Kind, values: Iterable[Event] | Iterable[Recommendation]) -> "Future[Appended]":
-        expected = Event if kind is EVENTS else Recommendation
-        given: list[Any] = list(values)
-        for value in given:
-            if not isinstance(value, expected):
-                said = f"{expected.__name__}.of reads documents"
-                raise BadInput(f"expected {expected.__name__}, found {type(value).__name__}; {said}")
-        return self.append_rows(kind, [row_of(value) for value in given])
-
-    def append_rows(self, kind: Kind, rows: list[Row]) -> "Future[Appended]":
-        """Store rows that `row_of` made."""
-        return self._may_write().append(kind, rows)
-
     def _erase(self, users: list[str]) -> Erased:
         self._may_write()
         return self._maintenance.erase(users)
+
+
+def _rows_of(expected: type[Event] | type[Recommendation], values: Iterable[Any]) -> list[Row]:
+    rows = []
+    for value in values:
+        if not isinstance(value, expected):
+            raise BadInput(f"expected {expected.__name__}, found {type(value).__name__}")
+        rows.append(row_of(value))
+    return rows
 
 
 def _checked_types(name: str, types: Sequence[str]) -> tuple[str, ...]:

@@ -113,13 +113,22 @@ RECOMMENDATIONS = Kind(
 KINDS = (EVENTS, RECOMMENDATIONS)
 
 
-def definitions(types: dict[pa.DataType, str], binary: str, keyed: str) -> Iterator[str]:
-    """SQL that makes all tables of an empty store.
+class Dialect(NamedTuple):
+    """What a database calls the types of columns.
 
-    types: what the database calls each type; lists are text.
-    binary: what it calls bytes.
-    keyed: what it appends to the definition of a table that is looked up by its key alone.
+    types: all but those of lists, which are text.
+    binary: the type of bytes.
+    keyed: the end of the definition of a table that is looked up by its key alone.
     """
+
+    types: dict[pa.DataType, str]
+    binary: str
+    keyed: str
+
+
+def definitions(dialect: Dialect) -> Iterator[str]:
+    """SQL that makes all tables of an empty store."""
+    types, binary, keyed = dialect
     text, whole = types[pa.string()], types[pa.int64()]
     yield f"CREATE TABLE unskew_meta (name {text} PRIMARY KEY, value {text} NOT NULL)"
     for kind in KINDS:
@@ -145,7 +154,7 @@ TABLES = (
 )
 
 
-def beginnings() -> list[tuple[str, str]]:
+def initial_rows() -> list[tuple[str, str]]:
     """The rows of unskew_meta in a new store."""
     counters = [(f"newest_{kind.name}", "0") for kind in KINDS]
     settings = [("positive", json.dumps(POSITIVE)), ("shown", json.dumps(SHOWN))]
