@@ -86,11 +86,19 @@ MUTANTS = [
         ("the difference is turned around", "difference = first - second", "difference = second - first"),
     ),
     *of(
-        "propensity/health.py",
-        "test_health_figures.py",
-        ("all training events are looked at", "weighted_rows(split, WEIGHED)", "weighted_rows(split)"),
-        ("what is taken out is not said", "Weighed(clip, np.zeros(0), said)", "Weighed(clip, np.zeros(0))"),
-        ("nothing is clipped", "weight * clip >= 1 - 1e-6", "weight * clip > 1"),
+        "diagnostics/propensity/health.py",
+        "diagnostics/test_health_statistics.py",
+        ("all training events are looked at", "weighted_rows(split, SAMPLE)", "weighted_rows(split)"),
+        (
+            "what is taken out is not said",
+            "TrainingWeights(clip, np.zeros(0), exposure)",
+            "TrainingWeights(clip, np.zeros(0))",
+        ),
+    ),
+    *of(
+        "diagnostics/propensity/verdicts.py",
+        "diagnostics/test_health_statistics.py",
+        ("nothing is clipped", "np.asarray(weight) * clip >= 1 - 1e-6", "np.asarray(weight) * clip > 1"),
     ),
     *of(
         "significance.py",

@@ -15,16 +15,15 @@ from tests.helpers.command import run
 from unskew.cli import main, shared
 from unskew.core.errors import BadInput
 from unskew.core.progress import shown_on
-from unskew.diagnostics.propensity.findings import exposure_verdict, held_back
 from unskew.diagnostics.propensity.health import (
     Health,
-    exposure_taken,
     health,
+    judge_exposure_taken,
     logged_ground_truth,
     weighted_rows,
-    weights_verdict,
 )
 from unskew.diagnostics.propensity.page import health_page
+from unskew.diagnostics.propensity.verdicts import WeightVerdict, held_back, judge_exposure, judge_weights
 from unskew.propensity.correction import Correction
 from unskew.propensity.power import Power
 from unskew.world.simulate import simulate
@@ -54,7 +53,7 @@ def ground_truth(split):
 
 def test_the_ground_truth_is_in_perfect_health(split, ground_truth):
     found = health(split, table(split.log, ground_truth, clip=1e-6), 1e-6, ground_truth)
-    assert found.known
+    assert found.has_ground_truth
     for view in found.views:
         assert view.calibration.spearman == pytest.approx(1)
         assert view.calibration.error == pytest.approx(0, abs=1e-6)
@@ -109,8 +108,8 @@ def test_a_constant_estimate_knows_nothing(split, ground_truth):
     assert found.weights.effective_share == pytest.approx(1)
     assert [bar.fraction for bar in found.weights.histogram] == [1]
     assert all(part.after == pytest.approx(part.before) for part in found.balance)
-    assert found.warning == found.verdict().finding
-    assert found.warning.startswith("The weights do nothing: 100.0 % of the events are clipped")
+    assert found.finding.kind is WeightVerdict.CLIPPED
+    assert found.verdict().finding == found.finding.sentence
     assert "–" in {row.value for row in found.rows()}
 
 
@@ -138,7 +137,7 @@ def test_one_view_and_no_ground_truth(split, ground_truth):
         split, pa.table({"item_view": ground_truth, "user_view": nothing, "weight": 1 / ground_truth}), CLIP
     )
     assert [view.name for view in found.views] == ["item view", "1 / weight"]
-    assert not found.known
+    assert not found.has_ground_truth
     assert {view.calibration for view in found.views} == {None}
     assert "Calibration" not in health_page(found, "a run")
     assert [part.title for part in found.tables()] == ["Balance by popularity", "Weights by popularity"]
@@ -189,42 +188,43 @@ def test_wrong_lengths_are_named(split, ground_truth):
 
 
 def test_equal_weights_do_nothing():
-    clipped = weights_verdict(np.array([20.0] * 999 + [10.0]), clip=0.05)
-    assert clipped == (
+    clipped = judge_weights(np.array([20.0] * 999 + [10.0]), clip=0.05)
+    assert clipped.kind.does_nothing
+    assert clipped.sentence == (
         "The weights do nothing: 99.9 % of the events are clipped to the same weight, so the model learns as "
         "if it had none; train again with a `--clip` well below 0.05."
     )
-    same = "The weights do nothing: they are nearly the same for all events"
-    assert weights_verdict([3.0, 3.0, 3.1]).startswith(same)
-    assert weights_verdict([3.0, 3.0, 3.1], clip=0.05).startswith(same)  # far from the clip: 1 / 0.05 is 20
+    same = judge_weights([3.0, 3.0, 3.1])
+    assert same.kind.does_nothing
+    assert same.sentence.startswith("The weights do nothing: they are nearly the same for all events")
+    assert judge_weights([3.0, 3.0, 3.1], clip=0.05) == same  # far from the clip: 1 / 0.05 is 20
 
 
 def test_a_few_weights_that_dominate_are_noisy():
-    said = weights_verdict([1.0] * 999 + [1e6])
-    assert said.startswith("A few events have most of the weight: 1,000 weighted events are only as precise")
-    assert "larger `--clip`" in said
+    found = judge_weights([1.0] * 999 + [1e6])
+    assert (found.kind, found.kind.is_warning) == (WeightVerdict.DOMINATED, True)
+    assert found.sentence == (
+        "A few events have most of the weight: 1,000 weighted events are only as precise as 1 unweighted "
+        "ones, so training is noisy; train again with a larger `--clip`."
+    )
 
 
 def test_weights_that_differ_are_in_order():
-    assert weights_verdict(np.linspace(1, 20, 50), clip=0.05) == ""
-    assert weights_verdict([]) == ""
+    for weights in (np.linspace(1, 20, 50), []):
+        assert judge_weights(weights, clip=0.05).kind is WeightVerdict.DIFFERENT
 
 
 def test_the_verdict_follows_the_balance(split, ground_truth):
     def of(estimate, clip=1e-6) -> Health:
         return health(split, table(split.log, estimate, clip=clip), clip, ground_truth)
 
-    assert of(ground_truth).verdict().finding.startswith("The weights work")
-    assert (
-        of(1 / ground_truth * ground_truth.min() ** 2)
-        .verdict()
-        .finding.startswith("The weights make it worse")
-    )
+    assert of(ground_truth).finding.kind is WeightVerdict.WORK
+    assert of(1 / ground_truth * ground_truth.min() ** 2).finding.kind is WeightVerdict.WORSE
     partly = of(ground_truth**0.3)
-    assert partly.verdict().finding.startswith("The weights help in part")
+    assert partly.finding.kind is WeightVerdict.HELP
     assert not any("--clip" in advice for advice in partly.verdict().advice)  # nothing is clipped
-    nothing = of(ground_truth / 100, CLIP).verdict()
-    assert nothing.finding.startswith("The weights do nothing")
+    nothing = of(ground_truth / 100, CLIP)
+    assert nothing.finding.kind is WeightVerdict.CLIPPED
     suggested = float(nothing.advice[0].split("--clip ")[1].split("`")[0])
     assert (ground_truth[weighted_rows(split)] / 100 > suggested).mean() == pytest.approx(0.9, abs=0.05)
     wrong = of(np.random.default_rng(0).permutation(ground_truth)).verdict()
@@ -293,8 +293,8 @@ def test_the_command_says_that_the_weights_do_nothing(trained, capsys, monkeypat
     code, out, _ = run(capsys, "propensity", "health", trained / "run", "--sample", 500, "--json")
     document = json.loads(out)
     assert document["pairs"] == 500 < document["pairs_in_training"]
-    assert document["warning"].startswith("The weights do nothing: ")
-    assert document["exposure"] == ""
+    assert document["verdict"]["kind"] == "clipped"
+    assert document["verdict"]["finding"].startswith("The weights do nothing: ")
     code, _, err = run(capsys, "propensity", "health", trained / "run", "--sample", 0)
     assert (code, "sample 0: expected at least 1" in err) == (2, True)
 
@@ -331,31 +331,29 @@ def test_how_much_the_exposed_are_held_back():
     assert held_back(exposure + 5, 0.5) == pytest.approx(6**0.5)
     assert held_back(np.log([2.0, 8.0]), 1.0) == pytest.approx(4)  # fewer than ten: one against one
     assert held_back([], 1.0) == 1
-    assert exposure_verdict(exposure, 1.0) == (
+    assert judge_exposure(exposure, 1.0).sentence == (
         "Takes exposure out of the logits: the most exposed tenth of the items is held back by a factor of 6 "
         "against the least exposed tenth; judge it with `unskew evaluate RUN --test balanced`, and turn it "
         "back with `--debias`."
     )
-    said = exposure_verdict(exposure, 0.5, "weighted-negatives")
+    said = judge_exposure(exposure, 0.5, "weighted-negatives").sentence
     assert said.startswith("Takes exposure out of what is learned, by the weights of drawn negatives: ")
     assert "a factor of 2.45 against" in said
 
 
 def test_nothing_to_take_out_and_too_much():
-    equal = exposure_verdict(np.log(np.linspace(1, 1.08, 50)), 1.0)
-    assert equal.startswith("Nothing happens: by this propensity all items are exposed nearly equally")
-    assert "`--propensity item-pro`" in equal
-    assert "`--strength` of 0; train again with 1" in exposure_verdict([0.0, 5.0], 0.0)
-    wild = exposure_verdict(np.log([1.0, 5000.0]), 1.0)
-    assert "a factor of 5,000 against" in wild
-    assert "half the `--strength`" in wild
+    assert judge_exposure(np.log(np.linspace(1, 1.08, 50)), 1.0).kind is WeightVerdict.EQUAL_EXPOSURE
+    assert judge_exposure([0.0, 5.0], 0.0).kind is WeightVerdict.NO_STRENGTH
+    extreme = judge_exposure(np.log([1.0, 5000.0]), 1.0)
+    assert extreme.kind is WeightVerdict.EXTREME
+    assert "a factor of 5,000 against" in extreme.sentence
 
 
 def test_exposure_is_that_at_the_end_of_training(split):
     made = Correction(Power(0.5, CLIP, gamma=1.0), "logit-offset", 1.0, "clipped", (5, 5))
     made.fit_statistics(split)
     clicks = split.item_counts[: split.known_items]
-    assert exposure_taken(made, split) == exposure_verdict(np.log1p(clicks), 1.0)
+    assert judge_exposure_taken(made, split) == judge_exposure(np.log1p(clicks), 1.0)
 
 
 def debiased(folder, method: str, strength: float):
@@ -386,14 +384,14 @@ def test_commands_say_how_much_exposure_is_taken_out(trained, capsys, method):
     tenth = len(fractions) // 10
     factor = np.exp(0.5 * (np.log(fractions[-tenth:]).mean() - np.log(fractions[:tenth]).mean()))
     assert factor > 1.2
-    sentence = exposure_verdict(np.log(fractions), 0.5, method)
+    sentence = judge_exposure(np.log(fractions), 0.5, method).sentence
     assert f"a factor of {factor:.3g} against" in sentence
     assert sentence in err
     assert "The weights do nothing" not in err
     code, out, _ = run(capsys, "propensity", "health", folder, "--sample", 200, "--json")
     assert code == 0
     document = json.loads(out)
-    assert document["verdict"]["finding"] == document["exposure"] == sentence
+    assert document["verdict"]["finding"] == sentence
     assert "trained without them" in document["verdict"]["advice"][0]
     code, out, _ = run(capsys, "propensity", "health", folder, "--sample", 200)
     assert " ".join(out.split()).startswith("Takes exposure out of")

@@ -11,13 +11,11 @@ from tests.conftest import SMALL_DEPS
 from unskew.data.log.held_out import effective_size
 from unskew.diagnostics.propensity import health
 from unskew.diagnostics.propensity import statistics as module
-from unskew.diagnostics.propensity.findings import UNWEIGHTED
 from unskew.diagnostics.propensity.health import (
-    Weighed,
-    exposure_taken,
-    weighed,
+    TrainingWeights,
+    judge_exposure_taken,
+    training_weights,
     weighted_rows,
-    weights_verdict,
 )
 from unskew.diagnostics.propensity.statistics import (
     balance_of,
@@ -26,6 +24,7 @@ from unskew.diagnostics.propensity.statistics import (
     views_of,
     weights_of,
 )
+from unskew.diagnostics.propensity.verdicts import WeightVerdict, judge_weights
 from unskew.world.simulate import simulate
 
 CLIP = 0.05
@@ -146,18 +145,18 @@ def test_a_training_part_of_one_moment_has_uniform_pairs_of_all_items():
 def test_the_weights_of_a_trained_model_are_looked_at(
     model: unskew.Model, model_split: unskew.Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = weighed(model, model_split)
+    seen = training_weights(model, model_split)
     weights = model.propensities(model_split.log, weighted_rows(model_split))["weight"]
     assert seen.weight.tolist() == weights.to_pylist()
-    assert (seen.clip, seen.exposure) == (model.propensity.clip, "")
-    assert seen.warning == weights_verdict(weights, model.propensity.clip)
-    monkeypatch.setattr(health, "WEIGHED", 10)
-    assert len(weighed(model, model_split).weight) == 10
-    assert weighed(unskew.create_model("popularity").fit(model_split), model_split) is None
+    assert (seen.clip, seen.exposure) == (model.propensity.clip, None)
+    assert seen.finding == judge_weights(weights, model.propensity.clip)
+    monkeypatch.setattr(health, "SAMPLE", 10)
+    assert len(training_weights(model, model_split).weight) == 10
+    assert training_weights(unskew.create_model("popularity").fit(model_split), model_split) is None
 
 
 def test_weights_at_the_clip_are_clipped() -> None:
-    assert Weighed(CLIP, np.array([20.0, 20.0 - 1e-9, 19.9, 1.0])).clipped == 0.5
+    assert TrainingWeights(CLIP, np.array([20.0, 20.0 - 1e-9, 19.9, 1.0])).clipped == 0.5
 
 
 def test_a_model_that_does_not_weight_says_what_it_takes_out(model_split: unskew.Split) -> None:
@@ -169,16 +168,17 @@ def test_a_model_that_does_not_weight_says_what_it_takes_out(model_split: unskew
         "method": "logit-offset",
     }
     made = unskew.create_model("debiased-gru4rec", brief).fit(model_split, show_progress=False)
-    seen = weighed(made, model_split)
-    assert seen.exposure == exposure_taken(made.network.correction, model_split) != ""
+    seen = training_weights(made, model_split)
+    assert seen.exposure == judge_exposure_taken(made.network.correction, model_split)
+    assert seen.finding.kind is WeightVerdict.EXPOSURE_TAKEN
     assert len(seen.weight) == 0
 
 
 def test_a_model_that_reads_impressions_says_that_nothing_is_weighted() -> None:
     """By default; with a power, there are weights."""
     split = unskew.split(simulate(users=60, items=40, steps=60, impressions=0.3).log)
-    for asked, said in (({}, UNWEIGHTED), ({"strength": 0.5}, "")):
+    for asked, said in (({}, WeightVerdict.UNWEIGHTED.of()), ({"strength": 0.5}, None)):
         made = unskew.create_model("deps", SMALL_DEPS | asked, "auto").fit(split, show_progress=False)
         assert made.network.correction.method == "ips"
-        assert weighed(made, split).exposure == said
-        assert bool(len(weighed(made, split).weight)) != bool(said)
+        assert training_weights(made, split).exposure == said
+        assert bool(len(training_weights(made, split).weight)) != bool(said)

@@ -9,6 +9,7 @@ import pytest
 import unskew
 from unskew.core.errors import BadInput
 from unskew.data.log.split import Splitting
+from unskew.diagnostics.propensity.verdicts import WeightVerdict
 from unskew.experiments import bench as bench_module
 from unskew.experiments import extra_suites as beyond
 from unskew.experiments import paper_suites as paper
@@ -347,6 +348,7 @@ def test_health_is_kept_of_models_with_propensities(tmp_path: Path) -> None:
     assert 0 < health["deps"]["effective_fraction"] <= 1
     assert health["deps"]["clip"] == 0.05
     assert health["deps"]["verdict"].endswith(".")
+    assert WeightVerdict(health["deps"]["kind"]).sentence[:20] == health["deps"]["verdict"][:20]
 
 
 def test_windows_along_the_time_line(tmp_path: Path) -> None:

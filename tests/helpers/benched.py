@@ -101,7 +101,11 @@ def benched(
         line, found = _cell(key, source, arm, seed, units, skill, tests(source), worlds or {})
         if arm.name in (health or {}):
             line["health"] = {"clip": 0.05, "effective_fraction": 0.999, "clipped": 0.95}
-            line["health"] |= {"spread": [0.9, 1, 1, 1, 1.1], "verdict": dict(health or {})[arm.name]}
+            line["health"] |= {
+                "spread": [0.9, 1, 1, 1, 1.1],
+                "kind": "clipped",
+                "verdict": dict(health or {})[arm.name],
+            }
         if windows:
             line["windows"] = [
                 {"start": f"2024-03-{day:02} 00:00:00", "trained_until": "", "ndcg@10": 0.1 / day}

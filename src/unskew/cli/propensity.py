@@ -20,7 +20,12 @@ from unskew.cli.shared import (
     verdict_table,
     write_file,
 )
-from unskew.diagnostics.propensity.health import exposure_taken, health, logged_ground_truth, weighted_rows
+from unskew.diagnostics.propensity.health import (
+    health,
+    judge_exposure_taken,
+    logged_ground_truth,
+    weighted_rows,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +52,8 @@ class PropensityHealth(Verb):
         cut = split_of_run(self.folder, self.data)
         rows = weighted_rows(cut, self.sample, self.seed)
         estimates = trained.propensities(cut.log, rows)
-        exposure = exposure_taken(getattr(trained.network, "correction", None), cut)
+        assert trained.network is not None
+        exposure = judge_exposure_taken(trained.network.correction, cut)
         found = health(cut, estimates, clip, logged_ground_truth(cut.log), self.seed, rows, exposure)
         if self.html is not None:
             from unskew.diagnostics.propensity.page import health_page

@@ -200,14 +200,13 @@ def _shown_value(trained: "Model", name: str, value: float) -> str:
 def _weights_warning(trained: "Model", cut: Split) -> str:
     """One sentence where the propensity weights of a model do nothing, or where a few of them do all; of a
     model that takes exposure out in another way, how much."""
-    from unskew.diagnostics.propensity.health import weighed
+    from unskew.diagnostics.propensity.health import training_weights
 
-    seen = weighed(trained, cut)
+    seen = training_weights(trained, cut)
     if seen is None:
         return ""
-    if seen.exposure:
-        return seen.exposure if trained.records else ""
-    return seen.warning
+    is_told = trained.records if seen.exposure else seen.finding.kind.is_warning
+    return seen.finding.sentence if is_told else ""
 
 
 def flag_of(arguments: list[str], flag: str) -> str | None:

@@ -24,6 +24,11 @@ def number(number: float) -> str:
     return f"{number:.{2 if abs(number) < 10 else 1}f}"
 
 
+def significant(number: float) -> str:
+    """A number with three significant digits, which may be tiny. A dash stands for nan."""
+    return "–" if math.isnan(number) else f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
+
+
 def plain(value: Any) -> Any:
     """The same value for JSON: tuples become lists, and numbers that are not finite become null."""
     if isinstance(value, dict):

@@ -11,7 +11,8 @@ from typing import Any
 from unskew.api.create import create_model
 from unskew.core import formatting
 from unskew.core.errors import BadInput
-from unskew.experiments.results import NOTHING, Findings, SuiteFindings
+from unskew.diagnostics.propensity.verdicts import WeightVerdict
+from unskew.experiments.results import Findings, SuiteFindings
 from unskew.experiments.suite import SAMPLE
 from unskew.experiments.table import NONE, Entry, Sheet
 from unskew.experiments.tables import called
@@ -201,7 +202,7 @@ def idle_share(findings: Findings) -> str:
         for (source, _), cells in suite.cells.items():
             for cell in cells.values():
                 if cell["health"]:
-                    idle = str(cell["health"]["verdict"]).startswith(NOTHING)
+                    idle = WeightVerdict(cell["health"]["kind"]).does_nothing
                     found.setdefault((source, cell["settings_key"]), idle)
     return f"The weights do nothing in {sum(found.values())} of {len(found)} models with propensities."
 

@@ -46,7 +46,7 @@ READ = {
         *(f"data.{name}" for name in OF_DATA.split()),
         *(f"cost.{name}" for name in ("cpu_s", "parameters", "memory_mb")),
         *(f"tests.*.{name}" for name in OF_TEST.split()),
-        *("tests.ordinary, full", "health?.clip", "health?.verdict", "records.*.valid"),
+        *("tests.ordinary, full", "health?.clip", "health?.kind", "health?.verdict", "records.*.valid"),
         *("windows?.*.start", "windows?.*.ndcg@10"),
     ),
     "tests.jsonl": ("key", "test", "protocol", "size", "repeats", "user", "weight"),

@@ -27,10 +27,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from unskew.diagnostics.propensity.verdicts import WeightVerdict
 from unskew.evaluation.metrics import written
 from unskew.experiments.intervals import METRIC, Versus, corrected_over
 from unskew.experiments.published import beside
-from unskew.experiments.results import BALANCED, NOTHING, ORDINARY, EvaluationSpec, Findings, SuiteFindings
+from unskew.experiments.results import BALANCED, ORDINARY, EvaluationSpec, Findings, SuiteFindings
 from unskew.experiments.table import NONE, Entry, Sheet
 from unskew.experiments.tables import called
 
@@ -306,7 +307,7 @@ def _idle(suite: SuiteFindings, source: str, claim: Claim, pairs: Pairs) -> str:
     for name in dict.fromkeys(name for pair in pairs for name in pair):
         cell = suite.cell(source, name)
         health = None if cell is None else cell["health"]
-        if health is not None and str(health["verdict"]).startswith(NOTHING):
+        if health is not None and WeightVerdict(health["kind"]).does_nothing:
             idle.append(name)
     return f"the weights of {', '.join(idle)} do nothing" if idle else ""
 

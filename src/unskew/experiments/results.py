@@ -12,7 +12,6 @@ from unskew.experiments.cell_store import Results
 from unskew.experiments.intervals import Family, Measured
 
 PROTOCOLS = ("full", "uni100", "authors")
-NOTHING = "The weights do nothing"  # how the health verdict of a model begins whose weights are all alike
 
 
 class EvaluationSpec(NamedTuple):

@@ -26,7 +26,7 @@ from unskew.core.formatting import plain
 from unskew.data.log.held_out import Protocol, available_tests, effective_size
 from unskew.data.log.log import Log
 from unskew.data.log.split import Split, split
-from unskew.diagnostics.propensity.health import weighed
+from unskew.diagnostics.propensity.health import training_weights
 from unskew.evaluation.evaluate import Evaluation
 from unskew.evaluation.rolling import rolling
 from unskew.evaluation.significance import interval
@@ -121,10 +121,8 @@ def _tested(
 
 def _turns(network: Any) -> bool:
     """Whether the scores of a model can be turned, because it knows how exposed items are."""
-    return getattr(network, "correction", None) is not None and network.correction.method in (
-        "logit-offset",
-        "weighted-negatives",
-    )
+    methods = ("logit-offset", "weighted-negatives")
+    return network.correction is not None and network.correction.method in methods
 
 
 def _one(found: Evaluation, units: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -201,16 +199,17 @@ def _records(model: Model) -> list[dict[str, Any]]:
 
 def _health(model: Model, cut: Split) -> dict[str, Any] | None:
     """What the propensities of a model do to its loss; None for models without any."""
-    seen = weighed(model, cut)
+    seen = training_weights(model, cut)
     if seen is None:
         return None
+    verdict = {"clip": seen.clip, "kind": seen.finding.kind, "verdict": seen.finding.sentence}
     if seen.exposure:
-        return {"clip": seen.clip, "verdict": seen.exposure}
+        return verdict
     weight = seen.weight
     spread = np.quantile(weight / weight.mean(), [0.01, 0.25, 0.5, 0.75, 0.99]).tolist()
-    found = {"clip": seen.clip, "effective_fraction": effective_size(weight) / len(weight)}
+    found = {"effective_fraction": effective_size(weight) / len(weight)}
     found |= {"clipped": seen.clipped, "spread": spread}
-    return found | {"verdict": seen.warning or "The weights differ, and no few of them dominate."}
+    return verdict | found
 
 
 def _said(cell: Cell) -> dict[str, Any]:

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from unskew.api.zero_shot import learned_on
+from unskew.diagnostics.propensity.verdicts import WeightVerdict
 from unskew.evaluation.metrics import written
 from unskew.experiments.claims import Claim, Outcome, overall
 from unskew.experiments.intervals import METRIC, Measured, Versus
-from unskew.experiments.results import BALANCED, NOTHING, ORDINARY, EvaluationSpec, Findings, SuiteFindings
+from unskew.experiments.results import BALANCED, ORDINARY, EvaluationSpec, Findings, SuiteFindings
 from unskew.experiments.tables import usual_seeds
 from unskew.report.summary import Verdict
 
@@ -196,7 +197,7 @@ def _weights(suite: SuiteFindings) -> Iterator[str]:
     """On how many data sets the propensity weights of the first arm do nothing."""
     cells = [suite.cell(source, suite.first) for source in suite.sources]
     health = [cell["health"] for cell in cells if cell is not None and cell["health"] is not None]
-    idle = sum(str(one["verdict"]).startswith(NOTHING) for one in health)
+    idle = sum(WeightVerdict(one["kind"]).does_nothing for one in health)
     if idle:
         yield (
             f"Propensities: the weights of {suite.first} do nothing on {idle} of {len(health)} data sets, so "

@@ -1,20 +1,17 @@
-"""The health of propensities in words: the verdict, sentences, and tables for people."""
+"""The health of propensities in words: the verdict with advice, sentences, and tables."""
 
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import ArrayLike
-
 from unskew.core import formatting
+from unskew.core.formatting import significant
 from unskew.diagnostics.propensity.statistics import Balance, Decile, View, Weights
-from unskew.report.summary import Row, Verdict
+from unskew.diagnostics.propensity.verdicts import Finding, WeightVerdict
+from unskew.report.summary import Row
 
 BALANCED = 0.1  # standard deviations; smaller distances are usually called balanced
 MANY = 0.1  # fraction of the estimates below the clip from which lowering it makes a difference
-EQUAL_EXPOSURE = 1.1  # factor between tenths of the items below which they are exposed equally
-EXTREME = 1000.0  # the same, from which rare items may come out on top
 FOLLOWS = 0.3  # rank correlation with the ground truth below which the estimates hardly follow it
 BOTH = "1 / weight"
 LABELS = {"item view": "item view", "user view": "user view", BOTH: "both views"}
@@ -23,12 +20,6 @@ EXPLAINED = {
     "user view": "chance that the item meets this user, from the item's audience",
     BOTH: "1 / weight, after clipping",
 }
-
-UNWEIGHTED = (
-    "Nothing is weighted: a loss that reads what was shown and not clicked learns what is liked of what is "
-    "shown, and weights did harm where the ground truth is known (docs/ground-truth.md); `--strength 0.5` "
-    "weights anyway."
-)
 
 
 class Tenths(NamedTuple):
@@ -40,62 +31,25 @@ class Tenths(NamedTuple):
     rows: tuple[tuple[str, ...], ...]
 
 
-def held_back(log_exposure: ArrayLike, strength: float) -> float:
-    """The factor by which the most exposed tenth of the items is held back against the least exposed tenth,
-    where `power` of the exposure is taken out: the ratio of their geometric means."""
-    taken = strength * np.sort(np.asarray(log_exposure, np.float64))
-    tenth = max(len(taken) // 10, 1)
-    return float(np.exp(taken[-tenth:].mean() - taken[:tenth].mean())) if len(taken) else 1.0
-
-
-def exposure_verdict(log_exposure: ArrayLike, strength: float, method: str = "logit-offset") -> str:
-    """Say in one sentence how much exposure a model takes out by `logit-offset` or `weighted-negatives`, and
-    what to do.
-
-    log_exposure: of each item that exists, at the end of training; a constant among all is of no matter.
-    """
-    factor = held_back(log_exposure, strength)
-    where = "the logits" if method == "logit-offset" else "what is learned, by the weights of drawn negatives"
-    if strength == 0:
-        return "Nothing happens: no exposure is taken out with a `--strength` of 0; train again with 1."
-    if factor < EQUAL_EXPOSURE:
-        return (
-            "Nothing happens: by this propensity all items are exposed nearly equally, so the model "
-            "learns as "
-            "if it had none; if popular items were shown more often in this log, train again with "
-            "`--propensity item-pro`, which takes popularity for exposure."
-        )
-    said = (
-        f"Takes exposure out of {where}: the most exposed tenth of the items is held back by a factor of "
-        f"{_number(factor)} against the least exposed tenth"
-    )
-    if factor > EXTREME:
-        return f"{said}, so that items with hardly any clicks may come out on top; try half the `--strength`."
-    return f"{said}; judge it with `unskew evaluate RUN --test balanced`, and turn it back with `--debias`."
-
-
-def verdict(
-    warning: str,
+def judge(
+    weights: Finding,
+    exposure: Finding | None,
     clip: float,
-    known: bool,
+    has_ground_truth: bool,
     views: Sequence[View],
     balance: Sequence[Balance],
-    exposure: str = "",
-) -> Verdict:
-    """What the weights do, and what to do about it. A warning of `weights_verdict` comes first; where a model
-    takes exposure out in another way, only `exposure` is what it does."""
-    if exposure:
+) -> tuple[Finding, tuple[str, ...]]:
+    """What the propensities do, and what to do about it.
+
+    A warning about the weights comes first. Where a model takes exposure out in another way, only that is
+    what it does.
+    """
+    if exposure is not None:
         unused = "The weights below are those of `--method ips`; this model was trained without them."
-        return Verdict(exposure, (unused,))
-    popularity = balance[0]
-    moved = (
-        f"(distance from an even sample: {popularity.before:.2f} without weights, "
-        f"{popularity.after:.2f} with them)"
-    )
-    before, after = abs(popularity.before), abs(popularity.after)
+        return exposure, (unused,)
+    finding = weights if weights.kind.is_warning else judge_balance(balance[0])
     advice = []
-    if warning:
-        finding = warning
+    if finding.kind.is_warning:
         estimated = [view for view in views if not math.isnan(view.clipped)]
         if all(view.clipped > 0.5 for view in estimated):
             lowest = min((view.p10 for view in estimated), default=clip)
@@ -103,24 +57,16 @@ def verdict(
                 f"A good start is `--clip {lowest:.1g}`: about nine tenths of the estimates are above it and "
                 "would then count."
             )
-    elif math.isnan(before):
-        finding = "The items of this log are all equally popular, so there is no popularity bias to correct."
-    elif before < BALANCED:
-        finding = f"There is little to correct: popular items are hardly over-represented {moved}."
-    elif after > before:
-        finding = f"The weights make it worse: popular items weigh even more than without them {moved}."
+    elif finding.kind is WeightVerdict.WORSE:
         advice.append(
             "Do not use these weights; try another estimator, such as `--propensity item-pro`, which counts "
             "how often an item occurs."
         )
-    elif after < max(BALANCED, before / 4):
-        finding = f"The weights work: they take away most of the head start of popular items {moved}."
-    else:
-        finding = f"The weights help in part: popular items keep some of their head start {moved}."
-        bites = any(view.clipped > MANY for view in views)
-        lower = "a lower `--clip`, with which fewer estimates are raised, or " if bites else ""
+    elif finding.kind is WeightVerdict.HELP:
+        matters = any(view.clipped > MANY for view in views)
+        lower = "a lower `--clip`, with which fewer estimates are raised, or " if matters else ""
         advice.append(f"Try {lower}another estimator, such as `--propensity item-pro`.")
-    if known and not _correlation(views[-1]) >= FOLLOWS:
+    if has_ground_truth and not _correlation(views[-1]) >= FOLLOWS:
         advice.append(
             "The estimates hardly follow the true propensities, which this log has recorded: "
             "`--propensity logged` uses those."
@@ -129,14 +75,29 @@ def verdict(
         "Judge weights by their results: train the same model with `--propensity none`, and compare both "
         "with `unskew evaluate RUN --test balanced`."
     )
-    return Verdict(finding, tuple(advice))
+    return finding, tuple(advice)
+
+
+def judge_balance(popularity: Balance) -> Finding:
+    """What weights that differ do about the popularity of the items."""
+    before, after = abs(popularity.before), abs(popularity.after)
+    if math.isnan(before):
+        return WeightVerdict.NO_BIAS.of()
+    if before < BALANCED:
+        kind = WeightVerdict.LITTLE_BIAS
+    elif after > before:
+        kind = WeightVerdict.WORSE
+    else:
+        kind = WeightVerdict.WORK if after < max(BALANCED, before / 4) else WeightVerdict.HELP
+    distances = f"{popularity.before:.2f} without weights, {popularity.after:.2f} with them"
+    return kind.of(moved=f"(distance from an even sample: {distances})")
 
 
 # Sentences
 
 
 def sample(looked_at: int, events: int) -> str:
-    """Says that a sample was looked at; empty where everything was."""
+    """A sentence that only a sample was looked at; empty where everything was."""
     if looked_at == events:
         return ""
     return f"all figures are of a random sample of {looked_at:,} of the {events:,} training events."
@@ -180,9 +141,9 @@ def balancing(balance: Sequence[Balance]) -> str:
     )
 
 
-def likeness(known: bool, views: Sequence[View]) -> str:
+def agreement(has_ground_truth: bool, views: Sequence[View]) -> str:
     """How well the estimates follow the ground truth."""
-    if not known:
+    if not has_ground_truth:
         return "the true propensities of this log are not known; judge by the balance."
     parts = [
         f"{LABELS[view.name]} {'undefined' if math.isnan(_correlation(view)) else _correlated(view)}"
@@ -211,8 +172,12 @@ def event_rows(looked_at: int, events: int, clip: float) -> list[Row]:
 def weight_rows(weights: Weights) -> list[Row]:
     """The spread of the weights."""
     return [
-        Row("weights", "mean / median", f"{_number(weights.mean)} / {_number(weights.median)}"),
-        Row("weights", "99th percentile / largest", f"{_number(weights.p99)} / {_number(weights.largest)}"),
+        Row("weights", "mean / median", f"{significant(weights.mean)} / {significant(weights.median)}"),
+        Row(
+            "weights",
+            "99th percentile / largest",
+            f"{significant(weights.p99)} / {significant(weights.largest)}",
+        ),
         Row(
             "weights",
             "effective sample size",
@@ -236,8 +201,8 @@ def view_rows(view: View) -> list[Row]:
     """The estimates of one view, and how they compare with the ground truth."""
     group = LABELS[view.name]
     rows = [
-        Row(group, "typical propensity (median)", _number(view.median), EXPLAINED[view.name]),
-        Row(group, "smallest / largest", f"{_number(view.least)} / {_number(view.largest)}"),
+        Row(group, "typical propensity (median)", significant(view.median), EXPLAINED[view.name]),
+        Row(group, "smallest / largest", f"{significant(view.least)} / {significant(view.largest)}"),
     ]
     if not math.isnan(view.clipped):
         rows.append(Row(group, "below the clip", formatting.fraction(view.clipped), "all weigh the same"))
@@ -250,7 +215,7 @@ def view_rows(view: View) -> list[Row]:
                 group,
                 "typical error, rescaled",
                 _factor(found.scaled_error),
-                f"after all estimates are multiplied by {_number(found.scale)}",
+                f"after all estimates are multiplied by {significant(found.scale)}",
             ),
         ]
     return rows
@@ -267,7 +232,7 @@ def tables(views: Sequence[View], deciles: Sequence[Decile]) -> tuple[Tenths, ..
         fractions.append(
             (number, *map(formatting.fraction, (part.fraction, part.weighted_share, part.uniform_share)))
         )
-        worth = _number(part.weights.median), formatting.fraction(part.weights.effective_share)
+        worth = significant(part.weights.median), formatting.fraction(part.weights.effective_share)
         weights.append((number, *worth, *(formatting.fraction(by_name[name].clipped) for name in clipped)))
         correlations.append((number, *(_correlated(by_name[name]) for name in known)))
     found = [
@@ -302,9 +267,4 @@ def _correlated(view: View) -> str:
 
 
 def _factor(decades: float) -> str:
-    return "–" if math.isnan(decades) else f"x {_number(10**decades)}"
-
-
-def _number(number: float) -> str:
-    """Three significant digits, because propensities may be tiny."""
-    return "–" if math.isnan(number) else f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
+    return "–" if math.isnan(decades) else f"x {significant(10**decades)}"
