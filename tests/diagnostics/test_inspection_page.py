@@ -3,6 +3,7 @@
 import re
 import sys
 import xml.etree.ElementTree as ET
+from html import unescape
 from importlib.metadata import version
 
 import pytest
@@ -13,9 +14,6 @@ from unskew.data.log.split import split
 from unskew.diagnostics.log.inspect import Inspection, inspect
 from unskew.diagnostics.log.page import inspect_page, picture
 from unskew.report.charts import COLOURS, Bars, Lines, svg
-from unskew.report.page import Origin, Section, facts, figure, page, paragraph, points, table
-from unskew.report.summary import Row, Verdict
-from unskew.report.table import Table
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +90,8 @@ def test_the_verdict_is_above_everything_else(skewed):
     html = inspect_page(skewed)
     finding = html.index('class="finding">Popularity bias is strong')
     assert finding < html.index("What to do") < html.index("<h2>") < html.index("<svg")
-    for advice in skewed.verdict().advice:
-        assert points([advice])[4:-5] in html
+    text = unescape(re.sub(r"</?code>", "`", html))
+    assert all(f"<li>{advice}</li>" in text for advice in skewed.verdict().advice)
 
 
 def test_ties_and_order_stand_under_a_heading_of_their_own(skewed):
@@ -111,7 +109,7 @@ def test_the_foot_says_where_the_page_came_from(skewed):
     html = inspect_page(skewed, 'unskew inspect "a & b" --html x.html', "2026-11-16")
     foot = html[html.index("<footer>") :]
     assert f"Made by unskew {version('unskew')} on 2026-11-16" in foot
-    assert "<code>unskew inspect &quot;a &amp; b&quot; --html x.html</code>" in foot
+    assert "<code>unskew inspect &#34;a &amp; b&#34; --html x.html</code>" in foot
     assert skewed.fingerprint in foot
     assert re.search(r"on \d{4}-\d\d-\d\d \d\d:\d\d UTC", inspect_page(skewed))
 
@@ -124,25 +122,8 @@ def test_degenerate_logs_have_a_page(name):
     ET.fromstring(picture(found))
 
 
-def test_code_stands_between_backticks():
-    assert "<p>Try <code>a &lt; b</code>.</p>" in paragraph("Try `a < b`.")
-    assert points(["Topic: text"], topics=True) == "<ul><li><strong>Topic.</strong> Text</li></ul>"
-    assert points(["5 %: text"]) == "<ul><li>5&nbsp;%: text</li></ul>"
-
-
-def test_text_is_escaped():
+def test_a_chart_escapes_its_text():
     evil = """<script>alert("1 & 'x'")</script>"""
-    parts = (
-        paragraph(evil),
-        points([evil]),
-        points([f"{evil}: {evil}"], topics=True),
-        table(Table([evil], [[evil]], caption=evil)),
-        facts([Row(evil, evil, evil, evil)], evil),
-        figure("", evil),
-    )
-    html = page(evil, Verdict(evil, (evil,)), [Section(evil, parts)], Origin(evil, evil, evil), evil)
-    assert "<script" not in html
-    assert html.count("&lt;script&gt;alert(") == 22
     chart = svg(Bars([evil], {evil: [0.5], "b": [0.1]}, evil, evil, evil), "chart", evil)
     root = ET.fromstring(chart)
     assert root.get("aria-label") == evil
@@ -155,31 +136,18 @@ def test_the_source_is_escaped(skewed, tmp_path):
     folder.mkdir()
     (folder / "log.csv").write_text("user,item,time\n" + "".join(f"{n % 3},{n % 4},{n}\n" for n in range(30)))
     html = inspect_page(inspect(split(unskew.read(folder))))
-    assert "a&lt;b&gt; &amp; &quot;c&quot;" in html
+    assert "a&lt;b&gt; &amp; &#34;c&#34;" in html
     assert "<b>" not in html
 
 
-def test_tables_put_numbers_on_the_right():
-    made = Table(["name", "n"], [["a", "1"]], caption="why")
-    assert made.html() == (
-        "<table><caption>why</caption>"
-        '<thead><tr><th>name</th><th class="n">n</th></tr></thead>'
-        '<tbody><tr><td data-name="name">a</td><td class="n" data-name="n">1</td></tr></tbody></table>'
-    )
-    assert made.markdown() == "| name | n |\n| --- | ---: |\n| a | 1 |"
-    assert Table(["a"], [["x|y"]]).markdown().endswith("| x&#124;y |")
-    assert "<thead>" not in Table(["", ""], [["a", "1"]]).html()
-
-
 def test_wide_tables_are_stacked_on_a_phone(skewed):
-    wide, narrow = (Table(["n"] * width, [["1"] * width]).html() for width in (6, 5))
-    assert '<table class="stacked">' in wide
-    assert "stacked" not in narrow
     html = inspect_page(skewed)
     phone = html[html.index("@media (max-width") : html.index("</style>")]
     assert ".stacked thead { display: none; }" in phone
     assert "content: attr(data-name)" in phone
-    for row in re.findall(r'<table class="stacked">.*?<tbody><tr>(.*?)</tr>', html):
+    stacked = re.findall(r'<table class="stacked">.*?<tbody>\s*<tr>(.*?)</tr>', html, flags=re.DOTALL)
+    assert len(stacked) == 2
+    for row in stacked:
         assert row.count("<td") == row.count("data-name=")
     assert "overflow-x" not in html  # nothing has to be scrolled sideways to be seen
 
