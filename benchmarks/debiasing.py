@@ -104,7 +104,7 @@ def clicks_of(world: World) -> unskew.Log:
     rows = np.flatnonzero(log.label == 1)
     columns = {"user": log.users.of(log.user[rows]), "item": log.items.of(log.item[rows])}
     clicks = unskew.read(pa.table(columns | {"time": log.time[rows]}))
-    return replace(clicks, metadata=clicks.metadata | {"world": log.metadata["world"]})
+    return replace(clicks, metadata=replace(clicks.metadata, world=log.metadata.world))
 
 
 def measured(

@@ -13,7 +13,8 @@ import torch
 from hypothesis import settings
 
 import unskew
-from unskew.data.log.folder import assemble
+from unskew.data.log.log import Log
+from unskew.data.log.preparation import Metadata
 from unskew.data.log.views import offsets_of
 from unskew.models.base import MODELS
 from unskew.propensity.base import ESTIMATORS
@@ -158,7 +159,7 @@ def quick(rows: list[tuple[int, int, int]]) -> unskew.Log:
     columns |= {"audience_user": user[by_item].astype(np.int32), "audience_time": time[by_item]}
     columns |= {"audience_offsets": offsets_of(np.sort(item), int(item.max()) + 1)}
     users, items = (pa.table({"id": np.arange(codes.max() + 1)}) for codes in (user, item))
-    return assemble(columns, users, items, {})
+    return Log.of_columns(columns, users, items, Metadata())
 
 
 def columns(log: unskew.Log) -> dict[str, Any]:

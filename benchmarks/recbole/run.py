@@ -35,7 +35,7 @@ from unskew.core.errors import BadInput, UnskewError
 from unskew.data.batches.batch import Batch
 from unskew.data.batches.samplers import SequenceSampler
 from unskew.data.log.held_out import held_out
-from unskew.data.log.log import Log
+from unskew.data.log.log import LogView
 from unskew.data.log.split import Split
 from unskew.evaluation.evaluate import evaluation, rank
 from unskew.models.base import MODELS as REGISTERED
@@ -88,7 +88,7 @@ class Stored:
     matrix: np.ndarray[Any, np.dtype[np.float32]]
     history: int = 0
 
-    def catalog(self, log: Log, first: int, last: int) -> Catalog:
+    def catalog(self, log: LogView, first: int, last: int) -> Catalog:
         return _StoredCatalog(self.matrix)
 
 

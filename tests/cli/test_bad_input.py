@@ -323,7 +323,7 @@ def test_a_column_may_have_any_name(write, tmp_path: Path) -> None:
 
 def test_duplicate_rows_are_removed_and_counted(write, tmp_path: Path) -> None:
     log = unskew.prepare(write("a.csv", HEAD + GOOD + GOOD), tmp_path / "out")
-    assert (len(log), log.metadata["removed"]["duplicates"]) == (70, 70)
+    assert (len(log), log.metadata.removed.duplicates) == (70, 70)
 
 
 def test_an_id_of_300_characters_works(write, tmp_path: Path) -> None:

@@ -75,9 +75,7 @@ def test_simulate(capsys, tmp_path: Path) -> None:
     assert code == 0
     log = unskew.Log.open(tmp_path / "w")
     assert json.loads(out)["rows"] == len(log) > 0
-    settings = log.metadata["origin"][
-        "world"
-    ]  # enough to make the same world, and so its ground truth, again
+    settings = log.metadata.origin.world  # enough to make the same world, and so its ground truth, again
     assert settings["users"] == 50
     world = unskew.simulate(**settings)
     assert world.log.table().equals(log.table())

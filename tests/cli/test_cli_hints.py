@@ -7,8 +7,8 @@ import pytest
 
 from tests.helpers.command import run
 from unskew.cli import VERBS, main
+from unskew.data.log.preparation import Preparation
 from unskew.data.log.split import Splitting
-from unskew.data.reading.prepare import Preparation
 from unskew.world.equations import Simulation
 
 

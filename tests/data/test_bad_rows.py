@@ -52,7 +52,7 @@ def test_bad_rows_can_be_set_aside(write, tmp_path: Path, bad: str | bytes) -> N
     bad = bad.encode() if isinstance(bad, str) else bad
     text = (HEAD + GOOD).encode() + bad + b"u1,i1,later\n" + GOOD.replace("16", "17").encode()
     log = unskew.prepare(write("a.csv", text), tmp_path / "out", skip_bad_rows=True)
-    assert (len(log), log.metadata["removed"]["bad_rows"]) == (140, 2)
+    assert (len(log), log.metadata.removed.bad_rows) == (140, 2)
     aside = (tmp_path / "out" / "bad_rows.csv").read_text().splitlines()
     assert aside[0] == "file,line,column,expected,value"
     assert len(aside) == 3
@@ -64,7 +64,7 @@ def test_bad_rows_of_two_files_keep_their_own_lines(write, tmp_path: Path) -> No
     write("logs/a.csv", HEAD + "u1\n" + GOOD)
     write("logs/b.csv", HEAD + GOOD + '"two\nlines",i1,5\nu1,i1,6,7,8\nu1,i1,soon\n')
     log = unskew.prepare(tmp_path / "logs", tmp_path / "out", skip_bad_rows=True, duplicates="keep")
-    assert log.metadata["removed"]["bad_rows"] == 3
+    assert log.metadata.removed.bad_rows == 3
     aside = (tmp_path / "out" / "bad_rows.csv").read_text().splitlines()[1:]
     assert sorted((Path(line.split(",")[0]).name, line.split(",")[1]) for line in aside) == [
         ("a.csv", "2"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import unskew
 from tests.conftest import quick
 from unskew.data.log.decay import Decay
-from unskew.data.log.growing import Growing
+from unskew.data.log.live_views import LiveSequences
 from unskew.data.log.views import Sequences
 
 HALF_LIVES = (0.3, 4.0, 100.0)
@@ -54,7 +54,7 @@ def test_one_event_at_a_time_gives_the_same(rows: list[tuple[int, int, int]], cu
     owner, _ = log.audiences.everything()
     events = list(zip(owner.tolist(), log.audiences.ids.tolist(), log.audiences.times.tolist(), strict=True))
     events.sort(key=lambda event: event[2], reverse=late)
-    view = Growing(Sequences(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(1, np.int64)))
+    view = LiveSequences(Sequences(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(1, np.int64)))
     for event in events[:cut]:
         view.add(*event)
     live = Decay(view, HALF_LIVES)

@@ -17,7 +17,7 @@ import pytest
 import unskew
 from tests.conftest import random_table
 from tests.project.test_cluster import compare
-from unskew.data.log.log import Feature
+from unskew.data.log.vocabulary import Feature
 
 SHOP = {
     "user": ["ann", "ann", "bob", "bob", "cid"],
@@ -65,7 +65,7 @@ def test_of_values_at_the_same_time_the_smallest_stays_whatever_their_order() ->
     for table in (rows, {name: values[::-1] for name, values in rows.items()}):
         log = unskew.read(table, item_features="size")
         assert features(log) == {"x": {"size": 9}, "y": {"size": 3}}  # as numbers: as text, 10 is smaller
-        assert log.metadata["features"]["items"]["size"]["changed"] == 1
+        assert log.metadata.features["items"]["size"].changed == 1
 
 
 def test_against_a_naive_loop(tmp_path: Path) -> None:
@@ -90,10 +90,10 @@ def test_counts_are_of_the_items_that_stay(tmp_path: Path) -> None:
     rows = [(user, item, 1, "same") for user in "abc" for item in "xyz"]
     rows += [("a", "rare", 2, "one"), ("b", "rare", 3, "two")]
     table = dict(zip(("user", "item", "time", "kind"), zip(*rows, strict=True), strict=True))
-    assert unskew.read(table, item_features="kind").metadata["features"]["items"]["kind"]["changed"] == 1
+    assert unskew.read(table, item_features="kind").metadata.features["items"]["kind"].changed == 1
     log = unskew.prepare(table, tmp_path / "out", item_features="kind", k_core=3)
     assert "rare" not in log.items.ids.to_pylist()
-    assert log.metadata["features"]["items"]["kind"]["changed"] == 0
+    assert log.metadata.features["items"]["kind"].changed == 0
 
 
 TYPES = {
@@ -199,7 +199,7 @@ def test_the_hash_knows_the_features() -> None:
 def test_without_features_nothing_is_said(tmp_path: Path) -> None:
     log = unskew.prepare(SHOP, tmp_path / "out")
     assert (log.items.features, log.users.features) == ({}, {})
-    assert "features" not in log.metadata
+    assert not log.metadata.features
     assert pq.read_table(tmp_path / "out" / "items.parquet").column_names == ["id"]
 
 
@@ -287,6 +287,6 @@ def test_spark_keeps_the_same_values(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "log.parquet")
     chosen = {"item_features": "category,price,size,new,day", "user_features": "category,size", "k_core": 3}
     log = compare(tmp_path / "log.parquet", tmp_path, **chosen)
-    assert log.metadata["features"]["items"]["category"]["changed"] > 0
+    assert log.metadata.features["items"]["category"].changed > 0
     table.to_pandas().to_csv(tmp_path / "log.csv", index=False)
     compare(tmp_path / "log.csv", tmp_path, **chosen)

@@ -83,7 +83,7 @@ def test_prepare_is_the_naive_loop(
         return
     log = unskew.prepare(as_table(events), out, k_core=least, duplicates=duplicates, count=count)
     assert sorted(as_rows(log)) == sorted(expected)
-    assert log.metadata["removed"]["k_core"] + log.metadata["removed"]["duplicates"] + len(log) == len(events)
+    assert log.metadata.removed.k_core + log.metadata.removed.duplicates + len(log) == len(events)
 
 
 def test_k_core_needs_its_epochs(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_k_core_needs_its_epochs(tmp_path: Path) -> None:
     chain = [(n, n, 2, 1) for n in range(20)] + [(n, n + 1, 2, 1) for n in range(20)]
     log = unskew.prepare(as_table(block + chain), tmp_path / "out", k_core=2)
     assert sorted(as_rows(log)) == block
-    assert log.metadata["removed"]["k_core_iterations"] >= 10
+    assert log.metadata.removed.k_core_iterations >= 10
 
 
 def test_by_default_nothing_is_removed(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_where_the_folder_may_be(write, tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "real")
     unskew.prepare(source, tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
-    assert unskew.Log.open(tmp_path / "real").metadata["rows"] == 70
+    assert unskew.Log.open(tmp_path / "real").metadata.rows == 70
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     unskew.prepare(source, ".")

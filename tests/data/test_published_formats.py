@@ -127,4 +127,4 @@ def test_open_bandit(write) -> None:
             microseconds=1
         )
         assert microseconds in table["time"]
-        assert log.metadata["time_unit"] == "microseconds"
+        assert log.metadata.time_unit == "microseconds"

@@ -89,8 +89,8 @@ def test_fractions_of_any_unit(write, times: list[float], expected: list[int], u
     ):
         log = unskew.read(source)
         assert sorted(columns(log)["time"]) == expected
-        assert log.metadata["time_unit"] == unit
-    assert unskew.read(log).metadata["time_unit"] == unit  # also when it is read again
+        assert log.metadata.time_unit == unit
+    assert unskew.read(log).metadata.time_unit == unit  # also when it is read again
 
 
 def test_moments_in_tables() -> None:

@@ -15,7 +15,8 @@ from tests.conftest import quick
 from tests.models.test_neighbours import HALF_LIFE, SMALL
 from tests.models.test_neighbours import naive as naive_neighbours
 from unskew.data.batches.batch import Batch, contexts, contexts_of
-from unskew.data.log.folder import assemble
+from unskew.data.log.log import Log
+from unskew.data.log.preparation import Metadata
 from unskew.data.log.views import PAD, Sequences
 from unskew.models.pulse import signals as module
 from unskew.models.pulse.neighbours import Neighbourhood
@@ -126,7 +127,7 @@ def test_a_log_in_which_nothing_was_clicked() -> None:
     columns = {"user": nothing, "item": nothing, "time": nothing.astype(np.int64)}
     columns |= {"label": nothing.astype(np.int8), "history_offsets": offsets, "audience_user": nothing}
     columns |= {"audience_time": nothing.astype(np.int64), "audience_offsets": offsets}
-    log = assemble(columns, two, two, {})
+    log = Log.of_columns(columns, two, two, Metadata())
     found = Signals(log, DAY, True)
     np.testing.assert_allclose(found.of_items(np.array([-1, 0, 1, 2]), np.asarray(9)), 0)
     read = found.of_requests(contexts(log, [0, 1, PAD], 9, 5))

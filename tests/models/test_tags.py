@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import unskew
 from tests.conftest import quick
 from unskew.data.batches.batch import contexts
-from unskew.data.log.log import Feature
 from unskew.data.log.views import PAD
+from unskew.data.log.vocabulary import Feature
 from unskew.models.pulse.tags import BACK, FLOOR, OF_TAGS, PRIOR, Tags
 
 Row = tuple[int, int, int]

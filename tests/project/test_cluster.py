@@ -42,8 +42,8 @@ def test_text_with_ratings(tmp_path: Path) -> None:
         gzip.compress(("user_id,item_id,rating,timestamp\n" + lines + lines).encode())
     )
     log = compare(tmp_path / "ratings.csv.gz", tmp_path, positive=4, k_core=5)
-    assert log.metadata["removed"]["duplicates"] > 0
-    assert log.metadata["removed"]["k_core_iterations"] > 0
+    assert log.metadata.removed.duplicates > 0
+    assert log.metadata.removed.k_core_iterations > 0
 
 
 def test_parquet_with_every_extra(tmp_path: Path) -> None:

@@ -83,8 +83,8 @@ def test_prepare_reads_the_export_and_the_loop_is_closed(in_file: Place) -> None
     with in_file.open("read") as store:
         export_log(store, in_file.folder / "out", store.types)
     log = unskew.prepare(in_file.folder / "out", in_file.folder / "data")
-    assert log.metadata["time_unit"] == "microseconds"
-    assert set(log.metadata["columns"]) == {
+    assert log.metadata.time_unit == "microseconds"
+    assert set(log.metadata.columns) == {
         *(
             "user",
             "item",

@@ -16,6 +16,7 @@ import unskew
 from tests.conftest import random_table
 from tests.helpers.tuned import QUICK, quiet, small, tried
 from unskew.api.create import create_model
+from unskew.data.log.preparation import Preparation
 from unskew.models.itemknn import DECAYS
 from unskew.training.run import Asked, train
 from unskew.tuning import tuner as tuning
@@ -226,7 +227,7 @@ def test_everybody_is_told_of_each_trial(data: BeforeTest) -> None:
 def test_what_prepare_was_told_of_a_log_stays_known() -> None:
     table = random_table(rows=600, users=40, items=30, negatives=0.0)
     log = unskew.read(table)
-    days = replace(log, metadata={**log.metadata, "time_unit": "seconds"})
+    days = replace(log, metadata=replace(log.metadata, time_unit="seconds"))
     assert BeforeTest(unskew.split(days)).split.log.clock == days.clock != log.clock
-    prepared = replace(log, metadata={**log.metadata, "settings": {"min_count": 4}})
+    prepared = replace(log, metadata=replace(log.metadata, settings=Preparation(min_count=4)))
     assert BeforeTest(unskew.split(prepared)).split.min_count == 4

@@ -10,6 +10,7 @@ import torch
 
 import unskew
 from unskew.core.errors import BadInput
+from unskew.data.log.preparation import Metadata
 from unskew.data.reading.prepare import prepare
 from unskew.diagnostics.log.statistics import spearman
 from unskew.evaluation.significance import compare, interval
@@ -368,7 +369,7 @@ def test_other_logs_have_no_known_ground_truth(world, split):
         check_of_world(other, world)
     with pytest.raises(BadInput, match="did not happen"):
         evaluate_against_ground_truth(TrueScorer(world), simulate(**SIZE | {"seed": 4}), split)
-    newer = replace(world.log, metadata={"world": {"users": 3, "magic": 1.0}})
+    newer = replace(world.log, metadata=Metadata(world={"users": 3, "magic": 1.0}))
     with pytest.raises(BadInput, match=r"settings that this version does not know: \['magic'\]"):
         world_of(newer)
 

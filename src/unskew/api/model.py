@@ -17,9 +17,11 @@ from unskew.core.atomic_files import check_free, save_frames
 from unskew.core.errors import BadInput, check_is
 from unskew.core.progress import shown
 from unskew.data.log.held_out import Criterion, Protocol
-from unskew.data.log.log import Log, same_ids
+from unskew.data.log.live import Live
+from unskew.data.log.log import Log, LogView
 from unskew.data.log.split import Part, Split, split
 from unskew.data.log.views import Ints
+from unskew.data.log.vocabulary import same_ids
 from unskew.evaluation.evaluate import CUTOFFS, Evaluation
 from unskew.evaluation.evaluate_many import evaluations
 from unskew.models.base import ModelConfig, Recommender, Training, model_named
@@ -212,7 +214,7 @@ class Model:
         histories: Sequence[Sequence[Any]] | None = None,
         k: int = 10,
         include_seen: bool | None = None,
-        log: Log | None = None,
+        log: LogView | None = None,
         candidates: Sequence[Any] | None = None,
         exclude: Sequence[Any] = (),
         debias: float | None = None,
@@ -247,7 +249,7 @@ class Model:
         self,
         file: str | os.PathLike[str],
         requests: str | os.PathLike[str] | None = None,
-        log: Log | None = None,
+        log: LogView | None = None,
         show_progress: bool = True,
         k: int = 10,
         include_seen: bool | None = None,
@@ -270,7 +272,7 @@ class Model:
             save_frames(map(saved.count, lists), Path(file))
         return replace(saved, recall=ranker.recall(wanted))
 
-    def _ranking(self, log: Log | None) -> Ranker:
+    def _ranking(self, log: LogView | None) -> Ranker:
         """The ranker of the model, which keeps its catalogue between calls."""
         self._ready(log)
         network, known = self._trained(), self.known_log
@@ -346,9 +348,9 @@ class Model:
         store.remember(cut)
         store.finish(trainer)
 
-    def _same_ids(self, log: Log) -> None:
+    def _same_ids(self, log: LogView) -> None:
         """Codes mean something only in the log that they were learned on, or in one that goes on from it."""
-        check_is(log, Log, "a log, as `unskew.prepare` or `unskew.Log.open` gives it")
+        check_is(log, (Log, Live), "a log, as `unskew.prepare` or `unskew.Log.open` gives it")
         self._trained()
         known = self.known_log
         sides = (known.users.ids, log.users.ids), (known.items.ids, log.items.ids)
@@ -359,7 +361,7 @@ class Model:
                     "numbers its users and items differently"
                 )
 
-    def _ready(self, given: Split | Log | None) -> None:
+    def _ready(self, given: Split | LogView | None) -> None:
         """Called with what is about to be ranked, for models that need no training."""
 
     def _trained(self) -> Recommender:

@@ -16,7 +16,7 @@ from safetensors import safe_open
 
 from unskew.api.model import Model
 from unskew.core.errors import BadInput
-from unskew.data.log.log import Log
+from unskew.data.log.log import Log, LogView
 from unskew.data.log.split import Split, split
 from unskew.data.reading.prepare import read
 from unskew.models.base import Training
@@ -30,7 +30,7 @@ class ZeroShot(Model):
     def __init__(self) -> None:
         super().__init__("pulse-zero", PulseZero.Config(), Training())
 
-    def _ready(self, given: Split | Log | None) -> None:
+    def _ready(self, given: Split | LogView | None) -> None:
         if given is None and self._log is None:
             raise BadInput(f"{self.name} has no log of its own: give it one, `recommend(..., log=log)`")
         log = given.log if isinstance(given, Split) else given

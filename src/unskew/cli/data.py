@@ -23,10 +23,11 @@ from unskew.cli.shared import (
 )
 from unskew.core.errors import Leak
 from unskew.data.audit.audit import audit
+from unskew.data.log.preparation import Preparation
 from unskew.data.log.split import Splitting
 from unskew.data.log.views import AUDIENCE, HISTORY
 from unskew.data.reading.features import in_sentences
-from unskew.data.reading.prepare import Preparation, prepare
+from unskew.data.reading.prepare import prepare
 from unskew.diagnostics.log.inspect import inspect
 from unskew.world.equations import Simulation
 from unskew.world.simulate import simulate
@@ -43,14 +44,13 @@ class Prepare(Verb):
 
     def run(self) -> None:
         log = prepare(self.source, self.out, **asdict(self.settings))
-        facts = {
-            name: log.metadata[name]
-            for name in ("source", "rows", "positives", "users", "items", "columns", "time_unit", "removed")
-        }
-        features = log.metadata.get("features", {})
-        document = {"data": str(self.out), **facts, **({"features": features} if features else {})}
+        metadata = asdict(log.metadata)
+        names = ("source", "rows", "positives", "users", "items", "columns", "time_unit", "removed")
+        facts = {name: metadata[name] for name in names}
+        features = {"features": metadata["features"]} if metadata["features"] else {}
+        document = {"data": str(self.out), **facts, **features}
         self.show(document, pairs(f"{self.source} -> {self.out}", flat(facts)))
-        for sentence in in_sentences(features):
+        for sentence in in_sentences(log.metadata.features):
             messages.print(sentence, soft_wrap=True)
         held = [
             f"{name} {'numbers' if feature.is_number else f'categories ({len(feature.names):,})'}"
@@ -60,17 +60,15 @@ class Prepare(Verb):
         if held:
             messages.print(f"What the features hold: {', '.join(held)}.", soft_wrap=True)
         negatives = len(log) - log.positives
-        if negatives and "label" in log.metadata["columns"]:
+        if negatives and "label" in log.metadata.columns:
             messages.print(
                 f"{negatives:,} rows have label 0: they count as shown and not clicked, and models that "
                 "compare pairs learn from them as negatives. If they are something else, such as views in a "
                 "shop, leave them out of the file.",
                 soft_wrap=True,
             )
-        if log.metadata["removed"]["bad_rows"]:
-            messages.print(
-                f"{log.metadata['removed']['bad_rows']} bad rows were set aside: {self.out / 'bad_rows.csv'}"
-            )
+        if bad := log.metadata.removed.bad_rows:
+            messages.print(f"{bad} bad rows were set aside: {self.out / 'bad_rows.csv'}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +133,7 @@ class Simulate(Verb):
 
     def run(self) -> None:
         log = prepare(simulate(**asdict(self.settings)).log, self.out, duplicates="keep")
-        facts = {name: log.metadata[name] for name in ("rows", "positives", "users", "items")}
+        facts = {name: getattr(log.metadata, name) for name in ("rows", "positives", "users", "items")}
         self.show(
             {"data": str(self.out), **facts, "world": asdict(self.settings)},
             pairs(f"simulated world -> {self.out}", facts),

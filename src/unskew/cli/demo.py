@@ -39,7 +39,7 @@ class Demo(Verb):
         seen, seconds["look"] = demo.timed(lambda: demo.look(self.out))
         checked = sum(finding.checked for finding in seen.findings)
         log = seen.split.log
-        self.tell(f"{log.metadata['source']}: {log.positives:,} likes of {len(log.users):,} people\n")
+        self.tell(f"{log.metadata.source}: {log.positives:,} likes of {len(log.users):,} people\n")
         self.tell(verdict_table(seen.inspection))
         for said in seen.inspection.sentences():
             self.tell(said)

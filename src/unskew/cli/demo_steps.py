@@ -207,7 +207,7 @@ def compete(out: Path) -> dict[str, Trained]:
         question="Who ranks best what people liked next, and who does where every item counts once?",
         arms=arms(MODELS),
     )
-    source = Source(name=str(log.metadata["source"]), data=log.fingerprint(), folder=str(out / "data"))
+    source = Source(name=log.metadata.source, data=log.fingerprint(), folder=str(out / "data"))
     found, every = {}, benched(suite, out, (source,))
     for shown in MODELS:
         line, model = every[shown]

@@ -22,7 +22,7 @@ class Leak(UnskewError):  # noqa: N818
     """The leak audit found something that a model could read but must not."""
 
 
-def check_is(given: object, kind: type, wanted: str) -> None:
-    """Refuse what is not of a kind, and say what was wanted."""
+def check_is(given: object, kind: type | tuple[type, ...], wanted: str) -> None:
+    """Refuse what is not of a type, or of one of several, and say what was expected."""
     if not isinstance(given, kind):
         raise BadInput(f"expected {wanted}; found {type(given).__name__}")

@@ -17,7 +17,7 @@ from unskew.core.config import AtLeast0, AtLeast1, NotNegative, Positive, Search
 from unskew.core.errors import BadInput
 from unskew.data.batches.batch import Batch, Offset, SequenceBatch
 from unskew.data.log.held_out import Criterion
-from unskew.data.log.log import Log
+from unskew.data.log.log import Log, LogView
 from unskew.data.log.split import Known, Split
 from unskew.data.log.views import HISTORY
 from unskew.nn.layers import Embeddings, is_real, read_before, right_padded
@@ -174,7 +174,7 @@ class Recommender(nn.Module, ABC):
         """
         return []
 
-    def catalog(self, log: Log, first: int, last: int) -> Catalog:
+    def catalog(self, log: LogView, first: int, last: int) -> Catalog:
         """The scores of all items at times from `first` up to `last`. A model may override this with
         something faster that gives the same scores as `forward`."""
         return PlainCatalog(self.forward, log, self.audience)
@@ -255,7 +255,7 @@ class DotProduct(Recommender):
     def forward(self, batch: Batch) -> Tensor:
         return torch.einsum("bd,bcd->bc", self.context(batch), self.vectors(batch.candidates_BC))
 
-    def catalog(self, log: Log, first: int, last: int) -> Catalog:
+    def catalog(self, log: LogView, first: int, last: int) -> Catalog:
         return DotCatalog(self, log.items)
 
 

@@ -33,7 +33,7 @@ from torch.nn import functional
 from unskew.core.config import AtLeast1, Dropped, Search
 from unskew.core.errors import BadInput
 from unskew.data.batches.batch import Batch
-from unskew.data.log.log import Log
+from unskew.data.log.log import LogView
 from unskew.data.log.split import Known
 from unskew.models.base import HistoryConfig, Recommender
 from unskew.nn.layers import Dropout, Embeddings, is_real
@@ -135,7 +135,7 @@ class BST(Recommender, name="bst", paper="Chen et al., Behavior Sequence Transfo
     def forward(self, batch: Batch) -> Tensor:
         return self.join(self.past(batch.history_BL), self.candidate(batch.candidates_BC))
 
-    def catalog(self, log: Log, first: int, last: int) -> Catalog:
+    def catalog(self, log: LogView, first: int, last: int) -> Catalog:
         return SharingCatalog(self, len(log.items))
 
     # How it learns

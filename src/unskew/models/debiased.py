@@ -41,7 +41,7 @@ from unskew.core.config import Alpha, AtLeast0, AtLeast1, Clip, NotNegative, Sea
 from unskew.core.errors import BadInput
 from unskew.data.batches.batch import Batch, SequenceBatch
 from unskew.data.log.held_out import Criterion
-from unskew.data.log.log import Log
+from unskew.data.log.log import Log, LogView
 from unskew.data.log.split import Known, Split
 from unskew.data.log.views import AUDIENCE, HISTORY
 from unskew.models.base import FAMILIES, ModelConfig, Recommender
@@ -161,7 +161,7 @@ class Debiased(Recommender):
     def knows(self, context: Batch) -> Tensor:
         return self.backbone.knows(self._own(context))
 
-    def catalog(self, log: Log, first: int, last: int) -> Catalog:
+    def catalog(self, log: LogView, first: int, last: int) -> Catalog:
         return _Shorter(self, self.backbone.catalog(log, first, last))
 
     @property
@@ -238,7 +238,7 @@ class _Shorter:
             return scores_at(self.model.backbone, self.catalog, self.model._own(context), strengths)
         return apply_debias(self.model, self.scores(context), context, strengths)
 
-    def renewed(self, log: Log, first: int, last: int) -> "_Shorter":
+    def renewed(self, log: LogView, first: int, last: int) -> "_Shorter":
         renewed = getattr(self.catalog, "renewed", self.model.backbone.catalog)
         return _Shorter(self.model, renewed(log, first, last))
 

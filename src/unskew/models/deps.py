@@ -46,7 +46,7 @@ from unskew.core.config import (
 from unskew.data.batches.batch import Batch, SequenceBatch
 from unskew.data.log.held_out import Criterion
 from unskew.data.log.live import Live
-from unskew.data.log.log import Log
+from unskew.data.log.log import Log, LogView
 from unskew.data.log.split import Known, Split
 from unskew.data.log.views import AUDIENCE
 from unskew.models.base import HistoryConfig, Recommender
@@ -233,10 +233,10 @@ class DEPS(
         context_B1H = self.context_side(batch)[:, None]
         return self.join(context_B1H, self.item_side(batch.candidates_BC) + audience_BCH)
 
-    def catalog(self, log: Log, first: int, last: int) -> Catalog:
+    def catalog(self, log: LogView, first: int, last: int) -> Catalog:
         if isinstance(log, Live):
             return AudiencesNow(self, log, self.config.audience)
-        return AudienceCatalog(self, log, first, last, self.config.audience)
+        return AudienceCatalog(self, log.frozen(), first, last, self.config.audience)
 
     # How it learns: Algorithm 1
 

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from unskew.core.config import AtLeast1, Width
 from unskew.data.batches.batch import Batch
-from unskew.data.log.log import Log
+from unskew.data.log.log import LogView
 from unskew.data.log.split import Known
 from unskew.models.base import HistoryConfig, Recommender
 from unskew.nn.layers import Embeddings, is_real
@@ -79,7 +79,7 @@ class DIN(Recommender, name="din", paper="Zhou et al., Deep Interest Network, KD
         a_BLC = self.unit(q_BCD[:, None], v_BLD[:, :, None])
         return self.tower(interest(a_BLC, v_BLD, real_BL, self.config.normalised), q_BCD)
 
-    def catalog(self, log: Log, first: int, last: int) -> Catalog:
+    def catalog(self, log: LogView, first: int, last: int) -> Catalog:
         return PairCatalog(self, len(log.items))
 
     def stages(self, epochs: int) -> tuple[Stage, ...]:

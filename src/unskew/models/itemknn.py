@@ -21,7 +21,7 @@ from torch import Tensor
 
 from unskew.core.config import AtLeast1, NotNegative, Search, Share
 from unskew.data.batches.batch import Batch
-from unskew.data.log.log import Log
+from unskew.data.log.log import LogView
 from unskew.data.log.split import Known, Split
 from unskew.data.log.views import PAD
 from unskew.models.base import HistoryConfig, Recommender
@@ -109,7 +109,7 @@ class ItemKNN(Recommender, name="itemknn", paper="Sarwar et al., WWW 2001; Deshp
         met = past_BI.gather(1, nearest_BCK.flatten(1)).view(nearest_BCK.shape)
         return ((met * self.similarity_IK[candidates]).sum(2) + self.popularity_I[candidates]) * known
 
-    def catalog(self, log: Log, first: int, last: int) -> Catalog:
+    def catalog(self, log: LogView, first: int, last: int) -> Catalog:
         return _Neighbourhood(self, len(log.items))
 
 

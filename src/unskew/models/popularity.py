@@ -22,7 +22,7 @@ from unskew.core.errors import BadInput
 from unskew.data.batches.batch import Batch
 from unskew.data.log.clock import DAY
 from unskew.data.log.decay import Decay
-from unskew.data.log.log import Log
+from unskew.data.log.log import LogView
 from unskew.data.log.split import Known, Split
 from unskew.data.log.views import Ints
 from unskew.models.base import ModelConfig, Recommender
@@ -89,7 +89,7 @@ class Popularity(
             return (torch.exp2(-age_BCM / half_life) * counted_BCM).sum(2).float()
         return (counted_BCM & (age_BCM <= window) if window else counted_BCM).sum(2).float()
 
-    def catalog(self, log: Log, first: int, last: int) -> Catalog:
+    def catalog(self, log: LogView, first: int, last: int) -> Catalog:
         half_life = float(self.half_life_ticks)
         return Fading(log, half_life) if half_life else Counting(log, int(self.window_ticks))
 
@@ -116,7 +116,7 @@ class Counting:
     window: the length of the window in ticks; 0 counts all.
     """
 
-    def __init__(self, log: Log, window: int) -> None:
+    def __init__(self, log: LogView, window: int) -> None:
         self.view, self.window, self.items = log.audiences, window, np.arange(len(log.items))
 
     def scores(self, context: Batch) -> Tensor:
@@ -136,7 +136,7 @@ class Counting:
 class Fading:
     """A catalogue of counts that fade with age."""
 
-    def __init__(self, log: Log, half_life: float) -> None:
+    def __init__(self, log: LogView, half_life: float) -> None:
         self.decay = Decay(log.audiences, (half_life,))
 
     def scores(self, context: Batch) -> Tensor:

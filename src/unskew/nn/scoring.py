@@ -15,7 +15,7 @@ from torch import Tensor
 from unskew.core.errors import BadInput
 from unskew.data.batches.batch import Batch, with_candidates
 from unskew.data.log.live import Live
-from unskew.data.log.log import Log
+from unskew.data.log.log import Log, LogView
 from unskew.data.log.views import PAD, Ints
 
 CONTEXTS = 64  # contexts that are scored together: from the first to the last, only a few audiences change
@@ -41,7 +41,7 @@ class Scorer(Protocol):
     def history(self) -> int:
         """How many past items of a user it reads."""
 
-    def catalog(self, log: Log, first: int, last: int) -> Catalog:
+    def catalog(self, log: LogView, first: int, last: int) -> Catalog:
         """The scores of all items at times from `first` up to `last`."""
 
 
@@ -95,7 +95,7 @@ class PlainCatalog:
     audience: how many past users of an item the model reads; None is all of them.
     """
 
-    def __init__(self, forward: Callable[[Batch], Tensor], log: Log, audience: int | None) -> None:
+    def __init__(self, forward: Callable[[Batch], Tensor], log: LogView, audience: int | None) -> None:
         self.forward, self.log, self.audience = forward, log, audience
 
     def scores(self, context: Batch) -> Tensor:
@@ -147,7 +147,7 @@ class DotCatalog:
         """The vectors of some items, (N, D)."""
         return self.model.vectors(torch.from_numpy(item))
 
-    def renewed(self, log: Log, first: int, last: int) -> "DotCatalog":
+    def renewed(self, log: LogView, first: int, last: int) -> "DotCatalog":
         """The catalogue of a log that continues this one's: no vector changes, and only new items need
         one."""
         same = len(log.items) == self.vectors.shape[1]
@@ -231,9 +231,9 @@ class AudienceCatalog:
             self.audiences[kept] = before.audiences[kept]
         self.items = model.item_side(torch.from_numpy(items))
 
-    def renewed(self, log: Log, first: int, last: int) -> "AudienceCatalog":
+    def renewed(self, log: LogView, first: int, last: int) -> "AudienceCatalog":
         """The catalogue of a log that continues this one's. Only audiences that have changed are encoded."""
-        return AudienceCatalog(self.model, log, first, last, self.audience, before=self)
+        return AudienceCatalog(self.model, log.frozen(), first, last, self.audience, before=self)
 
     def _unchanged(self, before: "AudienceCatalog") -> NDArray[np.bool_]:
         """Which items have the same audience now as in the catalogue `before`."""

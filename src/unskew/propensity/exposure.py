@@ -101,14 +101,15 @@ class Exposure(Propensity, name="exposure"):
             raise BadInput("`exposure` counts what happened in a log, and this batch comes from none")
         user, time, item = batch.user_B.numpy(), batch.times_B.numpy(), batch.candidates_BC
         logit = (
-            self._base(batch.log, item.numpy(), time[:, None]).float() + _rows(self.item_bias, item)[..., 0]
+            self._base(batch.log.frozen(), item.numpy(), time[:, None]).float()
+            + _rows(self.item_bias, item)[..., 0]
         )
         side_BD = _rows(self.user_P, batch.user_B) + _mean(self.history_E, batch.histories)
         logit = logit + torch.einsum("bd,bcd->bc", side_BD, _rows(self.item_Q, item))
         audience_AD, user_BD = _mean(self.audience_F, batch.audiences), _rows(self.user_G, batch.user_B)
         logit = logit + torch.einsum("bd,bcd->bc", user_BD, audience_AD[batch.audience_of_BC])
         chance = torch.sigmoid(self.line[0].float() + self.line[1].float() * logit)
-        random_B1 = torch.from_numpy(served_at_random(batch.log, user, time))[:, None]
+        random_B1 = torch.from_numpy(served_at_random(batch.log.frozen(), user, time))[:, None]
         return torch.where(random_B1, self.random_share.float(), chance)
 
     def user_view(self, batch: Batch) -> None:

@@ -94,8 +94,8 @@ class Power(Propensity, name="power"):
         if batch.log is None:
             raise BadInput("`power` counts what happened in a log, and this batch comes from none")
         time = batch.times_B.numpy()[:, None]
-        largest = torch.from_numpy(np.log1p(most_clicks(batch.log, time)))
-        found = self.log_exposure(batch.log, batch.candidates_BC.numpy(), time)
+        largest = torch.from_numpy(np.log1p(most_clicks(batch.log.frozen(), time)))
+        found = self.log_exposure(batch.log.frozen(), batch.candidates_BC.numpy(), time)
         return (found - self._used() * largest).exp().clamp(max=1).float()
 
     def user_view(self, batch: Batch) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from unskew.core.errors import BadInput
 from unskew.data.batches.batch import Batch, contexts
-from unskew.data.log.log import Log
+from unskew.data.log.log import LogView
 from unskew.data.log.views import PAD
 from unskew.models.base import MODELS, DotProduct, Recommender
 from unskew.nn.scoring import Catalog, DotCatalog
@@ -62,7 +62,7 @@ class Proposals:
     """
 
     def __init__(
-        self, model: Recommender, catalog: Catalog, log: Log, wanted: float = 0.95, seed: int = 0
+        self, model: Recommender, catalog: Catalog, log: LogView, wanted: float = 0.95, seed: int = 0
     ) -> None:
         if not 0 < wanted <= 1:
             raise BadInput(f"recall {wanted}: expected more than 0 and at most 1")
@@ -76,7 +76,7 @@ class Proposals:
         self._newer = self._vectors[:, :0].T
         self._chosen: dict[tuple[int, bool], tuple[int, Recall]] = {}
 
-    def fits(self, log: Log) -> bool:
+    def fits(self, log: LogView) -> bool:
         """Whether the index can go on serving a log: it has not many more items than when it was built."""
         newer = len(log.items) - self.indexed
         return 0 <= newer <= max(NEWER[0], self.indexed // NEWER[1])
@@ -149,7 +149,7 @@ class Proposals:
         dotted: Any = self._catalog.model
         return dotted.context(context.truncate(dotted.history, dotted.audience)).contiguous()
 
-    def _sample(self, log: Log, seed: int) -> Batch:
+    def _sample(self, log: LogView, seed: int) -> Batch:
         """Users of the log, now, in a random order: those of whom the model has something to say."""
         users = np.random.default_rng(seed).permutation(len(log.users))[: 4 * HISTORIES]
         for _ in range(2):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unskew.data.log.log import Log
+from unskew.data.log.log import LogView
 from unskew.data.log.views import Ints
 from unskew.nn.scoring import Catalog
 
@@ -53,7 +53,7 @@ def _order(scores_N: Tensor, k: int, fraction: float, like_NN: Tensor) -> Tensor
     return torch.tensor(chosen, dtype=torch.int64)
 
 
-def likeness(catalog: Catalog, log: Log, at: int, item: Ints) -> Tensor:
+def likeness(catalog: Catalog, log: LogView, at: int, item: Ints) -> Tensor:
     """The likeness of all pairs of some items, (N, N), from 0 to 1."""
     vectors: Callable[[Ints], Tensor] | None = getattr(catalog, "item_vectors", None)
     if vectors is not None:

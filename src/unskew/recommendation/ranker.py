@@ -21,9 +21,9 @@ from torch.nn.functional import pad
 from unskew.core.errors import BadInput
 from unskew.core.progress import progress
 from unskew.data.batches.batch import contexts_of
-from unskew.data.log.log import Log
+from unskew.data.log.log import LogView
 from unskew.data.log.split import split
-from unskew.data.log.views import PAD, Ints, Sequences, offsets_of
+from unskew.data.log.views import PAD, EventView, Ints, Sequences, offsets_of
 from unskew.models.base import Recommender, build
 from unskew.models.pulse.model import PulseZero
 from unskew.nn.scoring import Catalog, scores_at
@@ -119,10 +119,10 @@ class Ranker:
     the frame says so in its column `source`.
     """
 
-    def __init__(self, model: Recommender, log: Log) -> None:
+    def __init__(self, model: Recommender, log: LogView) -> None:
         self.model, self.log = model, log
         # Of each model, one for now and one for a past moment, with the log and the moment.
-        self._catalogs: dict[tuple[str, bool], tuple[Log, int | None, Catalog]] = {}
+        self._catalogs: dict[tuple[str, bool], tuple[LogView, int | None, Catalog]] = {}
         self._zero: Recommender | None = None
         self._proposals: Proposals | None = None
 
@@ -132,7 +132,7 @@ class Ranker:
             return None
         return self._proposals.recall(wanted.k, wanted.include_seen)
 
-    def follow(self, log: Log) -> None:
+    def follow(self, log: LogView) -> None:
         """Rank the items of a newer log from now on."""
         if log is not self.log:
             self.log, self._zero = log, None
@@ -140,7 +140,7 @@ class Ranker:
                 self._catalogs.pop((PulseZero.name, past), None)
 
     @torch.no_grad()
-    def _catalog(self, model: Recommender, at: int) -> tuple[Log, Catalog]:
+    def _catalog(self, model: Recommender, at: int) -> tuple[LogView, Catalog]:
         """The catalogue of a model for a moment, and the log that it reads: the live one, or a copy of what
         it is now."""
         log = self.log if model.supports_live_log else self.log.frozen()
@@ -199,7 +199,7 @@ class Ranker:
 
     @torch.no_grad()
     def _best(
-        self, user: Ints, past: Sequences, owner: Ints, at: int, wanted: Wanted
+        self, user: Ints, past: EventView, owner: Ints, at: int, wanted: Wanted
     ) -> tuple[Ints, NDArray[np.float32], NDArray[np.bool_]]:
         """The best items of each context, their scores, and whether the model knows the context; its history
         is the sequence `owner` of `past`."""
@@ -223,7 +223,7 @@ class Ranker:
         return np.concatenate(lists), np.concatenate(values), np.concatenate(sources)
 
     def _exact(
-        self, user: Ints, past: Sequences, owner: Ints, at: int, hidden: Tensor, wanted: Wanted
+        self, user: Ints, past: EventView, owner: Ints, at: int, hidden: Tensor, wanted: Wanted
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The best scores of some contexts, the codes of these items, and whether the model knows the
         context, of all items."""
@@ -268,7 +268,7 @@ class Ranker:
         self,
         proposals: Proposals,
         user: Ints,
-        past: Sequences,
+        past: EventView,
         owner: Ints,
         at: int,
         hidden: Tensor,
@@ -306,7 +306,7 @@ class Ranker:
     def _likeness(self, catalog: Catalog, at: int, codes: Tensor, places: Ints) -> Tensor:
         return likeness(catalog, self.log, at, codes.numpy()[places])
 
-    def _others(self, user: Ints, times: Ints, past: Sequences, owner: Ints, debias: float | None) -> Tensor:
+    def _others(self, user: Ints, times: Ints, past: EventView, owner: Ints, debias: float | None) -> Tensor:
         """The scores of contexts of which the model has nothing to say."""
         if self._zero is None:
             # Of the log that it began with, so that the answers do not depend on when this is first needed.

@@ -27,7 +27,7 @@ def card_of(split: Split, trainer: Trainer, asked: dict[str, Any]) -> dict[str, 
     ranked = f"{METRIC}, full ranking of {len(trainer.valid.rows)} validation positives"
     known = {"known_users": split.known_users, "known_items": split.known_items}
     cut = {"train_end": split.train_end, "valid_end": split.valid_end, **known}
-    source = log.metadata.get("source")
+    source = log.metadata.source
     return {
         "model": asked["model"],
         "data": {"folder": asked["data"], "hash": asked["hash"], "rows": len(log), "source": source},

@@ -16,9 +16,10 @@ from safetensors.numpy import load_file, save_file
 
 from unskew.core.errors import BadInput
 from unskew.data.log.clock import Clock
-from unskew.data.log.log import Log, Vocabulary
+from unskew.data.log.log import Log
 from unskew.data.log.split import Ids, Known, Split, Splitting, split
 from unskew.data.log.views import Sequences
+from unskew.data.log.vocabulary import Vocabulary
 
 Write = Callable[[str, Callable[[Path], Any]], None]  # (name of the file, what writes it to a path)
 
@@ -68,7 +69,7 @@ def _remembered(memory: dict[str, NDArray[Any]], users: pa.Table, items: pa.Tabl
         for name in ("history", "audience")
     )
     vocabularies = Vocabulary.of_table(users), Vocabulary.of_table(items)
-    return Log.of_positives(histories, audiences, *vocabularies, metadata={}, end=int(memory["now"][0]))
+    return Log.of_positives(histories, audiences, *vocabularies, end=int(memory["now"][0]))
 
 
 # The data itself, where the run says that it is

@@ -13,7 +13,8 @@ import torch
 from unskew.api.create import create_model, preset_of
 from unskew.core.config import Search, flat, names_of, searched
 from unskew.core.errors import BadInput
-from unskew.data.log.log import MARK
+from unskew.data.log.folder import MARK
+from unskew.data.log.preparation import Metadata
 from unskew.data.log.split import Split, split_at
 from unskew.data.reading.prepare import read
 from unskew.models.base import Recommender, Training, model_named
@@ -47,7 +48,7 @@ class BeforeTest:
         table = table.drop_columns([name for name in table.column_names if name.startswith((MARK, "title"))])
         # Read anew, so that the numbers of users and items say nothing about what came later, either.
         log = read(table)
-        unit = {"time_unit": split.log.metadata.get("time_unit", "as given")}
+        unit = Metadata(time_unit=split.log.metadata.time_unit)
         settings = replace(split.settings, min_count=split.min_count)
         self.split = split_at(replace(log, metadata=unit), settings, split.train_end, split.valid_end)
         self.splitting = split.settings

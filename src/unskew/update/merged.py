@@ -23,8 +23,10 @@ import pyarrow.parquet as pq
 
 from unskew.core.errors import BadInput
 from unskew.data.log.clock import TICKS, Clock
-from unskew.data.log.log import FEATURE, MARK, Log
+from unskew.data.log.folder import MARK
+from unskew.data.log.log import Log
 from unskew.data.log.split import Mask
+from unskew.data.log.vocabulary import FEATURE
 from unskew.data.reading.prepare import read
 from unskew.serve.store.export import LOGGED, export_log
 from unskew.serve.store.store import Store
@@ -103,10 +105,10 @@ def merged(base: Base, store: Store, after: StorePosition, positive: Sequence[st
     until = pc.max(newer["time"].filter(pc.equal(newer[FRESH], 0))).as_py()
     log = read(_joined(own, newer))
     unit = next((name for name, ticks in TICKS.items() if ticks == base.clock.ticks), None)
-    named = {} if unit is None else {"time_unit": unit}
     marks = dict(log.marks)
     fresh = np.asarray(marks.pop(FRESH.removeprefix(MARK))) == 1
-    log = replace(log, marks=marks, metadata=log.metadata | named | {"source": "a run and a store"})
+    metadata = replace(log.metadata, source="a run and a store", time_unit=unit or log.metadata.time_unit)
+    log = replace(log, marks=marks, metadata=metadata)
     return Merged(log, fresh, snapshot.newest, 0 if until is None else until + 1)
 
 

@@ -20,7 +20,7 @@ two models impression by impression.
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from unskew.api.model import Model
 from unskew.core.errors import BadInput, UnskewError
 from unskew.data.batches.batch import Batch, contexts
 from unskew.data.log.held_out import Criterion
-from unskew.data.log.log import Log
+from unskew.data.log.log import Log, LogView
 from unskew.data.log.split import Split
 from unskew.data.log.views import Ints
 from unskew.diagnostics.log.statistics import ranks
@@ -185,19 +185,19 @@ def _standing(values: Floats) -> Floats:
 def world_of(log: Log) -> World:
     """The world that a log was simulated in, simulated again from the settings that the log has kept, through
     any number of preparations."""
-    said: dict[str, Any] = log.metadata
-    while "world" not in said and isinstance(said.get("origin"), dict):
-        said = said["origin"]
+    metadata = log.metadata
+    while metadata.world is None and metadata.origin is not None:
+        metadata = metadata.origin
     where = log.folder or "this log"
-    if "world" not in said:
+    if metadata.world is None:
         raise BadInput(
             f"{where}: not a log of a simulated world that `unskew simulate` made, so its ground truth is "
             "not known"
         )
-    unknown = set(said["world"]) - {field.name for field in fields(Simulation)}
+    unknown = set(metadata.world) - {field.name for field in fields(Simulation)}
     if unknown:
         raise BadInput(f"{where}: its world has settings that this version does not know: {sorted(unknown)}")
-    world = simulate(**said["world"])
+    world = simulate(**metadata.world)
     check_of_world(log, world)
     return world
 
@@ -234,7 +234,7 @@ class TrueScorer:
     by: Literal["preference", "exposure"] = "preference"
     history = 1
 
-    def catalog(self, log: Log, first: int, last: int) -> "_TrueCatalog":
+    def catalog(self, log: LogView, first: int, last: int) -> "_TrueCatalog":
         """The true probabilities as scores, whatever the period."""
         return _TrueCatalog(self, log)
 
@@ -242,7 +242,7 @@ class TrueScorer:
 @dataclass(frozen=True, eq=False)
 class _TrueCatalog:
     scorer: TrueScorer
-    log: Log
+    log: LogView
 
     def scores(self, context: Batch) -> Tensor:
         user = self.log.users.ids.to_numpy()[context.user_B.numpy()]

@@ -223,7 +223,7 @@ def simulate(settings: Simulation) -> World:
     times = START + STEP * np.arange(settings.steps)
     return World(
         settings=settings,
-        log=replace(log, metadata=log.metadata | {"source": "simulated world", "world": asdict(settings)}),
+        log=replace(log, metadata=replace(log.metadata, source="simulated world", world=asdict(settings))),
         user_tastes=user_tastes,
         item_tastes=item_tastes,
         appeal=appeal,

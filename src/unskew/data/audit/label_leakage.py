@@ -6,13 +6,13 @@ other candidates. And a filter over the whole log, such as a k-core, looks into 
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unskew.core.errors import BadInput
 from unskew.data.log.held_out import held_out
+from unskew.data.log.preparation import Metadata
 from unskew.data.log.split import Split
 from unskew.data.log.views import Ints
 
@@ -210,9 +210,8 @@ def look_ahead(split: Split) -> Finding:
     return Finding("look-ahead filter", len(rows), None, note)
 
 
-def _core(facts: dict[str, Any]) -> tuple[int, str]:
+def _core(metadata: Metadata) -> tuple[int, str]:
     """The k of the largest k-core that a log has been through, and which rows it counted, even if the log was
     prepared again since."""
-    settings = facts.get("settings", {})
-    here = int(settings.get("k_core", 1)), str(settings.get("count", "interactions"))
-    return max(here, _core(facts["origin"]), key=lambda core: core[0]) if "origin" in facts else here
+    here = metadata.settings.k_core, metadata.settings.count
+    return here if metadata.origin is None else max(here, _core(metadata.origin), key=lambda core: core[0])

@@ -14,14 +14,15 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from unskew.data.log.log import Log, Vocabulary
-from unskew.data.log.views import AUDIENCE, HISTORY, PAD, Ints, Sequences
+from unskew.data.log.log import Log, LogView
+from unskew.data.log.views import AUDIENCE, HISTORY, PAD, EventView, Ints, Sequences
+from unskew.data.log.vocabulary import VocabularyView
 
 Features = Mapping[str, Tensor]  # by name: the category (whole numbers) or the number of every id
 NO_FEATURES: Features = MappingProxyType({})
 
 
-def features_of(vocabulary: Vocabulary) -> Features:
+def features_of(vocabulary: VocabularyView) -> Features:
     """The features of all users or of all items as tensors, which share the memory of the log."""
     return {
         name: torch.from_numpy(feature.numbers if feature.is_number else feature.categories)
@@ -120,7 +121,7 @@ class Batch(NamedTuple):
     offset: Offset | None = None  # the same for losses among all items
     epoch: int = 0  # of the sampler that made it: a curriculum goes by it
     shared: tuple[Prefixes, Prefixes] | None = None
-    log: Log | None = None  # that it was made from, for models that read more of its past than is here
+    log: LogView | None = None  # that it was made from, for models that read more of its past than is here
 
     @property
     def histories(self) -> Prefixes:
@@ -165,7 +166,7 @@ class Batch(NamedTuple):
 
 
 def batch(
-    log: Log,
+    log: LogView,
     user: ArrayLike,
     time: ArrayLike,
     candidates: ArrayLike,
@@ -191,7 +192,7 @@ def with_logged(made: Batch, log: Log, rows: Ints) -> Batch:
     return made._replace(logged_BC=torch.from_numpy(log.propensity[rows].astype(np.float32))[:, None])
 
 
-def contexts(log: Log, user: ArrayLike, time: ArrayLike, history: int = HISTORY) -> Batch:
+def contexts(log: LogView, user: ArrayLike, time: ArrayLike, history: int = HISTORY) -> Batch:
     """Contexts without candidates: users of a log at some times."""
     user_B, time_B = (
         np.array(part, np.int64) for part in np.broadcast_arrays(np.atleast_1d(user), np.atleast_1d(time))
@@ -200,7 +201,7 @@ def contexts(log: Log, user: ArrayLike, time: ArrayLike, history: int = HISTORY)
 
 
 def contexts_of(
-    log: Log, user_B: Ints, time_B: Ints, past: Sequences, owner_B: Ints, history: int = HISTORY
+    log: LogView, user_B: Ints, time_B: Ints, past: EventView, owner_B: Ints, history: int = HISTORY
 ) -> Batch:
     """Contexts without candidates whose histories are the sequences `owner_B` of `past`, wherever these come
     from: the log itself, or what a caller knows of somebody whom the log does not."""
@@ -234,7 +235,11 @@ def bare_contexts(
 
 
 def with_candidates(
-    context: Batch, log: Log, candidates: ArrayLike, labels: ArrayLike | None, audience: int | None = AUDIENCE
+    context: Batch,
+    log: LogView,
+    candidates: ArrayLike,
+    labels: ArrayLike | None,
+    audience: int | None = AUDIENCE,
 ) -> Batch:
     """The same contexts with candidates, and each distinct audience of these once; none at all if `audience`
     is 0."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from unskew.core.errors import BadInput
-from unskew.data.log.views import Ints, Sequences
+from unskew.data.log.views import EventView, Ints
 
 Floats = NDArray[np.float64]
 
@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 class Decay:
     """The decayed counts of all entities of a view. Half-lives are in ticks of the log's clock."""
 
-    def __init__(self, view: Sequences, half_lives: tuple[float, ...]) -> None:
+    def __init__(self, view: EventView, half_lives: tuple[float, ...]) -> None:
         if not half_lives or min(half_lives) <= 0:
             raise BadInput(f"half-lives {half_lives}: expected at least one, each above 0")
         self.view, self.half_lives = view, half_lives

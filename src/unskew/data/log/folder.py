@@ -12,9 +12,8 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -23,57 +22,47 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from unskew.core.errors import BadInput, UnskewError
-from unskew.data.log.log import AUDIENCE, COLUMNS, EXTRAS, MARK, OFFSETS, Log, Vocabulary
-from unskew.data.log.views import Sequences
+from unskew.data.log.preparation import Metadata
+
+COLUMNS = {"user": np.int32, "item": np.int32, "time": np.int64, "label": np.int8}
+EXTRAS = {"propensity": np.float64, "exposed": np.int8, "position": np.int32, "impression_id": np.int64}
+AUDIENCE = {"audience_user": np.int32, "audience_time": np.int64}
+OFFSETS = ("history_offsets", "audience_offsets")
+MARK = "test:"  # the prefix of a column that says which rows belong to a named test
 
 FORMAT = 2  # the version of the folder's format; it is raised when an older reader would misread it
 
 NewArray = Callable[[str, type, int], NDArray[Any]]  # (name, dtype, length) -> an array to fill
 
 
-def open_folder(folder: Path) -> Log:
-    """Open a prepared folder. The columns of the log stay on disk and are mapped into memory."""
-    metadata = _metadata(folder)
+class Stored(NamedTuple):
+    """What a prepared folder holds."""
 
-    def column(name: str) -> NDArray[Any]:
-        array: NDArray[Any] = np.load(_column_file(folder, name), mmap_mode="r", allow_pickle=False)
-        return array
+    columns: dict[str, NDArray[Any]]
+    users: pa.Table  # the columns of a `Vocabulary`
+    items: pa.Table
+    metadata: Metadata
 
+
+def read_folder(folder: Path) -> Stored:
+    """Read a prepared folder. The columns stay on disk and are mapped into memory."""
+    document = _read_document(folder)
     try:
-        columns = {name: column(name) for name in (*COLUMNS, *AUDIENCE, *OFFSETS, *metadata["extras"])}
+        metadata = Metadata.from_dict(document)
+        lengths = dict.fromkeys((*COLUMNS, *metadata.extras), metadata.rows)
+        lengths |= dict.fromkeys(AUDIENCE, metadata.positives)
+        lengths |= {"history_offsets": metadata.users + 1, "audience_offsets": metadata.items + 1}
+        columns = {
+            name: np.load(_column_file(folder, name), mmap_mode="r", allow_pickle=False) for name in lengths
+        }
         users, items = (pq.read_table(folder / name) for name in ("users.parquet", "items.parquet"))
-        lengths = dict.fromkeys((*COLUMNS, *metadata["extras"]), metadata["rows"]) | dict.fromkeys(
-            AUDIENCE, metadata["positives"]
-        )
-        lengths |= {"history_offsets": metadata["users"] + 1, "audience_offsets": metadata["items"] + 1}
-        wrong = [name for name, length in lengths.items() if len(columns[name]) != length]
-        wrong += [
-            name for name, table in (("users", users), ("items", items)) if len(table) != metadata[name]
-        ]
-        if wrong:
-            raise ValueError(f"{wrong[0]} is not as long as data.json says")
-    except (OSError, ValueError, KeyError) as error:
+        lengths |= {"users": metadata.users, "items": metadata.items}
+        for name, values in {**columns, "users": users, "items": items}.items():
+            if len(values) != lengths[name]:
+                raise ValueError(f"{name} is not as long as data.json says")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"{folder}: the prepared folder is damaged ({error}); prepare it again") from None
-    return replace(assemble(columns, users, items, metadata), folder=str(folder.resolve()))
-
-
-def assemble(
-    columns: dict[str, NDArray[Any]], users: pa.Table, items: pa.Table, metadata: dict[str, Any]
-) -> Log:
-    """Make a log of its columns, which may be in memory or on disk."""
-    positives = int(columns["history_offsets"][-1])
-    plain: dict[str, Any] = {name: columns[name] for name in (*COLUMNS, *EXTRAS) if name in columns}
-    return Log(
-        **plain,
-        marks={name.removeprefix(MARK): column for name, column in columns.items() if name.startswith(MARK)},
-        users=Vocabulary.of_table(users),
-        items=Vocabulary.of_table(items),
-        histories=Sequences(
-            columns["item"][:positives], columns["time"][:positives], columns["history_offsets"]
-        ),
-        audiences=Sequences(columns["audience_user"], columns["audience_time"], columns["audience_offsets"]),
-        metadata=metadata,
-    )
+    return Stored(columns, users, items, metadata)
 
 
 def in_memory(name: str, dtype: type, length: int) -> NDArray[Any]:
@@ -155,21 +144,14 @@ def _check_replaceable(target: Path) -> None:
     if not target.exists():
         return
     try:
-        foreign = (
-            sorted(path.name for path in target.iterdir() if not _is_ours(path.name))
-            if target.is_dir()
-            else [target.name]
-        )
-        empty = target.is_dir() and not any(target.iterdir())
+        names = sorted(path.name for path in target.iterdir()) if target.is_dir() else None
     except OSError as error:
         raise BadInput(f"{target}: cannot be read ({error.strerror})") from None
-    if foreign or not (empty or is_prepared(target)):
-        found = (
-            f"holds {foreign[0]!r}, which would be lost"
-            if foreign and target.is_dir()
-            else "is not a prepared folder"
-        )
-        raise BadInput(f"{target}: exists and {found}; nothing was written")
+    foreign = next((name for name in names or () if not _is_ours(name)), None)
+    if foreign is not None:
+        raise BadInput(f"{target}: exists and holds {foreign!r}, which would be lost; nothing was written")
+    if names is None or (names and not is_prepared(target)):
+        raise BadInput(f"{target}: exists and is not a prepared folder; nothing was written")
 
 
 def _swap(scratch: Path, target: Path) -> None:
@@ -192,23 +174,23 @@ def _swap(scratch: Path, target: Path) -> None:
 def is_prepared(folder: Path) -> bool:
     """Whether `prepare` made this folder."""
     try:
-        metadata = json.loads((folder / "data.json").read_text(encoding="utf-8"))
+        document = json.loads((folder / "data.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(metadata, dict) and "format" in metadata
+    return isinstance(document, dict) and "format" in document
 
 
-def save_metadata(folder: Path, metadata: dict[str, Any]) -> None:
+def save_metadata(folder: Path, metadata: Metadata) -> None:
     """Write data.json."""
-    (folder / "data.json").write_text(
-        json.dumps({"format": FORMAT, **metadata}, indent=1, default=str) + "\n", encoding="utf-8"
-    )
+    document = {"format": FORMAT, **metadata.as_dict()}
+    (folder / "data.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
-def _metadata(folder: Path) -> dict[str, Any]:
-    """Read data.json, with an error that says what to do if there is none."""
+def _read_document(folder: Path) -> dict[str, Any]:
+    """Read data.json without the number of the format, with an error that says what to do if there is
+    none."""
     try:
-        metadata: dict[str, Any] = json.loads((folder / "data.json").read_text(encoding="utf-8"))
+        document: dict[str, Any] = json.loads((folder / "data.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         if folder.is_file():
             raise BadInput(
@@ -219,11 +201,10 @@ def _metadata(folder: Path) -> dict[str, Any]:
         raise BadInput(f"{folder}: {missing}; `unskew prepare SOURCE --out DATA` makes one") from None
     except (OSError, ValueError) as error:
         raise BadInput(f"{folder / 'data.json'}: cannot be read ({error})") from None
-    if not isinstance(metadata, dict) or "format" not in metadata:
+    if not isinstance(document, dict) or "format" not in document:
         raise BadInput(f"{folder / 'data.json'}: not the description of a prepared folder")
-    if metadata["format"] != FORMAT:
+    if (number := document.pop("format")) != FORMAT:
         raise BadInput(
-            f"{folder}: prepared folder of format {metadata['format']}, this version reads {FORMAT}; prepare "
-            "it again"
+            f"{folder}: prepared folder of format {number}, this version reads {FORMAT}; prepare it again"
         )
-    return metadata
+    return document

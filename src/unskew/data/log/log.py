@@ -5,145 +5,122 @@ Its columns are in memory, or in a prepared folder from which they are mapped in
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from unskew.core.errors import BadInput
+from unskew.data.log.arrays import expand_ranges, position_in
 from unskew.data.log.clock import Clock
-from unskew.data.log.views import PAD, Codes, Ints, Sequences
+from unskew.data.log.folder import COLUMNS, EXTRAS, MARK, read_folder
+from unskew.data.log.preparation import Metadata
+from unskew.data.log.views import PAD, Codes, EventView, Ints, Sequences
+from unskew.data.log.vocabulary import FEATURE, Vocabulary, VocabularyView
 
-COLUMNS = {"user": np.int32, "item": np.int32, "time": np.int64, "label": np.int8}
-EXTRAS = {"propensity": np.float64, "exposed": np.int8, "position": np.int32, "impression_id": np.int64}
 TESTS = ("ordinary", "balanced", "shown", "randomised", "weighted", "authors")  # explained in held_out.py
-MARK = "test:"  # the prefix of a column that says which rows belong to a named test
-AUDIENCE = {"audience_user": np.int32, "audience_time": np.int64}
-OFFSETS = ("history_offsets", "audience_offsets")
 
 
-@dataclass(frozen=True, eq=False)
-class Feature:
-    """One property of every user or every item, such as the category or the price.
-
-    Numbers may be read as numbers or as categories; text, booleans and dates are categories. A missing value
-    is null in `values`, PAD in `categories` and nan in `numbers`.
-    """
-
-    values: pa.Array  # one per code, in the type that they had in the source
+class LogView(Protocol):
+    """What models and rankers read of a log: its ids, its events, and its clock. A `Log` never changes; a
+    `Live` log takes new events."""
 
     @property
-    def is_number(self) -> bool:
-        """Whether the values are numbers; otherwise they can only be read as categories."""
-        kind = self.values.type
-        return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+    def users(self) -> VocabularyView:
+        """The users by their codes."""
 
-    @cached_property
-    def names(self) -> pa.Array:
-        """The distinct values, in the order of the first codes that have them. Codes follow time, so the
-        values of the ids that exist at any moment are a prefix."""
-        return self.values.drop_null().unique()
+    @property
+    def items(self) -> VocabularyView:
+        """The items by their codes."""
 
-    @cached_property
-    def categories(self) -> Ints:
-        """The category of each code, as a position in `names`; PAD where the value is missing."""
-        found = pc.fill_null(pc.index_in(self.values, value_set=self.names, skip_nulls=True), PAD)
-        return np.asarray(found.to_numpy(zero_copy_only=False), np.int64)
+    @property
+    def histories(self) -> EventView:
+        """The positives of each user."""
 
-    @cached_property
-    def numbers(self) -> NDArray[np.float32]:
-        """The value of each code as a number; nan where it is missing."""
-        if not self.is_number:
-            raise BadInput(f"expected numbers, found {self.values.type} values: this feature is a category")
-        return np.asarray(self.values.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float32)
+    @property
+    def audiences(self) -> EventView:
+        """The positives of each item."""
 
+    @property
+    def timeline(self) -> EventView:
+        """All positives as one single sequence, in the order of their times."""
 
-FEATURE = "feature:"  # the prefix of a column that holds a feature
-FEW = 8  # ids that are looked for one by one
+    @property
+    def clock(self) -> Clock:
+        """The meaning of the times: how long a tick is."""
 
+    @property
+    def now(self) -> int:
+        """The moment just after the newest row: everything in the log is before it."""
 
-@dataclass(frozen=True, eq=False)
-class Vocabulary:
-    """The caller's ids of all users (or items), with their titles and features, in the order of their codes.
+    @property
+    def metadata(self) -> Metadata:
+        """How the log was made."""
 
-    Codes follow the time of the first positive. So the ids that exist at any moment are a prefix, `code < n`.
-    Ids that never had a positive come last.
-    """
+    @property
+    def origin(self) -> "Log":
+        """The log that this one began with: itself, unless events were added."""
 
-    ids: pa.Array
-    titles: pa.Array | None = None
-    features: dict[str, Feature] = field(default_factory=dict)
+    def frozen(self) -> "Log":
+        """The same log with the same codes, as one that never changes, for models that read rows."""
 
-    @classmethod
-    def of_table(cls, table: pa.Table) -> "Vocabulary":
-        """Make a vocabulary of its columns: `id`, maybe `title`, and `feature:NAME` for each feature."""
-        columns = {name: table[name].combine_chunks() for name in table.column_names}
-        features = {
-            name.removeprefix(FEATURE): Feature(column)
-            for name, column in columns.items()
-            if name.startswith(FEATURE)
-        }
-        return cls(columns["id"], columns.get("title"), features)
+    def following(self, view: Sequences) -> EventView:
+        """A view to which whoever made it can add what comes, if the log is live."""
 
-    def table(self) -> pa.Table:
-        """The columns from which `of_table` makes this vocabulary."""
-        columns = {"id": self.ids} | ({} if self.titles is None else {"title": self.titles})
-        return pa.table(columns | {f"{FEATURE}{name}": of.values for name, of in self.features.items()})
+    def on_event(self, listener: Callable[[int, int, int], None]) -> None:
+        """Call a method with the user, the item and the time of each event that is added; with PAD, if all
+        events may be others."""
 
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def of(self, codes: NDArray[np.integer]) -> pa.Array:
-        """The caller's ids of some codes, in the type of the source; null for PAD."""
-        known = np.asarray(codes)
-        return self.ids.take(pa.array(known, mask=known == PAD))
-
-    def title_of(self, code: int) -> str | None:
-        """The title of a code; None where it has none."""
-        return None if self.titles is None else self.titles[code].as_py()
-
-    def codes(self, ids: Sequence[Any] | pa.Array) -> Codes:
-        """The codes of some ids; PAD where an id is unknown."""
-        if isinstance(ids, str | bytes) or not hasattr(ids, "__iter__"):
-            raise BadInput(f"expected a list of ids, found {ids!r}")
-        try:
-            if isinstance(self.ids, pa.ExtensionArray):
-                asked = ids if isinstance(ids, pa.Array) else pa.array(list(ids), self.ids.type)
-                asked, known = asked.storage, self.ids.storage
-            else:
-                asked = ids if isinstance(ids, pa.Array) else pa.array(list(ids))
-                asked, known = asked.cast(self.ids.type), self.ids
-            if len(asked) <= FEW:  # a look at each id costs less than a table of them
-                return np.array([pc.index(pc.equal(known, one), True).as_py() for one in asked], np.int32)
-            found = pc.index_in(asked, value_set=known)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-            raise BadInput(f"ids of type {self.ids.type} expected, as in the log: {error}") from None
-        return np.asarray(pc.fill_null(found, PAD).to_numpy(zero_copy_only=False), np.int32)
-
-
-def same_ids(one: pa.Array, other: pa.Array) -> bool:
-    """Whether two columns hold the same ids. Text is text, and a whole number is one, however it is held."""
-    if one.type != other.type:
-        try:
-            other = other.cast(one.type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-            return False
-    return bool(one.equals(other))
+    def in_history(self, event: Ints, item: Ints) -> Ints:
+        """Where in the histories some events of the audiences are, given by their positions and items."""
 
 
 @dataclass(frozen=True, eq=False)
 class Log:
-    """Interactions as columns: row r says that `user[r]` met `item[r]` at `time[r]` with `label[r]`.
+    """A log that never changes: row r says that `user[r]` met `item[r]` at `time[r]` with `label[r]`.
 
-    Users and items are codes, which `users` and `items` translate. The positives come first, sorted by user
-    and time; then come the rows that were shown and not clicked, sorted in the same way. So the histories are
-    the first rows of the columns themselves and need no memory.
+    Users and items are codes, which `users` and `items` translate. Codes follow the time of the first
+    positive, so the ids that exist at any moment are a prefix. The positives come first, sorted by user and
+    time; then come the rows that were shown and not clicked, sorted in the same way. So the histories are the
+    first rows of the columns themselves and need no memory.
+
+    Parameters
+    ----------
+    user, item, time, label
+        The columns of all rows. A label is 1 for a positive and 0 otherwise.
+    users, items
+        The caller's ids with titles and features, in the order of their codes.
+    histories, audiences
+        The positives of each user and of each item, in the order of time.
+    propensity
+        The logged probability of exposure of each row.
+    exposed
+        1 where the item was exposed at random.
+    position
+        The position on the page.
+    impression_id
+        Rows of one user with the same number were shown together. PAD means that nobody knows whether the row
+        was shown.
+    marks
+        For each named test, 1 where a row belongs to it.
+    metadata
+        How the log was made, and what was removed.
+    end
+        The moment after the log, if its newest row is not among these columns.
+    folder
+        The prepared folder that it was opened from.
+
+    Examples
+    --------
+    >>> import unskew
+    >>> log = unskew.read({"user": [1, 1, 2], "item": ["a", "b", "a"], "time": [10, 20, 30]})
+    >>> log
+    Log(3 rows, 3 positives, 2 users, 2 items)
     """
 
     user: Codes
@@ -154,42 +131,35 @@ class Log:
     items: Vocabulary
     histories: Sequences
     audiences: Sequences
-    propensity: NDArray[np.float64] | None = None  # the logged P(o = 1)
-    exposed: NDArray[np.int8] | None = None  # 1 where the item was exposed at random
-    position: Codes | None = None  # the position on the page
-    # Rows of one user with the same number were shown together. PAD: nobody knows whether the row was shown.
+    propensity: NDArray[np.float64] | None = None
+    exposed: NDArray[np.int8] | None = None
+    position: Codes | None = None
     impression_id: Ints | None = None
-    # For each named test, 1 where a row belongs to it.
     marks: dict[str, NDArray[np.int8]] = field(default_factory=dict)
-    metadata: dict[str, Any] = field(default_factory=dict)  # how the log was made, and what was removed
-    end: int | None = None  # the moment after the log, where its newest row is not among these columns
-    folder: str | None = None  # the prepared folder that it was opened from
+    metadata: Metadata = field(default_factory=Metadata)
+    end: int | None = None
+    folder: str | None = None
 
     def __len__(self) -> int:
         return len(self.user)
 
-    @property
+    @cached_property
     def now(self) -> int:
         """The moment just after the newest row: everything in the log is before it."""
-        return self._now
-
-    @cached_property
-    def _now(self) -> int:
         return int(self.time.max(initial=-1)) + 1 if self.end is None else self.end
 
     @cached_property
     def clock(self) -> Clock:
         """The meaning of the times: how long a tick is."""
         first, last = (int(self.time.min()), int(self.time.max())) if len(self) else (0, 0)
-        return Clock.of(first, last, self.metadata.get("time_unit", "as given"))
+        return Clock.of(first, last, self.metadata.time_unit)
 
     @cached_property
     def timeline(self) -> Sequences:
         """All positives as one single sequence, in the order of their times."""
         _, place = self.histories.everything()
         place = place[np.argsort(self.histories.times[place], kind="stable")]
-        size = np.array([0, len(place)])
-        return Sequences(self.histories.ids[place], self.histories.times[place], size)
+        return Sequences(self.histories.ids[place], self.histories.times[place], np.array([0, len(place)]))
 
     @cached_property
     def _rows_of_audiences(self) -> Ints:
@@ -199,24 +169,24 @@ class Log:
         return place[np.lexsort((owner, self.histories.times[place], self.histories.ids[place]))]
 
     def in_history(self, event: Ints, item: Ints) -> Ints:
-        """Where in the histories some events of the audiences are, given by their positions and items."""
+        """See `LogView`."""
         return self._rows_of_audiences[event]
 
     @property
     def origin(self) -> "Log":
-        """The log that this one began with: itself, unless events were added."""
+        """See `LogView`."""
         return self
 
     def frozen(self) -> "Log":
-        """This log, as one that never changes."""
+        """See `LogView`."""
         return self
 
     def following(self, view: Sequences) -> Sequences:
-        """A view to which whoever made it adds what comes; in this log nothing does."""
+        """See `LogView`."""
         return view
 
     def on_event(self, listener: Callable[[int, int, int], None]) -> None:
-        """Call a method with the user, the item and the time of each event that is added; here none is."""
+        """Nothing is ever added here, so the method is never called."""
 
     @property
     def positives(self) -> int:
@@ -234,18 +204,18 @@ class Log:
         """Whether a user had a positive on an item strictly before a time. The arrays are broadcast."""
         pairs, first = self._first_positives
         pair = np.asarray(user, np.int64) * len(self.items) + item
-        place = np.minimum(np.searchsorted(pairs, pair), max(len(pairs) - 1, 0))
-        return np.asarray((pairs[place] == pair) & (first[place] < time))
+        if not len(pairs):
+            return np.zeros(np.broadcast(pair, time).shape, bool)
+        position = position_in(pairs, pair)
+        return np.asarray((position >= 0) & (first[position] < time))
 
     @cached_property
     def _first_positives(self) -> tuple[Ints, Ints]:
         """All pairs of a user and an item with a positive, each as one number, in increasing order; and the
         time of the first positive of each."""
         positives = self.positives
-        pairs, which = np.unique(
-            self.user[:positives].astype(np.int64) * len(self.items) + self.item[:positives],
-            return_inverse=True,
-        )
+        pair = self.user[:positives].astype(np.int64) * len(self.items) + self.item[:positives]
+        pairs, which = np.unique(pair, return_inverse=True)
         first = np.full(len(pairs), np.iinfo(np.int64).max)
         np.minimum.at(first, which, self.time[:positives])
         return pairs, first
@@ -255,15 +225,14 @@ class Log:
         """The number of the impression of each row; and, sorted by impression, the rows that were not
         clicked, with the numbers of their impressions.
 
-        Without a column of impressions, rows of the same user and time count as shown together. If a
+        Without a column of impressions, rows of the same user and time count as shown together. If an
         impression shows an item more than once, only one of its rows counts as not clicked, and none if the
         item was clicked in that impression.
         """
         together = self.time if self.impression_id is None else self.impression_id
         _, number = np.unique(together, return_inverse=True)
-        _, number = np.unique(
-            self.user.astype(np.int64) * (int(number.max(initial=0)) + 1) + number, return_inverse=True
-        )
+        of_user = self.user.astype(np.int64) * (int(number.max(initial=0)) + 1)
+        _, number = np.unique(of_user + number, return_inverse=True)
         if self.impression_id is not None:
             number = np.where(np.asarray(self.impression_id) == PAD, PAD, number)
         pair = number * len(self.items) + self.item
@@ -279,29 +248,25 @@ class Log:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         number, passed, numbers = self._impressions
         start, end = (np.searchsorted(numbers, number[rows], side) for side in ("left", "right"))
-        lengths = end - start
-        which = np.repeat(np.arange(len(rows)), lengths)
-        return which, passed[
-            np.arange(lengths.sum()) + np.repeat(start - np.cumsum(lengths) + lengths, lengths)
-        ]
+        which, place = expand_ranges(start, end)
+        return which, passed[place]
 
     def named_borders(self, names: str) -> tuple[int, int]:
         """The times of the first rows that two named tests mark, `VALID,TEST`: where the validation and the
         test set of a split begin."""
-        wanted = [name.strip() for name in names.split(",")]
-        if len(wanted) != 2:
+        tests = [name.strip() for name in names.split(",")]
+        if len(tests) != 2:
             raise BadInput(f"borders {names!r}: expected two named tests between a comma, VALID,TEST")
-        firsts = []
-        for name in wanted:
+        for name in tests:
             if name not in self.marks or not self.marks[name].any():
-                there = ", ".join(self.marks) or "none; `prepare --tests` makes them"
-                raise BadInput(f"borders {names!r}: no row is marked as {name!r}; named tests are {there}")
-            firsts.append(int(self.time[self.marks[name] == 1].min()))
-        if firsts[0] > firsts[1]:
-            raise BadInput(
-                f"borders {names!r}: {wanted[0]!r} begins after {wanted[1]!r}; expected VALID,TEST"
-            )
-        return firsts[0], firsts[1]
+                available = ", ".join(self.marks) or "none; `prepare --tests` makes them"
+                raise BadInput(
+                    f"borders {names!r}: no row is marked as {name!r}; named tests are {available}"
+                )
+        valid, test = (int(self.time[self.marks[name] == 1].min()) for name in tests)
+        if valid > test:
+            raise BadInput(f"borders {names!r}: {tests[0]!r} begins after {tests[1]!r}; expected VALID,TEST")
+        return valid, test
 
     def fingerprint(self) -> str:
         """A hash of all rows, ids and features: logs with the same hash have the same content."""
@@ -333,9 +298,8 @@ class Log:
         }
         columns |= {name: getattr(self, name) for name in EXTRAS if getattr(self, name) is not None}
         if self.impression_id is not None:
-            columns["impression_id"] = pa.array(
-                self.impression_id, mask=np.asarray(self.impression_id) == PAD
-            )
+            is_unknown = np.asarray(self.impression_id) == PAD
+            columns["impression_id"] = pa.array(self.impression_id, mask=is_unknown)
         columns |= {f"{MARK}{name}": mark for name, mark in self.marks.items()}
         if self.items.titles is not None:
             columns["title"] = self.items.titles.take(pa.array(self.item))
@@ -353,13 +317,13 @@ class Log:
         audiences: Sequences,
         users: Vocabulary,
         items: Vocabulary,
-        metadata: dict[str, Any],
         end: int,
+        metadata: Metadata = Metadata(),  # noqa: B008 (frozen)
     ) -> "Log":
         """A log of which only the views are known: it has the positives and nothing else."""
-        user = np.repeat(np.arange(len(histories), dtype=np.int32), np.diff(histories.offsets))
+        user, _ = histories.everything()
         return cls(
-            user=user,
+            user=user.astype(np.int32),
             item=histories.ids,
             time=histories.times,
             label=np.ones(len(user), np.int8),
@@ -372,11 +336,45 @@ class Log:
         )
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str]) -> "Log":
-        """Open a folder that `prepare` made. The columns stay on disk and are mapped into memory."""
-        from unskew.data.log.folder import open_folder
+    def of_columns(
+        cls,
+        columns: Mapping[str, NDArray[Any]],
+        users: pa.Table,
+        items: pa.Table,
+        metadata: Metadata,
+        folder: str | None = None,
+    ) -> "Log":
+        """A log of the columns of a prepared folder, which may be in memory or on disk."""
+        positives = int(columns["history_offsets"][-1])
+        rows: dict[str, Any] = {name: columns[name] for name in (*COLUMNS, *EXTRAS) if name in columns}
+        item, time = columns["item"][:positives], columns["time"][:positives]
+        audiences = (columns[f"audience_{part}"] for part in ("user", "time", "offsets"))
+        return cls(
+            **rows,
+            marks={name.removeprefix(MARK): mark for name, mark in columns.items() if name.startswith(MARK)},
+            users=Vocabulary.of_table(users),
+            items=Vocabulary.of_table(items),
+            histories=Sequences(item, time, columns["history_offsets"]),
+            audiences=Sequences(*audiences),
+            metadata=metadata,
+            folder=folder,
+        )
 
-        return open_folder(Path(folder))
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> "Log":
+        """Open a folder that `prepare` made. The columns stay on disk and are mapped into memory.
+
+        Parameters
+        ----------
+        folder
+            The folder that was given to `prepare` as `out`.
+
+        Raises
+        ------
+        BadInput
+            If the folder is missing, damaged, or not a prepared folder.
+        """
+        return cls.of_columns(*read_folder(Path(folder)), str(Path(folder).resolve()))
 
     def __repr__(self) -> str:
         return (

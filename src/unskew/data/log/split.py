@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from unskew.core.config import configured
 from unskew.core.errors import BadInput
 from unskew.data.log.clock import Clock
-from unskew.data.log.log import Log, Vocabulary
+from unskew.data.log.log import Log
 from unskew.data.log.views import Ints
+from unskew.data.log.vocabulary import Vocabulary
 
 Part = Literal["train", "valid", "test"]
 Mask = NDArray[np.bool_]
@@ -165,7 +166,7 @@ def split(log: Log, settings: Splitting) -> Split:
     fractions = np.asarray(settings.fractions, float)
     if len(fractions) != 3 or (fractions < 0).any() or not fractions.sum() > 0 or fractions[0] == 0:
         raise BadInput(f"fractions {settings.fractions}: expected three of at least 0, the first above 0")
-    prepared = log.metadata.get("settings", {}).get("borders")
+    prepared = log.metadata.settings.borders
     wanted = prepared if settings.borders is None else settings.borders
     if wanted:
         return split_at(log, settings, *log.named_borders(wanted))
@@ -175,8 +176,8 @@ def split(log: Log, settings: Splitting) -> Split:
 def split_at(log: Log, settings: Splitting, train_end: int, valid_end: int) -> Split:
     """A split with given borders: train is what happened before `train_end`, valid the rest before
     `valid_end`."""
-    prepared = log.metadata.get("settings", {}).get("min_count", 1)
-    min_count = int(prepared if settings.min_count is None else settings.min_count)
+    prepared = log.metadata.settings.min_count
+    min_count = prepared if settings.min_count is None else settings.min_count
     if min_count < 1:
         raise BadInput(f"min_count {min_count}: expected at least 1")
     positives = log.positives

@@ -8,18 +8,21 @@ positive before.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from unskew.core.errors import BadInput
+from unskew.data.log.arrays import Codes, Ints, distinct, expand_ranges, offsets_of
+from unskew.data.log.vocabulary import PAD
+
+__all__ = ["AUDIENCE", "HISTORY", "PAD", "Codes", "EventView", "Ints", "Sequences", "offsets_of"]
 
 HISTORY, AUDIENCE = 50, 30  # how many of the newest events a model reads, as in the paper
-PAD = -1  # the code of nothing: in padded rows, and of unknown ids; real codes start at 0
 
-Ints = NDArray[np.int64]
-Codes = NDArray[np.int32]
-
+# Called with an entity, the first position from which its events are others now, and where they began before
+# if they have moved; with None, 0 and None if anything may be different.
 Listener = Callable[[int | None, int, int | None], None]
 
 _LARGEST = np.iinfo(np.int64).max
@@ -27,15 +30,123 @@ _SORTING_PAYS = 4096  # with so many look-ups, sorting them first costs less tha
 _CHUNK = 1 << 20
 
 
-@dataclass(frozen=True, eq=False)
-class Sequences:
-    """One sequence of events per entity, in flat arrays and in order of `times`: the ids of entity e are
-    `ids[offsets[e]:offsets[e + 1]]`.
+class EventView(Protocol):
+    """What models read of the histories or the audiences of a log: one sequence of events per entity, in the
+    order of their times. `Sequences` never change; `LiveSequences` take new events.
 
     In histories the entities are users and the ids are items; in audiences the entities are items and the ids
     are users. Only positives are events: a pair that was shown and not clicked can be a training target, but
-    it is never part of a past.
+    it is never part of a past. The events of an entity are neighbours in a flat table; positions in the table
+    of a live view are valid until the next event.
     """
+
+    @property
+    def ids(self) -> Codes:
+        """The ids of all events, in one flat table."""
+
+    @property
+    def times(self) -> Ints:
+        """The times of the same events."""
+
+    @property
+    def starts(self) -> Ints:
+        """Where the events of each entity begin."""
+
+    @property
+    def ends(self) -> Ints:
+        """Where the events of each entity end."""
+
+    @property
+    def first_times(self) -> Ints:
+        """The time of each entity's first event; the largest possible number for an entity without events."""
+
+    def __len__(self) -> int:
+        """The number of entities."""
+
+    def existing(self, time: ArrayLike) -> Ints:
+        """How many entities had an event strictly before each time."""
+
+    def position(self, entity: Ints, time: Ints) -> Ints:
+        """The position of the first event of each entity at or after each time."""
+
+    def before(self, entity: ArrayLike, time: ArrayLike, newest: int | None = None) -> tuple[Ints, Ints]:
+        """The window of events of an entity strictly before a time: they are `ids[start:end]`.
+
+        Entities and times are broadcast, and millions of them are fast. An entity outside the table (an
+        unknown id, PAD) has no events.
+
+        Parameters
+        ----------
+        newest
+            The largest number of events that a window holds, the newest ones; by default all of them.
+        """
+
+    def padded(self, start: Ints, end: Ints, *, right: bool = False) -> Codes:
+        """The ids in the windows [start, end), one row each: padded on the left (or on the right) with PAD,
+        as wide as the longest window."""
+
+    def padded_times(self, start: Ints, end: Ints, *, right: bool = False) -> Ints:
+        """The times of the same events, in the same places; PAD where there is no event."""
+
+    def flat(self, start: Ints, end: Ints) -> tuple[Ints, Ints]:
+        """All events of the windows [start, end), one window after the other: for each event, the number of
+        its window and its position in the table."""
+
+    def everything(self) -> tuple[Ints, Ints]:
+        """All events, entity by entity: for each one, its entity and its position."""
+
+    def on_change(self, listener: Listener) -> None:
+        """Call a method whenever an event is added."""
+
+
+class WindowMethods:
+    """The methods of an `EventView` that both kinds of views have in common."""
+
+    def before(
+        self: EventView, entity: ArrayLike, time: ArrayLike, newest: int | None = None
+    ) -> tuple[Ints, Ints]:
+        """See `EventView`."""
+        entities, times = np.broadcast_arrays(np.asarray(entity, np.int64), np.asarray(time, np.int64))
+        if newest is not None and newest < 0:
+            raise BadInput(f"newest {newest}: expected at least 0")
+        inside = (entities >= 0) & (entities < len(self))
+        if inside.all():
+            start, end = self.starts[entities], self.position(entities, times)
+        else:
+            start, end = np.zeros(entities.shape, np.int64), np.zeros(entities.shape, np.int64)
+            start[inside], end[inside] = self.before(entities[inside], times[inside])
+        return (start if newest is None else np.maximum(start, end - newest)), end
+
+    def padded(self: EventView, start: Ints, end: Ints, *, right: bool = False) -> Codes:
+        """See `EventView`."""
+        return _padded(self.ids, start, end, right).astype(np.int32)
+
+    def padded_times(self: EventView, start: Ints, end: Ints, *, right: bool = False) -> Ints:
+        """See `EventView`."""
+        return _padded(self.times, start, end, right).astype(np.int64)
+
+    def flat(self, start: Ints, end: Ints) -> tuple[Ints, Ints]:
+        """See `EventView`."""
+        return expand_ranges(start, end)
+
+    def everything(self: EventView) -> tuple[Ints, Ints]:
+        """See `EventView`."""
+        return self.flat(self.starts, self.ends)
+
+
+def _padded(values: NDArray[np.integer], start: Ints, end: Ints, right: bool) -> NDArray[np.integer]:
+    """The values in the windows [start, end), one row each, and PAD where there is none."""
+    width = int((end - start).max(initial=0))
+    position = (start[:, None] if right else end[:, None] - width) + np.arange(width)
+    inside = (position >= start[:, None]) & (position < end[:, None])
+    position = np.where(inside, position, 0)
+    return np.where(inside, values[position] if len(values) else PAD, PAD)
+
+
+@dataclass(frozen=True, eq=False)
+class Sequences(WindowMethods):
+    """An `EventView` that never changes, in flat arrays: the ids of entity e are
+    `ids[offsets[e]:offsets[e + 1]]`."""
 
     ids: Codes
     times: Ints
@@ -54,32 +165,8 @@ class Sequences:
         """Where the events of each entity end."""
         return self.offsets[1:]
 
-    def everything(self) -> tuple[Ints, Ints]:
-        """All events, entity by entity: for each one, its entity and its position."""
-        return self.flat(self.starts, self.ends)
-
-    def on_change(self, listener: "Listener") -> None:
-        """Call a method whenever an event is added: with the entity, with the first position from which its
-        events are others now, and with where they began before, if they have moved; with None, 0 and None if
-        anything may be different. These sequences never change."""
-
-    def before(self, entity: ArrayLike, time: ArrayLike, newest: int | None = None) -> tuple[Ints, Ints]:
-        """The window of events of an entity strictly before a time: they are `ids[start:end]`. With `newest`,
-        the window holds at most so many, the newest ones.
-
-        Entities and times are broadcast, and millions of them are fast. An entity outside the table (an
-        unknown id, PAD) has no events.
-        """
-        entities, times = np.broadcast_arrays(np.asarray(entity, np.int64), np.asarray(time, np.int64))
-        if newest is not None and newest < 0:
-            raise BadInput(f"newest {newest}: expected at least 0")
-        known = (entities >= 0) & (entities < len(self))
-        if known.all():
-            start, end = self.starts[entities], self._position(entities, times)
-        else:
-            start, end = np.zeros(entities.shape, np.int64), np.zeros(entities.shape, np.int64)
-            start[known], end[known] = self.before(entities[known], times[known])
-        return (start if newest is None else np.maximum(start, end - newest)), end
+    def on_change(self, listener: Listener) -> None:
+        """Nothing ever changes here, so the method is never called."""
 
     @cached_property
     def first_times(self) -> Ints:
@@ -101,29 +188,7 @@ class Sequences:
         new = np.ones(len(self.ids), bool)
         new[1:] = self.times[1:] != self.times[:-1]
         new[self.offsets[:-1][np.diff(self.offsets) > 0]] = True
-        return (
-            np.maximum.accumulate(np.where(new, np.arange(len(new)), 0))
-            if len(new)
-            else np.zeros(0, np.int64)
-        )
-
-    def padded(self, start: Ints, end: Ints, *, right: bool = False) -> Codes:
-        """The ids in the windows [start, end), one row each: padded on the left (or on the right) with PAD,
-        as wide as the longest window."""
-        where, inside = self._rows(start, end, right)
-        return np.where(inside, self.ids[where] if len(self.ids) else PAD, PAD).astype(np.int32)
-
-    def padded_times(self, start: Ints, end: Ints, *, right: bool = False) -> Ints:
-        """The times of the same events, in the same places; PAD where there is no event."""
-        where, inside = self._rows(start, end, right)
-        return np.where(inside, self.times[where] if len(self.ids) else PAD, PAD).astype(np.int64)
-
-    def _rows(self, start: Ints, end: Ints, right: bool) -> tuple[Ints, NDArray[np.bool_]]:
-        """Where in the flat table each entry of the padded rows is, and whether there is an event at all."""
-        width = int((end - start).max(initial=0))
-        where = (start[:, None] if right else end[:, None] - width) + np.arange(width)
-        inside = (where >= start[:, None]) & (where < end[:, None])
-        return np.where(inside, where, 0), inside
+        return np.maximum.accumulate(np.where(new, np.arange(len(new)), 0))
 
     def shared(self, start: Ints, end: Ints, length: int) -> tuple[Ints, Ints, Ints]:
         """Merge the pasts [start, end) that overlap into fewer windows of at most `length` events, so that a
@@ -141,27 +206,20 @@ class Sequences:
         np.maximum.at(ends, window, end)
         return starts, ends, window
 
-    def flat(self, start: Ints, end: Ints) -> tuple[Ints, Ints]:
-        """All events of the windows [start, end), one window after the other: for each event, the number of
-        its window and its position in the table."""
-        lengths = end - start
-        window = np.repeat(np.arange(len(start)), lengths)
-        return window, np.arange(lengths.sum()) + np.repeat(start - np.cumsum(lengths) + lengths, lengths)
-
-    def _position(self, entity: Ints, time: Ints) -> Ints:
+    def position(self, entity: Ints, time: Ints) -> Ints:
         """The position of the first event of `entity` at or after `time`, found by binary search in a key
         made of both. A question about now needs none."""
         if time.size and time.min() > self._index.last:
             return self.ends[entity]
         if entity.size < _SORTING_PAYS:
-            return np.searchsorted(self._index.keys, self._index.wanted(entity, time))
+            return np.searchsorted(self._index.keys, self._index.keys_of(entity, time))
         # Sorted look-ups walk through the table once instead of jumping about in it. Chunks fit the cache.
         flat_entity, flat_time, position = entity.ravel(), time.ravel(), np.empty(entity.size, np.int64)
         for first in range(0, entity.size, _CHUNK):
             chunk = slice(first, first + _CHUNK)
-            wanted = self._index.wanted(flat_entity[chunk], flat_time[chunk])
-            order = np.argsort(wanted)
-            position[chunk][order] = np.searchsorted(self._index.keys, wanted[order])
+            keys = self._index.keys_of(flat_entity[chunk], flat_time[chunk])
+            order = np.argsort(keys)
+            position[chunk][order] = np.searchsorted(self._index.keys, keys[order])
         return position.reshape(entity.shape)
 
     @cached_property
@@ -171,7 +229,7 @@ class Sequences:
         first, last = int(self.times.min()), int(self.times.max())
         clock, span = None, last - first + 2  # one tick past the last event, for "everything so far"
         if span > _LARGEST // len(self):
-            clock = np.unique(self.times)
+            clock = distinct(self.times)
             span = len(clock) + 1
         keys = np.repeat(np.arange(len(self), dtype=np.int64) * span, np.diff(self.offsets))
         keys += self.times - first if clock is None else np.searchsorted(clock, self.times)
@@ -193,16 +251,10 @@ class _Index:
         """The time of the newest event."""
         return self.first + self.span - 2 if self.clock is None else int(self.clock[-1])
 
-    def wanted(self, entity: Ints, time: Ints) -> Ints:
+    def keys_of(self, entity: Ints, time: Ints) -> Ints:
         """The keys to look for."""
         if self.clock is not None:
             return entity * self.span + np.searchsorted(self.clock, time)
-        wanted = np.clip(time, self.first, self.first + self.span - 1)
-        wanted += entity * self.span - self.first
-        return wanted
-
-
-def offsets_of(entity: NDArray[np.integer], entities: int) -> Ints:
-    """The offsets of a sorted column of entities: where each begins, and at last where all end."""
-    counts = np.bincount(entity, minlength=entities) if len(entity) else np.zeros(entities, np.int64)
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+        keys = np.clip(time, self.first, self.first + self.span - 1)
+        keys += entity * self.span - self.first
+        return keys

@@ -4,13 +4,10 @@ import csv
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from unskew.data.reading.columns import Column, Source
 from unskew.data.reading.engines import FILE, ROW, Engine
 from unskew.data.reading.files import opened
-
-SIDE_FILE = ("file", "line", "column", "expected", "value")
 
 
 @dataclass(frozen=True)
@@ -27,22 +24,26 @@ class Check:
         return f"NOT COALESCE({self.good}, FALSE)"
 
 
-def locate(
-    engine: Engine, source: Source, checks: list[Check], bad: str, most: int | None
-) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class BadRow:
+    """One row of bad_rows.csv. `column` is empty where the whole line could not be parsed."""
+
+    file: str
+    line: int | None
+    column: str
+    expected: str
+    value: str | None
+
+
+def locate(engine: Engine, source: Source, checks: list[Check], most: int | None) -> list[BadRow]:
     """The bad rows in the order of their files, each with the first condition that it does not meet.
 
-    This reads the source again, so it is only called when there are bad rows. `bad` is the SQL of all
-    conditions together; `most` limits how many rows are located.
+    This reads the source again, so it is only called when there are bad rows. `most` limits how many rows are
+    located.
     """
-    reason = (
-        "CASE " + " ".join(f"WHEN {check.bad} THEN {place}" for place, check in enumerate(checks)) + " END"
-    )
-    value = (
-        "CASE "
-        + " ".join(f"WHEN {check.bad} THEN CAST({check.column.sql} AS STRING)" for check in checks)
-        + " END"
-    )
+    bad = " OR ".join(check.bad for check in checks)
+    reasons = " ".join(f"WHEN {check.bad} THEN {place}" for place, check in enumerate(checks))
+    values = " ".join(f"WHEN {check.bad} THEN CAST({check.column.sql} AS STRING)" for check in checks)
     limit = "" if most is None else f" LIMIT {most}"
     files: list[str | None] = [None]
     if source.scan.table is None and engine.numbered(source.scan, None) is not None:
@@ -52,34 +53,21 @@ def locate(
     located = []
     for file in files:
         numbered = engine.numbered(source.scan, file)
-        relation = (
-            source.derive(engine.scan(source.scan), "")
-            if numbered is None
-            else source.derive(numbered, f", {ROW}")
-        )
-        place = "NULL" if numbered is None else ROW
-        query = (
-            f"SELECT {place} AS place, {reason} AS reason, {value} AS value FROM {relation} AS source "
-            f"WHERE {bad} ORDER BY place{limit}"
-        )
-        rows = engine.arrow(query).to_pylist()
-        lines = _lines(
-            source,
-            file,
-            [row["place"] for row in rows],
-            {gap.record for gap in engine.unparsed() if gap.file == file},
-        )
+        if numbered is None:
+            place, relation = "NULL", source.derive(engine.scan(source.scan), "")
+        else:
+            place, relation = ROW, source.derive(numbered, f", {ROW}")
+        rows = engine.arrow(
+            f"SELECT {place} AS place, CASE {reasons} END AS reason, CASE {values} END AS value "
+            f"FROM {relation} AS source WHERE {bad} ORDER BY place{limit}"
+        ).to_pylist()
+        unparsed = {gap.record for gap in engine.unparsed() if gap.file == file}
+        lines = _lines(source, file, [row["place"] for row in rows], unparsed)
         for row, line in zip(rows, lines, strict=True):
             check = checks[row["reason"]]
-            located.append(
-                bad_row(file or source.name, line, check.column.name, check.expected, row["value"])
-            )
+            name = file or source.name
+            located.append(BadRow(name, line, check.column.name, check.expected, row["value"]))
     return located
-
-
-def bad_row(file: str, line: int | None, column: str, expected: str, value: str | None) -> dict[str, Any]:
-    """One row of bad_rows.csv. `column` is empty where the whole line could not be parsed."""
-    return {"file": file, "line": line, "column": column, "expected": expected, "value": value}
 
 
 def _records(source: Source, file: str) -> Iterator[tuple[int, bool]]:
@@ -115,23 +103,25 @@ def _lines(source: Source, file: str | None, rows: list[int], unparsed: set[int]
     could not be parsed."""
     if file is None or source.scan.kind in ("parquet", "table"):
         return rows
-    wanted, found, row = set(rows), {}, -1 if source.scan.header and source.scan.kind == "text" else 0
-    for number, (line, blank) in enumerate(_records(source, file), 1):
-        if blank or number in unparsed:
+    missing, lines = set(rows), dict[int, int]()
+    row = -1 if source.scan.header and source.scan.kind == "text" else 0
+    for number, (line, is_blank) in enumerate(_records(source, file), 1):
+        if is_blank or number in unparsed:
             continue
         row += 1
-        if row in wanted:
-            found[row] = line
-            if len(found) == len(wanted):
+        if row in missing:
+            lines[row] = line
+            missing.remove(row)
+            if not missing:
                 break
-    return [found.get(row, row) for row in rows]
+    return [lines.get(row, row) for row in rows]
 
 
-def complaint(row: dict[str, Any], source: Source) -> str:
+def complaint(row: BadRow, source: Source) -> str:
     """The error message for a bad row."""
+    if not row.column:
+        return f"{row.file}, line {row.line}: {row.expected}"
     unit = "row" if source.scan.kind in ("parquet", "table") else "line"
-    if not row["column"]:
-        return f"{row['file']}, line {row['line']}: {row['expected']}"
-    where = row["file"] if row["line"] is None else f"{row['file']}, {unit} {row['line']}"
-    found = "nothing" if row["value"] is None else repr(row["value"][:60])
-    return f"{where}, column {row['column']!r}: expected {row['expected']}, found {found}"
+    where = row.file if row.line is None else f"{row.file}, {unit} {row.line}"
+    value = "nothing" if row.value is None else repr(row.value[:60])
+    return f"{where}, column {row.column!r}: expected {row.expected}, found {value}"

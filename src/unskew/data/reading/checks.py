@@ -4,15 +4,15 @@ An error names the file, the line, the column, what was expected and what was fo
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
 from unskew.core.errors import BadInput
 from unskew.data.log.clock import UNITS
-from unskew.data.log.log import MARK
-from unskew.data.reading.bad_rows import Check, bad_row, complaint, line_of_record, locate
-from unskew.data.reading.columns import Column, Reading, Source
+from unskew.data.log.folder import MARK
+from unskew.data.log.preparation import Reading
+from unskew.data.reading.bad_rows import BadRow, Check, complaint, line_of_record, locate
+from unskew.data.reading.columns import Column, Source
 from unskew.data.reading.engines import Engine, Malformed, Unparsed, literal
 from unskew.data.reading.time_column import time_column
 
@@ -33,7 +33,7 @@ class Checked:
     titled: bool  # whether there is a column of titles
     rows: int  # the number of good rows
     time_unit: str
-    bad_rows: list[dict[str, Any]]  # those that were set aside
+    bad_rows: list[BadRow]  # those that were set aside
 
 
 def check(engine: Engine, source: Source, reading: Reading) -> Checked:
@@ -53,51 +53,43 @@ def _checked(engine: Engine, source: Source, reading: Reading) -> Checked:
     relation = source.derive(engine.scan(source.scan), "")
     column = source.roles["time"]
     clock = time_column(engine, relation, column)
-    time = clock.ticks(1)
     checks = [
         *(Check(source.roles[role], _is_id(source.roles[role]), "an id") for role in ("user", "item")),
         Check(column, clock.good, clock.expected),
         *_number_checks(source),
     ]
-    counted = ", ".join(
-        f"SUM(CASE WHEN {test} THEN 1 ELSE 0 END)"
-        for test in [*(c.bad for c in checks), clock.fractional, *_units(time)]
-    )
+    conditions = [*(check.bad for check in checks), clock.fractional, *_units(clock.ticks(1))]
+    counted = ", ".join(f"SUM(CASE WHEN {condition} THEN 1 ELSE 0 END)" for condition in conditions)
     totals = engine.arrow(f"SELECT count(*) AS n, {counted} FROM {relation} AS source")
     rows, *numbers = (int(column[0].as_py() or 0) for column in totals.itercolumns())
     unparsed = engine.unparsed()
     if not rows and not unparsed:
         raise BadInput(f"{source.name}: a header and no rows")
-    bad_counts, (fractions, *per_unit) = numbers[: len(checks)], numbers[len(checks) :]
-    scale, unit = 1, clock.unit
+    fractions, *per_unit = numbers[len(checks) :]
     usual = list(UNITS)[per_unit.index(max(per_unit))] if any(per_unit) else "seconds"
-    if fractions and clock.unit == "as given":
-        # Fractions of seconds or milliseconds are kept as whole microseconds; finer ones are rounded.
-        scale, unit = (
-            {"seconds": 10**6, "milliseconds": 10**3}.get(usual, 1),
-            "nanoseconds" if usual == "nanoseconds" else "microseconds",
-        )
-    if clock.unit == "as given" and sum(map(bool, per_unit)) > 1:
-        low, high = UNITS[usual]
-        usual_time = f"({time} < {UNITS['seconds'][0]} OR ({time} >= {low} AND {time} < {high}))"
-        checks.append(Check(column, usual_time, f"{usual} since 1970, as in most rows"))
-        bad_counts.append(1)
-    bad = " OR ".join(c.bad for c in checks)
+    are_bad = any(numbers[: len(checks)])
+    scale, unit = 1, clock.unit
+    if clock.unit == "as given":
+        if fractions:
+            scale, unit = _whole_ticks(usual)
+        if sum(map(bool, per_unit)) > 1:
+            checks.append(_unit_check(column, clock.ticks(1), usual))
+            are_bad = True
     bad_rows = [
-        bad_row(gap.file, line_of_record(source, gap.file, gap.record), "", gap.reason, gap.text)
+        BadRow(gap.file, line_of_record(source, gap.file, gap.record), "", gap.reason, gap.text)
         for gap in unparsed
     ]
-    if any(bad_counts):
-        found = locate(engine, source, checks, bad, None if reading.skip_bad_rows else 1)
+    if are_bad:
+        located = locate(engine, source, checks, None if reading.skip_bad_rows else 1)
         if not reading.skip_bad_rows:
-            raise BadInput(complaint(found[0], source))
-        bad_rows += found
-    where = f" WHERE NOT ({bad})" if bad_rows else ""
+            raise BadInput(complaint(located[0], source))
+        bad_rows += located
     good = rows + len(unparsed) - len(bad_rows)
     if not good:
         raise BadInput(
             f"{source.name}: not one good row of {rows}; the first: {complaint(bad_rows[0], source)}"
         )
+    where = f" WHERE NOT ({' OR '.join(check.bad for check in checks)})" if bad_rows else ""
     from_good = f"FROM {relation} AS source{where}"
     key = {"u": source.roles["user"].sql, "i": source.roles["item"].sql, "t": clock.ticks(scale)}
     features = {
@@ -117,6 +109,20 @@ def _checked(engine: Engine, source: Source, reading: Reading) -> Checked:
     )
 
 
+def _whole_ticks(unit: str) -> tuple[int, str]:
+    """By how much times with fractions are multiplied, and their unit then. Fractions of seconds or
+    milliseconds are kept as whole microseconds; finer ones are rounded."""
+    scale = {"seconds": 10**6, "milliseconds": 10**3}.get(unit, 1)
+    return scale, "nanoseconds" if unit == "nanoseconds" else "microseconds"
+
+
+def _unit_check(column: Column, time: str, usual: str) -> Check:
+    """The condition that a time is given in the unit of most rows, or is too small to tell its unit."""
+    low, high = UNITS[usual]
+    condition = f"({time} < {UNITS['seconds'][0]} OR ({time} >= {low} AND {time} < {high}))"
+    return Check(column, condition, f"{usual} since 1970, as in most rows")
+
+
 def _select(columns: dict[str, str]) -> str:
     return ", ".join(f"{sql} AS {name}" for name, sql in columns.items())
 
@@ -132,13 +138,10 @@ def _values(source: Source) -> dict[str, str]:
     marks = (column for role, column in source.roles.items() if role.startswith(MARK))
     values |= {f"mark_{place}": f"CAST({_number(mark)} AS TINYINT)" for place, mark in enumerate(marks)}
     if "impression_id" in source.roles:
-        impression = source.roles["impression_id"]
-        number = (
-            f"CASE WHEN NOT isnan({impression.sql}) THEN {impression.sql} END"
-            if impression.kind == "float"
-            else impression.sql
-        )
-        values["impression_id"] = f"NULLIF(trim(CAST({number} AS STRING)), '')"
+        x = source.roles["impression_id"].sql
+        if source.roles["impression_id"].kind == "float":
+            x = f"CASE WHEN NOT isnan({x}) THEN {x} END"
+        values["impression_id"] = f"NULLIF(trim(CAST({x} AS STRING)), '')"
     if "title" in source.roles:
         values["title"] = _present(source.roles["title"])
     return values
@@ -151,10 +154,9 @@ def _units(time: str) -> list[str]:
 
 def _is_id(column: Column) -> str:
     """The condition that a value is there and not blank."""
-    blank = {"text": f" AND trim({column.sql}) <> ''", "float": f" AND NOT isnan({column.sql})"}.get(
-        column.kind, ""
-    )
-    return f"{column.sql} IS NOT NULL{blank}"
+    x = column.sql
+    blank = {"text": f" AND trim({x}) <> ''", "float": f" AND NOT isnan({x})"}.get(column.kind, "")
+    return f"{x} IS NOT NULL{blank}"
 
 
 def _present(column: Column) -> str:
@@ -184,41 +186,35 @@ def _number_checks(source: Source) -> list[Check]:
     """The conditions for the label and the optional roles."""
     checks = []
     for role, column in source.roles.items():
-        if role == "label" and isinstance(source.positive, str):
-            checks.append(Check(column, _is_id(column), f"a label, such as {_words(source.positive)[0]}"))
-        elif role == "label" and source.labels is not None:
-            low, high = source.labels
-            checks.append(
-                Check(
-                    column, f"{_number(column)} BETWEEN {low} AND {high}", f"a label from {low:g} to {high:g}"
-                )
-            )
-        elif role == "label" and source.positive is not None:
-            checks.append(Check(column, f"{_number(column)} BETWEEN -1e300 AND 1e300", "a finite number"))
-        elif role == "label":
-            checks.append(
-                Check(
-                    column,
-                    f"{_number(column)} IN (0, 1)",
-                    f"the label 0 or 1 (or say with --positive which ones are positive: {POSITIVE})",
-                )
-            )
-        elif role == "propensity":
-            checks.append(
-                Check(
-                    column,
-                    f"{_number(column)} > 0 AND {_number(column)} <= 1",
-                    "a probability above 0 and at most 1",
-                )
-            )
-        elif role == "exposed" or role.startswith(MARK):
-            checks.append(Check(column, f"{_number(column)} IN (0, 1)", "0 or 1"))
-        elif role == "position":
-            whole = (
-                f"{_number(column)} BETWEEN 0 AND 2147483647 AND {_number(column)} = floor({_number(column)})"
-            )
-            checks.append(Check(column, whole, "a whole number of at least 0"))
+        if role == "label":
+            checks.append(_label_check(source, column))
+            continue
+        name = "exposed" if role.startswith(MARK) else role
+        if name in _NUMBERS:
+            condition, expected = _NUMBERS[name]
+            checks.append(Check(column, condition.format(_number(column)), expected))
     return checks
+
+
+_NUMBERS = {
+    "propensity": ("{0} > 0 AND {0} <= 1", "a probability above 0 and at most 1"),
+    "exposed": ("{0} IN (0, 1)", "0 or 1"),
+    "position": ("{0} BETWEEN 0 AND 2147483647 AND {0} = floor({0})", "a whole number of at least 0"),
+}
+
+
+def _label_check(source: Source, column: Column) -> Check:
+    """The condition for the label."""
+    if isinstance(source.positive, str):
+        return Check(column, _is_id(column), f"a label, such as {_words(source.positive)[0]}")
+    number = _number(column)
+    if source.labels is not None:
+        low, high = source.labels
+        return Check(column, f"{number} BETWEEN {low} AND {high}", f"a label from {low:g} to {high:g}")
+    if source.positive is not None:
+        return Check(column, f"{number} BETWEEN -1e300 AND 1e300", "a finite number")
+    expected = f"the label 0 or 1 (or say with --positive which ones are positive: {POSITIVE})"
+    return Check(column, f"{number} IN (0, 1)", expected)
 
 
 def _label(source: Source) -> str:
@@ -226,13 +222,12 @@ def _label(source: Source) -> str:
     if "label" not in source.roles:
         return "CAST(1 AS TINYINT)"
     if isinstance(source.positive, str):
-        wanted = ", ".join(map(literal, _words(source.positive)))
-        return (
-            f"CAST(CASE WHEN trim(CAST({source.roles['label'].sql} AS STRING)) IN ({wanted}) THEN 1 "
-            "ELSE 0 END AS TINYINT)"
-        )
-    threshold = 1 if source.positive is None else source.positive
-    return f"CAST(CASE WHEN {_number(source.roles['label'])} >= {threshold!r} THEN 1 ELSE 0 END AS TINYINT)"
+        words = ", ".join(map(literal, _words(source.positive)))
+        condition = f"trim(CAST({source.roles['label'].sql} AS STRING)) IN ({words})"
+    else:
+        threshold = 1 if source.positive is None else source.positive
+        condition = f"{_number(source.roles['label'])} >= {threshold!r}"
+    return f"CAST(CASE WHEN {condition} THEN 1 ELSE 0 END AS TINYINT)"
 
 
 def _words(positive: str) -> list[str]:

@@ -7,16 +7,17 @@ for each role the SQL that gives its value.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
 from unskew.core.errors import BadInput
-from unskew.data.log.log import FEATURE, MARK, TESTS
+from unskew.data.log.folder import MARK
+from unskew.data.log.log import TESTS
+from unskew.data.log.preparation import Metadata, Reading
+from unskew.data.log.vocabulary import FEATURE
 from unskew.data.reading.engines import Scan, identifier, literal
-
-Format = Literal["auto", "csv", "parquet", "json", "inter", "mind", "amazon", "kuairand", "openbandit"]
 
 ROLES = ("user", "item", "time", "label", "propensity", "exposed", "position", "impression_id", "title")
 REQUIRED = ("user", "item", "time")
@@ -46,54 +47,6 @@ ALIASES = {
     "impression_id": ("impression_id", "impression", "visit_id", "visit"),
     "title": ("title",),
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """How a log is read: its format, its columns, and which labels are positive."""
-
-    format: Format = "auto"
-    """The format of the source. With `auto`, it is recognised by the names of the files and their header."""
-    user: str | None = None
-    """Name of the column with the user id. Columns that are not named are guessed from their usual names."""
-    item: str | None = None
-    """Name of the column with the item id."""
-    time: str | None = None
-    """Name of the column with the time, which may be numbers, ISO dates or timestamps."""
-    label: str | None = None
-    """Name of the column with the label. Without such a column, every row is a positive."""
-    propensity: str | None = None
-    """Name of the column with the logged probability of exposure."""
-    exposed: str | None = None
-    """Name of the column that is 1 where the item was exposed at random."""
-    position: str | None = None
-    """Name of the column with the position on the page."""
-    impression_id: str | None = None
-    """Name of the column with the impression (slate): rows of a user with the same value were shown
-    together. Without it, rows of a user with the same time count as shown together."""
-    tests: str | None = None
-    """Named tests, separated by commas, which `--test NAME` then asks for. Each is the name of a column that
-    is 1 where a row belongs to the test, or NAME=COLUMN:VALUE, which takes the rows where a column has that
-    value, as in published=split:test."""
-    title: str | None = None
-    """Name of the column with the item's title."""
-    item_features: str | None = None
-    """Names of columns, separated by commas, that describe the item, such as its category and its price. They
-    are kept with the items, and models may read them. An item with several values keeps the earliest."""
-    user_features: str | None = None
-    """Names of columns, separated by commas, that describe the user, such as the country. A user with several
-    values keeps the earliest."""
-    positive: float | str | None = None
-    """Which labels are positive: a number means all labels of at least this; words, separated by commas, mean
-    these labels, as in purchase,cart. Without it, all labels must be 0 or 1."""
-    delimiter: str | None = None
-    """The separator between the fields of a text file. Without it, it is guessed from the first line."""
-    columns: str | None = None
-    """The names of all columns, separated by commas, of a text file that has no header."""
-    name: str | None = None
-    """The name of the log in reports. By default, it is the name of the source."""
-    skip_bad_rows: bool = False
-    """Set rows that cannot be read aside, with the reasons, instead of stopping at the first one."""
 
 
 Kind = Literal["text", "int", "float", "moment", "zoned", "bool", "other"]
@@ -128,7 +81,7 @@ class Source:
     features: dict[str, dict[str, Column]] = field(default_factory=dict)  # of "user" and of "item", by name
     positive: float | str | None = None
     labels: tuple[float, float] | None = None  # the smallest and the largest label that the format allows
-    origin: dict[str, Any] = field(default_factory=dict)  # the metadata of the log that is read again
+    origin: Metadata | None = None  # of the log that is read again
     # SQL of a relation, and columns of it to keep -> SQL of the relation whose columns the roles are.
     derive: Derive = field(default=_as_it_is)
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from unskew.core.errors import BadInput
-from unskew.data.reading.columns import Column, Reading, Source, columns_of
+from unskew.data.log.preparation import Reading
+from unskew.data.reading.columns import Column, Source, columns_of
 from unskew.data.reading.engines import FILE, Scan, identifier
 from unskew.data.reading.files import check_width
 

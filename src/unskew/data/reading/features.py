@@ -8,7 +8,8 @@ time, the smallest is kept.
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from unskew.data.log.log import FEATURE
+from unskew.data.log.preparation import FeatureCounts
+from unskew.data.log.vocabulary import FEATURE
 from unskew.data.reading.columns import Column, Source
 from unskew.data.reading.engines import Engine
 
@@ -25,7 +26,7 @@ IN_WORDS = {
 
 def with_features(
     engine: Engine, vocabulary: pa.Table, role: str, source: Source
-) -> tuple[pa.Table, dict[str, dict[str, int]]]:
+) -> tuple[pa.Table, dict[str, FeatureCounts]]:
     """Add the features of all users (or items) to the table of their ids, and count what was not clear.
 
     role: `user` or `item`.
@@ -65,18 +66,18 @@ def with_features(
     for value, (name, column) in zip(values, columns.items(), strict=True):
         kept = _typed(found[value].combine_chunks(), column)
         vocabulary = vocabulary.append_column(f"{FEATURE}{name}", kept)
-        counts[name] = {count: pc.sum(found[f"{count}_{value}"]).as_py() for count in ("changed", "late")}
-        counts[name]["missing"] = kept.null_count
+        changed, late = (pc.sum(found[f"{count}_{value}"]).as_py() for count in ("changed", "late"))
+        counts[name] = FeatureCounts(changed, late, kept.null_count)
     return vocabulary, counts
 
 
-def in_sentences(features: dict[str, dict[str, dict[str, int]]]) -> list[str]:
-    """One sentence per feature about what was counted. `features` is the entry of this name in data.json."""
+def in_sentences(features: dict[str, dict[str, FeatureCounts]]) -> list[str]:
+    """One sentence per feature about what was counted. `features` is that of a log's metadata."""
     sentences = []
     for who, counted in features.items():
-        for name, counts in counted.items():
-            said = [f"{counts[count]:,} {words}" for count, words in IN_WORDS.items() if counts[count]]
-            sentences.append(f"Feature {name} of the {who}: {', '.join(said) or 'one value each'}.")
+        for feature, counts in counted.items():
+            said = [f"{n:,} {words}" for name, words in IN_WORDS.items() if (n := getattr(counts, name))]
+            sentences.append(f"Feature {feature} of the {who}: {', '.join(said) or 'one value each'}.")
     return sentences
 
 

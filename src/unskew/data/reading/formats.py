@@ -9,8 +9,10 @@ import pyarrow as pa
 
 from unskew.core.errors import BadInput
 from unskew.data.log.folder import is_prepared
+from unskew.data.log.live import Live
 from unskew.data.log.log import Log
-from unskew.data.reading.columns import Format, Reading, Source, columns_of
+from unskew.data.log.preparation import Format, Reading
+from unskew.data.reading.columns import Source, columns_of
 from unskew.data.reading.datasets import amazon, amazon_columns, is_amazon_rating, kuairand, mind, open_bandit
 from unskew.data.reading.engines import Scan
 from unskew.data.reading.files import (
@@ -37,9 +39,9 @@ def recognise(source: Any, reading: Reading) -> Source:
 def _recognise(source: Any, reading: Reading) -> Source:
     if isinstance(source, str | os.PathLike) and is_prepared(Path(source)):
         source = Log.open(source)
-    if isinstance(source, Log):
-        found = columns_of(_table_scan(source.table()), reading, source.metadata.get("source", "the log"))
-        return replace(found, origin=source.metadata)
+    if isinstance(source, Log | Live):
+        recognised = columns_of(_table_scan(source.table()), reading, source.metadata.source)
+        return replace(recognised, origin=source.metadata)
     if not isinstance(source, str | os.PathLike):
         return columns_of(_table_scan(source), reading, "the table")
     name = os.fspath(source)

@@ -6,14 +6,13 @@ rows: not on their order in a file, on threads, on partitions or on the engine.
 """
 
 import csv
-import dataclasses
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,67 +22,64 @@ from numpy.typing import NDArray
 from unskew.core.config import configured
 from unskew.core.errors import BadInput, UnskewError
 from unskew.core.progress import Job, progress
+from unskew.data.log.arrays import offsets_of
 from unskew.data.log.folder import (
+    AUDIENCE,
+    COLUMNS,
+    EXTRAS,
     NewArray,
-    assemble,
     in_memory,
     is_prepared,
     new_folder,
     on_disk,
     save_metadata,
 )
-from unskew.data.log.log import AUDIENCE, COLUMNS, EXTRAS, Log
-from unskew.data.log.views import PAD, offsets_of
-from unskew.data.reading.bad_rows import SIDE_FILE
+from unskew.data.log.live import Live
+from unskew.data.log.log import Log
+from unskew.data.log.preparation import FeatureCounts, Metadata, Preparation, Reading, Removed
+from unskew.data.log.vocabulary import PAD
+from unskew.data.reading.bad_rows import BadRow
 from unskew.data.reading.checks import Checked, check, labels_found
-from unskew.data.reading.columns import Reading, Source
+from unskew.data.reading.columns import Source
 from unskew.data.reading.engines import DuckDB, Engine, Spark
 from unskew.data.reading.features import plain, with_features
 from unskew.data.reading.formats import recognise
 
-
-@dataclass(frozen=True, kw_only=True)
-class Preparation(Reading):
-    """How a log is prepared: how it is read, and which rows stay."""
-
-    min_count: int = 1
-    """Users and items with fewer positives in the training set are unknown to every model: they share one
-    learned vector. No row is removed. The number is stored with the data as the default of `split` and
-    `train`, which know the training set."""
-    borders: str | None = None
-    """Two of the named tests (`--tests`) between a comma, VALID,TEST, with whose first rows the validation
-    part and the test set begin. It is stored with the data as the default of `split` and `train`."""
-    k_core: int = 1
-    """Remove users and items with fewer interactions than this, again and again until none is left. Such a
-    filter over the whole log looks into the future, because whatever stays is certain to come again. Use it
-    only for comparison with published data sets; 1 removes nothing."""
-    core: Literal["iterative", "authors"] = "iterative"
-    """How the k-core is made: `iterative` repeats until nothing changes; `authors` makes one single pass,
-    first over the items, then over the users, as the paper's code does."""
-    count: Literal["interactions", "positives"] = "interactions"
-    """Which rows are counted for the k-core: all interactions, or positives only."""
-    duplicates: Literal["event", "pair", "keep"] = "event"
-    """Which rows are duplicates, of which one is kept: rows with the same user, item and time (`event`), rows
-    with the same user and item (`pair`), or none (`keep`). The earliest is kept, and of several at that time
-    the one with the highest label."""
-    engine: Literal["duckdb", "spark"] = "duckdb"
-    """The engine that runs the SQL: `duckdb` on this machine, or `spark` on a cluster."""
-    master: str = "local[*]"
-    """The address of the Spark cluster."""
-    memory: str = "2GB"
-    """The memory that the engine may use. Whatever does not fit is written to temporary files."""
-
-
 _NEVER = np.iinfo(np.int64).max  # the time of the first positive, where there is none
 EVERYTHING = Preparation(duplicates="keep")
+
+Arrays = dict[str, NDArray[Any]]
 
 
 @configured(Reading)
 def read(source: Any, reading: Reading) -> Log:
     """Read a log into memory. Every row is checked, and none is removed.
 
-    `source` is a file, a folder, a pattern such as `logs/*.csv`, or any table that Arrow understands (of
-    pandas, polars or Arrow itself). A folder that `prepare` made is opened as it is.
+    Parameters
+    ----------
+    source
+        A file, a folder, a pattern such as `logs/*.csv`, or any table that Arrow understands (of pandas,
+        polars or Arrow itself). A folder that `prepare` made is opened as it is. Of a live log
+        (`unskew.Live`), all rows are numbered and sorted anew, without the duplicates that `prepare` would
+        remove.
+
+    Returns
+    -------
+    Log
+        The log, whose columns are in memory.
+
+    Raises
+    ------
+    BadInput
+        If a value is not what its column should hold; the message names the file, the line and the column.
+
+    Examples
+    --------
+    >>> import unskew
+    >>> unskew.read({"user": [1, 1, 2], "item": ["a", "b", "a"], "time": [10, 20, 30]})
+    Log(3 rows, 3 positives, 2 users, 2 items)
+
+    The other settings are keywords:
     """
     if isinstance(source, str | os.PathLike) and is_prepared(Path(source)):
         if reading != Reading():
@@ -91,216 +87,280 @@ def read(source: Any, reading: Reading) -> Log:
                 f"{source}: a prepared folder is opened as it is; how to read it was said when it was made"
             )
         return Log.open(source)
-    found = recognise(source, reading)
+    recognised, settings = recognise(source, reading), EVERYTHING
+    if isinstance(source, Live):
+        settings = replace(EVERYTHING, duplicates=source.metadata.settings.duplicates)
     with _engine(EVERYTHING, None) as engine, progress("read") as job:
-        return _run(engine, check(engine, found, reading), found, EVERYTHING, in_memory, None, job)
+        checked = check(engine, recognised, reading)
+        log = _Preparing(engine, checked, recognised, settings, in_memory, job).run(None)
+    if isinstance(source, Live):
+        end = None if source.origin.end is None else source.now
+        return replace(log, metadata=source.metadata, end=end)
+    return log
 
 
 @configured(Preparation)
 def prepare(source: Any, out: str | os.PathLike[str], settings: Preparation) -> Log:
-    """Prepare a log once, write it into the folder `out`, and open it. `source` is what `read` takes. After
-    an error, `out` is as it was before."""
+    """Prepare a log once, write it into a folder, and open it.
+
+    Parameters
+    ----------
+    source
+        What `read` takes.
+    out
+        The folder to write. After an error it is as it was before.
+
+    Returns
+    -------
+    Log
+        The log, whose columns stay on disk and are mapped into memory.
+
+    Raises
+    ------
+    BadInput
+        If a value is not what its column should hold, if a setting is wrong, or if `out` holds anything
+        else than a prepared folder.
+
+    The other settings are keywords:
+    """
     for name in ("min_count", "k_core"):
         if getattr(settings, name) < 1:
             raise BadInput(f"{name} {getattr(settings, name)}: expected at least 1")
     target = Path(out).expanduser().resolve()
-    found = recognise(source, settings)
+    source = recognise(source, settings)
     with new_folder(target) as folder, _engine(settings, folder) as engine, progress("prepare") as job:
-        made = _run(engine, check(engine, found, settings), found, settings, on_disk(folder), folder, job)
+        checked = check(engine, source, settings)
+        log = _Preparing(engine, checked, source, settings, on_disk(folder), job).run(folder)
         if settings.borders is not None:
-            made.named_borders(settings.borders)
+            log.named_borders(settings.borders)
     return Log.open(target)
 
 
 @contextmanager
 def _engine(settings: Preparation, folder: Path | None) -> Iterator[Engine]:
-    with tempfile.TemporaryDirectory(prefix=".engine.", dir=folder, ignore_cleanup_errors=True) as scratch:
-        spark = settings.engine == "spark"
-        engine: Engine = (
-            Spark(settings.master, settings.memory, Path(scratch))
-            if spark
-            else DuckDB(settings.memory, Path(scratch))
-        )
+    with tempfile.TemporaryDirectory(prefix=".engine.", dir=folder, ignore_cleanup_errors=True) as name:
+        engine: Engine
+        if settings.engine == "spark":
+            engine = Spark(settings.master, settings.memory, Path(name))
+        else:
+            engine = DuckDB(settings.memory, Path(name))
         try:
             yield engine
         finally:
             engine.close()
 
 
-def _run(
-    engine: Engine,
-    checked: Checked,
-    source: Source,
-    settings: Preparation,
-    new: NewArray,
-    folder: Path | None,
-    job: Job,
-) -> Log:
-    """All steps from checked rows to a log. `new` makes the arrays of the log, and `folder` is where the rest
-    of it is written; without one, the log stays in memory."""
-    extras = "".join(
-        f", {name}" for name in (*checked.extras, *(f"mark_{place}" for place in range(len(checked.marks))))
-    )
-    columns = f"u, i, t, y{extras}{', title' if checked.titled else ''}"
-    job.advance(note="rows that stay")
-    kept = engine.table("core", _first_of_duplicates(checked, settings, columns))
-    removed: dict[str, int] = {"bad_rows": len(checked.bad_rows), "duplicates": checked.rows - kept}
-    kept, removed["k_core"], removed["k_core_iterations"] = _core(engine, settings, columns, kept, job)
+@dataclass(frozen=True, eq=False)
+class _Preparing:
+    """The steps from checked rows to a log. The tables of the engine are `core`, the rows that stay; `users`,
+    `items` and `impressions`, their ids and codes; and `indexed`, the rows with codes."""
 
-    job.advance(note="index")
-    for table, key in (("users", "u"), ("items", "i")):
-        title = ", title" if checked.titled and key == "i" else ""
-        # Codes follow the first positive in time, so that what exists at any moment is a prefix. Users and
-        # items without a positive come last.
-        engine.table(
-            table,
-            f"""SELECT id, CAST(row_number() OVER (ORDER BY first, seen, id) - 1 AS INT) AS code{title}
-            FROM (
-                SELECT {key} AS id, MIN(CASE WHEN y = 1 THEN t ELSE {_NEVER} END) AS first, MIN(t) AS seen
-                    {", MIN(title) AS title" if title else ""}
-                FROM core GROUP BY {key}
-            ) AS firsts""",
+    engine: Engine
+    checked: Checked
+    source: Source
+    settings: Preparation
+    new: NewArray  # makes the arrays of the log
+    job: Job
+
+    @property
+    def _extras(self) -> list[str]:
+        """The names of the optional columns in the SQL."""
+        return [*self.checked.extras, *(f"mark_{place}" for place in range(len(self.checked.marks)))]
+
+    def run(self, folder: Path | None) -> Log:
+        """All steps. Without a folder, the log stays in memory."""
+        self.job.advance(note="rows that stay")
+        removed = self._remove_rows()
+        self.job.advance(note="index")
+        (users, items), features = self._number_ids()
+        self._number_impressions()
+        self.job.advance(note="sort by user")
+        arrays = self._sort_by_user(self.checked.rows - removed.duplicates - removed.k_core)
+        positives = int(np.count_nonzero(arrays["label"]))
+        if not positives:
+            raise BadInput(self._no_positive(len(arrays["label"])))
+        self.job.advance(note="sort by item")
+        arrays |= self._sort_by_item(arrays["user"][:positives], len(users), len(items))
+        metadata = Metadata(
+            source=self.source.name,
+            rows=len(arrays["label"]),
+            positives=positives,
+            users=len(users),
+            items=len(items),
+            extras=(*self.checked.extras, *self.checked.marks),
+            time_unit=self.checked.time_unit if self.source.origin is None else self.source.origin.time_unit,
+            columns={role: column.name for role, column in self.source.roles.items()},
+            removed=removed,
+            settings=self.settings,
+            features=features,
+            origin=self.source.origin,
         )
-    users, items = (
-        _vocabulary(engine, source, table, role) for table, role in (("users", "user"), ("items", "item"))
-    )
-    if checked.titled and items["title"].null_count == len(items):
-        items = items.drop_columns("title")
-    features: dict[str, Any] = {}
-    if checked.described is not None:
-        job.advance(note="features")
-        engine.table("described", checked.described)
-        users, features["users"] = with_features(engine, users, "user", source)
-        items, features["items"] = with_features(engine, items, "item", source)
-    impressions, numbered = "", extras
-    if "impression_id" in checked.extras:
-        engine.table(
-            "impressions",
-            # Sorted by length first, numbers keep their order, and a log that is prepared again is the same.
-            """SELECT id, CAST(row_number() OVER (ORDER BY length(id), id) - 1 AS BIGINT) AS code
-            FROM (SELECT DISTINCT impression_id AS id FROM core WHERE impression_id IS NOT NULL) AS seen""",
+        if folder is not None:
+            _write(folder, arrays, users, items, self.checked.bad_rows, metadata)
+        return Log.of_columns(arrays, users, items, metadata)
+
+    def _remove_rows(self) -> Removed:
+        """Make the table `core`: no duplicates, and the k-core."""
+        checked, settings = self.checked, self.settings
+        columns = ", ".join(["u, i, t, y", *self._extras, *(["title"] if checked.titled else [])])
+        query = checked.query
+        if settings.duplicates != "keep":
+            # Of several rows at the same time, the one with the highest label stays, because a click says
+            # more than its own impression. Engines sort missing values differently, so a missing impression
+            # becomes an empty one, and missing titles are put last.
+            order = ["t", "y DESC"]
+            order += ["COALESCE(impression_id, '')" if e == "impression_id" else e for e in checked.extras]
+            order += [f"mark_{place} DESC" for place in range(len(checked.marks))]
+            order += ["CASE WHEN title IS NULL THEN 1 ELSE 0 END", "title"] if checked.titled else []
+            key = "u, i, t" if settings.duplicates == "event" else "u, i"
+            query = first_of_each(f"({query}) AS good", key, ", ".join(order), columns)
+        rows = self.engine.table("core", query)
+        kept, iterations = rows, 0
+        if settings.k_core > 1:
+            kept, iterations = _core(self.engine, settings, columns, rows, self.job)
+        return Removed(len(checked.bad_rows), checked.rows - rows, rows - kept, iterations)
+
+    def _number_ids(self) -> tuple[list[pa.Table], dict[str, dict[str, FeatureCounts]]]:
+        """The users and the items in the order of their codes, with titles and features."""
+        vocabularies = []
+        for table, key in (("users", "u"), ("items", "i")):
+            title = ", title" if self.checked.titled and key == "i" else ""
+            # Codes follow the first positive in time, so that what exists at any moment is a prefix. Users
+            # and items without a positive come last.
+            self.engine.table(
+                table,
+                f"""SELECT id, CAST(row_number() OVER (ORDER BY first, seen, id) - 1 AS INT) AS code{title}
+                FROM (
+                    SELECT {key} AS id, MIN(CASE WHEN y = 1 THEN t ELSE {_NEVER} END) AS first,
+                        MIN(t) AS seen{", MIN(title) AS title" if title else ""}
+                    FROM core GROUP BY {key}
+                ) AS firsts""",
+            )
+            vocabulary = _vocabulary(self.engine, self.source, table, table.removesuffix("s"))
+            if title and vocabulary["title"].null_count == len(vocabulary):
+                vocabulary = vocabulary.drop_columns("title")
+            vocabularies.append(vocabulary)
+        features = {}
+        if self.checked.described is not None:
+            self.job.advance(note="features")
+            self.engine.table("described", self.checked.described)
+            for place, role in enumerate(("user", "item")):
+                vocabularies[place], features[f"{role}s"] = with_features(
+                    self.engine, vocabularies[place], role, self.source
+                )
+        return vocabularies, features
+
+    def _number_impressions(self) -> None:
+        """Make the table `indexed`, in which users, items and impressions are numbers."""
+        extras, impressions = self._extras, ""
+        if "impression_id" in extras:
+            self.engine.table(
+                "impressions",
+                # Sorted by length first, numbers keep their order, and a log that is prepared again is the
+                # same.
+                """SELECT id, CAST(row_number() OVER (ORDER BY length(id), id) - 1 AS BIGINT) AS code
+                FROM (SELECT DISTINCT impression_id AS id FROM core WHERE impression_id IS NOT NULL)
+                AS seen""",
+            )
+            impressions = "LEFT JOIN impressions ON impression_id = impressions.id"
+            extras[extras.index("impression_id")] = f"COALESCE(impressions.code, {PAD}) AS impression_id"
+        self.engine.table(
+            "indexed",
+            f"""SELECT {", ".join(["users.code AS user_code, items.code AS item_code, t, y", *extras])}
+            FROM core JOIN users ON u = users.id JOIN items ON i = items.id {impressions}""",
         )
-        impressions, numbered = (
-            " LEFT JOIN impressions ON impression_id = impressions.id",
-            extras.replace(", impression_id", f", COALESCE(impressions.code, {PAD}) AS impression_id"),
+
+    def _sort_by_user(self, rows: int) -> Arrays:
+        """The columns of all rows."""
+        extras = "".join(f", {name}" for name in self._extras)
+        batches = self.engine.batches(
+            f"SELECT user_code, item_code, t, y{extras} FROM indexed "
+            f"ORDER BY y DESC, user_code, t, item_code{extras}"
         )
-    engine.table(
-        "indexed",
-        f"""SELECT users.code AS user_code, items.code AS item_code, t, y{numbered}
-        FROM core JOIN users ON u = users.id JOIN items ON i = items.id{impressions}""",
-    )
+        types = COLUMNS | {name: EXTRAS[name] for name in self.checked.extras}
+        types |= dict.fromkeys(self.checked.marks, np.int8)
+        return _fill(batches, {name: self.new(name, dtype, rows) for name, dtype in types.items()})
 
-    job.advance(note="sort by user")
-    by_user = (
-        f"SELECT user_code, item_code, t, y{extras} FROM indexed ORDER BY y DESC, user_code, t, "
-        f"item_code{extras}"
-    )
-    wanted = COLUMNS | {name: EXTRAS[name] for name in checked.extras} | dict.fromkeys(checked.marks, np.int8)
-    arrays = _fill(engine.batches(by_user), {name: new(name, dtype, kept) for name, dtype in wanted.items()})
-    positives = int(np.count_nonzero(arrays["label"]))
-    if not positives:
-        there = f" Its labels are {labels_found(engine, source)}." if "label" in source.roles else ""
-        raise BadInput(
-            f"{source.name}: not one positive among {kept} rows; expected some: is --positive "
-            f"{settings.positive} right?{there}"
+    def _sort_by_item(self, user: NDArray[np.int32], users: int, items: int) -> Arrays:
+        """The audiences, and the offsets of both views."""
+        batches = self.engine.batches(
+            "SELECT user_code, t, item_code FROM indexed WHERE y = 1 ORDER BY item_code, t, user_code"
+        )
+        per_item = np.zeros(items, np.int64)
+        audience = {name: self.new(name, dtype, len(user)) for name, dtype in AUDIENCE.items()}
+        arrays = _fill(_counted(batches, per_item), audience)
+        for name, offsets in (
+            ("history_offsets", offsets_of(user, users)),
+            ("audience_offsets", np.concatenate([np.zeros(1, np.int64), np.cumsum(per_item)])),
+        ):
+            arrays[name] = self.new(name, np.int64, len(offsets))
+            arrays[name][:] = offsets
+        return arrays
+
+    def _no_positive(self, rows: int) -> str:
+        """The error message for a log without any positive."""
+        labels = ""
+        if "label" in self.source.roles:
+            labels = f" Its labels are {labels_found(self.engine, self.source)}."
+        return (
+            f"{self.source.name}: not one positive among {rows} rows; expected some: is --positive "
+            f"{self.settings.positive} right?{labels}"
         )
 
-    job.advance(note="sort by item")
-    by_item = "SELECT user_code, t, item_code FROM indexed WHERE y = 1 ORDER BY item_code, t, user_code"
-    audience = {name: new(name, dtype, positives) for name, dtype in AUDIENCE.items()}
-    per_item = np.zeros(len(items), np.int64)
-    arrays |= _fill(_counted(engine.batches(by_item), per_item), audience)
-    for name, offsets in (
-        ("history_offsets", offsets_of(arrays["user"][:positives], len(users))),
-        ("audience_offsets", np.concatenate([np.zeros(1, np.int64), np.cumsum(per_item)])),
-    ):
-        arrays[name] = new(name, np.int64, len(offsets))
-        arrays[name][:] = offsets
 
-    metadata = {
-        "source": source.name,
-        "rows": kept,
-        "positives": positives,
-        "users": len(users),
-        "items": len(items),
-        "extras": [*checked.extras, *checked.marks],
-        "time_unit": source.origin.get("time_unit", checked.time_unit),
-        "columns": {role: column.name for role, column in source.roles.items()},
-        "removed": removed,
-        "settings": dataclasses.asdict(settings),
-        **({"features": features} if features else {}),
-        **({"origin": source.origin} if source.origin else {}),
-    }
-    if folder is not None:
-        for array in arrays.values():
-            if isinstance(array, np.memmap):
-                array.flush()
-        pq.write_table(users, folder / "users.parquet")
-        pq.write_table(items, folder / "items.parquet")
-        if checked.bad_rows:
-            with (folder / "bad_rows.csv").open("w", newline="", encoding="utf-8") as file:
-                writer = csv.DictWriter(file, SIDE_FILE)
-                writer.writeheader()
-                writer.writerows(checked.bad_rows)
-        save_metadata(folder, metadata)
-    return assemble(arrays, users, items, metadata)
+def _write(
+    folder: Path, arrays: Arrays, users: pa.Table, items: pa.Table, bad_rows: list[BadRow], metadata: Metadata
+) -> None:
+    """Write what is not in the arrays, which are files already."""
+    for array in arrays.values():
+        if isinstance(array, np.memmap):
+            array.flush()
+    pq.write_table(users, folder / "users.parquet")
+    pq.write_table(items, folder / "items.parquet")
+    if bad_rows:
+        with (folder / "bad_rows.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(asdict(bad_rows[0])))
+            writer.writeheader()
+            writer.writerows(map(asdict, bad_rows))
+    save_metadata(folder, metadata)
 
 
-def _first_of_duplicates(checked: Checked, settings: Preparation, columns: str) -> str:
-    """SQL of the rows without duplicates. Of several at the same time, the one with the highest label stays,
-    because a click says more than its own impression."""
-    if settings.duplicates == "keep":
-        return checked.query
-    key = "u, i, t" if settings.duplicates == "event" else "u, i"
-    # Engines sort missing values differently, so a missing impression becomes an empty one, and missing
-    # titles are put last.
-    values = ["COALESCE(impression_id, '')" if name == "impression_id" else name for name in checked.extras]
-    values += [f"mark_{place} DESC" for place in range(len(checked.marks))]
-    if checked.titled:
-        values += ["CASE WHEN title IS NULL THEN 1 ELSE 0 END", "title"]
-    order = "".join(f", {name}" for name in values)
-    numbered = (
-        f"SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY t, y DESC{order}) AS place FROM "
-        f"({checked.query}) AS good"
-    )
+def first_of_each(relation: str, key: str, order: str, columns: str) -> str:
+    """SQL of the first row, by an order, of all rows with the same key: how duplicates are removed."""
+    numbered = f"SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY {order}) AS place FROM {relation}"
     return f"SELECT {columns} FROM ({numbered}) AS placed WHERE place = 1"
 
 
-def _core(engine: Engine, settings: Preparation, columns: str, rows: int, job: Job) -> tuple[int, int, int]:
-    """Remove users and items with too few rows from the table `core`. Returns the numbers of rows left, of
-    rows removed, and of epochs.
+def _core(engine: Engine, settings: Preparation, columns: str, rows: int, job: Job) -> tuple[int, int]:
+    """Remove users and items with too few rows from the table `core`. Returns the numbers of rows left and of
+    iterations.
 
-    A k-core is slow if every epoch counts all rows again. Here each epoch counts only the rows that the
-    epoch before removed.
+    A k-core is slow if every iteration counts all rows again. Here each one counts only the rows that the one
+    before removed.
     """
-    least, before, epochs = settings.k_core, rows, 0
-    if least == 1:
-        return rows, 0, 0
-    counts = "WHERE y = 1" if settings.count == "positives" else ""
+    minimum, before, iterations = settings.k_core, rows, 0
+    only_positives = settings.count == "positives"
     if settings.core == "authors":
+        where = "WHERE y = 1" if only_positives else ""
         for key in ("i", "u"):
-            enough = f"SELECT {key} FROM core {counts} GROUP BY {key} HAVING count(*) >= {least}"
+            enough = f"SELECT {key} FROM core {where} GROUP BY {key} HAVING count(*) >= {minimum}"
             rows = engine.table("core", f"SELECT {columns} FROM core WHERE {key} IN ({enough})")
         _complain_if_empty(rows, before, settings)
-        return rows, before - rows, 1
+        return rows, 1
     for key in ("u", "i"):
-        everyone = f"SELECT {key} AS id, SUM({'y' if counts else '1'}) AS n FROM core GROUP BY {key}"
-        engine.table(f"degree_{key}", everyone)
-    while True:
-        thin = sum(
-            engine.table(f"thin_{key}", f"SELECT id FROM degree_{key} WHERE n < {least}")
-            for key in ("u", "i")
-        )
-        if not thin:
-            return rows, before - rows, epochs
-        epochs += 1
-        job.advance(note=f"k-core, epoch {epochs}: {rows:,} rows")
-        thin_row = (
-            "EXISTS (SELECT 1 FROM thin_u WHERE thin_u.id = core.u) OR EXISTS (SELECT 1 FROM thin_i "
-            "WHERE thin_i.id = core.i)"
-        )
-        engine.table("gone", f"SELECT u, i FROM core WHERE ({thin_row}){' AND y = 1' if counts else ''}")
-        rows = engine.table("core", f"SELECT {columns} FROM core WHERE NOT ({thin_row})")
+        counts = f"SELECT {key} AS id, SUM({'y' if only_positives else '1'}) AS n FROM core GROUP BY {key}"
+        engine.table(f"degree_{key}", counts)
+    thin = " OR ".join(
+        f"EXISTS (SELECT 1 FROM thin_{key} WHERE thin_{key}.id = core.{key})" for key in ("u", "i")
+    )
+    while sum(
+        engine.table(f"thin_{key}", f"SELECT id FROM degree_{key} WHERE n < {minimum}") for key in ("u", "i")
+    ):
+        iterations += 1
+        job.advance(note=f"k-core, iteration {iterations}: {rows:,} rows")
+        counted = " AND y = 1" if only_positives else ""
+        engine.table("gone", f"SELECT u, i FROM core WHERE ({thin}){counted}")
+        rows = engine.table("core", f"SELECT {columns} FROM core WHERE NOT ({thin})")
         _complain_if_empty(rows, before, settings)
         for key in ("u", "i"):
             engine.table(
@@ -308,8 +368,9 @@ def _core(engine: Engine, settings: Preparation, columns: str, rows: int, job: J
                 f"""SELECT d.id, d.n - COALESCE(lost.n, 0) AS n FROM degree_{key} AS d
                 LEFT JOIN (SELECT {key} AS id, count(*) AS n FROM gone GROUP BY {key}) AS lost
                 ON lost.id = d.id
-                WHERE d.n >= {least}""",
+                WHERE d.n >= {minimum}""",
             )
+    return rows, iterations
 
 
 def _complain_if_empty(rows: int, before: int, settings: Preparation) -> None:
@@ -320,7 +381,7 @@ def _complain_if_empty(rows: int, before: int, settings: Preparation) -> None:
         )
 
 
-def _fill(batches: Iterator[pa.RecordBatch], arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def _fill(batches: Iterator[pa.RecordBatch], arrays: Arrays) -> Arrays:
     """Copy batches into arrays. The columns of a batch are in the order of the arrays."""
     place = 0
     for batch in batches:
@@ -333,9 +394,8 @@ def _fill(batches: Iterator[pa.RecordBatch], arrays: dict[str, NDArray[Any]]) ->
             array[place : place + len(column)] = column.to_numpy(zero_copy_only=False)
         place += batch.num_rows
     if any(len(array) != place for array in arrays.values()):
-        raise UnskewError(
-            f"{place} rows came of {len(next(iter(arrays.values())))}; this is a fault of unskew"
-        )
+        expected = len(next(iter(arrays.values())))
+        raise UnskewError(f"{place} rows came of {expected}; this is a fault of unskew")
     return arrays
 
 
@@ -352,10 +412,9 @@ def _vocabulary(engine: Engine, source: Source, table: str, role: str) -> pa.Tab
     vocabulary = engine.arrow(f"SELECT * FROM {table} ORDER BY code").drop_columns("code")
     column = source.roles[role]
     if len(vocabulary) == 1:
-        only = vocabulary["id"][0].as_py()
         raise BadInput(
-            f"{source.name}: one single {role}, {only!r}; expected at least two: is {column.name!r} the "
-            f"column of the {role}?"
+            f"{source.name}: one single {role}, {vocabulary['id'][0].as_py()!r}; expected at least two: is "
+            f"{column.name!r} the column of the {role}?"
         )
     if column.ids is not None:
         return vocabulary.set_column(0, "id", column.ids.take(vocabulary["id"].combine_chunks()))

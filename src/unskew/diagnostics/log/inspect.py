@@ -106,7 +106,7 @@ def inspect(split: Split, seed: int = 0) -> Inspection:
         job.advance(note="split")
         summary, fingerprint = tuple(split.summary()), log.fingerprint()
     return Inspection(
-        source=str(log.metadata.get("source", "the log")),
+        source=log.metadata.source,
         fingerprint=fingerprint,
         size=figures.size_of(log),
         clock=clock,

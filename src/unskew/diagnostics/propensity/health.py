@@ -174,7 +174,7 @@ def health(
     weights = judge_weights(columns["weight"], clip)
     finding, advice = words.judge(weights, exposure, clip, has_ground_truth, views, balance)
     return Health(
-        source=str(log.metadata.get("source", "the log")),
+        source=log.metadata.source,
         fingerprint=log.fingerprint(),
         pairs=len(rows),
         pairs_in_training=len(weighted_rows(split)),

@@ -44,7 +44,7 @@ from unskew.core.errors import BadInput
 from unskew.data.batches.batch import Batch, batch_of_rows
 from unskew.data.batches.negatives import with_negatives
 from unskew.data.log.live import Live
-from unskew.data.log.log import Log
+from unskew.data.log.log import Log, LogView
 from unskew.data.log.split import Known, Split
 from unskew.data.log.views import Ints
 from unskew.models.base import ModelConfig, Recommender
@@ -170,7 +170,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
     def refresh_statistics(self, split: Split) -> None:
         """What was learned was learned from inputs on this scale, so the scale stays."""
 
-    def signals(self, log: Log) -> Signals:
+    def signals(self, log: LogView) -> Signals:
         """What reads a log for this model. The last one is kept, because it holds the counts."""
         kept, how = self._signals, (float(self.day_ticks), bool(self.repeats))
         if kept is None or kept.log is not log or (kept.day, kept.repeats) != how:
@@ -222,7 +222,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         a = self.signals(log).of_items(np.asarray(item), np.asarray(time))
         return self.item_side(torch.from_numpy(a)).exposure
 
-    def catalog(self, log: Log, first: int, last: int) -> Catalog:
+    def catalog(self, log: LogView, first: int, last: int) -> Catalog:
         from unskew.models.pulse.scoring import LivePulseCatalog, PulseCatalog
 
         return LivePulseCatalog(self, log) if isinstance(log, Live) else PulseCatalog(self, log)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unskew.data.log.log import Log
+from unskew.data.log.log import LogView
 from unskew.data.log.views import PAD, Ints
 
 Floats = NDArray[np.float64]
@@ -57,7 +57,7 @@ class Reached(NamedTuple):
 class Neighbourhood:
     """Walks through one log."""
 
-    def __init__(self, log: Log, half_life: float, settings: NeighbourSettings | None = None) -> None:
+    def __init__(self, log: LogView, half_life: float, settings: NeighbourSettings | None = None) -> None:
         settings = settings or NeighbourSettings()
         self.log, self.half_life, self.settings = log, half_life, settings
 

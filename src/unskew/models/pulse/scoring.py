@@ -8,7 +8,7 @@ from torch import Tensor
 
 from unskew.data.batches.batch import Batch
 from unskew.data.log.live import Live
-from unskew.data.log.log import Log
+from unskew.data.log.log import LogView
 from unskew.data.log.views import PAD, Ints
 from unskew.models.pulse.model import ItemSide, Pulse
 
@@ -21,7 +21,7 @@ class PulseCatalog:
     """All items at the times of some contexts: a maximum and a product per item, and what is known of the
     items that the neighbours took. What belongs to items alone is kept until the time changes."""
 
-    def __init__(self, model: Pulse, log: Log) -> None:
+    def __init__(self, model: Pulse, log: LogView) -> None:
         self.model, self.log, self.signals = model, log, model.signals(log)
         self._at: tuple[int, ItemSide] | None = None
         self._buffer = torch.empty(PIECE, model.config.hidden)

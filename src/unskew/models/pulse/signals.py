@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from unskew.core.progress import progress
 from unskew.data.batches.batch import Batch, batch_of_rows
 from unskew.data.log.decay import Decay
-from unskew.data.log.log import Log
+from unskew.data.log.log import LogView
 from unskew.data.log.views import PAD, Ints
 from unskew.models.pulse.neighbours import Neighbourhood, NeighbourSettings
 from unskew.models.pulse.tags import Tags, Tastes
@@ -81,7 +81,7 @@ class Signals:
 
     def __init__(
         self,
-        log: Log,
+        log: LogView,
         day: float,
         repeats: bool,
         tagged: bool = False,
@@ -143,7 +143,7 @@ class Signals:
         with progress("read", len(rows)) as job:
             for first in range(0, len(rows), BLOCK):
                 some, among = rows[first : first + BLOCK], candidates[first : first + BLOCK]
-                read = self.of_requests(batch_of_rows(self.log, some, history, 0))
+                read = self.of_requests(batch_of_rows(self.log.frozen(), some, history, 0))
                 which = np.repeat(np.arange(len(some)), among.shape[1])
                 profiles.append(read.profile)
                 near.append(read.of_pairs(which, among.ravel()).reshape(*among.shape, -1))

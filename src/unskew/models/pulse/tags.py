@@ -24,8 +24,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from unskew.data.log.log import Log, Vocabulary
-from unskew.data.log.views import PAD, Ints, Sequences, offsets_of
+from unskew.data.log.log import LogView
+from unskew.data.log.views import PAD, EventView, Ints, Sequences, offsets_of
+from unskew.data.log.vocabulary import VocabularyView
 
 SEPARATOR = "|"  # between the tags of a text
 BACK = (1.0, 0.85)
@@ -39,7 +40,7 @@ Floats = NDArray[np.float32]
 class Tags:
     """The tags of the items of one log. Those of item i are `ids[offsets[i]:offsets[i + 1]]`."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: LogView) -> None:
         self.log = log
         item, tag = (np.concatenate(part) for part in zip(*_pairs(log.items), strict=True))
         order = np.lexsort((tag, item))
@@ -55,7 +56,7 @@ class Tags:
         return whose, self.ids[place]
 
     @cached_property
-    def events(self) -> Sequences:
+    def events(self) -> EventView:
         """The events of each tag: the items that have it, by time."""
         _, each = self.log.histories.everything()
         ids, when = self.log.histories.ids[each], self.log.histories.times[each]
@@ -65,7 +66,7 @@ class Tags:
         return self.log.following(Sequences(ids[event], when[event], offsets))
 
     @cached_property
-    def tagged(self) -> Sequences:
+    def tagged(self) -> EventView:
         """All events whose items have any tag, in one sequence."""
         view = self.log.timeline
         _, each = view.everything()
@@ -158,7 +159,7 @@ class Tastes(NamedTuple):
         return tags.means(of_tag)
 
 
-def _pairs(items: Vocabulary) -> Iterator[tuple[Ints, Ints]]:
+def _pairs(items: VocabularyView) -> Iterator[tuple[Ints, Ints]]:
     """All distinct pairs of an item and a tag, feature by feature. Features share no tags."""
     known = 0
     yield np.zeros(0, np.int64), np.zeros(0, np.int64)

@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from unskew.data.log.growing import GrowingVocabulary
-from unskew.data.log.log import Vocabulary
+from unskew.data.log.live_views import LiveVocabulary
 from unskew.data.log.views import PAD
+from unskew.data.log.vocabulary import Vocabulary
 from unskew.training.run import RunFolder
 
 MEMORY = "memory.safetensors"
@@ -21,7 +21,7 @@ def forget_in_run(folder: Path, user_id: str) -> int:
     id stays among the ids that the network was built for, because its rows are numbered by them; weights that
     were learned from the events stay too."""
     known = Vocabulary.of_table(pq.read_table(folder / "users.parquet"))
-    code = int(GrowingVocabulary(known, text=True).codes([user_id])[0])
+    code = int(LiveVocabulary(known, text=True).codes([user_id])[0])
     if code == PAD:
         return 0
     memory = load_file(folder / MEMORY)

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from unskew.data.log.growing import GrowingVocabulary
+from unskew.data.log.live_views import LiveVocabulary
 
 EXACT, PREFIX, WORD, WITHIN = 4, 3, 2, 1
 
@@ -15,7 +15,7 @@ EXACT, PREFIX, WORD, WITHIN = 4, 3, 2, 1
 class Lookup:
     """The ids and titles of the items of a live log in lower case. It grows with the log."""
 
-    def __init__(self, items: GrowingVocabulary) -> None:
+    def __init__(self, items: LiveVocabulary) -> None:
         self._items = items
         self._columns: list[pa.ChunkedArray] = []
         self._size = 0

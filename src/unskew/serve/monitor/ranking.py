@@ -14,6 +14,7 @@ from unskew.core.progress import progress
 from unskew.data.log.live import Live
 from unskew.data.log.split import Split, Splitting, split_at
 from unskew.data.log.views import Ints
+from unskew.data.reading.prepare import read
 from unskew.serve.monitor.queries import PAST_ITEMS, PAST_USERS
 from unskew.serve.monitor.statistics import NEVER, Window
 
@@ -94,7 +95,7 @@ class Ranking:
         model, clock = self._model, self._log.clock
         train_end, valid_end = model.borders
         settings = Splitting(repeats="keep" if model.repeats else "hide", min_count=model.min_count)
-        cut = split_at(self._live.snapshot(), settings, train_end, valid_end)
+        cut = split_at(read(self._live), settings, train_end, valid_end)
         found = []
         with progress("windows", len(windows)) as job:
             for window in windows:

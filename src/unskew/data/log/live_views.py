@@ -1,9 +1,9 @@
-"""Sequences and vocabularies that grow: what a live log is made of.
+"""Sequences and vocabularies to which events and ids can be added: what a live log is made of.
 
-Each entity of `Growing` has a block of the flat table, with some room at its end. An event is written into
-that room; if there is none, the block moves to the end of the table and gets twice as much. So an event costs
-the same in a log of any size. Whoever keeps something beside the table (such as decayed counts) is told which
-part of a block is new.
+Each entity of `LiveSequences` has a block of the flat table, with some room at its end. An event is written
+into that room; if there is none, the block moves to the end of the table and gets twice as much. So an event
+costs the same in a log of any size. Whoever keeps something beside the table (such as decayed counts) is told
+which part of a block is new.
 """
 
 import weakref
@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from unskew.core.errors import BadInput, UnskewError
-from unskew.data.log.log import Feature, Vocabulary
-from unskew.data.log.views import PAD, Codes, Ints, Listener, Sequences
+from unskew.core.errors import BadInput
+from unskew.data.log.views import PAD, Codes, EventView, Ints, Listener, Sequences, WindowMethods, offsets_of
+from unskew.data.log.vocabulary import FEATURE, Feature, VocabularyView, check_is_list, storage_of
 
 NEVER = np.iinfo(np.int64).max
 ROOM = 4  # events for which a new block has room
@@ -24,7 +24,7 @@ SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 
 class Listeners:
-    """Methods that are called when something changes, as long as anybody else needs their objects."""
+    """Methods that are called when something changes, as long as their objects are used elsewhere."""
 
     def __init__(self) -> None:
         self._methods: list[weakref.WeakMethod[Any]] = []
@@ -33,26 +33,25 @@ class Listeners:
         """Call this method from now on."""
         self._methods.append(weakref.WeakMethod(method))
 
-    def tell(self, *what: Any) -> None:
+    def notify(self, *change: Any) -> None:
         """Call them all."""
-        found = [(method, method()) for method in self._methods]
-        self._methods = [method for method, alive in found if alive is not None]
-        for _, alive in found:
-            if alive is not None:
-                alive(*what)
+        alive = [(reference, method) for reference in self._methods if (method := reference()) is not None]
+        self._methods = [reference for reference, _ in alive]
+        for _, method in alive:
+            method(*change)
 
 
-class Growing(Sequences):
-    """Sequences of events to which events can be added, at any time and for any entity.
+class LiveSequences(WindowMethods):
+    """An `EventView` to which events can be added, at any time and for any entity.
 
     Events of an entity are in the order of their times, and at one time in the order of their ids, as
-    `prepare` sorts them. Positions are valid until the next event.
+    `prepare` sorts them.
 
     by_id: whether events at one time are in the order of their ids; otherwise the newest is the last, which
         costs less if there are many.
     """
 
-    def __init__(self, view: Sequences, by_id: bool = True) -> None:
+    def __init__(self, view: EventView, by_id: bool = True) -> None:
         self._listeners = Listeners()
         self._by_id = by_id
         self._fill(np.asarray(view.ids, np.int32), np.asarray(view.times, np.int64), view.starts, view.ends)
@@ -84,38 +83,31 @@ class Growing(Sequences):
 
     @property
     def starts(self) -> Ints:
+        """Where the block of each entity begins."""
         return self._starts[: self._size]
 
     @property
     def ends(self) -> Ints:
+        """Where the events in the block of each entity end."""
         return self._ends[: self._size]
 
     @property
-    def offsets(self) -> Ints:
-        """There are none: blocks are not in the order of the entities."""
-        raise UnskewError("a view that grows has no offsets; `Live.frozen()` gives a log whose views have")
-
-    @property
     def first_times(self) -> Ints:
+        """See `EventView`."""
         return self._firsts[: self._size]
 
-    def existing(self, time: Any) -> Ints:
+    def existing(self, time: ArrayLike) -> Ints:
         """How many entities had an event strictly before each time. Their codes need not be a prefix."""
         return np.asarray(np.searchsorted(np.sort(self.first_times), np.asarray(time, np.int64), "left"))
 
-    @property
-    def moments(self) -> Ints:
-        raise UnskewError("a view that grows is not trained on; `Live.frozen()` gives a log that can be")
+    def frozen(self, entities: int) -> Sequences:
+        """The same events of so many entities in a table without room, in the order of the entities."""
+        entity, position = self.everything()
+        return Sequences(self._ids[position], self._times[position], offsets_of(entity, entities))
 
-    def frozen(self) -> Sequences:
-        """The same events in a table without room, in the order of the entities."""
-        _, place = self.everything()
-        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.ends - self.starts)])
-        return Sequences(self._ids[place], self._times[place], ends)
-
-    def _position(self, entity: Ints, time: Ints) -> Ints:
+    def position(self, entity: Ints, time: Ints) -> Ints:
         """The position of the first event of `entity` at or after `time`: a binary search in all blocks at
-        once. Most questions are about now, and need none."""
+        once. Most look-ups are about now and need none."""
         low, high = self._starts[entity], self._ends[entity]
         if not len(self._times):
             return np.asarray(low)
@@ -128,9 +120,8 @@ class Growing(Sequences):
             high = np.where(earlier, high, middle)
         return np.asarray(low)
 
-    # Growing
-
     def on_change(self, listener: Listener) -> None:
+        """See `EventView`. The method is called as long as its object is used elsewhere."""
         self._listeners.add(listener)
 
     def add(self, entity: int, id: int, time: int) -> None:
@@ -154,7 +145,7 @@ class Growing(Sequences):
         self._ids[place], self._times[place] = id, time
         self._ends[entity] = end + 1
         self._firsts[entity] = min(int(self._firsts[entity]), time)
-        self._listeners.tell(entity, place, moved)
+        self._listeners.notify(entity, place, moved)
 
     def has(self, entity: int, id: int, time: int | None = None) -> bool:
         """Whether an entity has an event with this id, at this time or, by default, at any."""
@@ -169,10 +160,9 @@ class Growing(Sequences):
     def refill(self, entity: Ints, ids: Codes, times: Ints, entities: int) -> None:
         """Replace all events by these, in any order: faster than one by one where there are many."""
         order = np.lexsort((ids, times, entity))
-        counts = np.bincount(entity, minlength=entities) if len(entity) else np.zeros(entities, np.int64)
-        ends = np.cumsum(counts, dtype=np.int64)
-        self._fill(ids[order], times[order], ends - counts, ends)
-        self._listeners.tell(None, 0, None)
+        offsets = offsets_of(entity, entities)
+        self._fill(ids[order], times[order], offsets[:-1], offsets[1:])
+        self._listeners.notify(None, 0, None)
 
     def _more_entities(self, size: int) -> None:
         if size > len(self._starts):
@@ -198,18 +188,17 @@ class Growing(Sequences):
         return to, to + length
 
 
-class GrowingVocabulary(Vocabulary):
-    """A vocabulary to which ids can be added, at its end. It knows each id by a look-up.
+class LiveVocabulary:
+    """A `VocabularyView` to which ids can be added, at its end. It finds each id by a look-up.
 
     text: whether ids are read as text, whatever type they had.
     """
 
-    def __init__(self, known: Vocabulary, text: bool = False) -> None:
+    def __init__(self, known: VocabularyView, text: bool = False) -> None:
         ids = known.ids
         if text and not pa.types.is_string(ids.type):
-            storage = ids.storage if isinstance(ids, pa.ExtensionArray) else ids
             try:
-                ids = storage.cast(pa.string())
+                ids = storage_of(ids).cast(pa.string())
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise BadInput(f"ids of type {ids.type} cannot be read as text: {error}") from None
         self._known, self._new = ids, list[Any]()
@@ -222,6 +211,7 @@ class GrowingVocabulary(Vocabulary):
 
     @property
     def ids(self) -> pa.Array:
+        """The ids in the order of their codes; null for a user who was forgotten."""
         if self._joined is None:
             self._joined = pa.concat_arrays([self._known, pa.array(self._new, self._known.type)])
         return self._joined
@@ -237,23 +227,24 @@ class GrowingVocabulary(Vocabulary):
         return self._features
 
     def title_of(self, code: int) -> str | None:
-        known = self._titles is not None and 0 <= code < len(self._titles)
-        return self._titles[code].as_py() if known and self._titles is not None else None
+        """The title of a code; None where it has none."""
+        if self._titles is None or not 0 <= code < len(self._titles):
+            return None
+        return self._titles[code].as_py()
 
     def of(self, codes: NDArray[np.integer]) -> pa.Array:
+        """See `VocabularyView`."""
         codes = np.asarray(codes)
-        if self._joined is None and not (codes >= len(self._known)).any():
-            return self._known.take(pa.array(codes, mask=codes == PAD))
-        return super().of(codes)
+        only_known = self._joined is None and not (codes >= len(self._known)).any()
+        return (self._known if only_known else self.ids).take(pa.array(codes, mask=codes == PAD))
 
     def codes(self, ids: Sequence[Any] | pa.Array) -> Codes:
-        found = (self._codes.get(value, PAD) for value in self.read(ids))
-        return np.fromiter(found, np.int32)
+        """See `VocabularyView`."""
+        return np.fromiter((self._codes.get(value, PAD) for value in self.read(ids)), np.int32)
 
     def read(self, ids: Sequence[Any] | pa.Array) -> list[Any]:
         """Some ids as values of the type that these have."""
-        if isinstance(ids, str | bytes) or not hasattr(ids, "__iter__"):
-            raise BadInput(f"expected a list of ids, found {ids!r}")
+        check_is_list(ids)
         kind, values = self._known.type, ids.to_pylist() if isinstance(ids, pa.Array) else list(ids)
         if pa.types.is_string(kind) and all(isinstance(value, str) for value in values):
             return values
@@ -264,18 +255,19 @@ class GrowingVocabulary(Vocabulary):
 
     def add(self, ids: Iterable[Any]) -> Ints:
         """The codes of some ids as `read` gives them; those that are new get the next ones."""
-        found = []
+        codes = []
         for value in ids:
             code = self._codes.get(value)
             if code is None:
                 code = self._codes[value] = len(self)
                 self._new.append(value)
                 self._joined = None
-            found.append(code)
-        return np.array(found, np.int64)
+            codes.append(code)
+        return np.array(codes, np.int64)
 
     def forget(self, id: Any) -> int:
-        """Forget an id, whose code nobody has from now on. Returns the code; PAD if it was not known."""
+        """Forget an id; its code belongs to no id from now on. Returns the code; PAD if the id was not
+        known."""
         code = self._codes.pop(id, PAD)
         if code != PAD:
             everything = self.ids.to_pylist()
@@ -285,12 +277,13 @@ class GrowingVocabulary(Vocabulary):
         return code
 
     def table(self) -> pa.Table:
+        """See `VocabularyView`. Titles and features of new ids are null."""
         columns = {"id": self.ids} | ({} if self.titles is None else {"title": self.titles})
         longer = {name: _longer(of.values, len(self)) for name, of in self._features.items()}
-        return pa.table(columns | {f"feature:{name}": values for name, values in longer.items()})
+        return pa.table(columns | {f"{FEATURE}{name}": values for name, values in longer.items()})
 
 
 def _longer(values: pa.Array, size: int) -> pa.Array:
-    """The same values, and nothing behind them."""
+    """The same values, and nulls behind them."""
     missing = size - len(values)
     return values if not missing else pa.concat_arrays([values, pa.nulls(missing, values.type)])
