@@ -29,7 +29,7 @@ from torch import Tensor
 from unskew.core.config import AtLeast1, Positive
 from unskew.data.batches.batch import Batch
 from unskew.data.log.decay import Decay
-from unskew.data.log.log import Log
+from unskew.data.log.log import LogView
 from unskew.data.log.split import Known, Split
 from unskew.data.log.views import PAD
 from unskew.models.base import HistoryConfig, Recommender
@@ -99,7 +99,7 @@ class Personal(Recommender, name="personal", paper="no paper: the user's own pas
     def forward(self, batch: Batch) -> Tensor:
         return scores_of(self, batch)
 
-    def catalog(self, log: Log, first: int, last: int) -> Catalog:
+    def catalog(self, log: LogView, first: int, last: int) -> Catalog:
         kept, ticks = self._catalog, float(self.popularity_half_life * self.day_ticks)
         if kept is None or kept.log is not log or kept.popularity.half_lives != (ticks,):
             kept = self._catalog = PersonalCatalog(self, log, ticks)
@@ -112,7 +112,7 @@ class PersonalCatalog:
     half_life: that of popularity, in ticks of the log's clock.
     """
 
-    def __init__(self, model: Personal, log: Log, half_life: float) -> None:
+    def __init__(self, model: Personal, log: LogView, half_life: float) -> None:
         self.model, self.log = model, log
         self.popularity = Decay(log.audiences, (half_life,))
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from unskew.data.batches.batch import Batch
 from unskew.data.log.clock import DAY
 from unskew.data.log.decay import Decay
-from unskew.data.log.log import Log
+from unskew.data.log.log import LogView
 from unskew.data.log.split import Split
 from unskew.data.log.views import Ints
 from unskew.models.base import Recommender
@@ -70,7 +70,7 @@ class ValidationMemory(Generic[R]):
         self.size, self.most, self.used = size, most, 0
         self._kept: dict[bytes, R] = {}
 
-    def read(self, log: Log, context: Batch, reads: Callable[[], R]) -> R:
+    def read(self, log: LogView, context: Batch, reads: Callable[[], R]) -> R:
         """What was read for these contexts: from memory where they were asked for before."""
         times = context.times_B.numpy()
         if log is not self.log or not len(times) or times.min() < self.first or times.max() >= self.last:

@@ -31,7 +31,7 @@ from torch import Tensor
 from unskew.core.config import AtLeast1, Positive, Search
 from unskew.data.batches.batch import Batch
 from unskew.data.log.decay import Decay
-from unskew.data.log.log import Log
+from unskew.data.log.log import LogView
 from unskew.data.log.split import Known, Split
 from unskew.data.log.views import HISTORY, PAD, Ints
 from unskew.models.base import HistoryConfig, Recommender
@@ -114,13 +114,13 @@ class UserKNN(
     def forward(self, batch: Batch) -> Tensor:
         return scores_of(self, batch)
 
-    def catalog(self, log: Log, first: int, last: int) -> Catalog:
+    def catalog(self, log: LogView, first: int, last: int) -> Catalog:
         kept, ticks = self._catalog, float(self.half_life * self.day_ticks)
         if kept is None or kept.log is not log or kept.half_life != ticks:
             kept = self._catalog = NeighbourCatalog(self, log, ticks)
         return kept
 
-    def neighbours_of(self, log: Log, context: Batch) -> "Neighbours":
+    def neighbours_of(self, log: LogView, context: Batch) -> "Neighbours":
         """The most similar users of each context, with some more than are counted where the number is still
         to be chosen."""
         memory, count = self._memory, int(self.neighbours)
@@ -148,7 +148,7 @@ class Neighbours(NamedTuple):
         return Neighbours(self.request[pairs], self.user[pairs], self.similarity[pairs])
 
 
-def find_neighbours(log: Log, context: Batch, readers: int, count: int) -> Neighbours:
+def find_neighbours(log: LogView, context: Batch, readers: int, count: int) -> Neighbours:
     """The `count` most similar users of each context; of equally similar ones, those with the first codes."""
     own, user, time = context.history_BL.numpy(), context.user_B.numpy(), context.times_B.numpy()
     request, place = np.nonzero((own != PAD) & (own < len(log.items)))
@@ -177,7 +177,7 @@ def find_neighbours(log: Log, context: Batch, readers: int, count: int) -> Neigh
 class NeighbourCatalog:
     """All items of a log, scored by the events of neighbours."""
 
-    def __init__(self, model: UserKNN, log: Log, half_life: float) -> None:
+    def __init__(self, model: UserKNN, log: LogView, half_life: float) -> None:
         self.model, self.log, self.half_life = model, log, half_life
         self.popularity = Decay(log.audiences, (half_life,))
 
