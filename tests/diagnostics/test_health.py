@@ -289,7 +289,7 @@ def test_the_command_says_that_the_weights_do_nothing(trained, capsys, monkeypat
     assert said.startswith("The weights do nothing: ")
     assert "500 of " in said
     assert "random sample of 500 of" in page.read_text()
-    assert "<code>unskew propensity health &#x27;a run&#x27;</code>" in page.read_text()
+    assert "<code>unskew propensity health &#39;a run&#39;</code>" in page.read_text()
     code, out, _ = run(capsys, "propensity", "health", trained / "run", "--sample", 500, "--json")
     document = json.loads(out)
     assert document["pairs"] == 500 < document["pairs_in_training"]
