@@ -19,7 +19,7 @@ from unskew.models.base import Recommender
 R = TypeVar("R")
 
 NO_FADING = 1_000_000.0  # days: a half-life so long that nothing fades
-HALF_LIVES = (8.0, 32.0, 128.0, 512.0, NO_FADING)  # days, those that are tried on the validation set
+HALF_LIVES = (1.0, 4.0, 16.0, 64.0, 256.0, NO_FADING)  # days, those that are tried on the validation set
 
 
 def ticks_per_day(split: Split) -> float:
