@@ -10,7 +10,7 @@ import unskew
 from tests.helpers.runs import train
 from unskew.data.batches.batch import batch
 from unskew.models.base import Training, build
-from unskew.models.itemknn import ItemKNN, nearest_items
+from unskew.models.itemknn import ItemKNN, Weighting, nearest_items
 
 
 @pytest.fixture
@@ -32,9 +32,9 @@ def split() -> unskew.Split:
     return unskew.split(unskew.read({"user": user, "item": item, "time": time}), fractions=(60, 0, 40))
 
 
-def matrix(split: unskew.Split, shrink: float = 0.0) -> torch.Tensor:
-    nearest, similarity = nearest_items(split, 100, shrink)
-    return torch.zeros(split.known_items, split.known_items).scatter_(1, nearest, similarity)
+def matrix(split: unskew.Split, shrink: float = 0.0, weighting: Weighting = "cosine") -> torch.Tensor:
+    nearest, similarity = nearest_items(split, 100, shrink, weighting)
+    return torch.zeros(split.known_items, split.known_items).scatter_add_(1, nearest, similarity)
 
 
 def test_similarities(split: unskew.Split) -> None:
@@ -45,6 +45,32 @@ def test_similarities(split: unskew.Split) -> None:
     assert found[b, c].item() == pytest.approx(0.70711, abs=1e-5)
     assert found.diag().tolist() == [0, 0, 0]
     assert matrix(split, shrink=10)[a, b].item() == pytest.approx(0.16065, abs=1e-5)
+
+
+def test_an_item_is_its_own_neighbour_where_repeats_are_candidates(split: unskew.Split) -> None:
+    keep = unskew.split(split.log, fractions=(60, 0, 40), repeats="keep")
+    torch.testing.assert_close(matrix(keep), matrix(split) + torch.eye(3))
+    assert matrix(keep, shrink=1)[0, 0].item() == pytest.approx(3 / 4)
+
+
+def test_a_user_who_takes_everything_says_less(split: unskew.Split) -> None:
+    """User 1 has 3 of 3 items, user 2 two, user 3 one: idf log 2, log 2.5 and log 4."""
+    one, two, three = math.log(2) ** 2, math.log(2.5) ** 2, math.log(4) ** 2
+    norms = [math.sqrt(one + two + three), math.sqrt(one + two), math.sqrt(one)]
+    found = matrix(split, weighting="tf-idf")
+    assert found[0, 1].item() == pytest.approx((one + two) / (norms[0] * norms[1]))
+    assert found[0, 2].item() == pytest.approx(one / (norms[0] * norms[2]))
+    assert found[1, 2].item() == pytest.approx(one / (norms[1] * norms[2]))
+
+
+def test_bm25_weighs_an_item_of_many_users_less(split: unskew.Split) -> None:
+    """The items have 3, 2 and 1 users, 2 on average."""
+    one, two = math.log(2) ** 2, math.log(2.5) ** 2
+    a, b, c = (2.2 / (1 + 1.2 * (0.25 + 0.75 * users / 2)) for users in (3, 2, 1))
+    found = matrix(split, weighting="bm25")
+    assert found[0, 1].item() == pytest.approx((one + two) * a * b)
+    assert found[0, 2].item() == pytest.approx(one * a * c)
+    torch.testing.assert_close(matrix(split, shrink=10, weighting="bm25"), found)
 
 
 def test_recency(split: unskew.Split) -> None:
@@ -72,7 +98,7 @@ def test_without_a_history_it_is_popularity(split: unskew.Split) -> None:
 def test_who_has_an_item_twice_counts_once(split: unskew.Split) -> None:
     rows = split.log.table().select(["user", "item", "time"])
     twice = pa.concat_tables([rows, pa.table({"user": [1, 1], "item": ["A", "B"], "time": [2, 6]})])
-    again = unskew.split(unskew.read(twice), fractions=(8, 0, 4))
+    again = unskew.split(unskew.read(twice), fractions=(8, 0, 4), repeats="hide")
     assert again.item_counts.tolist()[:3] == [4, 3, 1]
     torch.testing.assert_close(matrix(again), matrix(split))
 

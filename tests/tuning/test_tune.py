@@ -56,8 +56,11 @@ def test_the_first_trial_has_the_defaults_and_the_best_is_never_below(
     assert only.best == QUICK | {"select_by": "ordinary", "dropout": 0.1, "learning_rate": 1e-3}
 
 
+COSINE = {"weighting": "cosine"}  # leaves ItemKNN nine settings to try
+
+
 def test_what_is_given_is_not_searched(data: BeforeTest) -> None:
-    given = {"neighbours": 100}  # which is the default, too
+    given = {"neighbours": 100, "weighting": "cosine"}  # which are the defaults, too
     found = quiet("itemknn", data, given, trials=20)
     assert found.trials.column_names[6:] == ["shrink"]
     assert tried(found)[0]["shrink"] == 0.0
@@ -66,14 +69,14 @@ def test_what_is_given_is_not_searched(data: BeforeTest) -> None:
 
 
 def test_a_small_space_is_tried_as_a_whole(data: BeforeTest) -> None:
-    found = quiet("itemknn", data)
+    found = quiet("itemknn", data, COSINE)
     pairs = [(row["neighbours"], row["shrink"]) for row in tried(found)]
     assert pairs[0] == (100, 0.0)
     assert len(pairs) == len(set(pairs)) == 9
     values = [row["value"] for row in tried(found)]
     assert values.count(found.value) > 1  # of equal ones the first is the best
     assert found.document["trial"] == values.index(found.value)
-    other = quiet("itemknn", data, {"seed": 1})
+    other = quiet("itemknn", data, COSINE | {"seed": 1})
     assert [row["shrink"] for row in tried(other)] != [row["shrink"] for row in tried(found)]
     assert {(row["neighbours"], row["shrink"]): row["value"] for row in tried(other)} == {
         (row["neighbours"], row["shrink"]): row["value"] for row in tried(found)
@@ -169,7 +172,7 @@ def test_trials_that_fail_are_recorded_and_stop_nothing(data: BeforeTest, monkey
         MemoryError(),
     )
     monkeypatch.setattr(tuning, "train", faulty(*faults))
-    found = quiet("itemknn", data)
+    found = quiet("itemknn", data, COSINE)
     rows = tried(found)
     assert [row["state"] for row in rows] == ["complete", "failed", "failed", "failed"] + ["complete"] * 5
     assert [row["reason"] for row in rows[:5]] == [None, "too wide", "the loss is nan", "MemoryError", None]
@@ -220,7 +223,7 @@ def test_everybody_is_told_of_each_trial(data: BeforeTest) -> None:
     told: list[dict[str, Any]] = []
     found = quiet("itemknn", data, trials=3, on_trial=told.append)
     assert [row["number"] for row in told] == [0, 1, 2]
-    assert told[0]["settings"] == {"neighbours": 100, "shrink": 0.0}
+    assert told[0]["settings"] == {"neighbours": 100, "shrink": 0.0, "weighting": "cosine"}
     assert [row["value"] for row in told] == found.trials["value"].to_pylist()
 
 

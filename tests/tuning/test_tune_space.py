@@ -50,6 +50,7 @@ def test_itemknn_is_searched_as_its_rivals_are(data: BeforeTest) -> None:
     assert Space("itemknn", data, {}).document() == {
         "neighbours": [50, 100, 200],
         "shrink": [0.0, 10.0, 100.0],
+        "weighting": ["cosine", "tf-idf", "bm25"],
     }
 
 
@@ -95,7 +96,12 @@ def test_every_model_has_something_to_tune_or_says_that_it_has_not(name: str, da
             {"alpha"},
             {"clip"},
         ),
-        ("debiased-itemknn", {}, {"neighbours", "shrink"}, {"clip", "strength", "learning_rate"}),
+        (
+            "debiased-itemknn",
+            {},
+            {"neighbours", "shrink", "weighting"},
+            {"clip", "strength", "learning_rate"},
+        ),
         (
             "debiased-deps",
             {},
@@ -176,6 +182,6 @@ def test_a_default_that_is_no_number_is_one_clear_error(headed: str, data: Befor
 
 def test_nothing_left_to_tune(data: BeforeTest) -> None:
     with pytest.raises(
-        unskew.BadInput, match="itemknn has nothing left to tune: neighbours, shrink are given"
+        unskew.BadInput, match="itemknn has nothing left to tune: neighbours, shrink, weighting are given"
     ):
-        quiet("itemknn", data, {"neighbours": 5, "shrink": 0.0})
+        quiet("itemknn", data, {"neighbours": 5, "shrink": 0.0, "weighting": "bm25"})

@@ -1,22 +1,29 @@
 """ItemKNN with recency: items are near to each other if the same users have both (Sarwar et al., WWW 2001;
 Deshpande and Karypis, TOIS 2004).
 
-    sim(a, b) = |U_a & U_b| / (sqrt(|U_a| |U_b|) + shrink)
+    sim(a, b) = sum over the users u of w(u, a) w(u, b) / (|w_a| |w_b| + shrink)
     score(c)  = sum over the items i of the history of decay^age(i) sim(c, i)
 
-    U_a     the users who have item a in the training set; each user counts once
-    age(i)  the number of newer items in the history; an item that is in the history twice counts twice
+    w(u, a)  0 unless user u has item a in the training set, and otherwise by `weighting`:
+               cosine   1, so sim = |U_a & U_b| / (sqrt(|U_a| |U_b|) + shrink)
+               tf-idf   idf(u) = log(1 + items / items of u): a user who takes everything says little
+               bm25     idf(u) (K1 + 1) / (1 + K1 (1 - B + B |U_a| / mean of |U|)), and nothing is divided:
+                        sim = sum of w w (Robertson and Walker, SIGIR 1994)
+    age(i)   the number of newer items in the history; an item that is in the history twice counts twice
 
-What was decided: Each candidate keeps only its nearest neighbours. Nothing is learned by gradients; the decay
-is chosen on the validation set unless it is given. Ties are broken by popularity, which also ranks the items
-for an empty history.
+What was decided: A user counts once for an item. Each candidate keeps only its nearest neighbours. Where past
+items are candidates, an item is its own neighbour, because who took it once may take it again; elsewhere it
+is not. Nothing is learned by gradients; the decay is chosen on the validation set unless it is given. Ties
+are broken by popularity, which also ranks the items for an empty history.
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy import sparse
 from torch import Tensor
 
 from unskew.core.config import AtLeast1, NotNegative, Search, Share
@@ -25,12 +32,16 @@ from unskew.data.log.log import LogView
 from unskew.data.log.split import Known, Split
 from unskew.data.log.views import PAD
 from unskew.models.base import HistoryConfig, Recommender
+from unskew.models.recency import scores_of
 from unskew.nn.phases import Stage
 from unskew.nn.scoring import Catalog
 
 DECAYS = (0.5, 0.8, 0.95, 1.0)  # those that are tried on the validation set
-BLOCK = 512  # candidates whose neighbours are searched together
 TIE = 1e-6  # what popularity adds to the score of the most popular item: far less than any similarity
+K1, B = 1.2, 0.75  # of bm25
+BLOCK = 2048  # items whose neighbours are searched together
+
+Weighting = Literal["cosine", "tf-idf", "bm25"]
 
 
 class ItemKNN(Recommender, name="itemknn", paper="Sarwar et al., WWW 2001; Deshpande and Karypis, TOIS 2004"):
@@ -44,13 +55,17 @@ class ItemKNN(Recommender, name="itemknn", paper="Sarwar et al., WWW 2001; Deshp
         """The number of nearest items that each candidate is compared with."""
         shrink: Annotated[NotNegative, Search.among(0.0, 10.0, 100.0)] = 0.0
         """A number added to the denominator of a similarity, so that pairs of items with few common users
-        count less."""
+        count less. `bm25` has no denominator."""
+        weighting: Annotated[Weighting, Search.among("cosine", "tf-idf", "bm25")] = "cosine"
+        """What a user counts for an item: as every user (`cosine`), the more the fewer items the user has
+        (`tf-idf`), or that and the less the more users the item has (`bm25`)."""
         decay: Share | None = None
         """The weight of an item of the history relative to the next newer one. By default the one that
         validation prefers."""
 
     config: Config
     knows_by = ("items",)
+    supports_live_log = True
     nearest_IK: Tensor
     similarity_IK: Tensor
     popularity_I: Tensor
@@ -59,7 +74,7 @@ class ItemKNN(Recommender, name="itemknn", paper="Sarwar et al., WWW 2001; Deshp
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config)
         items = known.items.size
-        kept = min(config.neighbours, items - 1)
+        kept = min(config.neighbours, items)
         self.register_buffer("nearest_IK", torch.zeros(items, kept, dtype=torch.int64))
         self.register_buffer("similarity_IK", torch.zeros(items, kept))
         self.register_buffer("popularity_I", torch.zeros(items))
@@ -67,11 +82,11 @@ class ItemKNN(Recommender, name="itemknn", paper="Sarwar et al., WWW 2001; Deshp
         self.register_buffer("decay", torch.tensor(decay, dtype=torch.float64))
 
     def fit_statistics(self, split: Split) -> None:
-        nearest, similarity = nearest_items(split, self.config.neighbours, self.config.shrink)
+        config = self.config
+        nearest, similarity = nearest_items(split, config.neighbours, config.shrink, config.weighting)
         self.nearest_IK.copy_(nearest)
         self.similarity_IK.copy_(similarity)
-        counts = split.item_counts[: split.known_items]
-        self.popularity_I.copy_(torch.from_numpy(TIE * counts / max(counts.max(), 1)))
+        self.popularity_I.copy_(popularity_of(split))
 
     def take_over(self, before: "ItemKNN", items: Tensor) -> None:
         """Begin with what the same model of other codes has counted (`unskew.training.extend`).
@@ -94,63 +109,85 @@ class ItemKNN(Recommender, name="itemknn", paper="Sarwar et al., WWW 2001; Deshp
     def stages(self, epochs: int) -> tuple[Stage, ...]:
         return ()
 
-    def past(self, history_BL: Tensor) -> Tensor:
-        """The weight of each known item in each history, (B, I)."""
-        age_L = torch.arange(history_BL.shape[1] - 1, -1, -1)
-        weight_BL = (self.decay**age_L).float().expand(history_BL.shape)
-        counted = (history_BL != PAD) & (history_BL < len(self.popularity_I))
-        empty = torch.zeros(len(history_BL), len(self.popularity_I))
-        return empty.scatter_add_(1, history_BL.masked_fill(~counted, 0), weight_BL * counted)
-
     def forward(self, batch: Batch) -> Tensor:
-        known = batch.candidates_BC < len(self.popularity_I)
-        candidates = batch.candidates_BC.masked_fill(~known, 0)
-        past_BI, nearest_BCK = self.past(batch.history_BL), self.nearest_IK[candidates]
-        met = past_BI.gather(1, nearest_BCK.flatten(1)).view(nearest_BCK.shape)
-        return ((met * self.similarity_IK[candidates]).sum(2) + self.popularity_I[candidates]) * known
+        return scores_of(self, batch)
 
     def catalog(self, log: LogView, first: int, last: int) -> Catalog:
-        return _Neighbourhood(self, len(log.items))
+        return SimilarityCatalog(self, log)
 
 
-class _Neighbourhood:
-    """A catalogue that needs one sparse matrix product per block of contexts."""
+class SimilarityCatalog:
+    """A catalogue that needs one product of two sparse matrices per block of contexts."""
 
-    def __init__(self, model: ItemKNN, items: int) -> None:
-        self.model, self.items = model, items
+    def __init__(self, model: ItemKNN, log: LogView) -> None:
+        self.model, self.log = model, log
         size, neighbours = model.nearest_IK.shape
-        candidate = torch.arange(size).repeat_interleave(neighbours)
-        pairs = torch.stack([candidate, model.nearest_IK.flatten()])
-        similarity = model.similarity_IK.flatten()
-        sparse = torch.sparse_coo_tensor(pairs, similarity, (size, size), check_invariants=True)
-        self.similarity_II = sparse.coalesce()
+        candidate, near = np.repeat(np.arange(size), neighbours), model.nearest_IK.numpy().ravel()
+        similarity = model.similarity_IK.numpy().ravel()
+        of = similarity != 0
+        self.similarity_II = sparse.csr_array((similarity[of], (near[of], candidate[of])), shape=(size, size))
 
     def scores(self, context: Batch) -> Tensor:
-        known = (self.similarity_II @ self.model.past(context.history_BL).T).T + self.model.popularity_I
-        return torch.nn.functional.pad(known, (0, self.items - known.shape[1]))
+        """The scores of all items in each context; of items that training never saw, zero."""
+        own, size = context.history_BL.numpy(), len(self.model.popularity_I)
+        row, place = np.nonzero((own != PAD) & (own < size))
+        weight = (float(self.model.decay) ** (own.shape[1] - 1 - place)).astype(np.float32)
+        past = sparse.csr_array((weight, (row, own[row, place])), shape=(len(own), size))
+        scores = torch.from_numpy((past @ self.similarity_II).toarray()) + self.model.popularity_I
+        return torch.nn.functional.pad(scores, (0, len(self.log.items) - size))
 
 
-def nearest_items(split: Split, neighbours: int, shrink: float) -> tuple[Tensor, Tensor]:
-    """The nearest other items of each known item, and their similarities, (I, K) each. The similarity is zero
-    if the two have no common user."""
-    items, users = split.known_items, split.known_users
+def training_matrix(split: Split) -> Any:
+    """Users x items, sparse: 1 where a user has a positive on an item in the training set. A rare item counts
+    as unknown, so nobody has it."""
     train = split.mask("train") & (split.log.label == 1)
-    rare = split.known.items.rare
-    if rare is not None:  # a rare item counts as unknown, so it is no neighbour
-        train[train] = ~rare[split.log.item[train]]
-    pairs = np.unique(split.log.item[train].astype(np.int64) * users + split.log.user[train])
-    item, user = torch.from_numpy(pairs // users), torch.from_numpy(pairs % users)
-    pairs_2N, ones_N = torch.stack([item, user]), torch.ones(len(item))
-    has_IU = torch.sparse_coo_tensor(pairs_2N, ones_N, (items, users), check_invariants=True).coalesce()
-    size_I = torch.bincount(item, minlength=items).float()
-    kept = min(neighbours, items - 1)
-    nearest, similarity = torch.zeros(items, kept, dtype=torch.int64), torch.zeros(items, kept)
+    if split.known.items.rare is not None:
+        train[train] = ~split.known.items.rare[split.log.item[train]]
+    user, item = split.log.user[train], split.log.item[train]
+    shape = split.known_users, split.known_items
+    matrix = sparse.csr_array((np.ones(len(user), np.float32), (user, item)), shape=shape)
+    matrix.data[:] = 1
+    return matrix
+
+
+def popularity_of(split: Split) -> Tensor:
+    """TIE for the item with most training positives, and in proportion for the others."""
+    counts = split.item_counts[: split.known_items]
+    return torch.from_numpy(TIE * counts / max(counts.max(initial=0), 1)).float()
+
+
+def weighted(matrix: Any, weighting: Weighting) -> tuple[Any, NDArray[np.float32]]:
+    """The matrix of w, and the norm of each item that similarities are divided by."""
+    if weighting != "cosine":
+        of_user, of_item = matrix.sum(axis=1), matrix.sum(axis=0)
+        idf = np.log1p(matrix.shape[1] / np.maximum(of_user, 1))
+        matrix = sparse.diags_array(idf) @ matrix
+        if weighting == "bm25":
+            saturation = (K1 + 1) / (1 + K1 * (1 - B + B * of_item / max(of_item.mean(), 1e-12)))
+            matrix = matrix @ sparse.diags_array(saturation)
+            return sparse.csr_array(matrix, dtype=np.float32), np.ones(matrix.shape[1], np.float32)
+    norm = np.sqrt(np.asarray(matrix.multiply(matrix).sum(axis=0)))
+    return sparse.csr_array(matrix, dtype=np.float32), norm.astype(np.float32)
+
+
+def nearest_items(
+    split: Split, neighbours: int, shrink: float, weighting: Weighting = "cosine"
+) -> tuple[Tensor, Tensor]:
+    """The nearest items of each known item, and their similarities, (I, K) each; of equally near ones, those
+    with the first codes. The similarity is zero if the two have no common user."""
+    matrix, norm = weighted(training_matrix(split), weighting)
+    items, by_item = split.known_items, sparse.csr_array(matrix.T)
+    kept = min(neighbours, items)
+    nearest, similarity = np.zeros((items, kept), np.int64), np.zeros((items, kept), np.float32)
+    divisor = 0.0 if weighting == "bm25" else shrink
     for first in range(0, items, BLOCK):
-        block = torch.arange(first, min(first + BLOCK, items))
-        mine = (item >= first) & (item <= block[-1])
-        has_UB = torch.zeros(users, len(block)).index_put_((user[mine], item[mine] - first), torch.ones(()))
-        near_IB = (has_IU @ has_UB) / (torch.sqrt(size_I[:, None] * size_I[block]) + shrink).clamp(min=1e-12)
-        near_IB[block, torch.arange(len(block))] = -1  # an item is not its own neighbour
-        best = near_IB.T.topk(kept, dim=1)
-        nearest[block], similarity[block] = best.indices, best.values
-    return nearest, similarity
+        near = sparse.csr_array(by_item[first : first + BLOCK] @ matrix)
+        near.sort_indices()
+        row = np.repeat(np.arange(near.shape[0]), np.diff(near.indptr))
+        values = near.data / np.maximum(norm[first + row] * norm[near.indices] + divisor, 1e-12)
+        if not split.repeats:
+            values[near.indices == first + row] = 0
+        for item, (start, end) in enumerate(zip(near.indptr[:-1], near.indptr[1:], strict=True), first):
+            best = start + np.argsort(-values[start:end], kind="stable")[:kept]
+            nearest[item, : len(best)], similarity[item, : len(best)] = near.indices[best], values[best]
+    return torch.from_numpy(nearest), torch.from_numpy(similarity)
