@@ -1,7 +1,9 @@
 """DEPS: its equations, Algorithm 1, and its ablations."""
 
 import dataclasses
+import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -267,3 +269,15 @@ def test_logged_propensities_train_it() -> None:
     rows = first_batch(model, model.stages(1)[1].phases[-1], split)
     assert torch.equal(model.propensity.weights(rows), 1 / rows.logged_BC.clamp(min=0.25))
     assert [phase.name for stage in model.stages(1) for phase in stage.phases] == ["masked", "unbiased"]
+
+
+def test_the_document_has_the_defaults_and_the_preset_of_the_paper() -> None:
+    document = (Path(__file__).parents[2] / "docs" / "deps.md").read_text()
+    table = re.findall(r"^\| `(\w+)`.*? \| (\S+) \| (\S+) \|$", document, re.MULTILINE)
+    defaults = dataclasses.asdict(DEPS.Config()) | dataclasses.asdict(Training()) | DEPS.recipe
+    paper = defaults | DEPS.presets["paper"]
+    assert {name: (float(default), float(of_paper)) for name, default, of_paper in table} == {
+        name: (defaults[name], paper[name]) for name in (*DEPS.presets["paper"], "clip", "layers")
+    }
+    for name in ("audience", "hidden_ids"):  # and in the sentence above the table
+        assert re.search(rf"\b{defaults[name]:g}\b[^.]*\(`{name}`\)", document)

@@ -18,6 +18,7 @@ from unskew.api.create import create_model
 from unskew.core.errors import BadInput
 from unskew.data.batches.batch import Batch
 from unskew.data.log.split import Known
+from unskew.nn.phases import Phase
 from unskew.propensity.base import ESTIMATORS, Needs, Propensity, estimator_named, every_estimator
 from unskew.propensity.estimators import DualGRU, Exposure, Frequency, Logged, Power, Unit, estimator
 from unskew.testing.estimators import (
@@ -25,6 +26,7 @@ from unskew.testing.estimators import (
     a_stored_state_is_enough,
     builder,
     check_estimator,
+    every_parameter_is_trained,
     items_alone_have_a_propensity_or_say_so,
     labels_are_unread,
     no_future_event_changes_a_propensity,
@@ -177,9 +179,19 @@ class Counted(Propensity):
     def user_view(self, batch: Batch) -> None:
         return None
 
+    def phases(self) -> tuple[Phase, ...]:
+        return (Phase("views", "pairs", lambda batch: self.item_view(batch).mean(), self.parameters),)
+
     def log_exposure(self, log: unskew.Log, item: Any, time: Any) -> Tensor:
         start, end = log.audiences.before(item, time)
         return torch.from_numpy(np.asarray(np.log1p(end - start)))
+
+
+class NeverTrained(Counted):
+    """Has a parameter that no phase names."""
+
+    def phases(self) -> tuple[Phase, ...]:
+        return ()
 
 
 class ReadsTheFuture(Counted):
@@ -249,6 +261,7 @@ class NotBroadcast(Counted):
 
 
 FAULTS = {
+    NeverTrained: every_parameter_is_trained,
     NoNumberForNewItems: views_are_probabilities,
     Leaks: weights_carry_no_gradient,
     ReadsLabels: labels_are_unread,

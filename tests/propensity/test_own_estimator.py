@@ -1,5 +1,9 @@
 """An estimator of one's own with learnable parameters is trained, through `debiased-sasrec` and through
-DEPS."""
+DEPS; and the tutorial about it runs."""
+
+import re
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +19,8 @@ from unskew.data.log.split import Known
 from unskew.nn.phases import Phase
 from unskew.propensity.base import Needs, Propensity
 
+ROOT = Path(__file__).parents[2]
+
 SMALL_SASREC = {"width": 4, "history": 6, "sequences": 64, "batch_size": 128, "valid_examples": 50}
 SETTINGS = {
     "debiased-sasrec": SMALL_SASREC | {"propensity_epochs": 2, "past_items": 6, "past_users": 5},
@@ -22,7 +28,7 @@ SETTINGS = {
 }
 
 
-class Shown(Propensity, name="shown-or-drawn"):
+class Shown(Propensity, name="learned"):
     """P(o = 1) of an item alone, learned by telling the rows of the log from drawn items."""
 
     def __init__(self, known: Known, alpha: float, clip: float) -> None:
@@ -62,7 +68,7 @@ class Untrained(Shown, name="without-phases"):
 
 @pytest.mark.parametrize(("model", "phase"), [("deps", ""), ("debiased-sasrec", "estimator: ")])
 def test_an_estimator_of_ones_own_is_trained(model: str, phase: str, split: unskew.Split) -> None:
-    settings = SETTINGS[model] | {"propensity": "shown-or-drawn", "method": "ips-both", "epochs": 2}
+    settings = SETTINGS[model] | {"propensity": "learned", "method": "ips-both", "epochs": 2}
     trained = create_model(model, settings | {"learning_rate": 0.03, "clip": 0.01}).fit(split)
     estimator = trained.propensity
     assert isinstance(estimator, Shown)
@@ -80,7 +86,7 @@ def test_an_estimator_of_ones_own_is_trained(model: str, phase: str, split: unsk
 
 def test_weights_follow_what_the_estimator_has_learned(split: unskew.Split) -> None:
     """The last step of its phases counts in the recommender's next one."""
-    made = create_model("debiased-sasrec", SETTINGS["debiased-sasrec"] | {"propensity": "shown-or-drawn"})
+    made = create_model("debiased-sasrec", SETTINGS["debiased-sasrec"] | {"propensity": "learned"})
     network = made.fit(split).network
     correction = network.correction
     assert correction is not None
@@ -101,3 +107,23 @@ def test_a_parameter_that_no_phase_trains_is_an_error(split: unskew.Split) -> No
     frozen = Untrained(split.known, 0.5, 0.1)
     frozen.logit_I.requires_grad_(False)
     assert frozen.untrained_parameter_names() == set()
+
+
+def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first block is the file of the example, and the others are run beside that file."""
+    tutorial = (ROOT / "docs" / "tutorials" / "own-estimator.md").read_text()
+    file, *blocks = re.findall(r"```python\n(.*?)```", tutorial, re.DOTALL)
+    example = ROOT / "examples" / "own_estimator.py"
+    assert file.strip() == example.read_text().split('"""', 2)[2].strip()
+    for target in re.findall(r"\]\(([^)]+)\)", tutorial):
+        assert (ROOT / "docs" / "tutorials" / target).exists()
+    shutil.copy(example, tmp_path)
+    shutil.copy(ROOT / "examples" / "clicks.csv", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    names: dict[str, object] = {}
+    for code in blocks:
+        exec(compile(code, "own-estimator.md", "exec"), names)
+    model = names["model"]
+    assert isinstance(model, unskew.Model)
+    assert float(model.propensity.line.weight.detach()) > 0  # popular items are shown more often

@@ -1,6 +1,6 @@
-"""The contract that every estimator of propensities keeps, for people who write estimators of their own.
+"""The contract that every estimator of propensities keeps, for those who write estimators of their own.
 
-    from unskew.testing.estimators import check_estimator
+    from unskew.testing import check_estimator
 
     def test_my_estimator():
         check_estimator(MyEstimator)
@@ -20,8 +20,11 @@ from unskew.data.batches.batch import Batch, batch
 from unskew.data.log.log import Log
 from unskew.data.log.split import Split
 from unskew.data.log.views import PAD, Ints
+from unskew.models.base import ModelConfig, Recommender
+from unskew.nn.phases import Stage
 from unskew.propensity.base import Needs, Propensity
-from unskew.testing.models import close, cut_at, example_split
+from unskew.propensity.correction import Correction
+from unskew.testing.models import close, cut_at, example_split, first_batch, phases
 
 Build = Callable[[Split], Propensity]
 Check = Callable[[Build, Split], None]
@@ -30,10 +33,20 @@ PAST = 8, 6  # how many past items and past users the batches hold
 
 
 def check_estimator(kind: type[Propensity], split: Split | None = None) -> None:
-    """Every check of the contract.
+    """Check that an estimator of propensities keeps the contract that all estimators keep.
 
-    split: the log that the checks are made on; by default a small random one, which has everything but
-        recorded propensities, impressions, and random exposure.
+    Parameters
+    ----------
+    kind
+        The class of the estimator. It is built by `kind.build`, and need not be registered.
+    split
+        The log that the checks are made on. By default a small random one, which has everything but recorded
+        propensities, impressions, and random exposure.
+
+    Raises
+    ------
+    AssertionError
+        The contract is broken; the message says how.
     """
     example = example_split() if split is None else split
     for check in CHECKS:
@@ -172,7 +185,37 @@ def a_stored_state_is_enough(build: Build, split: Split) -> None:
         assert torch.equal(before, after), "the state of an estimator is not all that it has"
 
 
+class Host(Recommender):
+    """A recommender whose training is that of an estimator, and nothing else."""
+
+    def __init__(self, split: Split, estimator: Propensity) -> None:
+        super().__init__(split.known, ModelConfig())
+        self.propensity = estimator
+        self.learning = Correction(estimator, "ips", 1.0, "clipped", PAST)
+
+    def forward(self, batch: Batch) -> Tensor:
+        return torch.zeros(batch.candidates_BC.shape)
+
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
+        return (Stage("estimator", self.learning.phases(), epochs),)
+
+
+def every_parameter_is_trained(build: Build, split: Split) -> None:
+    """Some phase names every parameter that has a gradient, and a gradient really comes."""
+    estimator = build(split).train()
+    assert not estimator.untrained_parameter_names(), "no phase trains these parameters"
+    host = Host(split, estimator)
+    for phase in phases(host):
+        estimator.zero_grad()
+        phase.loss(first_batch(host, phase, split)).backward()
+        for name, parameter in estimator.named_parameters():
+            if any(parameter is trained for trained in phase.parameters()):
+                assert parameter.grad is not None, f"no gradient comes to {name}"
+                assert bool(parameter.grad.any()), f"the gradient of {name} is zero"
+
+
 CHECKS: tuple[Check, ...] = (
+    every_parameter_is_trained,
     views_are_probabilities,
     weights_carry_no_gradient,
     labels_are_unread,
