@@ -10,6 +10,7 @@ What the figures mean: docs/monitoring.md.
 import math
 import time
 from dataclasses import asdict, dataclass
+from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -20,19 +21,9 @@ from unskew.core.formatting import count, plain
 from unskew.data.log.clock import Clock
 from unskew.report.summary import Verdict
 from unskew.report.table import Table
-from unskew.serve.monitor.findings import (
-    BY_FIELD,
-    DROP,
-    FIGURES,
-    MISCALIBRATION,
-    RULES,
-    WHY,
-    Rule,
-    sentence,
-    unjudged,
-)
+from unskew.serve.monitor.findings import BY_FIELD, DROP, FIGURES, MISCALIBRATION, RULES, Rule
 from unskew.serve.monitor.queries import Calendar, Stored
-from unskew.serve.monitor.statistics import Window, figures_of
+from unskew.serve.monitor.statistics import Window, compute_figures
 from unskew.serve.store.events import in_iso
 
 if TYPE_CHECKING:
@@ -76,6 +67,15 @@ class Monitoring:
     their positives."""
 
 
+class Health(Enum):
+    """What the thresholds say about the newest whole window. The value is the class of the verdict on the
+    page."""
+
+    HEALTHY = "good"  # every threshold was judged, and none is crossed
+    UNHEALTHY = "bad"
+    NOT_JUDGED = "none"  # none is crossed, but some could not be judged, or none was given
+
+
 class Crossing(NamedTuple):
     """A threshold that was crossed, and one sentence that says what was measured and what to do."""
 
@@ -87,15 +87,20 @@ class Crossing(NamedTuple):
 
 @dataclass(frozen=True)
 class Monitor:
-    """What a monitor found."""
+    """What a monitor measured. Times are microseconds since 1970.
+
+    run: the model of the run; empty without one.
+    windows: the oldest first.
+    trained_until: the end of what the run was trained and chosen on.
+    """
 
     store: str
     settings: Monitoring
-    run: str  # the model of the run; empty without one
-    now: int  # microseconds since 1970
+    run: str
+    now: int
     stored: Stored
-    windows: tuple[Window, ...]  # the oldest first
-    trained_until: int | None = None  # the end of what the run was trained and chosen on
+    windows: tuple[Window, ...]
+    trained_until: int | None = None
 
     @property
     def judged(self) -> Window | None:
@@ -113,74 +118,88 @@ class Monitor:
         window = self.judged
         if window is None:
             return ()
-        found = []
-        for rule, threshold in self._asked():
+        crossings = []
+        for rule, threshold in self._thresholds():
             measured = self._measured(rule, window)
             if measured > threshold if rule.is_upper else measured < threshold:  # never so with nan
-                said = sentence(rule, self._written(rule, window), threshold, self.named(window))
-                found.append(Crossing(rule.flag, measured, threshold, said))
-        return tuple(found)
+                text = rule.crossed_sentence(self._written(rule, window), threshold, self.named(window))
+                crossings.append(Crossing(rule.flag, measured, threshold, text))
+        return tuple(crossings)
+
+    @cached_property
+    def unknown(self) -> tuple[tuple[Rule, float], ...]:
+        """The thresholds that could not be judged."""
+        window = self.judged
+        if window is None:
+            return ()
+        return tuple(pair for pair in self._thresholds() if math.isnan(self._measured(pair[0], window)))
+
+    @property
+    def health(self) -> Health:
+        """What the thresholds say."""
+        if self.crossed:
+            return Health.UNHEALTHY
+        is_judged = self.judged is not None and self._thresholds() and not self.unknown
+        return Health.HEALTHY if is_judged else Health.NOT_JUDGED
 
     def verdict(self) -> Verdict:
         """Whether it is healthy, in one sentence, and what to do or what was measured."""
-        window, asked = self.judged, len(self._asked())
+        finding = self._finding()
+        return Verdict(finding, (*(crossing.sentence for crossing in self.crossed), *self.notes()))
+
+    def _finding(self) -> str:
+        window, total = self.judged, len(self._thresholds())
         if not self.windows:
-            return Verdict("The store is empty: there is nothing to judge yet.", self.notes())
-        if window is None:
-            return Verdict(
-                f"There is no whole window yet, so nothing can be judged: {self.named(self.windows[-1])} is "
-                "the only one, and it is not over or not filled to its end."
-                if len(self.windows) == 1
-                else "No window is whole yet, so nothing can be judged.",
-                self.notes(),
+            return "The store is empty: there is nothing to judge yet."
+        if window is None and len(self.windows) == 1:
+            only = self.named(self.windows[0])
+            return (
+                f"There is no whole window yet, so nothing can be judged: {only} is the only one, and it is "
+                "not over or not filled to its end."
             )
+        if window is None:
+            return "No window is whole yet, so nothing can be judged."
         when = f"the window {self.named(window)}"
-        if self.crossed:
-            of = f"{len(self.crossed)} of {asked} thresholds {'is' if len(self.crossed) == 1 else 'are'}"
-            said = tuple(crossing.sentence for crossing in self.crossed)
-            return Verdict(f"Not healthy: {of} crossed in {when}.", (*said, *self.notes()))
-        could = sum(not math.isnan(self._measured(rule, window)) for rule, _ in self._asked())
-        finding = f"Healthy: none of {asked} thresholds is crossed in {when}."
-        if not asked:
-            finding = f"No threshold was given, so nothing is judged; the newest whole one is {when}."
-        elif not could:
-            finding = f"None of {asked} thresholds could be judged in {when}."
-        elif could < asked:
-            finding = f"Only {could} of {asked} thresholds could be judged in {when}; none is crossed."
-        return Verdict(finding, self.notes())
+        if number := len(self.crossed):
+            verb = "is" if number == 1 else "are"
+            return f"Not healthy: {number} of {total} thresholds {verb} crossed in {when}."
+        if not total:
+            return f"No threshold was given, so nothing is judged; the newest whole one is {when}."
+        if not self.unknown:
+            return f"Healthy: none of {total} thresholds is crossed in {when}."
+        if judged := total - len(self.unknown):
+            return f"Only {judged} of {total} thresholds could be judged in {when}; none is crossed."
+        return f"None of {total} thresholds could be judged in {when}."
 
     def notes(self) -> tuple[str, ...]:
         """What a reader should know beside the figures: what is not known or not judged, and why."""
-        stored, found = self.stored, []
-        if self.judged is not None:
-            for rule, threshold in self._asked():
-                if math.isnan(self._measured(rule, self.judged)):
-                    found.append(unjudged(rule, threshold, WHY[rule.field]))
+        stored = self.stored
+        notes = [rule.unknown_sentence(threshold) for rule, threshold in self.unknown]
         if stored.future:
-            found.append(
+            notes.append(
                 f"{count(stored.future)} events and recommendations are left out, because their times are "
-                "more than a day after now: look at the clocks of whoever sends them."
+                "more than a day after now: look at the clocks of the services that send them."
             )
         if stored.last is not None and self.now - stored.last > self._length:
-            found.append(
+            notes.append(
                 f"Nothing was stored since {in_iso(stored.last)[:10]}; look whether events still arrive."
             )
         if self.windows and not stored.shown:
-            found.append(
+            notes.append(
                 "What was shown is not known: the store has no recommendations and no impressions. Its Gini "
                 "index, coverage, lift, age and click rate are not known either."
             )
         elif self.windows and not stored.logged:
-            found.append(
+            notes.append(
                 "Propensities are not known: no positive names a recommendation or has one of its own, so "
                 "there is no effective sample size."
             )
         if stored.unmatched:
-            found.append(
-                f"{count(stored.unmatched)} positives name a recommendation that was made to somebody else, "
+            notes.append(
+                f"{count(stored.unmatched)} positives name a recommendation that was made to another user, "
                 "or without their item; they are taken as not shown."
             )
-        return tuple(found)
+        return tuple(notes)
 
     def named(self, window: Window) -> str:
         """A window by its first and its last moment."""
@@ -205,16 +224,16 @@ class Monitor:
 
     def document(self) -> dict[str, Any]:
         """Everything as plain JSON types; what is not known is null."""
-        judged, said = self.judged, self.verdict()
-        found = {
+        judged = self.judged
+        document = {
             "store": self.store,
             "run": self.run or None,
             "now": in_iso(self.now),
             "every": self.settings.every,
             "healthy": self.healthy,
-            "verdict": asdict(said),
+            "verdict": asdict(self.verdict()),
             "judged": None if judged is None else in_iso(judged.start),
-            "thresholds": {rule.setting: threshold for rule, threshold in self._asked()},
+            "thresholds": {rule.setting: threshold for rule, threshold in self._thresholds()},
             "crossed": [crossing._asdict() for crossing in self.crossed],
             "notes": list(self.notes()),
             "trained_until": None if self.trained_until is None else in_iso(self.trained_until),
@@ -223,7 +242,7 @@ class Monitor:
                 for window in self.windows
             ],
         }
-        return dict(plain(found))
+        return dict(plain(document))
 
     # Thresholds
 
@@ -231,9 +250,9 @@ class Monitor:
     def _length(self) -> int:
         return Clock(10**6).ticks_in(self.settings.every)
 
-    def _asked(self) -> list[tuple[Rule, float]]:
-        given = [(rule, getattr(self.settings, rule.setting)) for rule in RULES]
-        return [(rule, threshold) for rule, threshold in given if threshold is not None]
+    def _thresholds(self) -> list[tuple[Rule, float]]:
+        settings = [(rule, getattr(self.settings, rule.setting)) for rule in RULES]
+        return [(rule, threshold) for rule, threshold in settings if threshold is not None]
 
     def _measured(self, rule: Rule, window: Window) -> float:
         if rule.field == MISCALIBRATION:
@@ -265,25 +284,37 @@ def monitor(
     settings: Monitoring | None = None,
     now: int | None = None,
 ) -> Monitor:
-    """Look at a store, window by window.
+    """Measure a store, window by window.
 
-    store: an open store; reading is enough, and it may be in use meanwhile.
-    model: a trained model, such as `unskew.load(RUN)`. What it remembers counts as the time before the store,
+    Parameters
+    ----------
+    store
+        An open store; reading is enough, and it may be in use meanwhile.
+    model
+        A trained model, such as `unskew.load(RUN)`. What it remembers counts as the time before the store,
         and it is ranked on each window that it did not see. It works on a copy of the weights, so that the
         model may be in use meanwhile.
-    settings: the windows and the thresholds.
-    now: microseconds since 1970; by default the clock of this machine.
+    settings
+        The windows and the thresholds.
+    now
+        Microseconds since 1970; by default the clock of this machine.
+
+    Returns
+    -------
+    Monitor
+        The figures of all windows, and the thresholds that are crossed.
     """
     settings = settings or Monitoring()
     check(settings)
     calendar = Calendar(Clock(10**6).ticks_in(settings.every))
     now = time.time_ns() // 1000 if now is None else now
-    if model is None:
-        found = figures_of(store, store.types, calendar, settings.windows, now, None)
-        return Monitor(store.name, settings, "", now, found.stored, found.windows)
-    from unskew.serve.monitor.ranking import Ranking  # which needs torch
+    ranking = None
+    if model is not None:
+        from unskew.serve.monitor.ranking import Ranking  # which needs torch
 
-    ranking = Ranking(model)
-    found = figures_of(store, store.types, calendar, settings.windows, now, ranking)
-    windows = ranking.ranked(found.windows, settings.sample)
-    return Monitor(store.name, settings, model.name, now, found.stored, windows, ranking.trained_until)
+        ranking = Ranking(model)
+    windows, stored = compute_figures(store, calendar, settings.windows, now, ranking)
+    if model is None or ranking is None:
+        return Monitor(store.name, settings, "", now, stored, windows)
+    windows = ranking.ranked(windows, settings.sample)
+    return Monitor(store.name, settings, model.name, now, stored, windows, ranking.trained_until)

@@ -152,9 +152,7 @@ def monitor_page(found: Monitor, command: str = "", date: str = "") -> str:
 
 
 def _look(found: Monitor) -> str:
-    if found.crossed:
-        return "bad"
-    return "good" if found.judged is not None and found.verdict().finding.startswith("Healthy") else "none"
+    return found.health.value
 
 
 def _section(found: Monitor, group: str) -> Section:

@@ -1,8 +1,7 @@
 """The figures of a monitor, window by window.
 
-Popularity of an item: how many positives it had before the window began.
-Catalogue: the items that had a positive before the window ended.
-A figure that cannot be known is nan.
+The popularity of an item is its number of positives before the window began. The catalogue is the items with
+a positive before the window ended. A figure that is not known is nan.
 """
 
 import math
@@ -11,15 +10,11 @@ from typing import Any
 
 import duckdb
 import numpy as np
-from numpy.typing import NDArray
 
 from unskew.data.log.views import Ints
 from unskew.diagnostics.log.statistics import gini
 from unskew.serve.monitor.queries import Calendar, Past, Stored, gather_tables
-from unskew.serve.store.impressions import EventSource
-from unskew.serve.store.tables import EventTypes
-
-Floats = NDArray[np.float64]
+from unskew.serve.store.store import Store
 
 DAY = 86_400 * 10**6  # microseconds
 NEVER = np.iinfo(np.int64).max
@@ -29,8 +24,8 @@ ROWS = 100_000  # that are read together
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """One window of time. Times are whole microseconds since 1970 in UTC; fractions are from 0 to 1, and nan
-    is what nobody knows."""
+    """One window of time. Times are whole microseconds since 1970 in UTC, fractions from 0 to 1; nan is not
+    known."""
 
     start: int
     end: int
@@ -59,7 +54,7 @@ class Window:
     # How far an unbiased look at it goes.
     logged: int  # positives with a logged propensity
     ess: float = math.nan  # effective sample size of 1 / propensity, as a fraction of these positives
-    calibration: float = math.nan  # how many candidates the propensities speak of, over how many there are
+    calibration: float = math.nan  # how many candidates the propensities imply, over how many there are
     calibration_error: float = math.nan  # its standard error
     # How well the run ranks what was clicked.
     seen: bool = False  # whether the run was trained or chosen on a part of the window
@@ -68,83 +63,79 @@ class Window:
     ndcg_error: float = math.nan  # its standard error
 
 
-@dataclass(frozen=True)
-class Found:
-    """The figures of all windows, without the run's, and of the store as a whole."""
-
-    windows: tuple[Window, ...]
-    stored: Stored
-
-
-def figures_of(
-    store: EventSource, types: EventTypes, calendar: Calendar, newest: int, now: int, past: Past | None
-) -> Found:
-    """The figures of the newest windows that hold anything.
+def compute_figures(
+    store: Store, calendar: Calendar, newest: int, now: int, past: Past | None
+) -> tuple[tuple[Window, ...], Stored]:
+    """The newest windows that hold anything, without the figures of a run, and what the store holds.
 
     newest: how many windows.
     now: a window that ends later is not whole, nor is one in whose last tenth or later nothing is stored.
-        What is later than now by more than a day has a wrong clock, and is left out.
-    past: what is known of the time before the store; without it, calibration cannot be.
+        A timestamp more than a day after now comes from a wrong clock, and is left out.
+    past: what is known of the time before the store; without it there is no calibration.
     """
-    with gather_tables(store, types, calendar, now + DAY, past) as (connection, stored):
+    with gather_tables(store, store.types, calendar, now + DAY, past) as (connection, stored):
         if stored.first is None or stored.last is None:
-            return Found((), stored)
+            return (), stored
         last = calendar.number(stored.last)
         first = max(calendar.number(stored.first), last - newest + 1)
-        found = _Figures(connection, calendar, first, last, stored, past is not None)
+        figures = _Figures(connection, calendar, range(first, last + 1), stored, past is not None)
         windows = []
         for number in range(first, last + 1):
             start, end = calendar.start(number), calendar.start(number + 1)
             whole = end <= now and stored.last >= end - calendar.length // TENTH
-            windows.append(Window(start=max(start, 0), end=end, whole=whole, **found.of(number, end)))
+            windows.append(Window(start=max(start, 0), end=end, whole=whole, **figures.of(number, end)))
         if past is not None:
             query = "SELECT user_id, item_id, timestamp FROM events WHERE positive"
             past.follow(iter(connection.sql(query).to_arrow_reader(ROWS)))
-    return Found(tuple(windows), stored)
+    return tuple(windows), stored
 
 
 class _Figures:
-    """Gathers the figures in as few passes as there are topics. Windows must be asked for in their order."""
+    """Computes the figures in as few passes as there are topics. Windows must be asked for in their order."""
 
     def __init__(
         self,
         connection: duckdb.DuckDBPyConnection,
         calendar: Calendar,
-        first: int,
-        last: int,
+        windows: range,
         stored: Stored,
-        known_before: bool,
+        has_past: bool,
     ) -> None:
         self._connection, self._stored = connection, stored
-        items = self._arrays('SELECT code, coalesce("first", $never) AS f, "before" FROM items', never=NEVER)
-        order = np.argsort(items["code"])
-        self._first = items["f"][order].astype(np.int64)
-        self._popularity = items["before"][order].astype(np.float64)
-        self._add(f'WHERE "window" < {first}')
-        here = f'"window" >= {first}'
-        self._counted = [self._by_window(query.format(here=here)) for query in QUERIES]
-        # New is who came first in this store, and was not known before either.
-        own, ever = calendar.sql("own"), calendar.sql('"first"')
+        items = self._arrays(
+            'SELECT coalesce("first", $never) AS "first", "before" FROM items ORDER BY code', never=NEVER
+        )
+        self._first = items["first"].astype(np.int64)
+        self._popularity = items["before"].astype(np.float64)
+        earlier = self._arrays(
+            f"""SELECT code, count(*) AS number FROM positives JOIN items USING (item_id)
+            WHERE "window" < {windows.start} GROUP BY code"""
+        )
+        self._popularity[earlier["code"]] += earlier["number"]
+        condition = f'"window" >= {windows.start}'
+        self._by_window: dict[int, dict[str, Any]] = {number: dict.fromkeys(COUNTS, 0) for number in windows}
+        for query in QUERIES:
+            self._read(query.format(condition=condition))
+        # A new user or item came first in this store, and was not known before either.
+        own, first = calendar.sql("own"), calendar.sql('"first"')
         for name in ("users", "items"):
             new = f'SELECT {own} AS "window", count(*) AS new_{name} FROM {name}'
-            self._counted.append(self._by_window(f"{new} WHERE {own} = {ever} GROUP BY 1"))
-        self._calibrations = self._calibrated(first, last) if known_before else {}
+            self._read(f"{new} WHERE {own} = {first} AND {own} >= {windows.start} GROUP BY 1")
+        if has_past:
+            self._calibrate(windows)
         connection.execute(f"""
         CREATE TABLE counted AS
             SELECT "window", code, sum(shown) AS shown, sum(clicked) AS clicked FROM (
-                SELECT "window", item_id, 1 AS shown, 0 AS clicked FROM showings WHERE {here}
-                UNION ALL SELECT "window", item_id, 0, 1 FROM positives WHERE {here}
+                SELECT "window", item_id, 1 AS shown, 0 AS clicked FROM showings WHERE {condition}
+                UNION ALL SELECT "window", item_id, 0, 1 FROM positives WHERE {condition}
             ) AS every JOIN items USING (item_id) GROUP BY ALL
         """)
 
     def of(self, number: int, end: int) -> dict[str, Any]:
         """The figures of a window."""
-        figures: dict[str, Any] = dict.fromkeys(COUNTS, 0)
-        for by_window in self._counted:
-            figures |= by_window.get(number, {})
+        figures = self._by_window[number]
         if not self._stored.fallbacks:
-            figures["fallback"] = math.nan  # nobody says so in this store, whether or not it happens
-        figures |= self._calibrations.get(number, {})
+            figures["fallback"] = math.nan  # this store does not record whether it happens
         return figures | self._spread(number, end)
 
     def _spread(self, number: int, end: int) -> dict[str, float]:
@@ -152,69 +143,57 @@ class _Figures:
         counts = self._arrays(
             'SELECT code, shown, clicked FROM counted WHERE "window" = $number', number=number
         )
-        existing, found = self._first < end, {}
-        popularity = {}
+        existing = self._first < end
+        figures, popularity = {}, {}
         for name in ("shown", "clicked"):
-            here = np.zeros(len(self._first))
-            here[counts["code"]] = counts[name]
-            total = here.sum()
-            if total:
-                found[f"gini_{name}"] = gini(here[existing | (here > 0)])
+            of_item = np.zeros(len(self._first))
+            of_item[counts["code"]] = counts[name]
+            if total := of_item.sum():
+                figures[f"gini_{name}"] = gini(of_item[existing | (of_item > 0)])
                 if existing.any():
-                    found[f"coverage_{name}"] = float((here[existing] > 0).mean())
-                popularity[name] = float(here @ self._popularity / total)
+                    figures[f"coverage_{name}"] = float((of_item[existing] > 0).mean())
+                popularity[name] = float(of_item @ self._popularity / total)
         if len(popularity) == 2 and popularity["clicked"] > 0:
-            found["lift"] = popularity["shown"] / popularity["clicked"]
+            figures["lift"] = popularity["shown"] / popularity["clicked"]
         self._popularity[counts["code"]] += counts["clicked"]
-        return found
+        return figures
 
-    def _add(self, condition: str) -> None:
-        """Add positives to the popularity of their items."""
-        found = self._arrays(
-            f"SELECT code, count(*) AS n FROM positives JOIN items USING (item_id) {condition} GROUP BY code"
-        )
-        self._popularity[found["code"]] += found["n"]
-
-    def _calibrated(self, first: int, last: int) -> dict[int, dict[str, float]]:
+    def _calibrate(self, windows: range) -> None:
         """The sum of 1 / propensity over a recommendation is, on average, the number of items that could have
         been in it. Compare it with the catalogue of that moment, in windows with random items."""
-        born = np.sort(self._first)
-        sums, squares = np.zeros((3, last - first + 1)), np.zeros((3, last - first + 1))
+        firsts = np.sort(self._first)
+        totals = np.zeros((6, len(windows)))
         reader = self._connection.sql(f"""
-            SELECT "window" - {first} AS place, timestamp,
+            SELECT "window" - {windows.start} AS number, timestamp,
                 list_sum(list_transform(items, lambda item: 1 / item.propensity)) AS implied,
                 list_bool_or(list_transform(items, lambda item: item.exposed)) AS random
-            FROM recommendations WHERE "window" >= {first}
+            FROM recommendations WHERE "window" >= {windows.start}
         """).to_arrow_reader(ROWS)
         for batch in reader:
-            place, implied = (np.asarray(batch[name], np.float64) for name in ("place", "implied"))
-            at = place.astype(np.int64)
-            there = np.searchsorted(born, np.asarray(batch["timestamp"], np.int64), "left").astype(np.float64)
+            number, implied = np.asarray(batch["number"], np.int64), np.asarray(batch["implied"], np.float64)
+            time = np.asarray(batch["timestamp"], np.int64)
+            existing = np.searchsorted(firsts, time, "left").astype(np.float64)
             random = np.asarray(batch["random"].to_numpy(zero_copy_only=False), np.float64)
-            for row, values in enumerate((implied, there, random)):
-                np.add.at(sums[row], at, values)
-            for row, values in enumerate((implied**2, implied * there, there**2)):
-                np.add.at(squares[row], at, values)
-        found = {}
-        for window in np.flatnonzero((sums[2] > 0) & (sums[1] > 0)).tolist():
-            ratio = float(sums[0, window] / sums[1, window])
-            residual = squares[0, window] - 2 * ratio * squares[1, window] + ratio**2 * squares[2, window]
-            error = math.sqrt(max(residual, 0.0)) / float(sums[1, window])
-            found[first + window] = {"calibration": ratio, "calibration_error": error}
-        return found
+            terms = (implied, existing, random, implied**2, implied * existing, existing**2)
+            totals += [np.bincount(number, term, len(windows)) for term in terms]
+        for window, total in zip(windows, totals.T.tolist(), strict=True):
+            implied_sum, existing_sum, random_sum, implied_squares, products, existing_squares = total
+            if random_sum and existing_sum:
+                ratio = implied_sum / existing_sum
+                residual = implied_squares - 2 * ratio * products + ratio**2 * existing_squares
+                error = math.sqrt(max(residual, 0.0)) / existing_sum
+                self._by_window[window] |= {"calibration": ratio, "calibration_error": error}
 
-    def _by_window(self, query: str) -> dict[int, dict[str, Any]]:
-        rows = self._connection.sql(query).to_arrow_table().to_pylist()
-        return {row.pop("window"): {name: _plain(value) for name, value in row.items()} for row in rows}
+    def _read(self, query: str) -> None:
+        """Add figures by window. What the database does not know is nan."""
+        for row in self._connection.sql(query).to_arrow_table().to_pylist():
+            window: int = row.pop("window")
+            self._by_window[window] |= {
+                name: math.nan if value is None else value for name, value in row.items()
+            }
 
     def _arrays(self, query: str, **values: Any) -> dict[str, Ints]:
-        found = self._connection.execute(query, values).fetchnumpy()
-        return {name: np.asarray(column) for name, column in found.items()}
-
-
-def _plain(value: Any) -> Any:
-    """A number of Python; nan where the database has nothing to say."""
-    return math.nan if value is None else value
+        return self._connection.execute(query, values).fetchnumpy()
 
 
 COUNTS = (
@@ -225,17 +204,17 @@ COUNTS = (
 QUERIES = (
     """SELECT "window", count(*) AS events, count(*) FILTER (positive) AS positives,
         count(DISTINCT user_id) AS users, count(DISTINCT item_id) FILTER (positive) AS items
-    FROM events WHERE {here} GROUP BY "window" """,
+    FROM events WHERE {condition} GROUP BY "window" """,
     """SELECT "window", count(*) AS recommendations, avg(CAST(fallback AS DOUBLE)) AS fallback
-    FROM recommendations WHERE {here} GROUP BY "window" """,
+    FROM recommendations WHERE {condition} GROUP BY "window" """,
     """SELECT "window", count(*) AS shown,
         avg(CAST(clicked AS DOUBLE)) FILTER (recommended) AS click_rate,
         avg(CAST(exposed AS DOUBLE)) FILTER (recommended) AS random,
         median((timestamp - "first") / 86400000000.0) FILTER ("first" <= timestamp) AS age_shown
-    FROM showings JOIN items USING (item_id) WHERE {here} GROUP BY "window" """,
+    FROM showings JOIN items USING (item_id) WHERE {condition} GROUP BY "window" """,
     # Kish's effective sample size, (sum w)^2 / sum w^2, as a fraction of the rows.
     """SELECT "window", count(propensity) AS logged,
         sum(1 / propensity) ** 2 / sum(1 / propensity ** 2) / nullif(count(propensity), 0) AS ess,
         median((timestamp - "first") / 86400000000.0) AS age_clicked
-    FROM positives JOIN items USING (item_id) WHERE {here} GROUP BY "window" """,
+    FROM positives JOIN items USING (item_id) WHERE {condition} GROUP BY "window" """,
 )
