@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unskew.data.batches.batch import Batch
-from unskew.data.log.log import Log
+from unskew.data.log.log import LogView
 from unskew.nn.phases import Phase
 from unskew.propensity.base import Propensity
 
@@ -20,7 +20,7 @@ class ShownOrDrawn(Propensity, name="shown-or-drawn"):
         super().__init__(alpha, clip)
         self.line = nn.Linear(1, 1)  # b and w
 
-    def logits(self, log: Log, item: ArrayLike, time: ArrayLike) -> Tensor:
+    def logits(self, log: LogView, item: ArrayLike, time: ArrayLike) -> Tensor:
         """The logit of each item at each time; the two are broadcast."""
         start, end = log.audiences.before(item, time)
         popularity = torch.as_tensor(np.log1p(end - start), dtype=torch.float32)
@@ -38,7 +38,7 @@ class ShownOrDrawn(Propensity, name="shown-or-drawn"):
         return None
 
     @torch.no_grad()
-    def log_exposure(self, log: Log, item: ArrayLike, time: ArrayLike) -> Tensor:
+    def log_exposure(self, log: LogView, item: ArrayLike, time: ArrayLike) -> Tensor:
         return functional.logsigmoid(self.logits(log, item, time))
 
     def phases(self) -> tuple[Phase, ...]:
