@@ -7,10 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unskew.report.charts import COLOURS, DASHES, INK, finish, svg
-from unskew.report.page import Extra, Markup, Origin, Section, beside, figure, page, paragraph, points
-from unskew.report.page import table as placed
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from unskew.report.charts import COLOURS, DASHES, INK, finish, svg, thousands
+from unskew.report.page import Page
 from unskew.report.table import Table
+from unskew.report.templates import render
 from unskew.serve.monitor.findings import BY_FIELD, FIGURES, HAPPENED, MADE, RANKED, SPREAD, UNBIASED
 from unskew.serve.monitor.monitor import Monitor
 from unskew.serve.monitor.statistics import Window
@@ -20,210 +24,163 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TICKS = 5  # at most so many dates below a chart; more would touch on a phone
-STYLE = """
-details { margin-top: 0.4rem; }
-summary { cursor: pointer; color: var(--soft); font-size: 0.9rem; padding: 0.3rem 0; }
-details table { margin: 0.5rem 0 0; }
-.bad { --mark: #c8452f; } .good { --mark: #1f9e89; } .verdict.none { --mark: #8a8f99; }
-"""
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A chart: the figures that it has as lines, and the threshold of one of them."""
+class WindowChart:
+    """Which values of the windows a chart shows.
+
+    lines: the name of each line, and its field of `Window`.
+    setting: the field of `Monitoring` with the threshold.
+    level: where values should be.
+    """
 
     group: str
     title: str
-    lines: Mapping[str, str]  # the name of each line, and the field of the windows
-    setting: str = ""  # the threshold
+    lines: Mapping[str, str]
+    setting: str = ""
     percent: bool = False
-    level: float | None = None  # where things should be
-
-    def fields(self) -> tuple[str, ...]:
-        """The fields of the windows that it shows."""
-        return tuple(self.lines.values())
+    level: float | None = None
 
 
 CHARTS = (
-    Drawn(HAPPENED, "Events", {"events": "events", "positives": "positives"}),
-    Drawn(HAPPENED, "Newcomers", {"new users": "new_users", "new items": "new_items"}),
-    Drawn(SPREAD, "Gini index", {"shown": "gini_shown", "clicked": "gini_clicked"}, "max_gini"),
-    Drawn(
-        *(SPREAD, "Coverage of the catalogue"),
+    WindowChart(HAPPENED, "Events", {"events": "events", "positives": "positives"}),
+    WindowChart(HAPPENED, "Newcomers", {"new users": "new_users", "new items": "new_items"}),
+    WindowChart(SPREAD, "Gini index", {"shown": "gini_shown", "clicked": "gini_clicked"}, "max_gini"),
+    WindowChart(
+        SPREAD,
+        "Coverage of the catalogue",
         {"shown": "coverage_shown", "clicked": "coverage_clicked"},
         "min_coverage",
         percent=True,
     ),
-    Drawn(SPREAD, "Popularity lift", {"shown over clicked": "lift"}, "max_lift", level=1),
-    Drawn(SPREAD, "Age of the items, in days", {"shown": "age_shown", "clicked": "age_clicked"}),
-    Drawn(MADE, "Click rate", {"click rate": "click_rate"}, "min_click_rate", percent=True),
-    Drawn(
+    WindowChart(SPREAD, "Popularity lift", {"shown over clicked": "lift"}, "max_lift", level=1),
+    WindowChart(SPREAD, "Age of the items, in days", {"shown": "age_shown", "clicked": "age_clicked"}),
+    WindowChart(MADE, "Click rate", {"click rate": "click_rate"}, "min_click_rate", percent=True),
+    WindowChart(
         MADE,
         "Fallback and random",
         {"fallback": "fallback", "random": "random"},
         "max_fallback",
         percent=True,
     ),
-    Drawn(UNBIASED, "Effective sample", {"of the positives": "ess"}, "min_ess", percent=True),
-    Drawn(UNBIASED, "Calibration of propensities", {"calibration": "calibration"}, level=1),
-    Drawn(RANKED, "NDCG@10", {"before it was seen": "ndcg"}, "min_ndcg"),
+    WindowChart(UNBIASED, "Effective sample", {"of the positives": "ess"}, "min_ess", percent=True),
+    WindowChart(UNBIASED, "Calibration of propensities", {"calibration": "calibration"}, level=1),
+    WindowChart(RANKED, "NDCG@10", {"before it was seen": "ndcg"}, "min_ndcg"),
 )
 
 
 @dataclass(frozen=True)
-class Weeks:
-    """Lines over windows. A window about which nothing is known is a gap; one that is still open is a hollow
-    mark. Bands are one standard error on both sides."""
+class WindowLines:
+    """Lines over the windows. A window without a value is a gap; one that is still open is a hollow mark.
+    Bands are one standard error on both sides."""
 
-    labels: Sequence[str]
-    lines: Mapping[str, Sequence[float]]
-    title: str
-    whole: Sequence[bool]
-    errors: Mapping[str, Sequence[float]]
-    threshold: float | None = None
-    level: float | None = None
-    percent: bool = False
+    spec: WindowChart
+    monitor: Monitor
+
+    def values(self, *fields: str) -> NDArray[np.float64]:
+        """The values of fields in all windows."""
+        windows = self.monitor.windows
+        return np.array([getattr(window, field) for field in fields for window in windows], np.float64)
 
     def draw(self, axes: "Axes") -> None:
         """Draw the lines on matplotlib's axes."""
-        scale, places = 100 if self.percent else 1, range(len(self.labels))
-        for (name, line), colour, dash in zip(self.lines.items(), COLOURS, DASHES, strict=False):
-            y = [scale * value for value in line]
-            axes.plot(places, y, color=colour, linestyle=dash, linewidth=1.8, label=name)
-            for whole, face in ((True, colour), (False, "none")):
-                marked = [at for at in places if self.whole[at] == whole and not math.isnan(y[at])]
-                axes.plot(
-                    *(marked, [y[at] for at in marked], "o"),
-                    markersize=4 if whole else 5,
-                    markerfacecolor=face,
-                    markeredgecolor=colour,
-                )
-            if name in self.errors:
-                error = [scale * value for value in self.errors[name]]
-                low, high = ([a + sign * b for a, b in zip(y, error, strict=True)] for sign in (-1, 1))
-                axes.fill_between(list(places), low, high, color=colour, alpha=0.18, linewidth=0)
-        if self.level is not None:
-            axes.axhline(self.level, color=INK, alpha=0.35, linewidth=0.9)
-        if self.threshold is not None:
-            axes.axhline(
-                scale * self.threshold,
-                color="#c8452f",
-                linewidth=1.2,
-                linestyle=(0, (2, 2)),
-                label="threshold",
-            )
-        step = max(1, math.ceil(len(self.labels) / TICKS))
-        ticks = list(places)[::-1][::step][::-1]  # the newest always has one
-        axes.set_xticks(ticks, [self.labels[at] for at in ticks])
-        axes.set_xlim(-0.4, max(len(self.labels) - 0.6, 0.4))
-        if self.percent:
-            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
-        else:
-            axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 10 else f"{value:g}")
-        counts = all(
-            value == round(value) for line in self.lines.values() for value in line if not math.isnan(value)
-        )
-        axes.locator_params("y", nbins=5, integer=counts and not self.percent)
+        spec, windows, scale = self.spec, self.monitor.windows, 100 if self.spec.percent else 1
+        x, whole = np.arange(len(windows)), np.array([window.whole for window in windows])
+        for (name, field), colour, dash in zip(spec.lines.items(), COLOURS, DASHES, strict=False):
+            y = scale * self.values(field)
+            known = ~np.isnan(y)
+            label = name if known.any() else f"{name} (not known)"
+            axes.plot(x, y, color=colour, linestyle=dash, linewidth=1.8, label=label)
+            for marked, face, size in ((known & whole, colour, 4), (known & ~whole, "none", 5)):
+                axes.plot(x[marked], y[marked], "o", ms=size, mfc=face, mec=colour)
+            if hasattr(windows[0], f"{field}_error"):
+                error = scale * self.values(f"{field}_error")
+                axes.fill_between(x, y - error, y + error, color=colour, alpha=0.18, linewidth=0)
+        if spec.level is not None:
+            axes.axhline(spec.level, color=INK, alpha=0.35, linewidth=0.9)
+        threshold = getattr(self.monitor.settings, spec.setting) if spec.setting else None
+        if threshold is not None:
+            dots = (0, (2, 2))
+            axes.axhline(scale * threshold, color="#c8452f", linewidth=1.2, linestyle=dots, label="threshold")
+        ticks = x[::-1][:: math.ceil(len(x) / TICKS)][::-1]  # the newest always has one
+        axes.set_xticks(ticks, [_label(self.monitor, windows[at]) for at in ticks])
+        axes.set_xlim(-0.4, max(len(x) - 0.6, 0.4))
+        axes.yaxis.set_major_formatter("{x:g} %" if spec.percent else thousands)
+        values = self.values(*spec.lines.values())
+        counts = bool(np.all(np.isnan(values) | (values == np.round(values))))
+        axes.locator_params("y", nbins=5, integer=counts and not spec.percent)
         top = axes.get_ylim()[1]
         axes.set_ylim(0, 1.05 * top if top > 0 else 1)  # marks at the top are seen whole
-        finish(axes, "", "", self.title, len(self.lines) + (self.threshold is not None) > 1)
+        finish(axes, "", "", spec.title, len(spec.lines) + (threshold is not None) > 1)
 
 
-def monitor_page(found: Monitor, command: str = "", date: str = "") -> str:
+@dataclass(frozen=True)
+class Group:
+    """A section of the page: its charts, and a table of the same values."""
+
+    name: str
+    charts: Sequence[Markup]
+    table: Table
+    is_ranking: bool
+
+
+def monitor_page(monitor: Monitor, command: str = "", date: str = "") -> str:
     """The whole report as one HTML file.
 
     command: the command line that made it, for the foot of the page.
     date: when it was made; by default now.
     """
-    document = found.document()
-    digest = hashlib.blake2b(json.dumps(document["windows"]).encode(), digest_size=16).hexdigest()
-    groups = [HAPPENED, SPREAD, MADE, UNBIASED, *([RANKED] if found.run else [])]
-    sections = [_section(found, group) for group in groups] if found.windows else []
-    sections.append(_meanings(groups))
-    subtitle = f"{found.store}, every {found.settings.every}" + (
-        f", with a run of {found.run}" if found.run else ""
-    )
-    extra = Extra(style=STYLE, head="What to do" if found.crossed else "What to know")
-    said = found.verdict()
-    if not said.advice:
-        extra = Extra(style=STYLE + ".verdict h3, .verdict ul { display: none; }")
-    made = page("Is the recommender healthy?", said, sections, Origin(digest, command, date), subtitle, extra)
-    return made.replace('<section class="verdict">', f'<section class="verdict {_look(found)}">', 1)
-
-
-def _look(found: Monitor) -> str:
-    return found.health.value
-
-
-def _section(found: Monitor, group: str) -> Section:
-    figures = [each for each in FIGURES if each.group == group]
-    charts = [_chart(found, drawn) for drawn in CHARTS if drawn.group == group and _known(found, drawn)]
-    rows = [[found.dated(window), *(each.of(window) for each in figures)] for window in found.windows[::-1]]
-    if group == RANKED:
-        charts.append(paragraph(_seen(found)))
-    made = beside(*charts) if charts else paragraph("Nothing is known about this.")
-    listed = placed(Table(["from", *(each.name for each in figures)], rows))
-    return Section(group, (made, Markup(f"<details><summary>All windows</summary>{listed}</details>")))
-
-
-def _seen(found: Monitor) -> str:
-    """Which windows the run is not ranked on."""
-    assert found.trained_until is not None
-    until = in_iso(found.trained_until)[:16].replace("T", " ")
-    seen = sum(window.seen for window in found.windows)
-    return (
-        f"The run was trained and chosen on what happened before {until} UTC. Windows that begin earlier are "
-        f"marked as seen and are not scored: {seen} of {len(found.windows)}. In the others, each positive is "
-        "ranked among the whole catalogue, with everything that the log and the store have from before it."
+    windows = json.dumps(monitor.document()["windows"]).encode()
+    names = [HAPPENED, SPREAD, MADE, UNBIASED, *([RANKED] if monitor.run else [])]
+    run = f", with a run of {monitor.run}" if monitor.run else ""
+    until = "" if monitor.trained_until is None else in_iso(monitor.trained_until)[:16].replace("T", " ")
+    return render(
+        "serve/monitor/templates/monitor.html",
+        page=Page(
+            title="Is the recommender healthy?",
+            verdict=monitor.verdict(),
+            data=hashlib.blake2b(windows, digest_size=16).hexdigest(),
+            command=command,
+            date=date,
+            subtitle=f"{monitor.store}, every {monitor.settings.every}{run}",
+            advice_head="What to do" if monitor.crossed else "What to know",
+            advice_has_topics=True,
+            tone=monitor.health.value,
+        ),
+        monitor=monitor,
+        groups=[_group(monitor, name) for name in names] if monitor.windows else [],
+        trained_until=until,
+        seen=sum(window.seen for window in monitor.windows),
+        meanings=[
+            f"{figure.name[:1].upper()}{figure.name[1:]}: {figure.meaning}."
+            for figure in FIGURES
+            if figure.group in names
+        ],
     )
 
 
-def _known(found: Monitor, drawn: Drawn) -> bool:
-    return any(not math.isnan(getattr(window, field)) for window in found.windows for field in drawn.fields())
-
-
-def _chart(found: Monitor, drawn: Drawn) -> Markup:
-    windows = found.windows
-    lines = {}
-    for name, field in drawn.lines.items():
-        line = _line(windows, field)
-        lines[f"{name} (not known)" if all(map(math.isnan, line)) else name] = line
-    chart = Weeks(
-        labels=[_label(found, window) for window in windows],
-        lines=lines,
-        title=drawn.title,
-        whole=[window.whole for window in windows],
-        errors={
-            name: _line(windows, f"{field}_error")
-            for name, field in drawn.lines.items()
-            if hasattr(windows[0], f"{field}_error")
-        },
-        threshold=getattr(found.settings, drawn.setting) if drawn.setting else None,
-        level=drawn.level,
-        percent=drawn.percent,
-    )
-    name = f"chart-{drawn.fields()[0].replace('_', '-')}"
-    last = {line: BY_FIELD[field].of(windows[-1]) for line, field in drawn.lines.items()}
-    alt = f"{drawn.title}, by window; in the newest one " + ", ".join(f"{k} {v}" for k, v in last.items())
-    return figure(svg(chart, name, alt))
-
-
-def _line(windows: Sequence[Window], field: str) -> list[float]:
-    return [float(getattr(window, field)) for window in windows]
-
-
-def _label(found: Monitor, window: Window) -> str:
-    """Month and day; where windows are shorter than a day, the hour."""
-    text = found.dated(window).removesuffix(" (open)")
-    return text[5:10] if len(text) == 10 else text[8:16].replace("T", " ")
-
-
-def _meanings(groups: Sequence[str]) -> Section:
-    said = [
-        f"{each.name[:1].upper()}{each.name[1:]}: {each.meaning}." for each in FIGURES if each.group in groups
+def _group(monitor: Monitor, name: str) -> Group:
+    figures = [figure for figure in FIGURES if figure.group == name]
+    rows = [
+        [monitor.dated(window), *(figure.of(window) for figure in figures)]
+        for window in monitor.windows[::-1]
     ]
-    first = (
-        "A dash is what is not known. A window is open until it has ended and the store goes on to its end; "
-    )
-    first += "in the charts its mark is hollow. Bands are one standard error on both sides."
-    return Section("What the figures mean", (paragraph(first), points(said, topics=True)))
+    charts = [WindowLines(spec, monitor) for spec in CHARTS if spec.group == name]
+    drawings = [
+        _drawing(chart) for chart in charts if not np.isnan(chart.values(*chart.spec.lines.values())).all()
+    ]
+    return Group(name, drawings, Table(["from", *(figure.name for figure in figures)], rows), name == RANKED)
+
+
+def _drawing(chart: WindowLines) -> Markup:
+    lines, window = chart.spec.lines, chart.monitor.windows[-1]
+    newest = ", ".join(f"{name} {BY_FIELD[field].of(window)}" for name, field in lines.items())
+    name = next(iter(lines.values())).replace("_", "-")
+    return svg(chart, f"chart-{name}", f"{chart.spec.title}, by window; in the newest one {newest}")
+
+
+def _label(monitor: Monitor, window: Window) -> str:
+    """Month and day; where windows are shorter than a day, the hour."""
+    text = monitor.dated(window).removesuffix(" (open)")
+    return text[5:10] if len(text) == 10 else text[8:16].replace("T", " ")
