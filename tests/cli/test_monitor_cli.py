@@ -96,7 +96,7 @@ def test_the_page_is_one_file_without_network(capsys, where: Path, tmp_path: Pat
     assert len(ids) == len(set(ids))
     assert text.count("<svg") == 9  # neither calibration nor NDCG are known
     assert text.count(">threshold<") == 1
-    assert "What the figures mean" in text
+    assert "What the values mean" in text
     assert 'class="verdict none"' in text  # the judged window shows nothing
 
 
