@@ -29,13 +29,13 @@ from numpy.typing import NDArray
 from unskew.core.atomic_files import new_file
 from unskew.core.errors import BadInput, NothingToRank, UnskewError
 from unskew.core.progress import progress
-from unskew.data.batches.batch import contexts
-from unskew.data.log.held_out import HeldOut, Protocol, effective_size, impression_candidates
+from unskew.data.batches.batch import contexts_of
+from unskew.data.log.held_out import HeldOut, Protocol, Targets, effective_size, impression_candidates
 from unskew.data.log.log import Log
-from unskew.data.log.split import Split
-from unskew.data.log.views import PAD, Ints
+from unskew.data.log.split import Part, Split
+from unskew.data.log.views import PAD, Ints, Sequences
 from unskew.evaluation.metrics import METRICS, beyond_accuracy, hit, mrr, ndcg
-from unskew.evaluation.segments import Segment, segments_of
+from unskew.evaluation.segments import BY_USER, Segment, segments_of
 from unskew.nn.scoring import Scorer, scores_at
 
 Floats = NDArray[np.float64]
@@ -62,6 +62,7 @@ class Evaluation:
     # How it was made: repeats, what was left out, seed, chosen weights, model, data.
     about: dict[str, Any] = field(default_factory=dict)
     log: Log | None = None  # the log, whose ids are saved with the rows
+    lists: NDArray[np.int32] | None = None  # the best items of each unit, as codes of the log
 
     def __repr__(self) -> str:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics().items())
@@ -117,6 +118,8 @@ class Evaluation:
                 "item_id": log.items.of(log.item[rows]),
             }
             columns |= {"time": log.time[rows]}
+            if self.lists is not None:
+                columns["list"] = _lists_of_ids(log, self.lists)
         columns |= self.values | {f"segment:{name}": segment.of for name, segment in self.segments.items()}
         names = {name: list(segment.names) for name, segment in self.segments.items()}
         said = {
@@ -172,6 +175,46 @@ class Ranked:
     negatives: NDArray[np.float32]  # scores of the 100 drawn candidates, (rows, 100); -inf if there are fewer
     top: NDArray[np.int32]  # the best items, (rows, largest cut-off); PAD if there are fewer
 
+    @classmethod
+    def empty(cls, rows: Ints, with_row: Ints, longest: int) -> "Ranked":
+        """Room for the ranks of some rows.
+
+        with_row: for each other item of an impression, the position of its row.
+        """
+        size = len(rows)
+        return cls(
+            rows=rows,
+            full=np.empty(size),
+            uniform=np.empty(size),
+            shown=np.empty(size),
+            impression_candidates=np.bincount(with_row, minlength=size),
+            score=np.empty(size, np.float32),
+            negatives=np.empty((size, NEGATIVES), np.float32),
+            top=np.empty((size, longest), np.int32),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Requests:
+    """The lists by which some rows of the log are ranked: for which user and at what time each list is made, in
+    order of time, and which list ranks each row. Several rows can share a list."""
+
+    user: Ints
+    time: Ints
+    of_row: Ints  # the list of each row, as a position; it does not decrease
+
+    @classmethod
+    def live(cls, split: Split, rows: Ints) -> "Requests":
+        """A list for each row, at the time of the row."""
+        user, time = split.log.user[rows].astype(np.int64), np.asarray(split.log.time[rows])
+        return cls(user, time, np.arange(len(rows)))
+
+    @classmethod
+    def frozen(cls, split: Split, rows: Ints, part: Part) -> "Requests":
+        """A list for each user of the rows, which are sorted by user, at the begin of the part."""
+        user, of_row = np.unique(split.log.user[rows].astype(np.int64), return_inverse=True)
+        return cls(user, np.full(len(user), split.train_end if part == "valid" else split.valid_end), of_row)
+
 
 def rank(
     scorer: Scorer,
@@ -180,6 +223,7 @@ def rank(
     seed: int = 0,
     longest: int = max(CUTOFFS),
     debias: float | None = None,
+    part: Part = "test",
 ) -> Ranked:
     """Rank the item of each row among all candidates at the time of the row.
 
@@ -187,8 +231,9 @@ def rank(
     seed: the seed of the 100 drawn candidates.
     longest: how many of the best items are kept for each row.
     debias: of the scores, for models that have one; by default as the model has it.
+    part: the part of the split that the rows belong to.
     """
-    return rank_each(scorer, split, rows, (debias,), seed, longest)[0]
+    return rank_each(scorer, split, rows, (debias,), seed, longest, part)[0]
 
 
 @torch.no_grad()
@@ -199,61 +244,58 @@ def rank_each(
     strengths: Sequence[float | None],
     seed: int = 0,
     longest: int = max(CUTOFFS),
+    part: Part = "test",
+    frozen: bool = False,
 ) -> list[Ranked]:
-    """The same at several strengths, for the cost of one."""
+    """The same at several strengths, for the cost of one.
+
+    part: the part of the split that the rows belong to.
+    frozen: whether all lists are made at the begin of the part; the rows must then be sorted by user.
+    """
     if not len(rows):
         raise NothingToRank("nothing to rank: this part of the test has no positives")
-    log, items = split.log, len(split.log.items)
-    user, item, time = (
-        log.user[rows].astype(np.int64),
-        log.item[rows].astype(np.int64),
-        np.asarray(log.time[rows]),
-    )
-    existing = log.audiences.existing(time)
+    log, item = split.visible(part), split.log.item[rows].astype(np.int64)
+    requests = Requests.frozen(split, rows, part) if frozen else Requests.live(split, rows)
+    candidates, past = split.candidates(requests.time), split.past(part)
     spare = _spare(rows, seed)
-    with_row, with_item = impression_candidates(split, rows)
-    ranked = [
-        Ranked(
-            rows=rows,
-            full=np.empty(len(rows)),
-            uniform=np.empty(len(rows)),
-            shown=np.empty(len(rows)),
-            impression_candidates=np.bincount(with_row, minlength=len(rows)),
-            score=np.empty(len(rows), np.float32),
-            negatives=np.empty((len(rows), NEGATIVES), np.float32),
-            top=np.empty((len(rows), min(longest, items)), np.int32),
-        )
-        for _ in strengths
-    ]
-    catalog = scorer.catalog(log, int(time[0]), int(time[-1]) + 1)
-    with progress("rank", len(rows)) as job:
-        for first in range(0, len(rows), BLOCK):
-            part = slice(first, first + BLOCK)
-            context = contexts(log, user[part], time[part], scorer.history)
-            here_with = slice(*np.searchsorted(with_row, [first, first + len(context.user_B)]))
-            beside = with_row[here_with] - first, with_item[here_with]
-            for found, scored in zip(ranked, scores_at(scorer, catalog, context, strengths), strict=True):
-                scores, target = scored.numpy(), item[part]
+    with_row, with_item = (np.zeros(0, np.int64),) * 2 if frozen else impression_candidates(split, rows)
+    ranked = [Ranked.empty(rows, with_row, min(longest, len(log.items))) for _ in strengths]
+    catalog = scorer.catalog(log, int(requests.time[0]), int(requests.time[-1]) + 1)
+    with progress("rank", len(requests.user)) as job:
+        for first in range(0, len(requests.user), BLOCK):
+            block = slice(first, first + BLOCK)
+            user, time, existing = requests.user[block], requests.time[block], candidates[block]
+            context = contexts_of(log, user, time, past, user, scorer.history)
+            part_of_rows = slice(*np.searchsorted(requests.of_row, [first, first + len(user)]))
+            request, target = requests.of_row[part_of_rows] - first, item[part_of_rows]
+            here_with = slice(*np.searchsorted(with_row, [part_of_rows.start, part_of_rows.stop]))
+            beside = with_row[here_with] - part_of_rows.start, with_item[here_with]
+            for result, scored in zip(ranked, scores_at(scorer, catalog, context, strengths), strict=True):
+                scores = scored.numpy()
                 if not np.isfinite(scores).all():
                     raise UnskewError(
                         "a score is not finite (nan or inf): the model has diverged; try a smaller learning "
                         "rate"
                     )
-                here = np.arange(len(scores))
-                mine = scores[here, target].copy()
-                found.shown[part] = _rank_in_impression(scores, mine, *beside)
-                _hide(scores, split, user[part], time[part], existing[part])
-                if not np.array_equal(scores[here, target], mine):
+                mine = scores[request, target].copy()
+                result.shown[part_of_rows] = _rank_in_impression(scores[request], mine, *beside)
+                _hide(scores, split.repeats, past, user, time, existing)
+                result.top[part_of_rows] = _best(scores, result.top.shape[1])[request]
+                # A list for each row needs no copy of its scores.
+                scores = scores if len(request) == len(scores) else scores[request]
+                reachable = target < existing[request]
+                if not np.array_equal(scores[np.arange(len(target)), target][reachable], mine[reachable]):
                     raise BadInput(
                         "a row's item is no candidate at its time: rank only rows that `held_out` gives"
                     )
-                found.full[part] = _rank_among(scores, mine)
-                found.score[part] = mine
-                found.top[part] = _best(scores, found.top.shape[1])
-                others = _drawn(scores, target, spare[part], existing[part])
-                found.negatives[part] = others
-                found.uniform[part] = _rank_among(np.concatenate([mine[:, None], others], axis=1), mine)
-            job.advance(len(context.user_B))
+                mine[~reachable] = -np.inf
+                result.score[part_of_rows] = mine
+                others = _drawn(scores, target, spare[part_of_rows], existing[request])
+                result.negatives[part_of_rows] = others
+                uniform = _rank_among(np.concatenate([mine[:, None], others], axis=1), mine)
+                result.full[part_of_rows] = np.where(reachable, _rank_among(scores, mine), np.inf)
+                result.uniform[part_of_rows] = np.where(reachable, uniform, np.inf)
+            job.advance(len(user))
     return ranked
 
 
@@ -286,14 +328,15 @@ def _drawn(
     return -np.partition(-others, NEGATIVES - 1, axis=1)[:, :NEGATIVES]
 
 
-def _hide(scores: NDArray[np.float32], split: Split, user: Ints, time: Ints, existing: Ints) -> None:
+def _hide(
+    scores: NDArray[np.float32], repeats: bool, past: Sequences, user: Ints, time: Ints, existing: Ints
+) -> None:
     """Set the scores of items that are no candidates to minus infinity: items that did not exist and, unless
-    the split keeps repeats, the user's past items."""
+    repeats are kept, the user's past items."""
     scores[np.arange(scores.shape[1]) >= existing[:, None]] = -np.inf
-    if not split.repeats:
-        view = split.log.histories
-        row, past = view.flat(*view.before(user, time))
-        scores[row, view.ids[past]] = -np.inf
+    if not repeats:
+        row, event = past.flat(*past.before(user, time))
+        scores[row, past.ids[event]] = -np.inf
 
 
 def _best(scores: NDArray[np.float32], width: int) -> NDArray[np.int64]:
@@ -326,12 +369,14 @@ def evaluation(
     tested: HeldOut,
     cutoffs: tuple[int, ...] = CUTOFFS,
     segmented: bool = True,
+    frozen: Targets | None = None,
 ) -> Evaluation:
     """The metrics of the ranked rows that belong to a test, under one protocol.
 
     tested: the test, as `held_out` returns it.
-    cutoffs: the K of NDCG@K, HR@K and MRR@K.
+    cutoffs: the K of NDCG@K, HR@K, recall@K and MRR@K.
     segmented: whether rows are also grouped into segments, which takes some time.
+    frozen: which targets a frozen evaluation has; with `all`, a unit is a user. None is a live evaluation.
     """
     if protocol not in ("full", "uni100", "authors"):
         raise BadInput(f"no protocol {protocol!r}; there are full, uni100, authors")
@@ -341,10 +386,17 @@ def evaluation(
     rows, weights = ranked.rows[part], weights[part]
     user = log.user[rows].astype(np.int64)
     about = {
+        "split": split.settings.kind,
+        "reads": "live" if frozen is None else f"frozen at {log.clock.date(split.valid_end)}",
+        "ties": log.metadata.get("settings", {}).get("ties", "strict"),
         "repeats": "kept as candidates" if split.repeats else "hidden",
         "left_out": tested.left_out,
         "whole_test": tested.whole,
     }
+    if frozen is not None:
+        about["targets"] = frozen
+    if split.settings.kind == "leave-one-out":
+        about["others_held_out"] = split.settings.others_held_out
     if protocol == "authors":
         if tested.test in ("balanced", "weighted", "shown"):
             raise BadInput(
@@ -365,15 +417,49 @@ def evaluation(
         values = _values(ranks, cutoffs) | {"auc": 1 - (ranks - 1) / size}
     else:
         values = _values(ranked.full[part] if protocol == "full" else ranked.uniform[part], cutoffs)
-    beyond = (
-        beyond_accuracy(split, ranked.top[part, :10]) if protocol == "full" and tested.test != "shown" else {}
-    )
-    segments = segments_of(split, rows) if segmented else {}
-    return Evaluation(protocol, tested.test, user, values, weights, segments, beyond, rows, about, log)
+    lists = ranked.top[part]
+    segments = segments_of(split, rows, None if frozen is None else split.valid_end) if segmented else {}
+    if frozen == "all":
+        first = np.flatnonzero(np.append(True, user[1:] != user[:-1])[: len(user)])
+        values = _of_all_targets(
+            ranked.full[part] if protocol == "full" else ranked.uniform[part], first, cutoffs
+        )
+        rows, user, weights, lists = rows[first], user[first], np.ones(len(first)), lists[first]
+        segments = {
+            name: Segment(each.names, each.of[first]) for name, each in segments.items() if name in BY_USER
+        }
+    beyond = beyond_accuracy(split, lists[:, :10]) if protocol == "full" and tested.test != "shown" else {}
+    return Evaluation(protocol, tested.test, user, values, weights, segments, beyond, rows, about, log, lists)
 
 
 def _values(ranks: Floats, cutoffs: tuple[int, ...]) -> dict[str, Floats]:
     return {f"{name}@{cut}": metric(ranks, cut) for name, metric in METRICS.items() for cut in cutoffs}
+
+
+def _of_all_targets(ranks: Floats, first: Ints, cutoffs: tuple[int, ...]) -> dict[str, Floats]:
+    """The metrics of users with several targets, whose ranks lie one after the other.
+
+    NDCG is divided by the largest possible value, which has min(K, targets) hits at the top of the list. HR is
+    whether there is a hit, recall the fraction of the targets that are hits, and MRR is that of the best one.
+
+    first: where the ranks of each user begin.
+    """
+    size = np.diff(np.append(first, len(ranks)))
+    values: dict[str, Floats] = {}
+    for cut in cutoffs:
+        ideal = np.cumsum(ndcg(np.arange(1.0, cut + 1), cut))[np.minimum(size, cut) - 1]
+        values[f"ndcg@{cut}"] = np.add.reduceat(ndcg(ranks, cut), first) / ideal
+        values[f"hr@{cut}"] = np.maximum.reduceat(hit(ranks, cut), first)
+        values[f"recall@{cut}"] = np.add.reduceat(hit(ranks, cut), first) / size
+        values[f"mrr@{cut}"] = np.maximum.reduceat(mrr(ranks, cut), first)
+    return values
+
+
+def _lists_of_ids(log: Log, lists: NDArray[np.int32]) -> pa.Array:
+    """The lists as the caller's ids, without the padding of short ones."""
+    real = lists != PAD
+    offsets = np.concatenate([[0], np.cumsum(real.sum(1))]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), log.items.of(lists[real]))
 
 
 def _pooled(
@@ -391,5 +477,6 @@ def _pooled(
             ideal = ndcg(np.arange(1.0, min(len(mine), cut) + 1), cut).sum()
             values[f"ndcg@{cut}"].append(float(ndcg(ranks, cut).sum() / ideal))
             values[f"hr@{cut}"].append(float(hit(ranks, cut).max()))
+            values[f"recall@{cut}"].append(float(hit(ranks, cut).mean()))
             values[f"mrr@{cut}"].append(float(mrr(ranks, cut).max()))
     return users, {name: np.array(found) for name, found in values.items()}

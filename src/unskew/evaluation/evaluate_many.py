@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from unskew.core.errors import BadInput
-from unskew.data.log.held_out import HeldOut, Protocol, held_out, nothing_to_rank
+from unskew.data.log.held_out import HeldOut, Protocol, Targets, held_out, nothing_to_rank
 from unskew.data.log.split import Split
 from unskew.data.log.views import Ints
 from unskew.evaluation.evaluate import Evaluation, evaluation, rank_each
@@ -33,6 +33,7 @@ def evaluations(
     seed: int = 0,
     cutoffs: tuple[int, ...] = (5, 10, 20),
     until: int | None = None,
+    frozen: Targets | None = None,
 ) -> dict[str, list[Evaluation]]:
     """For each test, its evaluations by debias, and for each debiasing strength by protocol. Only the first
     one of a test is grouped into segments. The network ends with the weights that were evaluated last.
@@ -43,19 +44,20 @@ def evaluations(
     """
     if not cutoffs or min(cutoffs) < 1:
         raise BadInput(f"cutoffs {cutoffs}: expected whole numbers of at least 1")
-    held = {test: held_out(split, "test", test, sample, seed, until) for test in tests}
+    held = {test: held_out(split, "test", test, sample, seed, until, frozen) for test in tests}
     for test, tested in held.items():
         if not len(tested.rows):
             raise nothing_to_rank(split, "test", test)
     found: dict[str, list[Evaluation]] = {}
     for group in _with_same_weights(weights, chosen):
         network.load_state_dict(weights[chosen[group[0]]])
-        rows = _together(split, [held[test] for test in group])
-        each = rank_each(network.eval(), split, rows, strengths, seed, max(cutoffs))
+        rows = _together(split, [held[test] for test in group], by_user=frozen is not None)
+        longest = max(cutoffs)
+        each = rank_each(network.eval(), split, rows, strengths, seed, longest, frozen=frozen is not None)
         for test in group:
             made: list[Evaluation] = []
             for (debias, ranked), protocol in product(zip(strengths, each, strict=True), tests[test]):
-                made.append(evaluation(split, ranked, protocol, held[test], cutoffs, segmented=not made))
+                made.append(evaluation(split, ranked, protocol, held[test], cutoffs, not made, frozen))
                 used = network.debias if debias is None else debias
                 made[-1].about.update(weights_chosen_by=chosen[test], seed=seed, sample=sample, debias=used)
             found[test] = made
@@ -80,7 +82,8 @@ def _equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     return all(torch.equal(value, other[name]) for name, value in one.items())
 
 
-def _together(split: Split, tests: Sequence[HeldOut]) -> Ints:
-    """The rows of some tests, each once, in order of time."""
+def _together(split: Split, tests: Sequence[HeldOut], by_user: bool) -> Ints:
+    """The rows of some tests, each once, in order of time, or of user and time."""
     rows = np.unique(np.concatenate([test.rows for test in tests]))
-    return rows[np.lexsort((rows, split.log.time[rows]))]
+    user = split.log.user[rows] if by_user else np.zeros(len(rows), np.int32)
+    return rows[np.lexsort((rows, split.log.time[rows], user))]

@@ -31,7 +31,8 @@ def mrr(rank: Floats, cut: int) -> Floats:
     return np.where(rank <= cut, 1 / np.maximum(rank, 1), 0.0)
 
 
-METRICS: dict[str, Callable[[Floats, int], Floats]] = {"ndcg": ndcg, "hr": hit, "mrr": mrr}
+# With one relevant item, recall@K is HR@K; with several targets per user it is not (evaluate.py).
+METRICS: dict[str, Callable[[Floats, int], Floats]] = {"ndcg": ndcg, "hr": hit, "recall": hit, "mrr": mrr}
 
 
 def written(metric: str) -> str:

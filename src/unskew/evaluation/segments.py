@@ -11,6 +11,7 @@ from unskew.data.log.split import Split
 from unskew.data.log.views import Ints
 
 DECILES = 10
+BY_USER = ("user", "history length")  # segments that belong to users, and not to single rows
 HISTORY_LENGTHS = (1, 5, 20)  # the lengths of a history at which a new group begins
 
 
@@ -21,11 +22,15 @@ class Segment(NamedTuple):
     of: NDArray[np.int8]
 
 
-def segments_of(split: Split, rows: Ints) -> dict[str, Segment]:
+def segments_of(split: Split, rows: Ints, frozen_at: int | None = None) -> dict[str, Segment]:
     """Group some rows of the log, which must be in order of time: by whether training knew the user and the
-    item, by the popularity of the item, and by the length of the user's history."""
+    item, by the popularity of the item, and by the length of the user's history.
+
+    frozen_at: the time of all lists of a frozen evaluation; by default each row has a list at its own time.
+    """
     log = split.log
-    user, item, time = log.user[rows], log.item[rows], log.time[rows]
+    user, item = log.user[rows], log.item[rows]
+    time = log.time[rows] if frozen_at is None else np.full(len(rows), frozen_at)
     start, end = log.histories.before(user, time)
     lengths = [
         f"{low}-{high - 1}" if high - low > 1 else str(low)
@@ -53,7 +58,7 @@ def popularity_decile(log: Log, item: NDArray[np.integer], time: Ints) -> NDArra
     """
     found = np.zeros(len(item), np.int8)
     for place, counts in enumerate(_counts_at(log, time)):
-        mine = counts[item[place]]
+        mine = counts[item[place]] if item[place] < len(counts) else 0
         ahead = (counts > mine).sum() + ((counts == mine).sum() - 1) / 2
         found[place] = min(int(DECILES * ahead / max(len(counts), 1)), DECILES - 1)
     return found

@@ -302,7 +302,7 @@ class Trainer:
         gives is in `curve`."""
         model = self.model.eval()
         strengths: Sequence[float | None] = model.strengths or (None,)
-        ranked = rank_each(model, self.split, self.valid.rows, strengths, self.settings.seed)
+        ranked = rank_each(model, self.split, self.valid.rows, strengths, self.settings.seed, part="valid")
         found: dict[str, dict[str, float]] = {}
         self.curve = [{"debias": debias} for debias in model.strengths]
         for (debias, each), (name, tested) in product(

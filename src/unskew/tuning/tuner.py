@@ -341,7 +341,9 @@ def _row(trial: Any) -> dict[str, Any]:
 
 def _validated(trainer: Trainer, by: str) -> float:
     """The validation metric of a model that has nothing to learn and nothing to choose."""
-    ranked = rank(trainer.model.eval(), trainer.split, trainer.valid.rows, trainer.settings.seed)
+    ranked = rank(
+        trainer.model.eval(), trainer.split, trainer.valid.rows, trainer.settings.seed, part="valid"
+    )
     tested = trainer.criteria[by]  # type: ignore[index]
     found = evaluation(trainer.split, ranked, "full", tested, segmented=False).metrics()
     return round(found[METRIC], 6)

@@ -37,6 +37,9 @@ CRITERIA: tuple[Criterion, ...] = ("ordinary", "balanced", "shown")
 # How a test is ranked; explained in evaluate.py. It is here so that the command line need not import
 # torch.
 Protocol = Literal["full", "uni100", "authors"]
+# In a frozen evaluation, which later positives of a user are the targets: the first one, or all of them.
+Targets = Literal["next", "all"]
+FROZEN_TESTS = ("shown", "authors")  # the tests that a frozen evaluation does not have
 AUTHORS_EXPONENT = 0.005
 # Without a column of impressions, rows at the same time count as one impression. If fewer positives than this
 # fraction have other rows at their time, that is a coincidence, and the log has no impressions.
@@ -91,6 +94,7 @@ def held_out(
     sample: int | None = None,
     seed: int = 0,
     until: int | None = None,
+    frozen: Targets | None = None,
 ) -> HeldOut:
     """The positives of a part that a test ranks, in order of time, with their weights.
 
@@ -98,13 +102,20 @@ def held_out(
     past items, and whatever does not belong to the test. If the part is empty, so is the result; see
     `nothing_to_rank`.
 
+    In a frozen evaluation the positives are sorted by user and time, and the first positives of items stay: they
+    are misses of every model.
+
     test: one of those that `available_tests` lists.
     sample: keep only so many of the positives, drawn at random.
     seed: the seed of the sample, and of the authors' resampling.
     until: keep only what happened before this time.
+    frozen: which later positives of a user are ranked in the list that is made at the begin of the part; None
+        is a live evaluation, with a list for each positive at its own time.
     """
     if part == "train":
         raise BadInput("the training set is no test")
+    if frozen is not None:
+        return _frozen(split, part, test, sample, seed, until, frozen)
     if sample is not None and sample < 1:
         raise BadInput(f"sample {sample}: expected at least 1")
     log = split.log
@@ -117,7 +128,7 @@ def held_out(
         "repeats": int((positive & ~split.first_appearance & ~wanted).sum()),
     }
     rows = np.flatnonzero(wanted)
-    rows, weights = _weighed(split, test, rows, seed)
+    rows, weights = _test_weights(split, test, rows, seed)
     left_out["not_in_this_test"] = int(wanted.sum()) - len(rows)
     whole = len(rows)
     if sample is not None and len(rows) > sample:
@@ -126,6 +137,39 @@ def held_out(
         rows, weights = rows[chosen], weights[chosen]
     order = np.lexsort((rows, log.time[rows]))
     return HeldOut(test, rows[order], weights[order], left_out, whole)
+
+
+def _frozen(
+    split: Split, part: Part, test: str, sample: int | None, seed: int, until: int | None, targets: Targets
+) -> HeldOut:
+    """The positives of a frozen evaluation, sorted by user and time."""
+    if split.settings.kind != "time":
+        raise BadInput("a frozen evaluation needs a split by time: a leave-one-out split has no one moment")
+    if test in FROZEN_TESTS:
+        raise BadInput(f"a frozen evaluation has no {test} test; there are ordinary and balanced")
+    log = split.log
+    positive = split.mask(part) & (log.label == 1)
+    if until is not None:
+        positive &= log.time < until
+    wanted = positive & split.targets(part, reads_audiences=False)
+    left_out = {"repeats": int((positive & ~wanted).sum())}
+    rows = np.flatnonzero(wanted)
+    rows = rows[np.lexsort((rows, log.time[rows], log.user[rows]))]
+    if targets == "next":
+        first = np.append(True, log.user[rows][1:] != log.user[rows][:-1])[: len(rows)]
+        left_out["later"] = int((~first).sum())
+        rows = rows[first]
+    belonging, weights = _test_weights(split, test, rows, seed)
+    left_out["not_in_this_test"] = len(rows) - len(belonging)
+    rows, whole = belonging, len(belonging)
+    if targets == "all" and test != "ordinary":
+        raise BadInput(f"with all later items as targets, users count the same: no {test} test")
+    users = np.unique(log.user[rows])
+    if sample is not None and len(users) > sample:
+        shuffled = np.random.default_rng([seed, 13]).permutation(len(users))
+        kept = np.isin(log.user[rows], users[shuffled[:sample]])
+        rows, weights = rows[kept], weights[kept]
+    return HeldOut(test, rows, weights, left_out, whole)
 
 
 def nothing_to_rank(split: Split, part: Part, test: str) -> NothingToRank:
@@ -146,7 +190,7 @@ def nothing_to_rank(split: Split, part: Part, test: str) -> NothingToRank:
     return NothingToRank(f"nothing to rank in the {test} test: {why}")
 
 
-def _weighed(split: Split, test: str, rows: Ints, seed: int) -> tuple[Ints, Floats]:
+def _test_weights(split: Split, test: str, rows: Ints, seed: int) -> tuple[Ints, Floats]:
     """Those of the rows that belong to the test, with their weights."""
     log, once = split.log, np.ones(len(rows))
     if test == "ordinary":

@@ -236,7 +236,7 @@ class Log:
         if self.impression_id is not None:
             number = np.where(np.asarray(self.impression_id) == PAD, PAD, number)
         pair = number * len(self.items) + self.item
-        passed = np.arange(self.positives, len(self))
+        passed = np.flatnonzero(self.label == 0)
         passed = passed[(number[passed] != PAD) & ~np.isin(pair[passed], pair[: self.positives])]
         passed = passed[np.unique(pair[passed], return_index=True)[1]]
         return number, passed, number[passed]

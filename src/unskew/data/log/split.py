@@ -1,19 +1,29 @@
-"""One global time line, cut into train, valid and test. What a model may know is counted on training rows
-only."""
+"""How a log is split into a training, a validation and a test set. What a model may know is counted on
+training rows only.
+
+    time            one global time line with two borders: training before validation before test. Nothing of the
+                    future can leak, because there is no future in the past
+    leave-one-out   the last positive of each user is the test set, the one before it the validation set, and the
+                    rest is the training set. This is what most papers report. A user's training events may be
+                    later than another user's test event, so it measures less than a split by time
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+import tyro
+from numpy.typing import ArrayLike, NDArray
 
 from unskew.core.config import configured
 from unskew.core.errors import BadInput
 from unskew.data.log.clock import Clock
+from unskew.data.log.arrays import offsets_of
+from unskew.data.log.folder import COLUMNS, EXTRAS
 from unskew.data.log.log import Log
-from unskew.data.log.views import Ints
+from unskew.data.log.views import EventView, Ints, Sequences
 from unskew.data.log.vocabulary import Vocabulary
 
 Part = Literal["train", "valid", "test"]
@@ -21,15 +31,31 @@ Mask = NDArray[np.bool_]
 
 # From this fraction of repeats among the training positives on, `auto` keeps past items as candidates.
 PART_OF_THE_TASK = 0.01
+# Borders that are given must leave at least this fraction of the positives to train on.
+MIN_TRAINING_FRACTION = 0.01
+ROW_COLUMNS = (*COLUMNS, *EXTRAS)
+MIN_EVENTS = 3  # of a user in a leave-one-out split: one to train on, one to validate, one to test
 
 
 @dataclass(frozen=True, kw_only=True)
 class Splitting:
-    """How a log is cut in time, and which items can be recommended."""
+    """How a log is split, and which items can be recommended."""
 
+    kind: Annotated[Literal["time", "leave-one-out"], tyro.conf.arg(name="split")] = "time"
+    """`time`: the validation set is later than the training set, and the test set is later than both.
+    `leave-one-out`: the last positive of each user is the test set and the one before it the validation set;
+    nobody's held-out events can be seen by anyone else."""
     fractions: tuple[float, float, float] = (50, 20, 30)
     """The fractions of the rows that are the training, the validation and the test set, in the order of
     time."""
+    at: str | None = None
+    """Where the sets begin instead of the fractions: an ISO date (the set begins with it), or a quantile of
+    the rows between 0 and 1 (the set begins just after it). Two of them between a comma are the begin of the
+    validation and of the test set; one alone is the begin of the test set, and the rows before it are divided
+    in the proportion of the first two fractions."""
+    others_held_out: Literal["hide", "show"] = "hide"
+    """In a leave-one-out split: whether the held-out events of other users are hidden when a user's list is
+    made. `show` is only for comparison with results that were computed without this care."""
     repeats: Literal["auto", "keep", "hide"] = "auto"
     """Whether an item that a user has had before can be recommended to the user again. `keep`: it can, in
     training, evaluation and recommendation alike. `hide`: it cannot, and positives that repeat one are left
@@ -63,7 +89,7 @@ class Known:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A log with its two borders, and the statistics a model may read: all of them of training rows only.
+    """A log split by time, and the statistics a model may read: all of them of training rows only.
 
     Rows of equal time are always on the same side of a border. Users and items without a positive in training
     are kept: their codes are simply not below `known_users` and `known_items`. Of those below, the ones with
@@ -93,8 +119,26 @@ class Split:
         raise BadInput(f"no part {part!r}; parts are train, valid, test")
 
     def rows(self, part: Part) -> Ints:
-        """The rows of a part, as places in the log."""
+        """The rows of a part, as positions in the log."""
         return np.flatnonzero(self.mask(part))
+
+    @property
+    def source(self) -> Log:
+        """The log that was split."""
+        return self.log
+
+    def past(self, part: Part) -> EventView:
+        """The sequences from which the history of a request of a part is read."""
+        return self.log.histories
+
+    def visible(self, part: Part) -> Log:
+        """The log that a model may read, strictly before the time of a request, when it is evaluated on a
+        part."""
+        return self.log
+
+    def candidates(self, time: ArrayLike) -> Ints:
+        """How many items are candidates at each time: the items with a code below that number."""
+        return self.log.audiences.existing(time)
 
     @cached_property
     def first_appearance(self) -> Mask:
@@ -160,41 +204,211 @@ class Split:
         return found
 
 
+@dataclass(frozen=True, eq=False)
+class LeaveOneOut(Split):
+    """A split that holds out the last two positives of each user.
+
+    The histories and audiences of `log` contain training rows only. The validation rows and then the test rows
+    are its last rows, so a model that is trained on `log` cannot see them. Items are numbered by their first
+    training row, and every item of the training set is a candidate at any time.
+    """
+
+    part: NDArray[np.int8]  # of each row of the log, as a position in PARTS
+    whole: Log  # the log that was split
+    test_past: Sequences  # training and validation rows: what a user has done before the test row
+
+    def mask(self, part: Part) -> Mask:
+        if part not in PARTS:
+            raise BadInput(f"no part {part!r}; parts are {', '.join(PARTS)}")
+        return np.asarray(self.part == PARTS.index(part))
+
+    @cached_property
+    def first_appearance(self) -> Mask:
+        """No row is one: all items are candidates at any time, and an item that has no training row is a
+        miss."""
+        return np.zeros(len(self.log), bool)
+
+    @property
+    def source(self) -> Log:
+        return self.whole
+
+    def past(self, part: Part) -> EventView:
+        return self.test_past if part == "test" else self.log.histories
+
+    def visible(self, part: Part) -> Log:
+        if self.settings.others_held_out == "hide" or part == "train":
+            return self.log
+        return self._with_held_out_events
+
+    @cached_property
+    def _with_held_out_events(self) -> Log:
+        """The log with all positives in its histories and audiences, for `others_held_out="show"`."""
+        positive = np.flatnonzero(self.log.label == 1)
+        order = positive[
+            np.lexsort((self.log.item[positive], self.log.time[positive], self.log.user[positive]))
+        ]
+        return _with_views(self.log, order, len(order))
+
+    def candidates(self, time: ArrayLike) -> Ints:
+        return np.full(np.shape(time), self.known_items)
+
+    def __repr__(self) -> str:
+        return f"LeaveOneOut({self.whole!r}, {int((self.part == 2).sum()):,} users with a test row)"
+
+
+PARTS: tuple[Part, ...] = ("train", "valid", "test")
+
+
 @configured(Splitting)
 def split(log: Log, settings: Splitting) -> Split:
-    """Cut a log in time. What training may know is counted here, once, on training rows."""
+    """Split a log into a training, a validation and a test set. What training may know is counted here, once,
+    on training rows."""
     fractions = np.asarray(settings.fractions, float)
     if len(fractions) != 3 or (fractions < 0).any() or not fractions.sum() > 0 or fractions[0] == 0:
         raise BadInput(f"fractions {settings.fractions}: expected three of at least 0, the first above 0")
     prepared = log.metadata.settings.borders
-    wanted = prepared if settings.borders is None else settings.borders
-    if wanted:
-        return split_at(log, settings, *log.named_borders(wanted))
-    return split_at(log, settings, *borders(log.time, fractions / fractions.sum()))
+    names = prepared if settings.borders is None else settings.borders
+    if settings.kind == "leave-one-out":
+        if settings.at is not None or settings.borders is not None:
+            raise BadInput("a leave-one-out split has no borders in time: leave at and borders away")
+        return leave_one_out(log, settings)
+    if settings.at is not None:
+        if settings.borders is not None:
+            raise BadInput("at and borders both say where the sets begin: expected one of the two")
+        train_end, valid_end = _borders_at(log, settings.at, fractions)
+    elif names:
+        train_end, valid_end = log.named_borders(names)
+    else:
+        return split_at(log, settings, *borders(log.time, fractions / fractions.sum()))
+    _check_training_rows(log, train_end)
+    return split_at(log, settings, train_end, valid_end)
+
+
+def _borders_at(log: Log, at: str, fractions: NDArray[np.float64]) -> tuple[int, int]:
+    """The borders that `at` asks for."""
+    given = [text.strip() for text in at.split(",")]
+    if len(given) > 2:
+        raise BadInput(f"at {at!r}: expected one or two dates or quantiles between a comma")
+    times = [_border_at(log, text) for text in given]
+    if len(times) == 1:
+        before = log.time[log.time < times[0]]
+        if not len(before) or not fractions[:2].sum():
+            raise BadInput(f"at {at!r}: no row is before it")
+        train_end, _ = borders(before, np.array([fractions[0], fractions[1], 0]) / fractions[:2].sum())
+        times = [min(train_end, times[0]), times[0]]
+    if times[0] > times[1]:
+        raise BadInput(f"at {at!r}: the validation set begins after the test set")
+    return times[0], times[1]
+
+
+def _border_at(log: Log, at: str) -> int:
+    """The time at which a set begins: with a date, or just after a quantile."""
+    try:
+        quantile = float(at)
+    except ValueError:
+        return log.clock.moment(at)
+    if not 0 < quantile < 1:
+        raise BadInput(f"at {at!r}: expected an ISO date, or a quantile between 0 and 1")
+    return int(np.quantile(log.time, quantile, method="lower")) + 1
+
+
+def _check_training_rows(log: Log, train_end: int) -> None:
+    """Refuse borders that leave almost nothing to train on."""
+    training = int((log.time[: log.positives] < train_end).sum())
+    if training < MIN_TRAINING_FRACTION * log.positives:
+        raise BadInput(
+            f"these borders leave {training:,} of {log.positives:,} positives to train on, because all rows from "
+            f"{log.clock.date(train_end)} on are held out; to hold out the last events of each user, use the "
+            "split leave-one-out"
+        )
 
 
 def split_at(log: Log, settings: Splitting, train_end: int, valid_end: int) -> Split:
     """A split with given borders: train is what happened before `train_end`, valid the rest before
     `valid_end`."""
+    positives = log.positives
+    train = np.asarray(log.time[:positives] < train_end)
+    if not train.any():
+        raise BadInput(
+            f"the training set has no positive: fractions {settings.fractions} of {len(log)} rows, before time "
+            f"{train_end}"
+        )
+    return Split(log, settings, train_end, valid_end, *_counts(log, settings, train, train_end))
+
+
+def _counts(
+    log: Log, settings: Splitting, train: Mask, train_end: int
+) -> tuple[int, int, Ints, Ints, bool, int]:
+    """What a split knows of its training set, in the order of the fields of `Split`.
+
+    train: which of the positives of the log are training rows.
+    """
     prepared = log.metadata.settings.min_count
     min_count = prepared if settings.min_count is None else settings.min_count
     if min_count < 1:
         raise BadInput(f"min_count {min_count}: expected at least 1")
     positives = log.positives
-    train = np.asarray(log.time[:positives] < train_end)
-    if not train.any():
-        raise BadInput(
-            f"the training set has no positive: fractions {settings.fractions} of {len(log)} rows, before "
-            "time "
-            f"{train_end}"
-        )
     user_counts = np.bincount(log.user[:positives][train], minlength=len(log.users))
     item_counts = np.bincount(log.item[:positives][train], minlength=len(log.items))
-    known = int(log.histories.existing(train_end)), int(log.audiences.existing(train_end))
+    known_users, known_items = int(log.histories.existing(train_end)), int(log.audiences.existing(train_end))
     repeats = settings.repeats == "keep"
     if settings.repeats == "auto":
         repeats = bool(log.repeated[:positives][train].mean() >= PART_OF_THE_TASK)
-    return Split(log, settings, train_end, valid_end, *known, user_counts, item_counts, repeats, min_count)
+    return known_users, known_items, user_counts, item_counts, repeats, min_count
+
+
+def leave_one_out(log: Log, settings: Splitting) -> LeaveOneOut:
+    """Hold out the last two positives of every user who has at least three; rows that were shown and not
+    clicked stay if they are before these."""
+    positives = log.positives
+    start, end = log.histories.starts, log.histories.ends
+    part = np.zeros(len(log), np.int8)
+    enough = end - start >= MIN_EVENTS
+    part[end[enough] - 2], part[end[enough] - 1] = 1, 2
+    if not enough.any():
+        raise BadInput(
+            f"a leave-one-out split needs users with at least {MIN_EVENTS} positives; there are none"
+        )
+    border = np.full(len(log.users), np.iinfo(np.int64).max)
+    border[np.flatnonzero(enough)] = log.time[end[enough] - 2]
+    passed = np.arange(positives, len(log))
+    passed = passed[log.time[passed] < border[log.user[passed]]]
+    train, valid, test = (np.flatnonzero(part[:positives] == number) for number in range(3))
+    order = np.concatenate([train, passed, valid, test])
+    numbered = _numbered_by(log, train)
+    hidden = _with_views(numbered, order, len(train))
+    before_test = np.sort(np.concatenate([train, valid]))
+    past = _with_views(numbered, before_test, len(before_test)).histories
+    part = np.repeat(np.array([0, 1, 2], np.int8), [len(train) + len(passed), len(valid), len(test)])
+    now = hidden.now
+    counts = _counts(hidden, settings, np.ones(len(train), bool), now)
+    return LeaveOneOut(hidden, settings, now, now, *counts, part, log, past)
+
+
+def _numbered_by(log: Log, rows: Ints) -> Log:
+    """The same log with its items numbered by their first positive among some rows. Items without one come
+    last. Users keep their numbers."""
+    first = np.full(len(log.items), np.iinfo(np.int64).max)
+    np.minimum.at(first, log.item[rows], log.time[rows])
+    order = np.argsort(first, kind="stable")
+    number = np.empty(len(order), np.int32)
+    number[order] = np.arange(len(order), dtype=np.int32)
+    return replace(log, item=number[log.item], items=log.items.take(order), folder=None)
+
+
+def _with_views(log: Log, rows: Ints, positives: int) -> Log:
+    """A log of some rows, in this order; the first `positives` of them are its histories and audiences. They
+    must be sorted by user and time."""
+    columns = {name: getattr(log, name)[rows] for name in ROW_COLUMNS if getattr(log, name) is not None}
+    user, item, time = (columns[name][:positives] for name in ("user", "item", "time"))
+    by_item = np.lexsort((user, time, item))
+    return replace(
+        log,
+        **columns,
+        marks={name: mark[rows] for name, mark in log.marks.items()},
+        histories=Sequences(item, time, offsets_of(user, len(log.users))),
+        audiences=Sequences(user[by_item], time[by_item], offsets_of(item[by_item], len(log.items))),
+    )
 
 
 def borders(time: Ints, fractions: NDArray[np.float64]) -> tuple[int, int]:

@@ -113,6 +113,13 @@ class Vocabulary:
         columns = {"id": self.ids} | ({} if self.titles is None else {"title": self.titles})
         return pa.table(columns | {f"{FEATURE}{name}": of.values for name, of in self.features.items()})
 
+    def take(self, codes: Ints) -> "Vocabulary":
+        """The same ids in another order, with new codes."""
+        order = pa.array(codes)
+        features = {name: Feature(feature.values.take(order)) for name, feature in self.features.items()}
+        titles = None if self.titles is None else self.titles.take(order)
+        return Vocabulary(self.ids.take(order), titles, features)
+
     def __len__(self) -> int:
         return len(self.ids)
 
