@@ -309,7 +309,7 @@ REFUSED = [
     ("pop0 sas0 --test even", "no test 'even'; there are ordinary"),
     (
         "pop0 sas0 --metric ndcg",
-        "no metric 'ndcg'; there are ndcg@K, hr@K, mrr@K and, in the shown test, auc",
+        "no metric 'ndcg'; there are ndcg@K, hr@K, recall@K, mrr@K and, in the shown test, auc",
     ),
     ("pop0 sas0 --metric auc", "no metric 'auc'"),
     ("pop0 sas0 --metric hr@0", "no metric 'hr@0'"),

@@ -12,7 +12,7 @@ import unskew
 from tests.helpers.scorers import Same, Scores, growing_split, whole_test
 from unskew.data.log.held_out import HeldOut, held_out
 from unskew.evaluation.evaluate import CUTOFFS, Evaluation, Ranked, evaluation, rank
-from unskew.evaluation.metrics import beyond_accuracy, hit, mrr, ndcg
+from unskew.evaluation.metrics import METRICS, beyond_accuracy, hit, mrr, ndcg
 from unskew.evaluation.segments import popularity_decile
 
 
@@ -104,7 +104,7 @@ def test_an_evaluation_of_each_protocol(split: unskew.Split) -> None:
     group = said["segments"]["user and item"]["both known"]
     assert group["units"] == known.sum()
     assert group["hr@20"] == pytest.approx(hit(ranked.full, 20)[known].mean())
-    assert set(said["metrics"]) == {f"{name}@{cut}" for name in ("ndcg", "hr", "mrr") for cut in (5, 10, 20)}
+    assert set(said["metrics"]) == {f"{name}@{cut}" for name in METRICS for cut in (5, 10, 20)}
     assert full.beyond == beyond_accuracy(split, ranked.top[:, :10])
     assert not uniform.beyond
     np.testing.assert_array_equal(full.rows, rows)
@@ -216,7 +216,7 @@ def test_cutoffs_are_a_setting(split: unskew.Split) -> None:
     ranked = rank(Scores(split), split, tested.rows, longest=33)
     assert ranked.top.shape[1] == 33
     found = evaluation(split, ranked, "full", tested, cutoffs=(1, 33))
-    assert set(found.values) == {f"{name}@{cut}" for name in ("ndcg", "hr", "mrr") for cut in (1, 33)}
+    assert set(found.values) == {f"{name}@{cut}" for name in METRICS for cut in (1, 33)}
     np.testing.assert_array_equal(found.values["hr@33"], ranked.full <= 33)
 
 

@@ -24,9 +24,9 @@ def rankings(monkeypatch) -> list[int]:
     """How many rows each ranking has, once there are any."""
     real, ranked = assess.rank_each, []
 
-    def counted(network, split, rows, *more):
+    def counted(network, split, rows, *more, **options):
         ranked.append(len(rows))
-        return real(network, split, rows, *more)
+        return real(network, split, rows, *more, **options)
 
     monkeypatch.setattr(assess, "rank_each", counted)
     return ranked

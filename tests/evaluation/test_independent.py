@@ -159,8 +159,10 @@ def test_leave_one_out_by_plain_python(others: str) -> None:
         found = by_package(split, part)
         assert len(found.user) == len(gains)
         assert found.mean(f"ndcg@{K}") == pytest.approx(np.mean(gains), abs=1e-9)
-        assert found.lists is not None and (found.lists < split.known_items).all()
+        assert found.lists is not None
+        assert (found.lists < split.known_items).all()
     assert set(split.log.items.of(np.arange(split.known_items)).to_pylist()) == items
+    assert (np.diff(split.log.audiences.first_times) >= 0).all()
     assert any(item not in items for _, item, _ in test.values())  # a miss, and not left out
 
 

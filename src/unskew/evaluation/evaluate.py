@@ -196,8 +196,8 @@ class Ranked:
 
 @dataclass(frozen=True, eq=False)
 class Requests:
-    """The lists by which some rows of the log are ranked: for which user and at what time each list is made, in
-    order of time, and which list ranks each row. Several rows can share a list."""
+    """The lists by which some rows of the log are ranked: for which user and at what time each list is made,
+    in order of time, and which list ranks each row. Several rows can share a list."""
 
     user: Ints
     time: Ints
@@ -439,8 +439,8 @@ def _values(ranks: Floats, cutoffs: tuple[int, ...]) -> dict[str, Floats]:
 def _of_all_targets(ranks: Floats, first: Ints, cutoffs: tuple[int, ...]) -> dict[str, Floats]:
     """The metrics of users with several targets, whose ranks lie one after the other.
 
-    NDCG is divided by the largest possible value, which has min(K, targets) hits at the top of the list. HR is
-    whether there is a hit, recall the fraction of the targets that are hits, and MRR is that of the best one.
+    NDCG is divided by the largest possible value, which has min(K, targets) hits at the top of the list. HR
+    is whether there is a hit, recall the fraction of the targets that are hits, and MRR that of the best one.
 
     first: where the ranks of each user begin.
     """

@@ -102,8 +102,8 @@ def held_out(
     past items, and whatever does not belong to the test. If the part is empty, so is the result; see
     `nothing_to_rank`.
 
-    In a frozen evaluation the positives are sorted by user and time, and the first positives of items stay: they
-    are misses of every model.
+    In a frozen evaluation the positives are sorted by user and time, and the first positives of items stay:
+    they are misses of every model.
 
     test: one of those that `available_tests` lists.
     sample: keep only so many of the positives, drawn at random.

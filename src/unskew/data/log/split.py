@@ -1,11 +1,10 @@
 """How a log is split into a training, a validation and a test set. What a model may know is counted on
 training rows only.
 
-    time            one global time line with two borders: training before validation before test. Nothing of the
-                    future can leak, because there is no future in the past
-    leave-one-out   the last positive of each user is the test set, the one before it the validation set, and the
-                    rest is the training set. This is what most papers report. A user's training events may be
-                    later than another user's test event, so it measures less than a split by time
+    time            one global time line with two borders: training before validation before test
+    leave-one-out   the last positive of each user is the test set, the one before it the validation set, and
+                    the rest is the training set. This is what most papers report. A user's training events
+                    may be later than another user's test event, so a model may know the future
 """
 
 from collections.abc import Mapping
@@ -208,9 +207,9 @@ class Split:
 class LeaveOneOut(Split):
     """A split that holds out the last two positives of each user.
 
-    The histories and audiences of `log` contain training rows only. The validation rows and then the test rows
-    are its last rows, so a model that is trained on `log` cannot see them. Items are numbered by their first
-    training row, and every item of the training set is a candidate at any time.
+    The histories and audiences of `log` contain training rows only. The validation rows and then the test
+    rows are its last rows, so a model that is trained on `log` cannot see them. Items are numbered by their
+    first training row, and every item of the training set is a candidate at any time.
     """
 
     part: NDArray[np.int8]  # of each row of the log, as a position in PARTS
@@ -317,9 +316,9 @@ def _check_training_rows(log: Log, train_end: int) -> None:
     training = int((log.time[: log.positives] < train_end).sum())
     if training < MIN_TRAINING_FRACTION * log.positives:
         raise BadInput(
-            f"these borders leave {training:,} of {log.positives:,} positives to train on, because all rows from "
-            f"{log.clock.date(train_end)} on are held out; to hold out the last events of each user, use the "
-            "split leave-one-out"
+            f"these borders leave {training:,} of {log.positives:,} positives to train on, because all rows "
+            f"from {log.clock.date(train_end)} on are held out; to hold out the last events of each user, "
+            "use the split leave-one-out"
         )
 
 
@@ -330,8 +329,8 @@ def split_at(log: Log, settings: Splitting, train_end: int, valid_end: int) -> S
     train = np.asarray(log.time[:positives] < train_end)
     if not train.any():
         raise BadInput(
-            f"the training set has no positive: fractions {settings.fractions} of {len(log)} rows, before time "
-            f"{train_end}"
+            f"the training set has no positive: fractions {settings.fractions} of {len(log)} rows, before "
+            f"time {train_end}"
         )
     return Split(log, settings, train_end, valid_end, *_counts(log, settings, train, train_end))
 
