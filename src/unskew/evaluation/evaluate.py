@@ -33,7 +33,7 @@ from unskew.data.batches.batch import contexts_of
 from unskew.data.log.held_out import HeldOut, Protocol, Targets, effective_size, impression_candidates
 from unskew.data.log.log import Log
 from unskew.data.log.split import Part, Split
-from unskew.data.log.views import PAD, Ints, Sequences
+from unskew.data.log.views import PAD, EventView, Ints
 from unskew.evaluation.metrics import METRICS, beyond_accuracy, hit, mrr, ndcg
 from unskew.evaluation.segments import BY_USER, Segment, segments_of
 from unskew.nn.scoring import Scorer, scores_at
@@ -329,7 +329,7 @@ def _drawn(
 
 
 def _hide(
-    scores: NDArray[np.float32], repeats: bool, past: Sequences, user: Ints, time: Ints, existing: Ints
+    scores: NDArray[np.float32], repeats: bool, past: EventView, user: Ints, time: Ints, existing: Ints
 ) -> None:
     """Set the scores of items that are no candidates to minus infinity: items that did not exist and, unless
     repeats are kept, the user's past items."""
@@ -388,7 +388,7 @@ def evaluation(
     about = {
         "split": split.settings.kind,
         "reads": "live" if frozen is None else f"frozen at {log.clock.date(split.valid_end)}",
-        "ties": log.metadata.get("settings", {}).get("ties", "strict"),
+        "ties": log.metadata.settings.ties,
         "repeats": "kept as candidates" if split.repeats else "hidden",
         "left_out": tested.left_out,
         "whole_test": tested.whole,

@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from unskew.core.config import configured
 from unskew.core.errors import BadInput
-from unskew.data.log.clock import Clock
 from unskew.data.log.arrays import offsets_of
+from unskew.data.log.clock import Clock
 from unskew.data.log.folder import COLUMNS, EXTRAS
 from unskew.data.log.log import Log
 from unskew.data.log.views import EventView, Ints, Sequences

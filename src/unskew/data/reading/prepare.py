@@ -126,6 +126,8 @@ def prepare(source: Any, out: str | os.PathLike[str], settings: Preparation) -> 
     for name in ("min_count", "k_core"):
         if getattr(settings, name) < 1:
             raise BadInput(f"{name} {getattr(settings, name)}: expected at least 1")
+    if settings.ties == "file-order" and settings.engine != "duckdb":
+        raise BadInput("ties file-order: only the engine duckdb knows the order of the file")
     target = Path(out).expanduser().resolve()
     source = recognise(source, settings)
     with new_folder(target) as folder, _engine(settings, folder) as engine, progress("prepare") as job:
@@ -203,7 +205,10 @@ class _Preparing:
         """Make the table `core`: no duplicates, and the k-core."""
         checked, settings = self.checked, self.settings
         columns = ", ".join(["u, i, t, y", *self._extras, *(["title"] if checked.titled else [])])
-        query = checked.query
+        query, ordered = checked.query, columns
+        if settings.ties == "file-order":  # DuckDB numbers rows in the order of the file
+            query = f"SELECT *, row_number() OVER () AS file_row FROM ({query})"
+            columns = f"{columns}, file_row"
         if settings.duplicates != "keep":
             # Of several rows at the same time, the one with the highest label stays, because a click says
             # more than its own impression. Engines sort missing values differently, so a missing impression
@@ -212,13 +217,33 @@ class _Preparing:
             order += ["COALESCE(impression_id, '')" if e == "impression_id" else e for e in checked.extras]
             order += [f"mark_{place} DESC" for place in range(len(checked.marks))]
             order += ["CASE WHEN title IS NULL THEN 1 ELSE 0 END", "title"] if checked.titled else []
+            order += ["file_row"] if settings.ties == "file-order" else []
             key = "u, i, t" if settings.duplicates == "event" else "u, i"
             query = first_of_each(f"({query}) AS good", key, ", ".join(order), columns)
         rows = self.engine.table("core", query)
         kept, iterations = rows, 0
         if settings.k_core > 1:
             kept, iterations = _core(self.engine, settings, columns, rows, self.job)
+        if settings.ties == "file-order":
+            self._order_ties(ordered)
         return Removed(len(checked.bad_rows), checked.rows - rows, rows - kept, iterations)
+
+    def _order_ties(self, columns: str) -> None:
+        """Move the positives of a user that have the same time apart, in the order of the file: the k-th one of
+        a user is at least one tick after the one before."""
+        (shown,) = self.engine.arrow("SELECT count(*) AS n FROM core WHERE y = 0")["n"].to_pylist()
+        if shown:
+            raise BadInput(
+                f"ties file-order: {shown:,} rows are no positives, and their times say what was shown "
+                "together; expected a log of positives"
+            )
+        moved = columns.replace(" t,", " max(t - k) OVER (PARTITION BY u ORDER BY k) + k AS t,", 1)
+        self.engine.table(
+            "core",
+            f"""SELECT {moved} FROM (
+                SELECT *, row_number() OVER (PARTITION BY u ORDER BY t, file_row) - 1 AS k FROM core
+            ) AS numbered""",
+        )
 
     def _number_ids(self) -> tuple[list[pa.Table], dict[str, dict[str, FeatureCounts]]]:
         """The users and the items in the order of their codes, with titles and features."""
