@@ -84,8 +84,8 @@ class Preparation(Reading):
     with the same user and item (`pair`), or none (`keep`). The earliest is kept, and of several at that time
     the one with the highest label."""
     ties: Literal["strict", "file-order"] = "strict"
-    """What is known of the order of a user's positives with the same time. `strict`: nothing, so none of them is
-    in the past of another. `file-order`: they happened in the order of the file; each is moved by as many
+    """What is known of the order of a user's positives with the same time. `strict`: nothing, so none of them
+    is in the past of another. `file-order`: they happened in the order of the file; each is moved by as many
     ticks of the clock as needed, so that all times of a user are distinct. Most published leave-one-out
     results use the order of the file."""
     engine: Literal["duckdb", "spark"] = "duckdb"

@@ -229,8 +229,8 @@ class _Preparing:
         return Removed(len(checked.bad_rows), checked.rows - rows, rows - kept, iterations)
 
     def _order_ties(self, columns: str) -> None:
-        """Move the positives of a user that have the same time apart, in the order of the file: the k-th one of
-        a user is at least one tick after the one before."""
+        """Move the positives of a user that have the same time apart, in the order of the file: each one is
+        at least one tick after the one before."""
         (shown,) = self.engine.arrow("SELECT count(*) AS n FROM core WHERE y = 0")["n"].to_pylist()
         if shown:
             raise BadInput(
