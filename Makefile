@@ -5,7 +5,7 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constr
 
 .PHONY: demo serve test test-cluster check format setup lock bench mutants clean
 
-demo: .venv/ready ## in two minutes: a biased log, models, films for somebody, and a world of known ground truth
+demo: .venv/ready ## in two minutes: a biased log, models, films for a user, and a world of known ground truth
 	$(BIN)/unskew demo --out demo
 	@echo "See it live: make serve, then open http://127.0.0.1:8000"
 
@@ -54,7 +54,7 @@ mutants: .venv/ready ## faults planted in a copy of the sources: would the tests
 	@$(INSTALL) --editable ".[spark]"
 	@touch $@
 
-lock: ## write requirements.lock anew, from the newest versions that pyproject.toml admits
+lock: ## write requirements.lock again, from the newest versions that pyproject.toml admits
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install -qq torch==2.13.0
 	build/lock/bin/python -m pip install -qq --editable ".[demo,report,tune,postgres,serve,ann,onnx,test,check,spark]"

@@ -2,7 +2,7 @@
 simulated.
 
     python benchmarks/calibration.py run                               # results/calibration.jsonl
-    python benchmarks/calibration.py run --estimators exposure power   # only their lines anew
+    python benchmarks/calibration.py run --estimators exposure power   # only their lines again
     python benchmarks/calibration.py page                              # docs/calibration.md
 
 Both GRUs as in DEPS, popularity, and the estimators of exposure. The ground truth of Open Bandit is the
@@ -79,7 +79,7 @@ class Run:
     seeds: tuple[int, ...] = (0, 1, 2)
     """Of the worlds, and of the training of the GRUs."""
     estimators: tuple[str, ...] = (*TRAINED, *FITTED)
-    """Whose lines are measured anew; the others stay as they are."""
+    """Whose lines are measured again; the others stay as they are."""
 
     def run(self) -> None:
         torch.set_num_threads(1)

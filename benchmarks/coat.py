@@ -233,7 +233,7 @@ class Run:
     seeds: int = 10
     """How many seeds each line of the table has."""
     corrections: tuple[str, ...] = ()
-    """Whose lines are measured anew; the others stay as they are. By default all."""
+    """Whose lines are measured again; the others stay as they are. By default all."""
 
     def run(self) -> None:
         torch.set_num_threads(1)

@@ -114,7 +114,7 @@ class Crew:
             time.sleep(PACE)
 
     def reload(self) -> None:
-        """The model is loaded anew."""
+        """The model is loaded again."""
         client = None
         while not self.ended:
             time.sleep(3)

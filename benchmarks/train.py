@@ -206,7 +206,7 @@ GB). Width 64, 3 layers, 2 heads, histories up to 50, audiences up to 30. *of th
 the transformer layers need, against what this machine does in nothing but such products. The machine is
 shared: figures move by a fifth.
 
-`deps` is the paper's model: bidirectional, so it reads every prefix anew, and the number of tokens is what
+`deps` is the paper's model: bidirectional, so it reads every prefix again, and the number of tokens is what
 costs. `deps-causal` reads each sequence once for all its prefixes; how it ranks is in
 [the results](results.md).
 """

@@ -185,7 +185,7 @@ ones do not.
 *bound*: the deviation if every pair had Theorem 2's variance, (1/M - 1) delta². *worst pair*: the largest
 variance of a pair over its bound; 1 is allowed, more is not. Bias and deviation together are smallest near M
 = {best["clip"]:g} in this world.{beyond} The bias is of the loss as a sum: a part of it only shrinks all
-weights alike, which changes the scale of the loss and not what it prefers.
+weights by the same factor, which changes the scale of the loss and not what it prefers.
 
 The paper states the bound for every M in (0, 1); it holds for M up to 1/2. A clipped pair has variance
 P (1 - P) / M² delta², which for 1 - M < P < M is above (1/M - 1) delta²: with P = 0.5 and M = 0.9, 0.31

@@ -43,7 +43,7 @@ class FadingMean(DotProduct, name="fading-mean", paper="an example of unskew; no
         super().__init__(known, config)
         self.items = Embeddings(known.items, config.width)
         self.read = Embeddings(known.items, config.width)  # the vector of an item that is in the history
-        self.start = nn.Parameter(torch.zeros(config.width))  # what somebody without a history gets
+        self.start = nn.Parameter(torch.zeros(config.width))  # what a user without a history gets
         # Where times only give an order, a tick counts as a second.
         self.ticks_of_a_day = SECONDS_OF_A_DAY * (known.clock.ticks or 1)
         self.log2_days = nn.Parameter(torch.tensor(config.days).log2())

@@ -16,7 +16,7 @@ MUTANTS = [
             "self._index.keys, wanted[order])",
             'self._index.keys, wanted[order], "right")',
         ),
-        ("a window begins with somebody else's events", "np.maximum(start, end - newest)", "end - newest"),
+        ("a window begins with another user's events", "np.maximum(start, end - newest)", "end - newest"),
         (
             "what appears now exists",
             'np.asarray(time, np.int64), "left")',
@@ -128,7 +128,7 @@ MUTANTS = [
         "data/samplers.py",
         "models/test_debiased.py",
         (
-            "neighbours in a batch are alike",
+            "neighbours in a batch are equal",
             "self.rows[random.permutation(shuffled[at : at + size])]",
             "self.rows[shuffled[at : at + size]]",
         ),
@@ -137,7 +137,7 @@ MUTANTS = [
         "data/batch.py",
         "test_batch.py test_samplers.py",
         (
-            "an audience is somebody else's",
+            "an audience is another user's",
             "np.where(end > start, end, -1)",
             "np.where(end > start, end - start, -1)",
         ),

@@ -22,7 +22,7 @@ MUTANTS = [
     ),
     *of(
         "propensity/correction.py",
-        "models/test_debiased.py test_treatment.py test_treatment_auto.py test_theory.py",
+        "models/test_debiased.py test_correction.py test_correction_auto.py test_theory.py",
         (
             "an event has its neighbour's weight",
             "self._rows()[batch.event_BL]",
@@ -104,7 +104,7 @@ MUTANTS = [
     ),
     *of(
         "train.py",
-        "test_trainer.py test_choose_by.py test_run.py test_dial.py",
+        "test_trainer.py test_select_by.py test_run.py test_debias.py",
         (
             "validation drops activations",
             "model = self.model.eval()\n        strengths",

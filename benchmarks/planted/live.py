@@ -73,7 +73,7 @@ MUTANTS = [
     ),
     *of(
         "requests.py",
-        "test_requests.py",
+        "test_batch_requests.py",
         ("times are left away", "list(zip(items, times, strict=True)) if times else items", "items"),
         (
             "every block begins at row 0",

@@ -24,12 +24,12 @@ MUTANTS = [
     ),
     *of(
         "run.py",
-        "test_choose_by.py",
+        "test_select_by.py",
         ("patience cannot be added", '("epochs", "patience")', '("epochs",)'),
     ),
     *of(
         "run.py",
-        "test_going_on.py::test_rounds_are_added_to_a_finished_run",
+        "test_resume.py::test_rounds_are_added_to_a_finished_run",
         (
             "a finished run gets no more epochs",
             'return self.has_card and read_card(self.folder)["training"] == training',
@@ -38,7 +38,7 @@ MUTANTS = [
     ),
     *of(
         "run.py",
-        "test_going_on.py::test_a_stopped_run_is_used_at_its_best_round_so_far",
+        "test_resume.py::test_a_stopped_run_is_used_at_its_best_round_so_far",
         (
             "a stopped run has its last weights",
             'below(f"best/{name}", tensors) for',
@@ -47,7 +47,7 @@ MUTANTS = [
     ),
     *of(
         "run.py",
-        "test_going_on.py::test_a_killed_extension_goes_on",
+        "test_resume.py::test_a_killed_extension_goes_on",
         (
             "new limits are not noted",
             'made.lock()\n            made._write_json("config.json", config)\n            return',
@@ -56,7 +56,7 @@ MUTANTS = [
     ),
     *of(
         "train.py",
-        "test_going_on.py::test_rounds_are_added_to_a_finished_run",
+        "test_resume.py::test_rounds_are_added_to_a_finished_run",
         (
             "epochs of all stages are counted",
             'done = sum(record["stage"] == stage.name for record in self.records)',
@@ -76,7 +76,7 @@ MUTANTS = [
     ),
     *of(
         "train.py",
-        "test_choose_by.py",
+        "test_select_by.py",
         ("patience is an epoch longer", ">= self.settings.patience", "> self.settings.patience"),
     ),
     *of(

@@ -80,7 +80,7 @@ MUTANTS = [
     ),
     *of(
         "assess.py",
-        "test_assess.py",
+        "test_evaluate_many.py",
         (
             "all weights are taken for equal",
             "if by == other or _equal(weights[by], weights[other]):",
@@ -90,7 +90,7 @@ MUTANTS = [
     ),
     *of(
         "timeline.py",
-        "test_timeline.py",
+        "test_rolling.py",
         ("a refresh is late", "start - cut.valid_end >= pause", "start - cut.valid_end > pause"),
         ("the first windows are taken", "starts[-windows:]", "starts[:windows]"),
     ),

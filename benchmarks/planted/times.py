@@ -59,7 +59,7 @@ MUTANTS = [
     ),
     *of(
         "data/clock.py",
-        "test_timeline.py test_inspection_figures.py",
+        "test_rolling.py test_inspection_statistics.py",
         ("the first time need not be a date", "if low <= first and last < high", "if low <= last < high"),
         ("a duration is in seconds", "DURATIONS[unit] * (self.ticks or 1)", "DURATIONS[unit]"),
         (

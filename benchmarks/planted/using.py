@@ -5,7 +5,7 @@ from planted.mutant import of
 MUTANTS = [
     *of(
         "ranker.py",
-        "test_zero.py test_ranker.py test_ranker_keeps.py",
+        "test_zero_shot.py test_ranker.py test_ranker_keeps.py",
         (
             "what nobody had yet is recommended",
             "np.append(first >= at,",
@@ -48,7 +48,7 @@ MUTANTS = [
     ),
     *of(
         "catalog.py",
-        "test_catalog.py test_ranker_keeps.py",
+        "test_scoring.py test_ranker_keeps.py",
         (
             "new items have no vector",
             "same = len(log.items) == self.vectors.shape[1]",
@@ -87,7 +87,7 @@ MUTANTS = [
     ),
     *of(
         "api.py",
-        "test_choose_by.py",
+        "test_select_by.py",
         ("a refit has all epochs", "epochs=max(epochs, 1), select_by=by", "select_by=by"),
         ("a refit has the worst epoch", "max(scores, key=", "min(scores, key="),
         (
@@ -103,17 +103,17 @@ MUTANTS = [
     ),
     *of(
         "api.py",
-        "test_going_on.py::test_a_refit_is_of_the_same_task",
+        "test_resume.py::test_a_refit_is_of_the_same_task",
         ("a refit guesses about repeats", '"keep" if self.repeats else "hide"', '"auto"'),
     ),
     *of(
         "api.py",
-        "test_going_on.py::test_a_refit_knows_whom_its_run_knew",
+        "test_resume.py::test_a_refit_knows_whom_its_run_knew",
         ("a refit knows everybody", ", min_count=self.min_count)", ")"),
     ),
     *of(
         "api.py",
-        "test_going_on.py::test_a_refit_takes_over_settings_that_no_gradient_learns",
+        "test_resume.py::test_a_refit_takes_over_settings_that_no_gradient_learns",
         (
             "a refit forgets what was chosen",
             "on_record, show_progress, chosen)\n\n",
@@ -122,7 +122,7 @@ MUTANTS = [
     ),
     *of(
         "memory.py",
-        "test_memory.py",
+        "test_run_log.py",
         ("nobody is rare in a loaded run", "if ids.rare is not None:", "if False:"),
         ("a loaded run is at its last event", 'end=int(memory["now"][0])', 'end=int(memory["now"][0]) - 1'),
     ),

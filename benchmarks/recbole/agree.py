@@ -118,7 +118,7 @@ def lightsans(state: State) -> DotProduct:
 
 
 def copy_block(block: Any, state: State, number: int) -> str:
-    """What the blocks of both transformers have alike; the name of the attention."""
+    """What the blocks of both transformers have in common; the name of the attention."""
     name = f"trm_encoder.layer.{number}"
     attention = f"{name}.multi_head_attention"
     copy(block.attended, state, f"{attention}.dense")

@@ -72,11 +72,11 @@ with its next item, and for BERT4Rec a sequence that is passed through the netwo
 single figures move by a fifth or more.
 
 Where the factor comes from, and where it ends: GRU4Rec, SASRec and STAMP read a history once and have a state
-after each of its items, where RecBole reads every prefix anew; then the softmax over all items takes most of
+after each of its items, where RecBole reads every prefix again; then the softmax over all items takes most of
 the time, in chunks that stay in the cache and make their gradient at once. STAMP's attention is triangular,
 one sigmoid per pair of items, whatever is done. FPMC has nothing to compute: looking vectors up and adding
 gradients to them is all, and RecBole does that well. BERT4Rec and LightSANs must pass through each sequence
-anew; what helps is not padding to 50 and asking the last layer only for the places that are read. DIN's
+again; what helps is not padding to 50 and asking the last layer only for the places that are read. DIN's
 activation unit runs for every pair of a past item and a candidate; its first layer is split, so that only the
 product of the two is per pair.
 """

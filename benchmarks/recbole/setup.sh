@@ -12,5 +12,5 @@ install="$target/bin/python -m pip install -qq --disable-pip-version-check --con
 # torch first and by its exact version: anything else may pull gigabytes of other builds
 $install torch==2.13.0
 $install --requirement "$pins"
-# Read last: an installation that was cut short is begun anew.
+# Read last: an installation that was cut short is started again.
 cp "$pins" "$target/installed.txt"

@@ -55,7 +55,7 @@ def test_text_is_text_however_a_table_holds_it(tmp_path: Path) -> None:
 
 def test_a_run_that_nobody_may_read_is_one_line(saved: Path, tmp_path: Path) -> None:
     if os.geteuid():
-        pytest.skip("only root can become somebody else")
+        pytest.skip("only root can become another user")
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "config.json").write_text("{}")

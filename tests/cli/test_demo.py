@@ -139,8 +139,8 @@ def test_only_the_newest_items_and_people_count(monkeypatch) -> None:
 def test_the_person_is_drawn_from_the_test_part_with_a_history(split: unskew.Split) -> None:
     log = split.log
     for seed in range(5):
-        user = demo.somebody(split, seed)
-        assert user == demo.somebody(split, seed)
+        user = demo.random_user(split, seed)
+        assert user == demo.random_user(split, seed)
         start, end = log.histories.before(user, log.now)
         assert end - start >= demo.ENOUGH
         assert log.histories.times[end - 1] >= split.valid_end
@@ -150,7 +150,7 @@ def test_nobody_is_drawn_who_left_before_the_test_part() -> None:
     rows = [(f"gone{user}", f"i{item}", item) for user in range(9) for item in range(25)]
     rows += [("here", f"i{item}", 1000 + item) for item in range(100)]
     cut_ = unskew.split(liked(rows))
-    assert {demo.somebody(cut_, seed) for seed in range(9)} == {int(cut_.log.users.codes(["here"])[0])}
+    assert {demo.random_user(cut_, seed) for seed in range(9)} == {int(cut_.log.users.codes(["here"])[0])}
 
 
 def test_the_lists_follow_the_debias(monkeypatch) -> None:
@@ -158,7 +158,7 @@ def test_the_lists_follow_the_debias(monkeypatch) -> None:
     log = unskew.read(random_table(rows=1500, users=50, items=40, negatives=0.1))
     cut_ = unskew.split(log, repeats="hide")
     model = create_model("pulse", {"sample": 400, "epochs": 1, "valid_examples": 50}).fit(cut_)
-    user = demo.somebody(cut_)
+    user = demo.random_user(cut_)
     # With a head of exposure that says how popular an item is, the debiasing strength must lead away from the
     # popular.
     network = model.network
@@ -175,7 +175,7 @@ def test_the_lists_follow_the_debias(monkeypatch) -> None:
     assert not met & {*popular, *fair}
 
 
-# The known world
+# The simulated world
 
 
 def compared(low: float, high: float) -> Comparison:

@@ -77,14 +77,14 @@ def test_compacting_what_is_older_than_a_span(capsys, in_file: Place) -> None:
     assert (code, json.loads(out)["events"]) == (0, 1)
 
 
-def test_positives_that_name_somebody_elses_recommendation_are_said(capsys, in_file: Place) -> None:
+def test_positives_that_name_the_recommendation_of_another_user_are_said(capsys, in_file: Place) -> None:
     with in_file.open() as store:
         store.record([shown("r1", "bob")])
         store.append([click(1, recommendation_id="r1")])
     out = in_file.folder / "log.jsonl"
     code, _, err = run(capsys, "store", "export", in_file.where, "--out", out, "--positive", "click, like")
     assert code == 0
-    assert "1 positives name a recommendation that was made to somebody else" in err
+    assert "1 positives name a recommendation that was made to another user" in err
     assert len(out.read_text().splitlines()) == 3
 
 

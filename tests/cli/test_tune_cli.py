@@ -199,7 +199,7 @@ def test_wrong_use_is_one_line(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_of_somebody_else_is_not_overwritten(capsys, data: Path, tmp_path: Path) -> None:
+def test_a_file_of_another_program_is_not_overwritten(capsys, data: Path, tmp_path: Path) -> None:
     out, url = tmp_path / "best.json", f"sqlite:///{tmp_path / 'there.db'}"
     out.write_text("mine")
     for more in ((), ("--storage", url)):

@@ -19,7 +19,7 @@ BOTH = (signal.SIGINT, signal.SIGTERM)
 
 
 def unexpected(number: int, frame: Any) -> None:
-    raise AssertionError(f"signal {number} was handled by somebody else")
+    raise AssertionError(f"signal {number} was handled elsewhere")
 
 
 @pytest.fixture(params=BOTH, ids=["SIGINT", "SIGTERM"])

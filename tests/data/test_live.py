@@ -1,4 +1,4 @@
-"""A live log is the log that would be prepared anew from all events, whatever order they come in."""
+"""A live log is the log that would be prepared from all events, whatever order they come in."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -57,7 +57,7 @@ def same_log(one: Log, other: Log) -> None:
 
 @settings(deadline=None, max_examples=25)
 @given(first=st.lists(event, max_size=8), later=st.lists(event, min_size=1, max_size=12))
-def test_the_snapshot_is_the_log_prepared_anew(
+def test_the_snapshot_is_the_log_prepared_again(
     first: list[Event],
     later: list[Event],
     tmp_path_factory: pytest.TempPathFactory,
@@ -181,7 +181,7 @@ def test_a_forgotten_user_is_gone() -> None:
     mine = sum(row["user"] == "u1" for row in before)
     assert mine
     assert len(users) == len(before) - mine
-    assert live.append(["u1"], ["i1"], [live.now]) == 1  # somebody new
+    assert live.append(["u1"], ["i1"], [live.now]) == 1  # a new user
 
 
 @every_model

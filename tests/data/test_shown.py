@@ -43,7 +43,7 @@ def test_without_impressions_what_a_user_met_at_one_time_was_shown_together() ->
 
 
 def test_a_impression_spans_times_and_belongs_to_one_user() -> None:
-    """Numbers of impressions may start anew with each user, and rows without one were not shown with
+    """Numbers of impressions may start again with each user, and rows without one were not shown with
     anything."""
     rows = [(*row, "0") for row in PAST]
     rows += [

@@ -154,7 +154,7 @@ def test_weights_that_do_nothing_are_the_reason(tmp_path: Path) -> None:
     assert "do nothing" not in outcomes[STAGE][0].reason  # it is not about propensities
 
 
-def test_rivals_that_are_tuned_are_judged_only_where_somebody_tuned_them(tmp_path: Path) -> None:
+def test_rivals_that_are_tuned_are_judged_only_where_they_were_tuned(tmp_path: Path) -> None:
     assert TUNED not in found(tmp_path / "one", [FEW], lambda *at: 0.0)
     own = replace(FEW, name="tuned", file="benchmarks/tuned.py")
     outcomes = found(tmp_path / "two", [FEW, own], lambda arm, source, test: 1.5 * (arm == "DEPS"))

@@ -89,7 +89,7 @@ def test_without_the_script_everything_is_there(html: str, findings: Findings) -
         part = html[html.index(f'data-suite="{suite.name}"') :]
         part = part[: part.index("</section>")]
         panels = re.findall(r'<details class="panel" data-by="([^"]+)"( open)?>', part)
-        assert panels == [(by.key, " open" if not at else "") for at, by in enumerate(suite.yardsticks)]
+        assert panels == [(by.key, " open" if not at else "") for at, by in enumerate(suite.evaluation_specs)]
         assert part.count("NDCG@5<th scope=col>NDCG@10<th scope=col>NDCG@20<th scope=col>HR@5") == len(panels)
     assert re.search(r'<form class="tools"[^>]* hidden>', html)
 
@@ -115,7 +115,7 @@ def test_tables_and_charts_can_be_read_aloud(html: str) -> None:
 def test_the_block_has_every_figure(html: str, findings: Findings) -> None:
     found = block(html)
     suite = findings.suites[0]
-    for by in suite.yardsticks:
+    for by in suite.evaluation_specs:
         for metric in ("ndcg@5", "ndcg@10", "ndcg@20", "hr@5", "hr@10", "hr@20"):
             rows = found["suites"]["main"]["tables"][by.key]["metrics"][metric]["rows"]
             for at, source in enumerate(suite.sources):

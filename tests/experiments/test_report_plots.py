@@ -206,7 +206,7 @@ def test_the_verdict_says_who_is_first_and_what_speaks_against_it(findings: Find
 
 
 def test_who_is_first_is_not_asked_of_an_order(tmp_path: Path) -> None:
-    """Where times only give an order, recency measures how somebody put the rows in order."""
+    """Where times only give an order, recency measures how the rows of the file were sorted."""
     sources = ("MIND", "Beauty", "rebuilt")
     folder = benched(tmp_path, [SMALL], sources, skill=lambda arm, source, test: 2.0 * (arm == "pulse"))
     findings = Findings.open(folder)

@@ -66,7 +66,7 @@ def impressions(shown: int = 2) -> pa.Table:
 
 
 def catalogue() -> pa.Table:
-    """Only what was taken, but everything was shown to somebody at the beginning."""
+    """Only what was taken, but everything was shown to a user at the beginning."""
     taken = impressions(0)
     shown = {
         "user": np.arange(420) % 50,

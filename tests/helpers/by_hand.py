@@ -24,7 +24,7 @@ def in_order(rows: Lists) -> Tensor:
 
 
 def context(history: list[int]) -> Batch:
-    """The context of somebody unknown after a history, without candidates."""
+    """The context of an unknown user after a history, without candidates."""
     return bare_contexts(np.array([10**6]), np.array([history], np.int32), np.array([10**9]))
 
 

@@ -77,7 +77,7 @@ def wide_split() -> unskew.Split:
 
 
 def candidates(split: unskew.Split, row: int) -> set[int]:
-    """From the rows themselves: what somebody had before and, unless repeats are kept, the user had not."""
+    """From the rows themselves: what some user had before and, unless repeats are kept, the user had not."""
     log, user, time = split.log, split.log.user[row], split.log.time[row]
     exists = set(log.item[(log.time < time) & (log.label == 1)].tolist())
     own = set(log.item[(log.user == user) & (log.label == 1) & (log.time < time)].tolist())

@@ -54,7 +54,7 @@ def debiased(
     return made
 
 
-def weighed(model: Debiased, split: unskew.Split, name: str) -> list[tuple[Any, Tensor]]:
+def batch_weights(model: Debiased, split: unskew.Split, name: str) -> list[tuple[Any, Tensor]]:
     """Each batch of an epoch of a phase of the backbone, as the trainer makes it, and the weights that its
     loss is given."""
     its = next(phase for stage in model.backbone.stages(1) for phase in stage.phases if phase.name == name)
@@ -82,7 +82,7 @@ def logged_of(split: unskew.Split, batch: SequenceBatch) -> Tensor:
 def test_every_event_has_the_weight_of_its_own_row(logged: unskew.Split) -> None:
     model, events = debiased(logged, propensity="logged"), 0
     log = logged.log
-    for batch, weight in weighed(model, logged, "next item"):
+    for batch, weight in batch_weights(model, logged, "next item"):
         row = batch.event_BL[batch.target_BL].numpy()
         np.testing.assert_array_equal(log.item[row], batch.items_BL[batch.target_BL].numpy())
         close(weight[batch.target_BL], CLIP / logged_of(logged, batch).clamp(min=CLIP))
@@ -93,7 +93,7 @@ def test_every_event_has_the_weight_of_its_own_row(logged: unskew.Split) -> None
 
 def test_every_pair_has_the_weight_of_its_own_row(logged: unskew.Split) -> None:
     model = debiased(logged, "din", propensity="logged")
-    for batch, weight in weighed(model, logged, "clicks"):
+    for batch, weight in batch_weights(model, logged, "clicks"):
         assert batch.logged_BC is not None
         close(weight, CLIP / batch.logged_BC.clamp(min=CLIP))
         assert weight.shape == batch.candidates_BC.shape
@@ -110,7 +110,7 @@ def test_the_estimator_reads_what_it_was_told_to_whatever_its_backbone_reads(
         for parameter in model.propensity.parameters():
             parameter.mul_(4)  # far from uniform, so that a longer past is another weight
     batch, weight = max(
-        weighed(model, logged, {"sasrec": "next item", "din": "clicks"}[backbone]),
+        batch_weights(model, logged, {"sasrec": "next item", "din": "clicks"}[backbone]),
         key=lambda found: found[1].numel(),
     )
     if isinstance(batch, SequenceBatch):
@@ -143,8 +143,8 @@ def test_weights_of_rows_follow_the_estimator(logged: unskew.Split) -> None:
     """They are computed once after each epoch of the estimator; a step of it makes them old."""
     for weights in ("clipped", "ips"):
         model = debiased(logged, weights=weights, clip=0.001)
-        before = weighed(model, logged, "next item")
-        assert torch.equal(weighed(model, logged, "next item")[0][1], before[0][1])
+        before = batch_weights(model, logged, "next item")
+        assert torch.equal(batch_weights(model, logged, "next item")[0][1], before[0][1])
         optimizer = torch.optim.Adam(model.propensity.parameters(), lr=0.3)
         trainer = Trainer(model, logged, SHORT)
         (phase,) = trainer.stages[0].phases
@@ -153,7 +153,10 @@ def test_weights_of_rows_follow_the_estimator(logged: unskew.Split) -> None:
         fresh = debiased(logged, weights=weights, clip=0.001)
         fresh.load_state_dict(model.state_dict())
         for (batch, old), (_, now), (_, expected) in zip(
-            before, weighed(model, logged, "next item"), weighed(fresh, logged, "next item"), strict=True
+            before,
+            batch_weights(model, logged, "next item"),
+            batch_weights(fresh, logged, "next item"),
+            strict=True,
         ):
             assert torch.equal(now[batch.target_BL], expected[batch.target_BL])
             assert not torch.allclose(now[batch.target_BL], old[batch.target_BL], rtol=1e-2)
@@ -165,7 +168,7 @@ def test_weights_of_rows_follow_the_estimator(logged: unskew.Split) -> None:
 @pytest.mark.parametrize(("backbone", "phase"), [("sasrec", "next item"), ("din", "clicks")])
 def test_clipped_weights_are_at_most_one(logged: unskew.Split, backbone: str, phase: str) -> None:
     """M / max(p, M), as in DEPS: clipping gradients by their norm means the same as without weights."""
-    found = weighed(debiased(logged, backbone, propensity="logged"), logged, phase)
+    found = batch_weights(debiased(logged, backbone, propensity="logged"), logged, phase)
     weights = torch.cat(
         [
             weight[batch.target_BL] if isinstance(batch, SequenceBatch) else weight.flatten()
@@ -180,13 +183,17 @@ def test_clipped_weights_are_at_most_one(logged: unskew.Split, backbone: str, ph
 def test_snips_has_mean_one_among_what_counts(logged: unskew.Split) -> None:
     """Neither padding nor what another window has counted is part of the mean."""
     uncounted = 0
-    for batch, weight in weighed(debiased(logged, propensity="logged", weights="snips"), logged, "next item"):
+    for batch, weight in batch_weights(
+        debiased(logged, propensity="logged", weights="snips"), logged, "next item"
+    ):
         inverse = 1 / logged_of(logged, batch).clamp(min=CLIP)
         close(weight[batch.target_BL], inverse / inverse.mean())
         assert float(weight[batch.target_BL].mean()) == pytest.approx(1, rel=1e-5)
         uncounted += int((~batch.target_BL).sum())
     assert uncounted > 30
-    for _, weight in weighed(debiased(logged, "din", propensity="logged", weights="snips"), logged, "clicks"):
+    for _, weight in batch_weights(
+        debiased(logged, "din", propensity="logged", weights="snips"), logged, "clicks"
+    ):
         assert float(weight.mean()) == pytest.approx(1, rel=1e-5)
 
 
@@ -198,7 +205,7 @@ def test_ips_has_mean_one_over_the_training_positives_and_one_scale_for_all_batc
     assert 100 < len(inverse) < ROWS  # so the sample is all of them
     for backbone, phase in (("sasrec", "next item"), ("din", "clicks")):
         means = []
-        for batch, weight in weighed(
+        for batch, weight in batch_weights(
             debiased(logged, backbone, propensity="logged", weights="ips"), logged, phase
         ):
             sequential = isinstance(batch, SequenceBatch)

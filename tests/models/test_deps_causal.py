@@ -1,5 +1,5 @@
 """The variant of DEPS that reads each sequence once: the same scores and weights as when every prefix is read
-anew."""
+again."""
 
 import dataclasses
 

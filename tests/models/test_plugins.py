@@ -1,4 +1,4 @@
-"""A model from outside: one class in a file of somebody else, with all that ours have, from Python and from
+"""A model from outside: one class in another person's file, with all that ours have, from Python and from
 the command line."""
 
 import json

@@ -180,7 +180,7 @@ def test_the_neighbourhood_has_its_own_half_life_and_twenty_own_items() -> None:
     np.testing.assert_allclose(found, [*mean, log1p(30), log1p(24 * 2 / DAY), 0], rtol=1e-5)
 
 
-def test_somebody_whom_the_log_does_not_know_has_the_history_that_is_given() -> None:
+def test_a_user_whom_the_log_does_not_know_has_the_history_that_is_given() -> None:
     """As many events as are given, also beyond those that neighbours start from."""
     log = quick([(0, item, item) for item in range(30)])
     past = Sequences(np.arange(30, dtype=np.int32), np.arange(30), np.array([0, 30]))

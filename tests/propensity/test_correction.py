@@ -156,7 +156,7 @@ def test_a_batch_of_a_models_own_kind() -> None:
         close(moved.offset_BC[:2], correction("logit-offset").of_pairs(pairs(), separate=True).offset_BC)
 
 
-def test_forgotten_weights_are_computed_anew() -> None:
+def test_forgotten_weights_are_computed_again() -> None:
     made = correction("ips", 1.0, "ips", 0.001)
     asked = next(iter(SequenceSampler(small(), 4, 0, 8, audience=None, overlap=1).epoch()))
     before = made.of_sequences(asked).weight_BL, made.of_pairs(pairs(), separate=True).weight_BC

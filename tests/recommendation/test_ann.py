@@ -193,11 +193,11 @@ def test_seen_items_are_not_proposed_again(ranker: Ranker, cut: unskew.Split) ->
 
 
 def test_as_many_more_are_proposed_as_were_seen(ranker: Ranker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that no list has to be made anew from all items."""
+    """So that no list has to be made again from all items."""
     everywhere(ranker, monkeypatch)
     monkeypatch.setattr(ann, "LEAST", 1)
     monkeypatch.setattr(ann, "TIMES", 1)
-    monkeypatch.setattr(Ranker, "_exact", lambda *_: pytest.fail("made anew"))
+    monkeypatch.setattr(Ranker, "_exact", lambda *_: pytest.fail("made again"))
     near = lists(ranker.for_users(EVERYBODY, Wanted(k=20, approximate=True)))
     assert all(len(mine) == 20 for mine in near.values())
 
@@ -261,7 +261,7 @@ def test_new_items_are_among_the_proposed(name: str, cut: unskew.Split) -> None:
         assert {"new 1", "new 2"} & exact.keys() == {"new 1", "new 2"} & near.keys()
     assert {"new 1", "new 2"} <= near.keys()
     assert ranker._proposals is index
-    # What nobody else comes near is the best in every list at once.
+    # What no other item comes near is the best in every list at once.
     with torch.no_grad():
         table: Any = network if name == "sasrec" else network.backbone
         context = table.context(
@@ -278,7 +278,7 @@ def test_new_items_are_among_the_proposed(name: str, cut: unskew.Split) -> None:
     }
 
 
-def test_many_new_items_build_the_index_anew(network: Recommender, cut: unskew.Split) -> None:
+def test_many_new_items_build_the_index_again(network: Recommender, cut: unskew.Split) -> None:
     live = Live(cut.log)
     ranker, wanted = Ranker(network, live), Wanted(k=5, approximate=True)
     ranker.for_users(["u1"], wanted)

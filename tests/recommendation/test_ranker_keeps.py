@@ -59,16 +59,16 @@ def test_a_newer_log_is_followed(kind: type[Recommender], split: unskew.Split) -
     """The same lists as a ranker that never saw the older log; with new users and new items among them."""
     torch.manual_seed(0)
     network, newer = build(kind, split, tiny(kind)).eval(), that_goes_on(split.log)
-    users, wanted = ["u1", "u2", "somebody new", "nobody"], Wanted(k=99, include_seen=True)
+    users, wanted = ["u1", "u2", "a new user", "nobody"], Wanted(k=99, include_seen=True)
     ranker = Ranker(network, split.log)
     older = ranker.for_users(users, wanted)
-    assert older.users_unknown == ("somebody new", "nobody")
+    assert older.users_unknown == ("a new user", "nobody")
     ranker.follow(newer)
     found, fresh = ranker.for_users(users, wanted), Ranker(network, newer).for_users(users, wanted)
     assert found.users_unknown == fresh.users_unknown == ("nobody",)
     assert found.table.drop_columns(["score"]).equals(fresh.table.drop_columns(["score"]))
     np.testing.assert_allclose(found.table["score"], fresh.table["score"], atol=1e-5)
-    assert "somebody new" in found.table["item_id"].to_pylist()
+    assert "a new user" in found.table["item_id"].to_pylist()
     ranker.follow(split.log)
     again = ranker.for_users(users, wanted).table
     np.testing.assert_allclose(again["score"], older.table["score"], atol=1e-5)
@@ -100,7 +100,7 @@ def test_a_newer_log_must_go_on_from_the_older(model: Model, model_split: unskew
     newer = that_goes_on(model_split.log)
     known = items(model, users=["u1"], k=99, include_seen=True)
     more = items(model, users=["u1"], k=99, include_seen=True, log=newer)
-    assert set(more[0]) == {*known[0], "somebody new"}
+    assert set(more[0]) == {*known[0], "a new user"}
     assert (
         items(model, users=["u1"], k=99, include_seen=True) == known
     )  # the next call is of the old one again

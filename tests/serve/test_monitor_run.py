@@ -69,7 +69,7 @@ def fill(store: Store) -> None:
     store.append(clicks([(USERS + 5, ITEMS + 5, MONDAY - 20 * WEEK)], "late"))
 
 
-def test_windows_are_ranked_as_in_a_log_that_is_prepared_anew(store: Store, model: unskew.Model) -> None:
+def test_windows_are_ranked_as_in_a_log_that_is_prepared_again(store: Store, model: unskew.Model) -> None:
     fill(store)
     found = monitor(store, model, Monitoring(windows=3), now=NOW)
     assert [window.seen for window in found.windows] == [True, False, False]

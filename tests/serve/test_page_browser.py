@@ -136,7 +136,7 @@ def test_an_event_is_logged_and_both_lists_change(open_page: Any, service: Any) 
     assert event["recommendation_id"] in shown
 
 
-def test_somebody_of_the_log_can_be_taken_on(open_page: Any, service: Any) -> None:
+def test_a_user_of_the_log_can_be_taken_on(open_page: Any, service: Any) -> None:
     page = open_page(expected=("status of 404",))
     page.locator("#person").fill("nobody/at all")
     page.get_by_role("button", name="Begin").click()

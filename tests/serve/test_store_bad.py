@@ -88,7 +88,7 @@ def test_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
         open_store(tmp_path / "events.db")
 
 
-def test_a_database_that_vanished_is_not_made_anew_beside_its_own_files(filled: Path) -> None:
+def test_a_database_that_vanished_is_not_made_again_beside_its_own_files(filled: Path) -> None:
     filled.unlink()
     with refused(filled.parent, r"events\.db: is missing, but .*events-.*\.parquet is there"):
         open_store(filled)
@@ -175,7 +175,7 @@ def test_two_writers_on_one_file(in_file: Place) -> None:
 
 @pytest.fixture
 def read_only(filled: Path) -> Iterator[Path]:
-    """The same store in a folder that may not be changed; root becomes somebody else for the test."""
+    """The same store in a folder that may not be changed; root becomes another user for the test."""
     folder = Path(tempfile.mkdtemp(prefix="unskew-ro-", dir="/tmp"))
     shutil.copytree(filled.parent, folder / "store")
     for path in (folder / "store").rglob("*"):

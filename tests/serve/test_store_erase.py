@@ -68,7 +68,7 @@ def test_of_an_erased_user_no_file_has_a_byte(place: Place, on_disk, request: py
         fill(store)
         store.compact(BEGIN + 200)  # half of the events, and all recommendations
         fill(store, 1000)
-        store.append([click(5000, "u1", WHO)])  # somebody else has an item of this name
+        store.append([click(5000, "u1", WHO)])  # another user has an item of this name
         if place.in_postgres:  # the planner looks at the values of all columns
             schema = place.where.rpartition("%3D")[2]
             for table in ("events", "recommendations"):
@@ -91,7 +91,7 @@ def test_of_an_erased_user_no_file_has_a_byte(place: Place, on_disk, request: py
     assert traces(place, WHO, THING) == []
 
 
-def test_an_erased_user_may_come_back_as_somebody_new(place: Place) -> None:
+def test_an_erased_user_may_come_back_as_a_new_user(place: Place) -> None:
     with place.open() as store:
         store.append([click(1), click(2), click(3, "bob")])
         store.compact(BEGIN + 2 * 10**6)

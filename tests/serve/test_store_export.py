@@ -127,7 +127,7 @@ def test_prepare_reads_the_export_and_the_loop_is_closed(in_file: Place) -> None
     ]
 
 
-def test_what_was_shown_can_be_tested_and_weighed(in_file: Place) -> None:
+def test_what_was_shown_can_be_tested_and_weighted(in_file: Place) -> None:
     """The tests that need exposure see that of the service: propensities, random exposure,
     impression_candidates."""
     random, items = Random(1), [f"i{n}" for n in range(12)]

@@ -109,7 +109,7 @@ def test_growing_by_new_ids_changes_no_score(name: str, older: Split) -> None:
 def test_late_events_that_renumber_everybody_change_no_score_of_others(
     name: str, min_count: int, older: Split
 ) -> None:
-    """A new user takes a new item before anything else happened, and then somebody known does, so all codes
+    """A new user takes a new item before anything else happened, and then a known user does, so all codes
     change. A model that reads the whole log is asked at that moment, because later the log is another one."""
     before = cut(older.log, older, older.train_end, min_count)
     model, reads_the_log = built(name, before), name.removeprefix("debiased-") in READS_THE_LOG

@@ -249,7 +249,7 @@ def test_the_files_of_a_run_have_the_permissions_of_the_process(
     assert {oct(path.stat().st_mode & 0o777) for path in (tmp_path / "run").iterdir()} == {"0o640"}
 
 
-def test_a_lock_alone_does_not_make_a_folder_somebodys(small_split: unskew.Split, tmp_path: Path) -> None:
+def test_a_lock_alone_does_not_make_a_folder_used(small_split: unskew.Split, tmp_path: Path) -> None:
     """As a kill leaves it that comes between the two."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".lock").touch()

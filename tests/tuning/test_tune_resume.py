@@ -110,7 +110,7 @@ def test_machines_that_share_a_study_make_no_more_trials_than_were_asked_for(
 
     def raced(self: optuna.Study, *args: Any) -> optuna.Trial:
         begun.append(None)
-        if len(begun) == 2:  # somebody else is faster
+        if len(begun) == 2:  # another process is faster
             ask(optuna.load_study(study_name="mine", storage=url), *args)
         return ask(self, *args)
 

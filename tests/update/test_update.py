@@ -91,7 +91,7 @@ def test_an_updated_run_knows_what_is_new_and_can_be_updated_again(
     if name == "pulse":  # its weights rely on the scale of their inputs
         assert torch.equal(model.network.scale_a, load(run).network.scale_a)
         assert said["debias_curve"] is None  # that of the first run was measured with other weights
-    # A run that is trained anew with its settings has as many epochs as the first one, not as an update.
+    # A run that is trained again with its settings has as many epochs as the first one, not as an update.
     assert model._chosen_epochs() == unskew.load(run)._chosen_epochs()
 
 
@@ -109,7 +109,7 @@ def test_an_optimiser_goes_on_and_a_missing_checkpoint_is_said(made: Path, place
     assert update(run, place / "e.db", place / "with", QUICK, force=True).notes == ()
     (run / "checkpoint.safetensors").unlink()
     without = update(run, place / "e.db", place / "without", QUICK, force=True)
-    assert without.notes == ("this run has no checkpoint, so its optimiser begins anew",)
+    assert without.notes == ("this run has no checkpoint, so its optimiser starts again",)
     one, other = (load(place / name).network.state_dict()["items.weight"] for name in ("with", "without"))
     assert not torch.allclose(one, other, atol=1e-4)
 
@@ -189,14 +189,14 @@ def test_late_events_renumber_everybody_and_the_old_run_ranks_as_before(place: P
     assert found.before.mean("ndcg@10") == pytest.approx(before.before.mean("ndcg@10"), abs=0.01)
 
 
-def test_what_is_counted_is_counted_anew(place: Path) -> None:
+def test_what_is_counted_is_counted_again(place: Path) -> None:
     update(place / "run", place / "e.db", place / "new", QUICK, force=True)
     found = load(place / "new")
     kept = found.card["split"]["repeats"]
     everything = unskew.split(found.log, fractions=(100, 0, 0), repeats="keep" if kept else "hide")
-    anew = build(type(found.network), everything, found.network.config)
+    again = build(type(found.network), everything, found.network.config)
     for name in ("nearest_IK", "similarity_IK", "popularity_I"):
-        assert torch.equal(found.network.state_dict()[name], anew.state_dict()[name])
+        assert torch.equal(found.network.state_dict()[name], again.state_dict()[name])
 
 
 def test_a_window_of_a_given_length(place: Path) -> None:

@@ -3,7 +3,7 @@
     unskew.api.onnx.export(unskew.load("run"), "films.onnx")
 
 The file reads histories of item codes and gives the scores of all items and the best of them. It holds what a
-model does with a history, and nothing of the log: what somebody has seen is not left out, and nobody else
+model does with a history, and nothing of the log: what a user has seen is not left out, and no other user
 recommends (`pulse-zero`) where the model has nothing to say. Beside it stands `films.items.parquet`, the item
 id of every code.
 

@@ -20,13 +20,13 @@ HALF = WIDTH // 2 - 1  # of two lists side by side, with a gap between them
 NEXT = """\
 unskew prepare YOUR_LOG.csv --out data         # users, items and times
 unskew train data --out run --model pulse
-unskew recommend run --user SOMEBODY --debias 1  # from 0, what will be clicked"""
+unskew recommend run --user USER --debias 1  # from 0, what will be clicked"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demo(Verb):
     """See it work: prepare the demo data, audit it, draw how it is skewed, train some models, recommend films
-    to somebody, and measure debiasing in a world whose ground truth is known."""
+    to a user, and measure debiasing in a world whose ground truth is known."""
 
     out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("demo")
     """Where the prepared data, the page and the figures go."""
@@ -49,8 +49,8 @@ class Demo(Verb):
         models, seconds["models"] = demo.timed(lambda: demo.compete(self.out))
         self.tell(models_table(models, demo.RANKED))
 
-        self.tell(Rule("3. What would somebody get?", align="left"))
-        user = demo.somebody(seen.split)
+        self.tell(Rule("3. What would a user get?", align="left"))
+        user = demo.random_user(seen.split)
         person, seconds["person"] = demo.timed(lambda: demo.meet(seen.split, models["Pulse"].model, user))
         self.tell(person_table(person, demo.AT_LEAST, seen.split.repeats))
 
@@ -100,7 +100,7 @@ def models_table(models: "dict[str, Trained]", ranked: int) -> RenderableType:
 
 
 def person_table(person: "Person", at_least: int, repeats: bool) -> RenderableType:
-    """What somebody liked, and two lists side by side."""
+    """What a user liked, and two lists side by side."""
     liked = [Text(f"  {titled(item, WIDTH - 2)}") for item in person.newest]
     lists = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for head in ("what will be clicked (debias 0)", "without the pull of popularity (1)"):

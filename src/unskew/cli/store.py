@@ -82,7 +82,7 @@ class StoreExport(_OnStore):
             )
         if found.unmatched:
             messages.print(
-                f"{found.unmatched:,} positives name a recommendation that was made to somebody else, or "
+                f"{found.unmatched:,} positives name a recommendation that was made to another user, or "
                 "without their item; they are taken as not shown.",
                 soft_wrap=True,
             )

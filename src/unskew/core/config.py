@@ -317,7 +317,7 @@ def _listed(helps: dict[str, str]) -> str:
 
 
 def register(registry: dict[str, type[R]], name: str, kind: type[R], what: str) -> None:
-    """Enter a class by its name. The same class may be defined again, as by a module that is loaded anew;
+    """Enter a class by its name. The same class may be defined again, as by a module that is loaded again;
     two classes of one name are refused.
 
     what: what the class is, for the error, such as `a model`.

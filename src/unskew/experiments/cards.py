@@ -68,7 +68,7 @@ def tests_sheet(findings: Findings) -> Sheet:
     rows: dict[tuple[str, str], list[Entry]] = {}
     for suite in findings.suites:
         for source in suite.sources:
-            for by in suite.yardsticks:
+            for by in suite.evaluation_specs:
                 found = suite.some_cell(source)["tests"].get(by.key)
                 if found is None or (source, by.key) in rows:
                     continue

@@ -61,7 +61,7 @@ class Report:
         """All tables in the order of the page, each with the name of its section."""
         findings = self.findings
         for suite in findings.suites:
-            for by in suite.yardsticks:
+            for by in suite.evaluation_specs:
                 yield suite.title, tables.suite_sheet(suite, by)
                 yield suite.title, tables.cutoffs_sheet(suite, by)
         for suite in findings.suites:
@@ -129,7 +129,7 @@ def gain_sheets(suite: SuiteFindings) -> Iterator[Sheet]:
 
 def flat_figures(suite: SuiteFindings) -> Iterator[dict[str, Any]]:
     """A row for each figure of a suite's tables."""
-    for by in suite.yardsticks:
+    for by in suite.evaluation_specs:
         for source in suite.sources:
             found = suite.measured(source, by)
             for metric in () if found is None else found.metrics:
@@ -158,7 +158,7 @@ def compact(suite: SuiteFindings) -> dict[str, Any]:
     the groups of positives."""
     found: dict[str, Any] = {"arms": [arm.name for arm in suite.arms], "sources": suite.sources}
     found["tables"] = {}
-    for by in suite.yardsticks:
+    for by in suite.evaluation_specs:
         there = {source: one for source in suite.sources if (one := suite.measured(source, by)) is not None}
         metrics = list(dict.fromkeys(metric for one in there.values() for metric in one.metrics))
         found["tables"][by.key] = {

@@ -259,11 +259,11 @@ def drawn_means(
     of = np.unique(user, return_inverse=True)[1]
     order = np.argsort(of, kind="stable")
     starts = np.searchsorted(of[order], np.arange(of.max() + 1))
-    weighed = np.asarray(weights[order], np.float32)
+    row_weights = np.asarray(weights[order], np.float32)
     rows = np.concatenate([table.reshape(-1, len(user)) for table in tables_SMN])
-    sums = np.add.reduceat(rows[:, order] * weighed, starts, axis=1)
+    sums = np.add.reduceat(rows[:, order] * row_weights, starts, axis=1)
     times = _times(len(starts), seed)
-    size = np.add.reduceat(weighed, starts)
+    size = np.add.reduceat(row_weights, starts)
     means = np.concatenate(
         [
             (sums @ block.T.astype(np.float32)) / (size @ block.T.astype(np.float32))

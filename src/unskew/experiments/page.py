@@ -24,7 +24,7 @@ from unskew.report.charts import drawing
 from unskew.report.curves import swatch
 from unskew.report.page import Extra, Markup, Origin, Section, page, paragraph, points
 
-MANY_ROWS = 12  # of a table that is closed until somebody asks for it
+MANY_ROWS = 12  # of a table that is closed until the reader asks for it
 HERE = Path(__file__).parent
 TENTH = "tenth of the items, the most popular first"
 TESTS_IN_WORDS = (
@@ -133,12 +133,12 @@ def _toolbar(findings: Findings) -> str:
         made = "".join(f'<option value="{escape(value)}">{escape(said)}</option>' for value, said in options)
         return f'<label>{label} <select name="{name}">{made}</select></label>'
 
-    every = list(dict.fromkeys(by for suite in findings.suites for by in suite.yardsticks))
+    every = list(dict.fromkeys(by for suite in findings.suites for by in suite.evaluation_specs))
     tests = dict.fromkeys(by.test for by in every)
     protocols = [name for name in tables.PROTOCOLS if name in {by.protocol for by in every}]
     metrics: dict[str, None] = {}
     for suite in findings.suites:
-        for by in suite.yardsticks:
+        for by in suite.evaluation_specs:
             for source in suite.sources:
                 found = suite.measured(source, by)
                 metrics |= dict.fromkeys(() if found is None else found.metrics)
@@ -165,7 +165,7 @@ def _details(summary: str, body: str, open_: bool = False) -> Markup:
 
 def _suite(findings: Findings, suite: SuiteFindings) -> Section:
     panels = []
-    for number, by in enumerate(suite.yardsticks):
+    for number, by in enumerate(suite.evaluation_specs):
         table = tables.suite_sheet(suite, by).html()
         every = _details("All metrics of this test", tables.cutoffs_sheet(suite, by).html())
         panels.append(
@@ -267,7 +267,7 @@ def _health(findings: Findings) -> Iterator[Section]:
 
 
 def _more(findings: Findings, made: _Charts) -> Iterator[Section]:
-    """What only some suites have (points along an axis, known worlds, a time line), and the cost."""
+    """What only some suites have (points along an axis, simulated worlds, windows of time), and the cost."""
     curves, worlds, lines, costs = [], [], [], []
     for suite in findings.suites:
         curves.append(made.group(figures.axis_curve(suite, by) for by in (ORDINARY, BALANCED)))

@@ -65,7 +65,9 @@ def trade_off(suite: SuiteFindings, source: str, by: EvaluationSpec = BALANCED) 
 def less_biased(suite: SuiteFindings, source: str) -> list[EvaluationSpec]:
     """What the ordinary test is compared with: the balanced one, and what is nearest to the ground truth."""
     there = [
-        one for one in suite.yardsticks if one.protocol == "full" and suite.measured(source, one) is not None
+        one
+        for one in suite.evaluation_specs
+        if one.protocol == "full" and suite.measured(source, one) is not None
     ]
     nearest = [one for name in UNBIASED for one in there if one.test == name][:1]
     return [one for one in (BALANCED, *nearest) if one in there]

@@ -121,7 +121,7 @@ def beside(suite: SuiteFindings) -> Iterator[Beside]:
     """The data sets and tests of a suite whose rows and protocol are the paper's."""
     for source in suite.sources:
         data = data_set(source)
-        for by in suite.yardsticks:
+        for by in suite.evaluation_specs:
             found = suite.measured(source, by) if data is not None and by.protocol == "authors" else None
             if data is not None and found is not None:
                 yield Beside(source, data, by, found)

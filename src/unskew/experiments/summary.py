@@ -75,7 +75,7 @@ def _suites(findings: Findings, suites: Sequence[SuiteFindings]) -> Iterator[str
     """One table for suites with the same arms. A cell has the ordinary and the balanced test, and the ground
     truth if it is known. A few arms are columns, many are rows."""
     first = suites[0]
-    tests = tuple(by for by in (*PAIR, GROUND_TRUTH) if by in first.yardsticks)
+    tests = tuple(by for by in (*PAIR, GROUND_TRUTH) if by in first.evaluation_specs)
     of = f" ({first.of})" if first.of else ""
     yield f"## {first.title}{of}"
     what = " / ".join("by the ground truth" if by == GROUND_TRUTH else by.test for by in tests)

@@ -99,7 +99,7 @@ class Recommender(nn.Module, ABC):
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     # Whether it reads nothing of a log but its views, so that it can rank a live log as it is.
     supports_live_log: ClassVar[bool] = False
-    # What it knows somebody by: at least one past item that training saw, or being a user whom training saw.
+    # What it knows a user by: at least one past item that training saw, or being a user whom training saw.
     # Of people without either it has nothing to say. A model that knows nobody by an id has an empty tuple.
     knows_by: ClassVar[tuple[Literal["items", "user"], ...]] = ()
     # What its loss makes of propensities; None for a model without any.

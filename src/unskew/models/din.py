@@ -21,7 +21,7 @@ Dice     The activation function in the score's MLP, with a learned alpha per un
          has SiLU instead.)
 Simpler  There are only items, no categories and no features of the user; no further batch normalisation, and
          no layer between pooling and the MLP. Adam with 1e-3 is what they use on their own data; on Amazon
-         they use SGD. Negatives are drawn anew in every epoch.
+         they use SGD. Negatives are drawn again in every epoch.
 """
 
 from collections import OrderedDict

@@ -12,7 +12,7 @@
 With t = 0 the loss is plain binary cross-entropy, which is overconfident if only a fraction of the negatives
 is sampled; with t = 1 it is calibrated. beta is a factor of the positive term alone.
 
-What was decided: As in the authors' code, negatives are drawn uniformly and with replacement, anew for each
+What was decided: As in the authors' code, negatives are drawn uniformly and with replacement, newly for each
 position, and may be the target itself; candidates have a table of their own; width, blocks and dropout are
 those of the code's example for MovieLens. There are never more negatives than other items, so that a is at
 most 1. The softplus form of the loss needs no transformation of the logits in double precision. Blocks,

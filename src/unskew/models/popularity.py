@@ -6,7 +6,7 @@
     f    1 (`total`); 1 up to the span and 0 beyond (`window`); or 2^(-age / span) (`fading`)
 
 There is no network, and nothing is learned by gradients. Only what lies strictly before the moment of the
-request is counted, as in an audience. Which f and which span is chosen on the validation set: with an honest
+request is counted, as in an audience. Which f and which span is chosen on the validation set: with a temporal
 split in time, what was popular last week is hard to beat.
 """
 

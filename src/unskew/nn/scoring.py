@@ -277,7 +277,7 @@ class AudienceCatalog:
 
 class AudiencesNow:
     """The catalogue of the same models for a live log, as it is now: each audience is encoded once, and again
-    when somebody joins it."""
+    when a user joins it."""
 
     def __init__(self, model: TwoSided, log: Live, audience: int) -> None:
         self.model, self.log, self.audience = model, log, audience

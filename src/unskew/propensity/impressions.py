@@ -2,7 +2,7 @@
 popular each item was at any moment.
 
 An impression is a user at a time, or what the log's column of impressions says. The items that it could have
-shown are those that somebody was shown before; where only clicks are known, those that somebody clicked
+shown are those that some user was shown before; where only clicks are known, those that some user clicked
 before.
 """
 
@@ -183,7 +183,7 @@ _IMPRESSIONS: WeakKeyDictionary[Log, Sequences] = WeakKeyDictionary()
 
 
 def impressions_of(log: Log) -> Sequences:
-    """For each item, to whom and when it was shown: all rows, clicked or not, of which somebody knows that
+    """For each item, to whom and when it was shown: all rows, clicked or not, of which it is known that
     they were shown. Made once for a log."""
     if log not in _IMPRESSIONS:
         rows = (

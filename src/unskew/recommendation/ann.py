@@ -26,7 +26,7 @@ from unskew.nn.scoring import Catalog, DotCatalog
 HISTORIES = 200  # on so many the number of cells is chosen, and on so many others the recall is measured
 LEAST, TIMES = 200, 10  # so many items are proposed at least, and so many times the length of the list
 PER_CELL = 39  # vectors that a cell has at least on average, and that it is learned from
-NEWER = 1000, 8  # beyond so many new items, and beyond this part of all items, the index is built anew
+NEWER = 1000, 8  # beyond so many new items, and beyond this part of all items, the index is built again
 TOGETHER = 50  # histories whose exact scores are held at once
 FEW = 4  # where no more than this part of the items may be listed, all of them are scored
 NEAR = (

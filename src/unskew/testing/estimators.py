@@ -137,7 +137,7 @@ def rows_are_independent(build: Build, split: Split) -> None:
 
 
 def no_future_event_changes_a_propensity(build: Build, split: Split) -> None:
-    """Somebody who knows only what happened before a time finds the same propensities at that time."""
+    """A model that knows only what happened before a time finds the same propensities at that time."""
     for time in (split.train_end, split.valid_end):
         then = cut_at(split, time)
         assert len(then.log) < len(split.log)

@@ -164,7 +164,7 @@ def labels_are_unread(build: Build, split: Split) -> None:
 
 @torch.no_grad()
 def no_future_event_changes_a_score(build: Build, split: Split) -> None:
-    """Somebody who knows only what happened before a time gives the same scores at that time."""
+    """A model that knows only what happened before a time gives the same scores at that time."""
     for time in (split.train_end, split.valid_end, int(np.quantile(split.log.time, 0.9))):
         then = cut_at(split, time)
         assert len(then.log) < len(split.log)
@@ -256,12 +256,10 @@ def that_goes_on(log: Log) -> Log:
     columns = {name: some[name].to_pylist() for name in some.column_names}
     for name in ("user", "item"):
         new = (
-            "somebody new"
-            if pa.types.is_string(table[name].type)
-            else len(log) + max(table[name].to_pylist())
+            "a new user" if pa.types.is_string(table[name].type) else len(log) + max(table[name].to_pylist())
         )
         columns[name][-1] = new
-    columns["item"][0] = columns["item"][-1]  # somebody known takes something new
+    columns["item"][0] = columns["item"][-1]  # a known user takes something new
     columns["time"] = [log.now + 1 + place for place in range(len(some))]
     return read(pa.concat_tables([table, pa.table(columns, schema=table.schema)]))
 

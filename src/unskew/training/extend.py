@@ -1,12 +1,12 @@
 """A trained network for more users and items, which goes on learning.
 
-A new log numbers its users and items anew, and events that come late change the numbers of old ones. So rows
+A new log numbers its users and items again, and events that come late change the numbers of old ones. So rows
 move by the caller's ids, never by their places. A new id begins with the vector that unknown ids have shared
 so far (`Embeddings.first_vector`). So growing changes no score; only learning does. BERT4Rec is an exception:
 its vector of unknown ids is that of the mask, so a new item begins with the mean of all others.
 
 The optimiser goes on, too: its moments move with the weights, and those of new rows are zero. What no
-gradient learns is measured anew (`Recommender.refresh_statistics`).
+gradient learns is measured again (`Recommender.refresh_statistics`).
 """
 
 import json
@@ -133,7 +133,7 @@ def _fill(table: Embeddings, old: Embeddings, codes: Tensor) -> Tensor:
 def _cannot(network: Recommender, name: str) -> UnskewError:
     return UnskewError(
         f"{network.name} cannot be grown: {name} belongs to users or items and is not a table of "
-        "`unskew.nn.layers.Embeddings` made from what is known of them; train this model anew"
+        "`unskew.nn.layers.Embeddings` made from what is known of them; train this model again"
     )
 
 
@@ -158,7 +158,7 @@ class Learned:
 
     @classmethod
     def nothing(cls) -> "Learned":
-        """A run without a checkpoint: its optimisers begin anew."""
+        """A run without a checkpoint: its optimisers start again."""
         return cls({}, {}, 0)
 
     def moved(self, rows: Mapping[str, Tensor]) -> "Learned":

@@ -46,7 +46,7 @@ class BeforeTest:
         table = split.log.table().filter(before)
         # No model reads the names of tests and the titles, which are those of the whole log.
         table = table.drop_columns([name for name in table.column_names if name.startswith((MARK, "title"))])
-        # Read anew, so that the numbers of users and items say nothing about what came later, either.
+        # Read again, so that the numbers of users and items say nothing about what came later, either.
         log = read(table)
         unit = Metadata(time_unit=split.log.metadata.time_unit)
         settings = replace(split.settings, min_count=split.min_count)

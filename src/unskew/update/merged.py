@@ -2,7 +2,7 @@
 
 The run's own log is the prepared folder that it was trained on, or, where that is gone, what the run
 remembers: all positives, and nothing of what was shown. The store's rows are those that `export_log`
-writes, all of them and each time anew. So a user who was erased from the store is not in the next log, and a
+writes, and each time all of them. So a user who was erased from the store is not in the next log, and a
 click that comes late finds what was shown to its user.
 
 A row that both have counts once, so a run may have been trained on an export of the same store.

@@ -272,7 +272,7 @@ class _Update:
         if not network.stages(1):
             return Learned.nothing()
         if not path.is_file():
-            self.notes.append("this run has no checkpoint, so its optimiser begins anew")
+            self.notes.append("this run has no checkpoint, so its optimiser starts again")
             return Learned.nothing()
         return Learned.of(network, *read_checkpoint(path))
 

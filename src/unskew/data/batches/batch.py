@@ -204,7 +204,7 @@ def contexts_of(
     log: LogView, user_B: Ints, time_B: Ints, past: EventView, owner_B: Ints, history: int = HISTORY
 ) -> Batch:
     """Contexts without candidates whose histories are the sequences `owner_B` of `past`, wherever these come
-    from: the log itself, or what a caller knows of somebody whom the log does not."""
+    from: the log itself, or what a caller knows of a user whom the log does not have."""
     window = past.before(owner_B, time_B, history)
     made = bare_contexts(user_B, past.padded(*window), time_B, past.padded_times(*window))
     users, items = features_of(log.users), features_of(log.items)

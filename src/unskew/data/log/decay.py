@@ -111,7 +111,7 @@ class Decay:
 
 
 def _scanned(fading: Floats, longest: int) -> Floats:
-    """s_n = fading_n * s_(n-1) + 1 for all n at once; a fading of 0 begins anew. Runs are at most
+    """s_n = fading_n * s_(n-1) + 1 for all n at once; a fading of 0 starts again. Runs are at most
     `longest`."""
     fading, count, step = fading.copy(), np.ones(len(fading)), 1
     while step < longest and fading.any():

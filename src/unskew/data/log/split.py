@@ -57,7 +57,7 @@ class Splitting:
     made. `show` is only for comparison with results that were computed without this care."""
     repeats: Literal["auto", "keep", "hide"] = "auto"
     """Whether an item that a user has had before can be recommended to the user again. `keep`: it can, in
-    training, evaluation and recommendation alike. `hide`: it cannot, and positives that repeat one are left
+    training, in evaluation and in recommendation. `hide`: it cannot, and positives that repeat one are left
     out and counted. `auto`: `keep` if at least 1 % of the training positives repeat an item."""
     borders: str | None = None
     """Two named tests of the log between a comma, VALID,TEST: the validation set begins with the first row

@@ -125,7 +125,7 @@ def order(shuffle: Shuffle) -> str:
         )
     often = f"repeated transitions are {number(shuffle.ratio)} times as frequent as after shuffling"
     if not shuffle.deviation:
-        return f"there is too little data to judge: {often}, but all shuffles are alike."
+        return f"there is too little data to judge: {often}, but all shuffles have the same value."
     amount = "no visible " if abs(shuffle.z) < CLEAR else "little " if 0.95 < shuffle.ratio < 1.05 else ""
     return f"the order of events carries {amount}information: {often} (z = {number(shuffle.z)})."
 

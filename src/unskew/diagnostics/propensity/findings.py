@@ -157,7 +157,7 @@ def agreement(has_ground_truth: bool, views: Sequence[View]) -> str:
 
 def event_rows(looked_at: int, events: int, clip: float) -> list[Row]:
     """How many events were looked at, and the clip."""
-    of = "of the training set, whose item somebody had before"
+    of = "of the training set, whose item some user had before"
     return [
         Row(
             "events",

@@ -136,7 +136,7 @@ def uniform_pairs(split: Split, size: int, seed: int) -> tuple[Ints, Ints, Ints]
     draw = np.random.default_rng([seed, 13])
     impression = draw.integers(0, len(user), size)
     existing = log.audiences.existing(time[impression])
-    # At the very first moment nothing existed, so all known items are alike.
+    # At the very first moment nothing existed, so all known items are equal.
     existing = np.where(existing > 0, existing, split.known_items)
     return user[impression], (draw.random(size) * existing).astype(np.int64), time[impression]
 

@@ -3,7 +3,7 @@ when.
 
     own       the newest items of the user
     readers   the newest users of each of them, with what they took right afterwards
-    alike     the readers who share most with the user; an item that few people have counts more
+    nearest   the readers who share most with the user; an item that few people have counts more
     events    their newest events
 
 Everything is strictly before the moment of the request, and comes from the two views alone. No id is learned,
@@ -31,7 +31,7 @@ class NeighbourSettings:
     readers: int = 100
     """The number of the newest users of each of these items."""
     neighbours: int = 300
-    """The number of users who are most alike and are walked on from."""
+    """The number of nearest neighbours, whose items are followed."""
     events: int = 50
     """The number of their newest events."""
     following: int = 10
@@ -44,7 +44,7 @@ class NeighbourSettings:
 class Reached(NamedTuple):
     """What walks reached: of each pair of a request and an item, three values.
 
-    recent  the likeness of everybody alike who took the item, each fading with age
+    recent  the similarity of every neighbour who took the item, each fading with age
     all     the same without fading
     next    how often the item came right after an item of the history, among its readers
     """
@@ -86,7 +86,7 @@ class Neighbourhood:
         return self._joined(next_, self._events(asking[nearest], *newest, likeness[nearest], time))
 
     def _nearest(self, request: Ints, likeness: Floats) -> NDArray[np.bool_]:
-        """Which readers are among those who are most alike; of equals, the first ones. They stand together,
+        """Which readers are among the nearest neighbours; of equals, the first ones. They stand together,
         request by request."""
         readers = np.bincount(request)
         many = np.flatnonzero(readers[request] > self.settings.neighbours)

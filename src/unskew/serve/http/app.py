@@ -172,7 +172,7 @@ def _add_endpoints(app: FastAPI, service: Service, metrics: Metrics, has_report:
         | {202: {"model": schemas.Reload, "description": "It is under way."}},
     )
     def reload(wait: Annotated[float, Query(ge=0, le=25)] = 0.0) -> JSONResponse:
-        """Load the run anew, from where its link points to now, while requests go on with the one before.
+        """Load the run again, from where its link points to now, while requests go on with the one before.
         With `wait`, answer when it is done, or after so many seconds."""
         found = service.reload(wait)
         if found["state"] == "failed":

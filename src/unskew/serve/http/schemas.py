@@ -107,7 +107,7 @@ class RecommendationRequest(_Strict):
     )
 
     @model_validator(mode="after")
-    def _somebody(self) -> "RecommendationRequest":
+    def _check_who(self) -> "RecommendationRequest":
         if self.user_id is None and self.history is None:
             raise ValueError("expected user_id or history")
         return self

@@ -21,7 +21,7 @@ from unskew.serve.monitor.statistics import NEVER, Window
 CUT = 10  # of NDCG@10
 METRIC = f"ndcg@{CUT}"
 SECOND = 10**6  # microseconds
-TOGETHER = 500_000  # events that are added at once: each time, the views are sorted anew
+TOGETHER = 500_000  # events that are added at once: each time, the views are sorted again
 
 
 class Ranking:

@@ -104,7 +104,7 @@ function stored() {
 export function troubled(error, again) {
   if (!(error instanceof Trouble)) {
     window.console.error(error);
-    error = new Trouble("broken", "Something on this page failed", "Load it anew; what is logged is safe.");
+    error = new Trouble("broken", "Something on this page failed", "Load it again; what is logged is safe.");
   }
   const box = made("div", `trouble ${error.kind}`, made("h3", "", error.title), made("p", "", error.words));
   box.setAttribute("role", "alert");

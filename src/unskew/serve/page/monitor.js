@@ -35,15 +35,15 @@ const GROUPS = [
 
 export async function monitor() {
   const panel = by("monitor");
-  const anew = () => monitor();
+  const again = () => monitor();
   if (!panel.querySelector(".spark-cards")) panel.replaceChildren(bones());
   panel.setAttribute("aria-busy", "true");
   try {
     const found = await ask("v1/monitor");
-    panel.replaceChildren(...drawn(found, anew));
+    panel.replaceChildren(...drawn(found, again));
     say(`The monitor: ${found.verdict?.finding ?? `${found.windows.length} windows`}`);
   } catch (error) {
-    panel.replaceChildren(troubled(error, anew));
+    panel.replaceChildren(troubled(error, again));
   } finally {
     panel.setAttribute("aria-busy", "false");
   }
@@ -51,18 +51,18 @@ export async function monitor() {
 
 const named = (window) => String(window.start).slice(0, 10);
 
-function drawn(found, anew) {
+function drawn(found, again) {
   const { windows } = found;
   if (!windows?.length) {
     return [made("section", "hollow", sleeping(), made("h2", "", "Nothing to watch yet"),
       made("p", "", "The monitor looks at what was logged, week by week. Log something with “I watched "
         + "this”, or post events to ", made("code", "", "/v1/events"), ", and come back."),
-      button("plain", "Look again", anew))];
+      button("plain", "Look again", again))];
   }
   const judged = Object.keys(found.thresholds ?? {}).length > 0;
   const verdict = made("section", `verdict ${found.healthy === false ? "ill" : judged ? "well" : ""}`,
     made("div", "row", made("h2", "", found.verdict?.finding ?? "Week by week"),
-      button("quiet", "Look again", anew)));
+      button("quiet", "Look again", again)));
   const said = found.crossed?.map((one) => one.sentence) ?? [];
   for (const words of new Set([...said, ...(found.notes ?? [])])) verdict.append(made("p", "", words));
   verdict.append(made("p", "", "The service works these figures out at most once a minute."));

@@ -245,7 +245,7 @@ function examples(items) {
       node.append(made("b", "", name), made("span", "", names.join(" · ")));
       return node;
     });
-    parts.push(made("p", "label", "Or begin as somebody who likes"), made("div", "picks tastes", ...picks));
+    parts.push(made("p", "label", "Or begin as a user who likes"), made("div", "picks tastes", ...picks));
   }
   if (items.length) {
     parts.push(made("p", "label", "Or with a title that many know"), made("div", "picks",
