@@ -7,7 +7,7 @@
 The positives of a prepared log are cut at two times. The first 70 % are the log of a run; the next 20 % go
 through a real store; the last 10 % are the later window, by which all are ranked, on the same rows and with
 the same log. `as it is`: the run, which reads the new events and learns nothing. `update`: `unskew update`.
-`update, no replay`: the same with `--replay 0`. `retrained`: trained on the first 90 %, of which the newest two
+`update, no replay`: the same with `--replay 0`. `retrained`: trained on the first 90 %, whose newest two
 ninths choose the number of epochs, and then trained again on all of it with that number (`--refit`). The run
 itself was made in this way, too. One thread.
 """

@@ -59,7 +59,7 @@ MUTANTS = [
             "            means_SD[:, draw] = sums_SU @ times / total\n"
             "            times = np.roll(times, 1)\n",
         ),
-        ("seeds are drawn for all models alike", "[seed, 17, stream]", "[seed, 17, 1]"),
+        ("the same seeds are drawn for all models", "[seed, 17, stream]", "[seed, 17, 1]"),
         ("Holm is Bonferroni", "(len(p_values) - place) * p", "len(p_values) * p"),
         (
             "Holm is not monotone",

@@ -42,7 +42,7 @@ def split(log: unskew.Log, request: pytest.FixtureRequest) -> Split:
 
 
 def naive(split: Split, part: str) -> list[tuple]:
-    """The positives that a test can rank: on items that some user had before and, where past items are hidden,
+    """The positives that a test can rank: on items that a user had before and, where past items are hidden,
     the user had not."""
     table = list(zip(*columns(split.log).values(), strict=True))
     low, high = {"valid": (split.train_end, split.valid_end), "test": (split.valid_end, 10**9)}[part]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# The word of the field stands beside each of them in docs/glossary.md. Words that are ordinary English as well
-# (part, share, figure, round, people) are judged by reading. Joined, because this file is searched as well.
+# Words that are ordinary English as well (part, share, figure, round, people) are judged by reading. They are
+# joined here, because this file is searched as well.
 RETIRED = [
     "".join(parts)
     for parts in (

@@ -176,7 +176,7 @@ class SuiteFindings:
         return Family(self.first, of, self.rivals)
 
     @cached_property
-    def yardsticks(self) -> list[EvaluationSpec]:
+    def evaluation_specs(self) -> list[EvaluationSpec]:
         """All tests under all protocols, in the order in which they are shown: first those that every log
         has, then named ones, and the ground truth."""
         found = {EvaluationSpec(*key.rsplit(", ", 1)) for cell in self.every_cell() for key in cell["tests"]}

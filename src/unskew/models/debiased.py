@@ -58,9 +58,10 @@ class Weighting(ModelConfig):
     """How propensities are estimated, and what the backbone's loss makes of them."""
 
     method: Method = "auto"
-    """What the loss makes of a propensity: its logarithm is added to the logits while training (`logit-offset`),
-    sampled negatives are weighted by it (`weighted-negatives`), observed pairs by its inverse (`ips`), or both
-    observed pairs and sampled negatives, as in the paper (`ips-both`). `auto` goes by the log and by the loss."""
+    """What the loss makes of a propensity: its logarithm is added to the logits while training
+    (`logit-offset`), sampled negatives are weighted by it (`weighted-negatives`), observed pairs by its
+    inverse (`ips`), or both observed pairs and sampled negatives, as in the paper (`ips-both`). `auto` goes
+    by the log and by the loss."""
     propensity: str = "auto"
     """How the propensity P(o = 1) is estimated: from impressions (`exposure`), from clicks alone
     (`power`), by two GRUs (`dual`), by one of them (`item`, `user`), by frequencies (`item-pro`, `user-pro`,

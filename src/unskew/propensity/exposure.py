@@ -91,7 +91,7 @@ class Exposure(Propensity, name="exposure"):
         """What is not personal, b and w, with standard errors.
 
         They come from the observed information and from how much users differ (a sandwich), and take the
-        personal terms as given. The features are correlated, so their sum is known far better than each of them.
+        personal terms as given. The features are correlated, so their sum is known better than each.
         """
         errors = self.covariance.diagonal().sqrt().tolist()
         return tuple(Coefficient(*each) for each in zip(self.named, self.theta.tolist(), errors, strict=True))

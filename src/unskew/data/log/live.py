@@ -23,7 +23,7 @@ from unskew.data.log.preparation import Metadata
 from unskew.data.log.views import PAD, Ints, Sequences
 from unskew.data.log.vocabulary import Vocabulary
 
-MANY = 2000  # from so many events on, the views are sorted anew instead of taking one event after the other
+MANY = 2000  # from so many events on, the views are sorted again instead of taking one event after the other
 # What the optional columns hold for an event that came since, where nothing is known of its exposure.
 UNKNOWN = {"propensity": 1.0, "exposed": 0, "position": 0, "impression_id": PAD}
 

@@ -60,7 +60,7 @@ def read(source: Any, reading: Reading) -> Log:
     source
         A file, a folder, a pattern such as `logs/*.csv`, or any table that Arrow understands (of pandas,
         polars or Arrow itself). A folder that `prepare` made is opened as it is. Of a live log
-        (`unskew.Live`), all rows are numbered and sorted anew, without the duplicates that `prepare` would
+        (`unskew.Live`), all rows are numbered and sorted again, without the duplicates that `prepare` would
         remove.
 
     Returns

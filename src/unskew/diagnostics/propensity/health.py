@@ -1,7 +1,7 @@
 """Are the estimated propensities any good? Against the ground truth where it is known, and by what their
 weights do where it is not.
 
-Only events that are weighted in training are looked at: rows of the training set whose item somebody had
+Only events that are weighted in training are looked at: rows of the training set whose item some user had
 before. The figures are explained in `statistics.py`.
 
 The ground truth is asked for observed rows only, where a log can know it: `Log.propensity`, or
@@ -190,7 +190,7 @@ def health(
 
 
 def weighted_rows(split: Split, sample: int | None = None, seed: int = 0) -> Ints:
-    """The rows of the training set whose item somebody had before, in the order of the log; with `sample`,
+    """The rows of the training set whose item some user had before, in the order of the log; with `sample`,
     a random sample of so many of them, drawn with `seed`."""
     rows = np.flatnonzero(split.mask("train") & ~split.first_appearance)
     if sample is None:

@@ -33,13 +33,13 @@ from unskew.serve.store.events import Recommendation, Rejected, Shown, check_id,
 from unskew.serve.store.store import Store
 
 MOST_HISTORY = 50  # newest items of a user that are told
-KEPT = 60.0  # seconds for which a monitor is not made anew
+KEPT = 60.0  # seconds for which a monitor is not made again
 
 
 class Service:
     """Recommends, and takes events.
 
-    run: the folder of a run, or a link to one, which `reload` follows anew, or `pulse-zero`.
+    run: the folder of a run, or a link to one, which `reload` follows again, or `pulse-zero`.
     data: the prepared log of `pulse-zero`.
     explore: the fraction of random items in each list (`unskew.serve.http.explore`).
     patience: seconds for which a request waits for others before it is refused.
@@ -250,7 +250,7 @@ class Service:
                 was_known = bool(loaded.history(user_id)[1])
                 loaded.live.forget(user_id)
                 if self._erasures == before and self.store.state().erasures == before + 1:
-                    self._erasures += 1  # otherwise others erased somebody too, and everything is read again
+                    self._erasures += 1  # otherwise others erased a user too, and everything is read again
         finally:
             self._erasing = False
             self._changing.release()
@@ -296,7 +296,7 @@ class Service:
             }
 
     def reload(self, wait: float = 0.0) -> dict[str, Any]:
-        """Load the run anew in the background, and swap it in when it is ready; requests go on meanwhile. The
+        """Load the run again in the background, and swap it in when it is ready; requests go on. The
         link that the run is named by is followed again. Returns how far it is after `wait` seconds."""
         self._check_ready()
         with self._lock:
@@ -335,7 +335,7 @@ class Service:
         assert self._loaded is not None
         in_run, folder = 0, self._loaded.folder
         not_covered = [
-            "what models learned from the user's events, until they are trained anew",
+            "what models learned from the user's events, until they are trained again",
             "exports, prepared data, backups and replicas from before",
         ]
         if folder is None:
@@ -364,7 +364,7 @@ class Service:
             assert self._loaded is not None
             if (
                 not self._erasing and self.store.state().erasures != self._erasures
-            ):  # another process erased somebody
+            ):  # another process erased a user
                 self._loaded, self._erasures = self._opened()
             self._loaded.catch_up(self.store, self._positive)
             yield self._loaded
@@ -372,7 +372,7 @@ class Service:
             self._lock.release()
 
     def _opened(self) -> tuple[Loaded, int]:
-        """The run, loaded anew, and the number of erasures from before it was."""
+        """The run, loaded again, and the number of erasures from before it was."""
         erasures = self.store.state().erasures
         made = Loaded(self._run, self._data, self._mapped)
         made.catch_up(self.store, self._positive)
