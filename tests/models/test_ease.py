@@ -64,7 +64,7 @@ def test_l2_is_chosen_on_validation_and_the_matrix_is_no_part_of_a_run(
     assert sum(value.numel() for value in again.network.state_dict().values()) < 2 * len(cut.log) + 100
 
 
-def test_another_l2_is_solved_anew(split: unskew.Split) -> None:
+def test_another_l2_is_solved_again(split: unskew.Split) -> None:
     model = build(EASE, split, EASE.Config(l2=1))
     first = model.weights()
     assert model.weights() is first

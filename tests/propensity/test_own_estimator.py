@@ -29,7 +29,7 @@ SETTINGS = {
 
 
 class Shown(Propensity, name="learned"):
-    """P(o = 1) of an item alone, learned by telling the rows of the log from drawn items."""
+    """P(o = 1) of an item alone, learned by distinguishing rows of the log from drawn items."""
 
     def __init__(self, known: Known, alpha: float, clip: float) -> None:
         super().__init__(alpha, clip)
