@@ -1,85 +1,83 @@
-"""The page at /docs: the endpoints, in plain HTML, from the OpenAPI document. It needs no network and no
-script."""
+"""The page at /docs: the endpoints of the OpenAPI document. It needs no network and no script."""
 
 import json
-from html import escape
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-STYLE = """
-:root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 52rem; margin: 2rem auto; padding: 0 1rem; }
-section { border-top: 1px solid #8885; padding: 0.5rem 0 1rem; }
-h2 { font-size: 1.05rem; font-family: ui-monospace, monospace; overflow-wrap: anywhere; }
-h2 b { display: inline-block; min-width: 4.5rem; }
-table { border-collapse: collapse; width: 100%; }
-td, th { text-align: left; vertical-align: top; padding: 0.2rem 0.8rem 0.2rem 0; }
-pre { overflow-x: auto; padding: 0.8rem; background: #8882; border-radius: 6px; }
-code { font-family: ui-monospace, monospace; }
-"""
+from unskew.report.templates import inline_file, render
+
+STYLE = inline_file("serve/http/templates/docs.css")
+Schema = Mapping[str, Any]  # a part of the document, whose form OpenAPI defines
 
 
-def docs_page(document: dict[str, Any]) -> str:
+class Field(NamedTuple):
+    """A parameter of an endpoint, or a field of its body."""
+
+    name: str
+    type: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """What the page says about one method of a path."""
+
+    method: str
+    path: str
+    description: str
+    fields: list[Field]
+    examples: list[str]
+    statuses: list[str]
+
+
+def docs_page(document: Schema) -> str:
     """The page of an OpenAPI document."""
-    info = document["info"]
-    sections = [
-        _section(path, method, about, document)
+    schemas = document.get("components", {}).get("schemas", {})
+    endpoints = [
+        _endpoint(path, method, operation, schemas)
         for path, methods in document["paths"].items()
-        for method, about in methods.items()
+        for method, operation in methods.items()
     ]
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>{escape(info["title"])}</title><link rel="stylesheet" href="/docs/style.css"></head>
-<body><main><h1>{escape(info["title"])} {escape(info["version"])}</h1>
-<p>{escape(info.get("description", ""))} <a href="/openapi.json">The OpenAPI document</a>.</p>
-{"".join(sections)}</main></body></html>
-"""
+    info = {"description": ""} | document["info"]
+    return render("serve/http/templates/docs.html", info=info, endpoints=endpoints)
 
 
-def _section(path: str, method: str, about: dict[str, Any], document: dict[str, Any]) -> str:
-    said = escape(about.get("description") or about.get("summary") or "")
-    rows = [
-        (
+def _endpoint(path: str, method: str, operation: Schema, schemas: Schema) -> Endpoint:
+    parameters = [
+        Field(
             f"{parameter['name']} ({parameter['in']})",
-            _kind(parameter["schema"], document),
-            parameter.get("description"),
+            _type(parameter["schema"], schemas),
+            parameter.get("description", ""),
         )
-        for parameter in about.get("parameters", ())
+        for parameter in operation.get("parameters", ())
     ]
-    body = about.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
-    example = ""
-    if body is not None:
-        whole = _resolved(body, document)
-        rows += [
-            (name, _kind(field, document), field.get("description"))
-            for name, field in whole.get("properties", {}).items()
-        ]
-        example = "".join(
-            f"<pre><code>{escape(json.dumps(one, indent=1, ensure_ascii=False))}</code></pre>"
-            for one in whole.get("examples", ())
-        )
-    cells = "".join(
-        f"<tr><td><code>{escape(name)}</code></td><td>{escape(kind)}</td><td>{escape(words or '')}</td></tr>"
-        for name, kind, words in rows
-    )
-    table = f"<table><thead><tr><th>name</th><th>type</th><th>meaning</th></tr></thead>{cells}</table>"
-    statuses = ", ".join(about.get("responses", {}))
-    return (
-        f"<section><h2><b>{method.upper()}</b> {escape(path)}</h2><p>{said}</p>"
-        f"{table if rows else ''}{example}<p>Answers: {escape(statuses)}</p></section>\n"
+    content = operation.get("requestBody", {}).get("content", {})
+    body = _resolved(content.get("application/json", {}).get("schema", {}), schemas)
+    fields = [
+        Field(name, _type(schema, schemas), schema.get("description", ""))
+        for name, schema in body.get("properties", {}).items()
+    ]
+    return Endpoint(
+        method.upper(),
+        path,
+        operation.get("description") or operation.get("summary", ""),
+        parameters + fields,
+        [json.dumps(example, indent=1, ensure_ascii=False) for example in body.get("examples", ())],
+        list(operation.get("responses", {})),
     )
 
 
-def _resolved(schema: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
+def _resolved(schema: Schema, schemas: Schema) -> Schema:
     name = schema.get("$ref", "").rpartition("/")[2]
-    return dict(document["components"]["schemas"][name]) if name else schema
+    return schemas[name] if name else schema
 
 
-def _kind(schema: dict[str, Any], document: dict[str, Any]) -> str:
+def _type(schema: Schema, schemas: Schema) -> str:
     """The type of a field, in a few words."""
-    several = schema.get("anyOf")
-    if several:
-        return " or ".join(dict.fromkeys(_kind(each, document) for each in several))
-    whole = _resolved(schema, document)
-    if whole.get("type") == "array":
-        return f"list of {_kind(whole['items'], document)}"
-    return str(whole.get("format") or whole.get("title" if "$ref" in schema else "type", "any"))
+    if alternatives := schema.get("anyOf"):
+        return " or ".join(dict.fromkeys(_type(alternative, schemas) for alternative in alternatives))
+    resolved = _resolved(schema, schemas)
+    if resolved.get("type") == "array":
+        return f"list of {_type(resolved['items'], schemas)}"
+    return str(resolved.get("format") or resolved.get("title" if "$ref" in schema else "type", "any"))
