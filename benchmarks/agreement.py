@@ -114,8 +114,7 @@ def measured(world: World, split: unskew.Split, name: str) -> dict[str, float]:
         if test == "shown":
             found["shown, AUC"] = evaluated.mean("auc")
     network = model.network
-    assert network is not None
-    network.load_state_dict(model._weights["ordinary"])
+    network.load_state_dict(model.trained.weights["ordinary"])
     rows = held_out(split, "test", "ordinary", SAMPLE).rows
     found["ordinary, past items hidden and targets put back"] = old_ndcg(network, split, rows)
     found["old resampled"] = old_ndcg(network, split, old_resampled(split))

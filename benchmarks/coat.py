@@ -32,7 +32,8 @@ from unskew.models.uir import UIR
 from unskew.nn.losses import click_loss
 from unskew.nn.phases import Phase, Stage
 from unskew.propensity.base import Propensity
-from unskew.training.run import Asked, train
+from unskew.training.run import train
+from unskew.training.run_config import RunSettings
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "results" / "coat.jsonl", ROOT / "docs" / "coat.md"
@@ -210,7 +211,8 @@ def trained(backbone: str, correction: dict[str, Any], training: Training, held_
     name, config = BACKBONES[backbone]
     wrapped = model_named(f"debiased-{name}")
     asked: Any = wrapped.Config(backbone=config, clip=1e-3, **correction)  # type: ignore[call-arg]
-    return train(ratings(held_out)[0], Asked(wrapped.name, asked, training))[0]
+    settings = RunSettings(model=wrapped.name, config=asked, training=training)
+    return train(ratings(held_out)[0], settings).model
 
 
 def chosen(backbone: str) -> tuple[Training, dict[str, Any]]:

@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 from pages import replace_between
 
 import unskew
+from unskew.api.model import Model
 from unskew.core.errors import BadInput
 from unskew.world.ground_truth import evaluate_against_ground_truth
 from unskew.world.simulate import World, simulate
@@ -124,13 +125,13 @@ def measured(
         return None
     if job.backbone == "Pulse":
         fitted[key] = model
-    chosen = {version: state.copy() for version, state in model._weights.items()}
     if "debias" in settings:
-        for state in model._weights.values():
-            state["debias_now"] = torch.tensor(settings["debias"])
+        debias = {"debias_now": torch.tensor(settings["debias"])}
+        weights = {version: {**state, **debias} for version, state in model.trained.weights.items()}
+        model = Model(model.name, model.config, model.training, replace(model.trained, weights=weights))
     found: dict[str, Any] = {"model": name, "settings": settings, "simulation": simulation(job.world)}
     found["epochs"] = len(model.records)
-    versions: list[Any] = list(model._weights)
+    versions: list[Any] = list(model.trained.weights)
     of = {
         version: evaluate_against_ground_truth(model, world, split, IMPRESSIONS, select_by=version).metrics()
         for version in versions
@@ -139,7 +140,6 @@ def measured(
         version: {metric: round(value, 5) for metric, value in metrics.items()}
         for version, metrics in of.items()
     }
-    model._weights = chosen
     return found | {"cpu": round(time.process_time() - began, 1)}
 
 

@@ -63,7 +63,7 @@ def validated(job: Job, split: unskew.Split) -> dict[str, Any]:
     began = time.process_time()
     asked = {"neighbours": job.neighbours, "seed": job.seed, "valid_examples": ROWS}
     model = unskew.create_model("pulse", asked).fit(split, show_progress=False)
-    best = {test: max(record["valid"][test][METRIC] for record in model.records) for test in TESTS}
+    best = {test: max(record.valid[test][METRIC] for record in model.records) for test in TESTS}
     return best | {"cpu": round(time.process_time() - began, 1)}
 
 

@@ -36,7 +36,8 @@ from unskew.models.pulse.model import Pulse, PulseSampler, PulseZero
 from unskew.models.pulse.neighbours import Neighbourhood
 from unskew.models.pulse.scoring import PulseCatalog
 from unskew.models.pulse.signals import BLOCK, Signals
-from unskew.recommendation.ranker import Ranker, Wanted
+from unskew.recommendation.options import RecommendOptions
+from unskew.recommendation.ranker import Ranker
 from unskew.report import charts
 from unskew.report.charts import COLOURS, INK, Lines, picture
 from unskew.report.table import Table
@@ -151,10 +152,10 @@ def _walked(network: Pulse, log: unskew.Log, rows: Any) -> float:
 def requested(log: unskew.Log) -> dict[str, Any]:
     """CPU-milliseconds of a request for one user, whose catalogue is kept, beside a bare matrix product."""
     network = build(PulseZero, unskew.split(log, repeats="hide"), PulseZero.Config()).eval()
-    ranker, wanted = Ranker(network, log), Wanted(k=10)
+    ranker, options = Ranker(network, log), RecommendOptions(k=10)
     chosen = np.random.default_rng(1).choice(log.user, CALLS)
     users = log.users.of(chosen).to_pylist()
-    first = _cpu(lambda: ranker.for_users([users[0]], wanted))
+    first = _cpu(lambda: ranker.for_users([users[0]], options))
     one, all_ = torch.randn(1, network.config.hidden), torch.randn(network.config.hidden, len(log.items))
     calls = []
     for user in users:
@@ -163,7 +164,7 @@ def requested(log: unskew.Log) -> dict[str, Any]:
             _watched(spent, "scores", PulseCatalog, "scores_at_strengths"),
             _watched(spent, "neighbours", Signals, "of_requests"),
         ):
-            whole = _cpu(partial(ranker.for_users, [user], wanted))
+            whole = _cpu(partial(ranker.for_users, [user], options))
         bare = _cpu(lambda: one @ all_)
         calls.append((whole, spent["neighbours"], spent["scores"] - spent["neighbours"], bare))
     found = dict(zip(("whole", "neighbours", "scoring", "bare"), zip(*calls, strict=True), strict=True))

@@ -24,7 +24,8 @@ import tyro
 
 import unskew
 from unskew.models.base import build, model_named
-from unskew.recommendation.ranker import Ranker, Wanted
+from unskew.recommendation.options import RecommendOptions
+from unskew.recommendation.ranker import Ranker
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "results" / "recommend.jsonl", ROOT / "docs" / "recommending.md"
@@ -48,17 +49,17 @@ def measured(name: str, older: unskew.Split, newer: unskew.Log) -> dict[str, Any
     kind = model_named(name)
     torch.manual_seed(0)
     network = build(kind, older, kind.Config()).eval()
-    ranker, wanted = Ranker(network, older.log), Wanted(k=10)
+    ranker, options = Ranker(network, older.log), RecommendOptions(k=10)
     users = older.log.users.ids.to_pylist()[:CALLS]
 
     def for_one(user: Any) -> float:
-        return _cpu(lambda: ranker.for_users([user], wanted))
+        return _cpu(lambda: ranker.for_users([user], options))
 
     first, later = for_one(users[0]), statistics.median(map(for_one, users))
 
     def follow() -> None:
         ranker.follow(newer)
-        ranker.for_users([users[0]], wanted)
+        ranker.for_users([users[0]], options)
 
     return {"model": name, "first_s": first, "later_s": later, "after_events_s": _cpu(follow)}
 

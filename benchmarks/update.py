@@ -65,7 +65,9 @@ def _retrain(name: str, log: unskew.Log, seed: int, folder: Path) -> Model:
 
 def _ranked(model: Model, whole: unskew.Log, start: int) -> Evaluation:
     """The later window, with everything before each request known."""
-    cut = unskew.split(whole, fractions=(100, 0, 0), repeats="keep" if model.repeats else "hide")
+    cut = unskew.split(
+        whole, fractions=(100, 0, 0), repeats="keep" if model.trained.split.repeats else "hide"
+    )
     found = model.evaluate(replace(cut, train_end=start, valid_end=start), sample=SAMPLE, show_progress=False)
     found.about["data"] = "the whole log"  # and not what the model was trained on, in which they differ
     return found

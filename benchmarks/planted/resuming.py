@@ -32,7 +32,7 @@ MUTANTS = [
         "test_resume.py::test_rounds_are_added_to_a_finished_run",
         (
             "a finished run gets no more epochs",
-            'return self.has_card and read_card(self.folder)["training"] == training',
+            "return self.has_card and read_card(self.folder).training == training",
             "return self.has_card",
         ),
     ),
@@ -59,7 +59,7 @@ MUTANTS = [
         "test_resume.py::test_rounds_are_added_to_a_finished_run",
         (
             "epochs of all stages are counted",
-            'done = sum(record["stage"] == stage.name for record in self.records)',
+            "done = sum(record.stage == stage.name for record in self.records)",
             "done = len(self.records)",
         ),
         (

@@ -74,7 +74,7 @@ MUTANTS = [
         ("a stopped run begins again", '(folder / "config.json").is_file(), show', "False, show"),
         (
             "the ground truth is asked with ordinary weights",
-            '"shown" if "shown" in model._weights else None',
+            '"shown" if "shown" in model.trained.weights else None',
             "None",
         ),
     ),

@@ -42,7 +42,8 @@ from unskew.models.base import MODELS as REGISTERED
 from unskew.models.base import Training
 from unskew.nn.phases import Phase, Stage
 from unskew.nn.scoring import Catalog, Scorer
-from unskew.training.run import Asked, train
+from unskew.training.run import train
+from unskew.training.run_config import RunSettings
 from unskew.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
@@ -182,10 +183,12 @@ def ours(split: Split, model: str, seed: int) -> dict[str, Any]:
     name, settings = OURS[model]
     started = time.process_time()
     made = training(model, seed, BATCH, epochs_of(model), valid_rows_of(model))
-    network, trainer = train(split, Asked(name, REGISTERED[name].Config(**settings), made))
+    config = REGISTERED[name].Config(**settings)
+    trainer = train(split, RunSettings(model=name, config=config, training=made))
+    network = trainer.model
     trained = time.process_time()
     measured = ranked(split, network.eval())
-    epochs = [record["valid"]["ordinary"]["ndcg@10"] for record in trainer.records if "valid" in record]
+    epochs = [record.valid["ordinary"]["ndcg@10"] for record in trainer.records if record.valid]
     return measured | {
         "valid_ndcg@10": trainer.progress.best["ordinary"],
         "batch": BATCH,
@@ -208,7 +211,8 @@ def throughput_of_ours(split: Split, model: str) -> dict[str, Any]:
     name, settings = OURS[model]
     with clock() as spent:
         config, timed = REGISTERED[name].Config(**settings), training(model, 0, TIMED_BATCH, 3, 10)
-        network, trainer = train(split, Asked(name, config, timed))
+        trainer = train(split, RunSettings(model=name, config=config, training=timed))
+    network = trainer.model
     size = len(training_rows(split))
     if (
         model == "BERT4Rec"

@@ -17,11 +17,12 @@ import unskew
 import unskew.api.onnx
 from tests.helpers.command import run
 from tests.helpers.contract import HISTORY, tiny
+from tests.helpers.runs import as_if_trained
 from unskew.api.create import create_model
 from unskew.core.errors import BadInput, UnskewError
 from unskew.data.batches.batch import bare_contexts
 from unskew.data.log.views import PAD
-from unskew.models.base import MODELS, Training, build
+from unskew.models.base import MODELS
 from unskew.models.debiased import debias
 
 ABLE = ["bert4rec", "gru4rec", "gsasrec", "lightsans", "sasrec", "stamp"]
@@ -30,9 +31,7 @@ ABLE = ["bert4rec", "gru4rec", "gsasrec", "lightsans", "sasrec", "stamp"]
 def model(name: str, cut: unskew.Split, **more: Any) -> unskew.Model:
     """A small model away from its initial values, as if it had been trained."""
     torch.manual_seed(3)
-    kind = MODELS[name]
-    made = unskew.Model(name, tiny(kind, **more), Training())
-    made.network, made._log = build(kind, cut, made.config).eval(), cut.log
+    made = as_if_trained(name, tiny(MODELS[name], **more), cut)
     with torch.no_grad():
         for parameter in made.network.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -49,7 +48,7 @@ def scores(session: Any, history: NDArray[Any], k: int = 1) -> list[NDArray[Any]
 
 def expected(made: unskew.Model, history: NDArray[Any]) -> NDArray[np.float32]:
     """The model's own scores of all items, one history at a time."""
-    network, rows = made._trained(), []
+    network, rows = made.network, []
     catalog = network.catalog(made.known_log, 0, 1)
     for row in history:
         ids = row[row != PAD][-HISTORY:].astype(np.int32)[None]
@@ -131,8 +130,7 @@ def test_other_settings(name: str, more: dict[str, Any], split: unskew.Split, tm
 def test_a_debiased_model(split: unskew.Split, tmp_path: Path) -> None:
     kind = debias(MODELS["gru4rec"])
     config = kind.Config(backbone=tiny(MODELS["gru4rec"]))
-    made = unskew.Model(kind.name, config, Training())
-    made.network, made._log = build(kind, split, config).eval(), split.log
+    made = as_if_trained(kind.name, config, split)
     assert unskew.api.onnx.export(made, tmp_path / "small.onnx").model == "debiased-gru4rec"
     history = histories(len(split.log.items), 9, 6)
     found = scores(session(tmp_path / "small.onnx"), history)[0]
@@ -183,8 +181,7 @@ def test_the_command(small_split: unskew.Split, tmp_path: Path, capsys) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(MODELS) - set(ABLE)))
 def test_other_models_say_which_can(name: str, split: unskew.Split, tmp_path: Path) -> None:
-    made = unskew.Model(name, MODELS[name].Config(), Training())
-    made.network, made._log = build(MODELS[name], split, tiny(MODELS[name])), split.log
+    made = as_if_trained(name, tiny(MODELS[name]), split)
     with pytest.raises(BadInput) as error:
         unskew.api.onnx.export(made, tmp_path / "small.onnx")
     assert str(error.value) == (

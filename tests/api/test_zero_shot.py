@@ -71,7 +71,7 @@ def test_what_it_learned_elsewhere_holds_here() -> None:
 
 def test_the_debias_is_chosen_where_there_is_a_validation_part(log: unskew.Log) -> None:
     made = unskew.create_model("pulse-zero").fit(unskew.split(log), show_progress=False)
-    assert set(made._weights) == {"ordinary", "balanced"}
+    assert set(made.trained.weights) == {"ordinary", "balanced"}
     assert made.chosen.keys() == {"debias_now"}
     assert not list(made.network.parameters())
 

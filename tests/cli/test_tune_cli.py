@@ -56,11 +56,11 @@ def test_tune_then_train_with_what_was_found(capsys, data: Path, tmp_path: Path)
     assert "".join(told.split()) in "".join(out.split())  # a narrow terminal folds a long path
     code, _, _ = run(capsys, "train", data, "--config", best, "--out", folder)
     assert code == 0
-    config = read_config(folder)
+    config = read_config(folder).to_json()
     assert config["model"] == "sasrec"
     assert {"width": 8, "dropout": python.best["dropout"]}.items() <= config["config"].items()
     assert config["training"]["learning_rate"] == python.best["learning_rate"]
-    assert read_card(folder)["best"]["ordinary"]["ndcg@10"] == python.value
+    assert read_card(folder).best["ordinary"]["ndcg@10"] == python.value
 
 
 def test_flags_fix_settings_and_the_split(capsys, data: Path, tmp_path: Path) -> None:
@@ -91,8 +91,8 @@ def test_flags_fix_settings_and_the_split(capsys, data: Path, tmp_path: Path) ->
     flags = ("--width", 16, "--min-count", 2)
     code, _, _ = run(capsys, "train", data, "--config", out, "--out", tmp_path / "run", *flags)
     assert code == 0
-    config = read_config(tmp_path / "run")
-    assert (config["split"]["fractions"], config["split"]["min_count"]) == ([60, 20, 20], 2)
+    config = read_config(tmp_path / "run").to_json()
+    assert (config["split"]["fractions"], config["split"]["min_count"]) == ((60, 20, 20), 2)
     assert (config["config"]["width"], config["config"]["history"]) == (16, 6)
     assert (config["training"]["seed"], config["training"]["select_by"]) == (4, "balanced")
 
@@ -117,7 +117,7 @@ def test_flags_of_a_backbone_and_a_preset(capsys, data: Path, tmp_path: Path) ->
         "settings"
     ].items()
     code, _, _ = run(capsys, "train", data, "--config", tmp_path / "best.json", "--out", tmp_path / "run")
-    config = read_config(tmp_path / "run")["config"]
+    config = read_config(tmp_path / "run").to_json()["config"]
     assert (code, config["method"], config["backbone"]["width"]) == (0, "ips-both", 8)
 
 

@@ -23,7 +23,8 @@ from unskew.models.base import Recommender, build, model_named
 from unskew.models.pulse.model import PulseZero
 from unskew.models.pulse.tags import Tags
 from unskew.recommendation.diversity import likeness
-from unskew.recommendation.ranker import Ranker, Wanted
+from unskew.recommendation.options import RecommendOptions
+from unskew.recommendation.ranker import Ranker
 from unskew.testing.models import cut_at
 
 Event = tuple[int, int, int]
@@ -190,7 +191,7 @@ def test_a_live_log_ranks_as_one_made_from_nothing(kind: type[Recommender], spli
     torch.manual_seed(0)
     network = build(kind, split, tiny(kind)).eval()
     live = Live(split.log)
-    ranker, wanted = Ranker(network, live), Wanted(k=99, include_seen=True)
+    ranker, wanted = Ranker(network, live), RecommendOptions(k=99, include_seen=True)
     ranker.for_users(["u1"], wanted)  # makes the catalogue of the older log
     for users, items, late in (
         (["u1", "new user", "new user"], ["new item", "i2", "i3"], 5),
@@ -204,7 +205,7 @@ def test_a_live_log_ranks_as_one_made_from_nothing(kind: type[Recommender], spli
         asked = ["u1", "u2", "new user", "nobody"]
         histories = [["i1", ("i2", live.now - 7)], ["new item"], []]
         for at in (None, live.now - 100, live.now + 50):
-            now = Wanted(k=99, include_seen=True, at=at)
+            now = RecommendOptions(k=99, include_seen=True, at=at)
             for fresh, sources in ((Ranker(network, again), 2), (Ranker(network, live.frozen()), 1)):
                 for found, expected in (
                     (ranker.for_users(asked, now), fresh.for_users(asked, now)),
@@ -231,7 +232,7 @@ def test_at_another_moment_only_what_was_before_counts(name: str, small_split: u
     torch.manual_seed(0)
     split = small_split
     network = build(model_named(name), split, tiny(model_named(name))).eval()
-    ranker, wanted = Ranker(network, Live(split.log)), Wanted(k=99)
+    ranker, wanted = Ranker(network, Live(split.log)), RecommendOptions(k=99)
     ranker.for_users(["u1"], wanted)
     for at in (split.valid_end, int(split.log.audiences.first_times[-3])):
         alone = Ranker(network, cut_at(split, at).log)
@@ -278,7 +279,7 @@ def test_diverse_lists_are_less_equally(split: unskew.Split) -> None:
         ranker = Ranker(build(model_named(name), split, tiny(model_named(name))).eval(), Live(split.log))
         lists, similar = {}, {}
         for fraction in (0.0, 0.5, 1.0):
-            table = ranker.for_users(["u1"], Wanted(k=5, diverse=fraction)).table
+            table = ranker.for_users(["u1"], RecommendOptions(k=5, diverse=fraction)).table
             lists[fraction] = table["item_id"].to_pylist()
             assert len(set(lists[fraction])) == 5
             codes = split.log.items.codes(lists[fraction]).astype(np.int64)
@@ -287,7 +288,7 @@ def test_diverse_lists_are_less_equally(split: unskew.Split) -> None:
         assert lists[0.0][0] == lists[0.5][0] == lists[1.0][0]
         assert similar[1.0] < similar[0.0]
     with pytest.raises(unskew.BadInput, match="diverse"):
-        ranker.for_users(["u1"], Wanted(diverse=1.5))
+        ranker.for_users(["u1"], RecommendOptions(diverse=1.5))
 
 
 def test_scores_of_pulse_do_not_depend_on_who_asked_before() -> None:
@@ -298,7 +299,10 @@ def test_scores_of_pulse_do_not_depend_on_who_asked_before() -> None:
     rows = rows.set_column(rows.schema.get_field_index("time"), "time", pa.array(times))
     log = unskew.read(rows.slice(0, 500))
     network = build(PulseZero, unskew.split(log, fractions=(100, 0, 0)), PulseZero.Config()).eval()
-    live, wanted = Live(replace(log, metadata=Metadata())), Wanted(k=99, include_seen=True, debias=0.5)
+    live, wanted = (
+        Live(replace(log, metadata=Metadata())),
+        RecommendOptions(k=99, include_seen=True, debias=0.5),
+    )
     asked = Ranker(network, live)
     rest = rows.slice(500).sort_by("time").to_pylist()
     for place, row in enumerate(rest):

@@ -187,7 +187,7 @@ def test_a_phase_may_have_batches_of_its_own(small_split: unskew.Split) -> None:
     own = trainer.samplers["own"]
     assert isinstance(own, Reversed)
     assert own.batch_size == SHORT.batch_size
-    assert [set(record["losses"]) for record in trainer.records] == [{"next item", "own"}] * 2
+    assert [set(record.losses) for record in trainer.records] == [{"next item", "own"}] * 2
     tensors, words = trainer.state()
     again = Trainer(Own(small_split.known, model.config), small_split, replace(SHORT, epochs=2))
     again.load(tensors, words)

@@ -14,7 +14,8 @@ from unskew.api.create import create_model
 from unskew.data.log.held_out import held_out
 from unskew.evaluation.evaluate import evaluation, rank
 from unskew.models.base import MODELS, model_named
-from unskew.recommendation.ranker import Ranker, Wanted
+from unskew.recommendation.options import RecommendOptions
+from unskew.recommendation.ranker import Ranker
 from unskew.training.run import RunFolder
 from unskew.training.trainer import Trainer
 
@@ -48,7 +49,7 @@ def test_patience_waits_for_the_slowest_criterion_and_the_best_weights_by_each_s
     small_split: unskew.Split, planted: list[State]
 ) -> None:
     model, trainer = train(small_split, "deps", TINY, replace(SHORT, **WAITS))
-    found = [record["valid"]["ordinary"]["ndcg@10"] for record in trainer.records if "valid" in record]
+    found = [record.valid["ordinary"]["ndcg@10"] for record in trainer.records if record.valid]
     assert found == ORDINARY[:5]
     assert trainer.progress.best_epoch == {"ordinary": 2, "balanced": 3}
     assert trainer.progress.best == {"ordinary": 0.5, "balanced": 0.4}
@@ -67,7 +68,7 @@ def test_a_resumed_run_has_the_best_weights_by_each(
 
     def killed(self: RunFolder, trainer: Trainer, record: dict | None) -> None:
         save(self, trainer, record)
-        if record is not None and record["epoch"] == 3:
+        if record is not None and record.epoch == 3:
             raise Killed
 
     with monkeypatch.context() as patched:
@@ -76,8 +77,8 @@ def test_a_resumed_run_has_the_best_weights_by_each(
             made.fit(small_split, tmp_path / "run")
     made.fit(small_split, tmp_path / "run", resume=True)
     assert len(planted) == 5
-    assert same(made._weights["ordinary"], planted[1])
-    assert same(made._weights["balanced"], planted[2])
+    assert same(made.trained.weights["ordinary"], planted[1])
+    assert same(made.trained.weights["balanced"], planted[2])
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_a_test_is_evaluated_with_its_own_weights_and_lists_with_the_chosen_ones
         ranked = rank(alone[criterion].eval(), small_split, tested.rows)
         return evaluation(small_split, ranked, "full", tested).metrics()
 
-    wanted = Wanted(include_seen=small_split.repeats)
+    wanted = RecommendOptions(include_seen=small_split.repeats)
     lists = {
         criterion: Ranker(network, small_split.log).for_users(["u1", "u2"], wanted).table
         for criterion, network in alone.items()
@@ -154,7 +155,7 @@ def test_a_criterion_that_the_ranked_rows_do_not_have_is_refused(tmp_path: Path)
     assert 0 < len(held_out(few, "valid", "shown").rows) < 10
     for wanted in ({"valid_examples": 50}, {"valid_examples": 2000}):
         made = create_model("fpmc", FPMC | {"epochs": 1} | wanted).fit(few)
-        assert ("shown" in made._weights) == (wanted["valid_examples"] == 2000)
+        assert ("shown" in made.trained.weights) == (wanted["valid_examples"] == 2000)
     made = create_model("fpmc", FPMC | {"epochs": 1, "valid_examples": 50, "select_by": "shown"})
     with pytest.raises(
         unskew.BadInput, match="select_by shown: this log's validation set has only ordinary, b"
@@ -195,8 +196,8 @@ def test_the_weights_that_were_chosen_last_are_saved(small_split: unskew.Split, 
     for number, model in enumerate((made, unskew.load(tmp_path / "run"))):
         model.chosen_by("balanced").save(tmp_path / f"again{number}")
         assert card(tmp_path / f"again{number}")["select_by"] == "balanced"
-        assert unskew.load(tmp_path / f"again{number}")._select_by == "balanced"
-    assert unskew.load(tmp_path / "run")._select_by == "ordinary"
+        assert unskew.load(tmp_path / f"again{number}").trained.select_by == "balanced"
+    assert unskew.load(tmp_path / "run").trained.select_by == "ordinary"
 
 
 def test_a_refit_has_the_epochs_of_the_criterion_that_recommends(

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from unskew.api.model import Model
 from unskew.data.log.split import Split
-from unskew.models.base import Recommender, Training
+from unskew.models.base import ModelConfig, Recommender, Training, build, model_named
 from unskew.models.deps import DEPS
 from unskew.training import run
-from unskew.training.run import Asked
+from unskew.training.run_card import SplitSummary
+from unskew.training.run_config import RunSettings
 from unskew.training.trainer import OnRecord, Trainer
 
 TINY = DEPS.Config(
@@ -52,9 +54,24 @@ def finite(trainer: Trainer) -> None:
     numbers = [
         number
         for record in trainer.records
-        for number in [*record["losses"].values(), *record.get("statistics", {}).values()]
+        for number in [*record.losses.values(), *record.statistics.values()]
     ]
     assert np.isfinite(numbers).all()
+
+
+def as_if_trained(name: str, config: ModelConfig, split: Split) -> Model:
+    """A model with its first weights, which may be used as if it had been trained."""
+    network = build(model_named(name), split, config).eval()
+    trained = run.Trained(
+        settings=RunSettings(model=name, config=config, training=Training()),
+        network=network,
+        log=split.log,
+        split=SplitSummary.of(split),
+        weights={"ordinary": network.state_dict()},
+        select_by="ordinary",
+        records=(),
+    )
+    return Model(name, config, Training(), trained)
 
 
 def train(
@@ -67,4 +84,6 @@ def train(
     on_record: OnRecord | None = None,
 ) -> tuple[Recommender, Trainer]:
     """Train a model with nothing but its name and settings."""
-    return run.train(split, Asked(name, config, training), folder, resume, on_record)
+    settings = RunSettings(model=name, config=config, training=training)
+    trainer = run.train(split, settings, folder, resume, on_record)
+    return trainer.model, trainer

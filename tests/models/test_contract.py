@@ -112,8 +112,8 @@ def test_rare_ids_train_evaluate_and_survive_a_trip_to_the_disk(
     settings = dataclasses.asdict(tiny(kind, copies=1, propensity_epochs=1))
     brief = {"epochs": 1, "sequences": 8, "batch_size": 64, "valid_examples": 30}
     made = create_model(kind.name, settings | brief).fit(split, tmp_path / "run")
-    assert made._trainer is not None
-    finite(made._trainer)
+    assert made.trained.trainer is not None
+    finite(made.trained.trainer)
     there = unskew.load(tmp_path / "run")
     everyone = [*split.log.users.ids.to_pylist(), "nobody"]
     for test in CRITERIA:

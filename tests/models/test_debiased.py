@@ -232,7 +232,7 @@ def test_a_common_factor_of_all_propensities_changes_nothing_with_ips(backbone: 
         one, half = (found[scale].best[criterion] for scale in (1.0, 0.5))
         assert all(torch.equal(value, half[name]) for name, value in one.items())
     one, half, third, without = (
-        [loss for record in trainer.records for loss in record["losses"].values()]
+        [loss for record in trainer.records for loss in record.losses.values()]
         for trainer in (*found.values(), plain)
     )
     assert one == half != without

@@ -243,7 +243,7 @@ def test_training_is_a_function_of_its_seed(split: unskew.Split) -> None:
     def trained(seed: int) -> tuple[dict[str, torch.Tensor], list[dict[str, float]]]:
         settings = Training(epochs=1, batch_size=64, valid_examples=30, seed=seed)
         model, trainer = train(split, "pulse", SMALL, settings)
-        return model.state_dict(), [record["losses"] for record in trainer.records]
+        return model.state_dict(), [record.losses for record in trainer.records]
 
     (one, losses), (again, same_losses), (other, _) = trained(3), trained(3), trained(4)
     assert losses == same_losses

@@ -55,8 +55,8 @@ def killed_everywhere(
 
     def at_the_end(self: RunFolder, trainer: Trainer, record: dict[str, Any] | None) -> None:
         save(self, trainer, record)
-        if record is not None and (record["stage"], record["epoch"]) not in died:
-            died.add((record["stage"], record["epoch"]))
+        if record is not None and (record.stage, record.epoch) not in died:
+            died.add((record.stage, record.epoch))
             raise Killed
 
     with monkeypatch.context() as patched:

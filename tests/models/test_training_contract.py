@@ -232,7 +232,7 @@ def test_it_learns_a_predictable_neighbourhood(kind: type[Recommender]) -> None:
     assert chance < 0.25
     assert found > 0.4
     assert found > 2 * chance
-    valid = [record["valid"]["ordinary"]["ndcg@10"] for record in trainer.records if "valid" in record]
+    valid = [record.valid["ordinary"]["ndcg@10"] for record in trainer.records if record.valid]
     assert not trainer.stages or max(valid) > 0.4
 
 

@@ -153,7 +153,7 @@ def test_a_run_stores_what_auto_resolved_to_and_resumes(backbone: str, shown: bo
     whole, _ = train(cut(shown), kind.name, config, BRIEF, tmp_path / "whole")
 
     def stop(record: dict[str, Any]) -> None:
-        if record["epoch"] == 2:
+        if record.epoch == 2:
             raise Killed
 
     with pytest.raises(Killed):

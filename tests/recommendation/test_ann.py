@@ -20,7 +20,8 @@ from unskew.models.base import MODELS, DotProduct, Recommender, build
 from unskew.models.debiased import debias
 from unskew.recommendation import ann
 from unskew.recommendation.ann import Proposals
-from unskew.recommendation.ranker import Ranker, Recommendations, Wanted
+from unskew.recommendation.options import RecommendOptions
+from unskew.recommendation.ranker import Ranker, Recommendations
 
 ITEMS, USERS = 6000, 120
 EVERYBODY = [f"u{code}" for code in range(USERS)]
@@ -61,7 +62,7 @@ def network(cut: unskew.Split) -> Recommender:
 
 @pytest.fixture(scope="module")
 def ranker(network: Recommender, cut: unskew.Split) -> Ranker:
-    return Ranker(network, cut.log)
+    return Ranker(network, cut.log, fallback=MODELS["pulse-zero"])
 
 
 def lists(found: Recommendations) -> dict[Any, dict[str, float]]:
@@ -75,7 +76,8 @@ def lists(found: Recommendations) -> dict[Any, dict[str, float]]:
 def both(ranker: Ranker, **asked: Any) -> tuple[dict[Any, dict[str, float]], dict[Any, dict[str, float]]]:
     """The exact and the approximate lists of everybody."""
     exact, near = (
-        lists(ranker.for_users(EVERYBODY, Wanted(**asked, approximate=there))) for there in (False, True)
+        lists(ranker.for_users(EVERYBODY, RecommendOptions(**asked, approximate=there)))
+        for there in (False, True)
     )
     return exact, near
 
@@ -99,7 +101,9 @@ def everywhere(ranker: Ranker, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("include_seen", [True, False])
 def test_the_lists_have_what_the_measured_recall_says(ranker: Ranker, k: int, include_seen: bool) -> None:
     exact, near = both(ranker, k=k, include_seen=include_seen)
-    recall = ranker.for_users(["u1"], Wanted(k, include_seen, approximate=True)).recall
+    recall = ranker.for_users(
+        ["u1"], RecommendOptions(k=k, include_seen=include_seen, approximate=True)
+    ).recall
     assert recall is not None
     assert (recall.k, recall.histories) == (k, USERS // 2)
     assert recall.fraction >= 0.9
@@ -113,7 +117,7 @@ def test_the_lists_have_what_the_measured_recall_says(ranker: Ranker, k: int, in
 
 
 def test_exact_lists_have_no_recall(ranker: Ranker) -> None:
-    assert ranker.for_users(["u1"], Wanted()).recall is None
+    assert ranker.for_users(["u1"], RecommendOptions()).recall is None
 
 
 def test_a_higher_recall_takes_more_cells(network: Recommender, cut: unskew.Split) -> None:
@@ -168,7 +172,7 @@ def test_few_candidates_are_all_scored(ranker: Ranker) -> None:
     some = [f"i{code}" for code in range(0, ITEMS, 7)]
     exact, near = both(ranker, candidates=some)
     same(exact, near)
-    assert ranker.for_users(["u1"], Wanted(candidates=some, approximate=True)).recall is None
+    assert ranker.for_users(["u1"], RecommendOptions(candidates=some, approximate=True)).recall is None
     exact, near = both(ranker, candidates=some[:3])
     assert all(0 < len(mine) <= 3 for mine in near.values())
     same(exact, near)
@@ -198,7 +202,7 @@ def test_as_many_more_are_proposed_as_were_seen(ranker: Ranker, monkeypatch: pyt
     monkeypatch.setattr(ann, "LEAST", 1)
     monkeypatch.setattr(ann, "TIMES", 1)
     monkeypatch.setattr(Ranker, "_exact", lambda *_: pytest.fail("made again"))
-    near = lists(ranker.for_users(EVERYBODY, Wanted(k=20, approximate=True)))
+    near = lists(ranker.for_users(EVERYBODY, RecommendOptions(k=20, approximate=True)))
     assert all(len(mine) == 20 for mine in near.values())
 
 
@@ -221,7 +225,9 @@ def test_a_past_moment_has_no_later_items(ranker: Ranker, cut: unskew.Split) -> 
 
 def test_histories_of_ids_and_people_whom_the_model_does_not_know(ranker: Ranker) -> None:
     histories: list[list[str]] = [["i1", "i2", "i3"], [], ["nothing known"]]
-    exact, near = (ranker.for_histories(histories, Wanted(approximate=there)) for there in (False, True))
+    exact, near = (
+        ranker.for_histories(histories, RecommendOptions(approximate=there)) for there in (False, True)
+    )
     same({number: lists(exact)[1] for number in (1, 2)}, lists(near))
     assert near.table["source"].to_pylist() == ["model"] * 10 + ["pulse-zero"] * 20
     assert near.skipped_items == 1
@@ -229,7 +235,7 @@ def test_histories_of_ids_and_people_whom_the_model_does_not_know(ranker: Ranker
 
 def test_longer_lists_than_there_are_items(ranker: Ranker) -> None:
     exact, near = (
-        lists(ranker.for_users(["u1", "u2"], Wanted(k=ITEMS + 5, approximate=there)))
+        lists(ranker.for_users(["u1", "u2"], RecommendOptions(k=ITEMS + 5, approximate=there)))
         for there in (False, True)
     )
     assert [len(mine) for mine in near.values()] == [len(mine) for mine in exact.values()]
@@ -247,7 +253,7 @@ def test_new_items_are_among_the_proposed(name: str, cut: unskew.Split) -> None:
         kind = debias(MODELS["sasrec"])
         network = build(kind, cut, kind.Config(backbone=tiny(MODELS["sasrec"]))).eval()
     live = Live(cut.log)
-    ranker, wanted = Ranker(network, live), Wanted(k=5, include_seen=True, approximate=True)
+    ranker, wanted = Ranker(network, live), RecommendOptions(k=5, include_seen=True, approximate=True)
     ranker.for_users(["u1"], wanted)
     index = ranker._proposals
     live.append(["u1", "u2"], ["new 1", "new 2"], [live.now, live.now])
@@ -255,7 +261,7 @@ def test_new_items_are_among_the_proposed(name: str, cut: unskew.Split) -> None:
     for more in ({}, {"candidates": only}):
         asked = {"k": ITEMS // 2, "include_seen": True} | more
         exact, near = (
-            lists(ranker.for_users(["u3"], Wanted(**asked, approximate=there)))["u3"]
+            lists(ranker.for_users(["u3"], RecommendOptions(**asked, approximate=there)))["u3"]
             for there in (False, True)
         )
         assert {"new 1", "new 2"} & exact.keys() == {"new 1", "new 2"} & near.keys()
@@ -271,7 +277,7 @@ def test_new_items_are_among_the_proposed(name: str, cut: unskew.Split) -> None:
         table.vectors = lambda item: torch.where((item >= ITEMS)[..., None], 9 * context, vectors(item))
     live.append(["u1"], ["new 3"], [live.now])
     assert set(lists(ranker.for_users(["u3"], wanted))["u3"]) >= {"new 1", "new 2", "new 3"}
-    hidden = Wanted(k=5, include_seen=True, exclude=["new 2"], approximate=True)
+    hidden = RecommendOptions(k=5, include_seen=True, exclude=["new 2"], approximate=True)
     assert {"new 1", "new 2", "new 3"} & lists(ranker.for_users(["u3"], hidden))["u3"].keys() == {
         "new 1",
         "new 3",
@@ -280,7 +286,7 @@ def test_new_items_are_among_the_proposed(name: str, cut: unskew.Split) -> None:
 
 def test_many_new_items_build_the_index_again(network: Recommender, cut: unskew.Split) -> None:
     live = Live(cut.log)
-    ranker, wanted = Ranker(network, live), Wanted(k=5, approximate=True)
+    ranker, wanted = Ranker(network, live), RecommendOptions(k=5, approximate=True)
     ranker.for_users(["u1"], wanted)
     for size, indexed in ((1000, ITEMS), (1, ITEMS + 1001)):
         new = [f"new {place} of {size}" for place in range(size)]
@@ -296,7 +302,7 @@ def test_many_new_items_build_the_index_again(network: Recommender, cut: unskew.
 def test_models_without_vectors_say_which_have_them(cut: unskew.Split) -> None:
     made = Ranker(build(MODELS["popularity"], cut, MODELS["popularity"].Config()), cut.log)
     with pytest.raises(BadInput, match="popularity has no vectors of items") as error:
-        made.for_users(["u1"], Wanted(approximate=True))
+        made.for_users(["u1"], RecommendOptions(approximate=True))
     assert "sasrec" in str(error.value)
     assert all(
         (f" {name}," in str(error.value)) == issubclass(kind, DotProduct) for name, kind in MODELS.items()
@@ -307,13 +313,13 @@ def test_a_debias_is_refused(ranker: Ranker) -> None:
     with pytest.raises(
         BadInput, match=r"debias 0\.5: approximate lists have the debiasing strength of the model"
     ):
-        ranker.for_users(["u1"], Wanted(debias=0.5, approximate=True))
+        ranker.for_users(["u1"], RecommendOptions(debias=0.5, approximate=True))
 
 
 def test_without_faiss(network: Recommender, cut: unskew.Split, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(BadInput, match=r"approximate lists need the extra: pip install 'unskew\[ann\]'"):
-        Ranker(network, cut.log).for_users(["u1"], Wanted(approximate=True))
+        Ranker(network, cut.log).for_users(["u1"], RecommendOptions(approximate=True))
 
 
 def test_the_command_says_the_recall(small_split: unskew.Split, tmp_path: Path, capsys) -> None:

@@ -130,7 +130,7 @@ def test_the_command(capsys, model: Model, tmp_path: Path) -> None:
     code, out, said = run(capsys, *arguments, "--k", "2", "--at", "300", "--diverse", "0.5", "--json")
     assert code == 0, said
     document = json.loads(out)
-    assert (document["lists"], document["unknown_users"], document["by_pulse_zero"]) == (2, 1, 0)
+    assert (document["lists"], document["unknown_users"], document["by_fallback"]) == (2, 1, 0)
     rows = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
     expected = model.recommend(["u1", "nobody"], k=2, at=300, diverse=0.5).table["item_id"].to_pylist()
     assert [row["item_id"] for row in rows] == expected

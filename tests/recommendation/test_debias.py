@@ -21,7 +21,8 @@ from unskew.data.log.held_out import held_out
 from unskew.evaluation.evaluate import Ranked, evaluation, rank, rank_each
 from unskew.models.pulse.model import STRENGTHS, Pulse
 from unskew.nn.scoring import scores_at
-from unskew.recommendation.ranker import Ranker, Wanted
+from unskew.recommendation.options import RecommendOptions
+from unskew.recommendation.ranker import Ranker
 from unskew.training.trainer import Trainer
 
 BRIEF: dict[str, Any] = {"sample": 200, "epochs": 2, "valid_examples": 120}
@@ -164,7 +165,7 @@ def test_validation_chooses_the_debias_by_each_criterion() -> None:
     """The best weights by each criterion have the debiasing strength that ranks the validation set best by
     it."""
     model = fitted()
-    trainer = model._trainer
+    trainer = model.trained.trainer
     assert trainer is not None
     for criterion, state in trainer.best.items():
         network = Pulse(cut().known, model.config)
@@ -178,13 +179,13 @@ def test_validation_chooses_the_debias_by_each_criterion() -> None:
         }
         best = max(metrics["ndcg@10"] for metrics in found.values())
         number = trainer.progress.best_epoch[criterion]
-        valid = trainer.records[number - 1]["valid"][criterion]
+        valid = trainer.records[number - 1].valid[criterion]
         assert network.debias == valid["debias"]
         assert valid["ndcg@10"] == pytest.approx(best, abs=1e-6)
         assert {name: value for name, value in valid.items() if name != "debias"} == pytest.approx(
             found[network.debias], abs=1e-6
         )
-        assert all(record["valid"][criterion]["debias"] in STRENGTHS for record in trainer.records)
+        assert all(record.valid[criterion]["debias"] in STRENGTHS for record in trainer.records)
     strengths = {criterion: float(state["debias_now"]) for criterion, state in trainer.best.items()}
     assert len(set(strengths.values())) == 2, "this log is there to tell the two apart"
 
@@ -232,7 +233,7 @@ def test_weights_carry_the_debias_that_was_chosen_with_them(
             assert other.about["debias"] == other.as_dict()["debias"] == 1
             assert other.metrics() == evaluation(cut(), ranked, "full", tested).metrics()
             assert other.metrics() != found.metrics()
-            wanted = Wanted(include_seen=cut().repeats)
+            wanted = RecommendOptions(include_seen=cut().repeats)
             lists[test] = Ranker(alone, log).for_users(["u1", "u2"], wanted).table
         assert model.network.debias == strengths[select_by]
         assert model.recommend(users=["u1", "u2"]).table.equals(lists[select_by])

@@ -16,7 +16,8 @@ from unskew.api.create import DEPS, create_model, load
 from unskew.api.model import Model
 from unskew.data.batches.batch import batch
 from unskew.data.log.views import PAD
-from unskew.recommendation.ranker import Ranker, Recommendations, Wanted
+from unskew.recommendation.options import RecommendOptions
+from unskew.recommendation.ranker import Ranker, Recommendations
 
 
 def titled(table: pa.Table) -> pa.Table:
@@ -191,7 +192,10 @@ def test_a_bare_history_reads_what_the_user_has(model: Model, model_split: unske
         kept = network.users.weight[rows].clone()
         network.users.weight[rows] = network.users.unknown
         made = Ranker(network, log)
-        found = made.for_users(users, Wanted(6)), made.for_histories(histories, Wanted(6))
+        found = (
+            made.for_users(users, RecommendOptions(k=6)),
+            made.for_histories(histories, RecommendOptions(k=6)),
+        )
         network.users.weight[rows] = kept
     blank, scores = [lists(one) for one in found], [one.table["score"].to_numpy() for one in found]
     assert list(blank[0].values()) == list(blank[1].values())

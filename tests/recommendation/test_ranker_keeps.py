@@ -18,7 +18,8 @@ from unskew.api.model import Model
 from unskew.models.base import Recommender, build
 from unskew.models.deps import DEPS
 from unskew.nn.scoring import AudienceCatalog
-from unskew.recommendation.ranker import Ranker, Wanted
+from unskew.recommendation.options import RecommendOptions
+from unskew.recommendation.ranker import Ranker
 from unskew.testing.models import that_goes_on
 
 
@@ -40,16 +41,17 @@ def test_the_second_call_makes_no_catalogue(model: Model, monkeypatch) -> None:
 def test_other_weights_make_another_catalogue(model: Model, tmp_path: Path) -> None:
     model.save(tmp_path / "run")
     other = unskew.load(tmp_path / "run")
-    assert other._select_by == "balanced"
+    assert other.trained.select_by == "balanced"
     before = other.recommend(users=["u1"]).table
     changed = {
-        name: value + 0.1 * torch.randn(value.shape) for name, value in other._weights["ordinary"].items()
+        name: value + 0.1 * torch.randn(value.shape)
+        for name, value in other.trained.weights["ordinary"].items()
     }
-    other._weights["ordinary"] = changed
+    other.trained.weights["ordinary"] = changed
     found = other.chosen_by("ordinary").recommend(users=["u1"]).table
     assert not found.equals(before)
     fresh = unskew.load(tmp_path / "run")  # has never made a catalogue of the other weights
-    fresh._weights["ordinary"] = changed
+    fresh.trained.weights["ordinary"] = changed
     assert found.equals(fresh.chosen_by("ordinary").recommend(users=["u1"]).table)
     assert other.chosen_by("balanced").recommend(users=["u1"]).table.equals(before)
 
@@ -59,7 +61,7 @@ def test_a_newer_log_is_followed(kind: type[Recommender], split: unskew.Split) -
     """The same lists as a ranker that never saw the older log; with new users and new items among them."""
     torch.manual_seed(0)
     network, newer = build(kind, split, tiny(kind)).eval(), that_goes_on(split.log)
-    users, wanted = ["u1", "u2", "a new user", "nobody"], Wanted(k=99, include_seen=True)
+    users, wanted = ["u1", "u2", "a new user", "nobody"], RecommendOptions(k=99, include_seen=True)
     ranker = Ranker(network, split.log)
     older = ranker.for_users(users, wanted)
     assert older.users_unknown == ("a new user", "nobody")
@@ -82,11 +84,11 @@ def test_only_changed_audiences_are_encoded_again(split: unskew.Split, monkeypat
         DEPS, "audience_side", lambda self, ids: (encoded.append(len(ids)), side(self, ids))[1]
     )
     ranker = Ranker(network, split.log)
-    ranker.for_users(["u1"], Wanted())
+    ranker.for_users(["u1"], RecommendOptions())
     assert sum(encoded) == len(split.log.items)
     encoded.clear()
     ranker.follow(newer)
-    ranker.for_users(["u1"], Wanted())
+    ranker.for_users(["u1"], RecommendOptions())
     changed = {
         item
         for item, time in zip(newer.table()["item"].to_pylist(), newer.time.tolist(), strict=True)

@@ -200,12 +200,12 @@ def test_a_drop_is_against_the_mean_of_the_windows_before(store: Store, model: u
 
 def test_the_model_itself_is_left_alone(store: Store, model: unskew.Model) -> None:
     fill(store)
-    network, log, data = model.network, model.known_log, model._data
-    length = len(log)
+    trained = model.trained
+    length = len(trained.log)
     before = model.recommend(users=[1], k=5).table
     monitor(store, model, now=NOW)
-    assert (model.network is network, model.known_log is log, model._data) == (True, True, data)
-    assert len(log) == length
+    assert model.trained is trained
+    assert len(trained.log) == length
     assert model.recommend(users=[1], k=5).table.equals(before)
 
 

@@ -22,7 +22,7 @@ from tests.helpers.serving import click, run_fixture, saved_run, serving
 from tests.helpers.stores import Place
 from tests.serve.test_serve_process import ask, process
 from unskew.core.errors import BadInput, UnskewError
-from unskew.recommendation.ranker import Wanted
+from unskew.recommendation.options import RecommendOptions
 from unskew.serve import Event, open_store, parse_time
 from unskew.serve.http.loaded_run import Loaded
 from unskew.serve.http.request import Asked
@@ -193,7 +193,7 @@ def test_the_weights_are_mapped_so_that_the_processes_share_them(tmp_path: Path)
     assert all(in_file(one))
     assert not any(in_file(alone))
     for user in ("u1", "u2", "nobody"):
-        lists = [loaded.order(user, (), Wanted(8)) for loaded in (alone, one)]
+        lists = [loaded.order(user, (), RecommendOptions(k=8)) for loaded in (alone, one)]
         assert lists[0].codes.tolist() == lists[1].codes.tolist()
         assert np.allclose(lists[0].scores, lists[1].scores, rtol=1e-5)
 

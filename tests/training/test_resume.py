@@ -54,7 +54,7 @@ def stopped_after(monkeypatch, split: unskew.Split, folder: Path, epochs: int) -
 
     def killing(self: RunFolder, trainer: Trainer, record: dict | None) -> None:
         save(self, trainer, record)
-        if record is not None and record["stage"] == "unbiased" and record["epoch"] == epochs:
+        if record is not None and record.stage == "unbiased" and record.epoch == epochs:
             raise Killed
 
     with monkeypatch.context() as patched:
@@ -71,7 +71,7 @@ def test_a_stopped_run_is_used_at_its_best_epoch_so_far(
     found = unskew.load(tmp_path / "run")
     # The same as a run that was never to have more epochs.
     whole = create_model("deps", vars(TINY) | vars(SHORT) | {"epochs": 2}).fit(small_split)
-    assert [record["epoch"] for record in found.records] == [1, 1, 2]
+    assert [record.epoch for record in found.records] == [1, 1, 2]
     for test in ("ordinary", "balanced"):
         assert (
             found.evaluate(small_split, test=test).metrics()
@@ -116,7 +116,7 @@ def test_a_killed_extension_goes_on(small_split: unskew.Split, tmp_path: Path, m
 
     def killing(self: RunFolder, trainer: Trainer, record: dict | None) -> None:
         save(self, trainer, record)
-        if record is not None and record["epoch"] == 2:
+        if record is not None and record.epoch == 2:
             raise Killed
 
     with monkeypatch.context() as patched:
@@ -223,10 +223,8 @@ def test_a_refit_learns_from_everything_with_what_validation_chose(
     again = unskew.load(tmp_path / "run").refit(small_split.log, tmp_path / "all")
     assert again.training == replace(made.training, epochs=best)
     assert again.config == made.config
-    assert [record["epoch"] for record in again.records if record["stage"] == "unbiased"] == [
-        *range(1, best + 1)
-    ]
-    assert not any("valid" in record for record in again.records)
+    assert [record.epoch for record in again.records if record.stage == "unbiased"] == [*range(1, best + 1)]
+    assert not any(record.valid for record in again.records)
     assert again.split.mask("train").all()
     assert again.split.known_items == len(small_split.log.items)
     with pytest.raises(unskew.BadInput, match="trained on rows before"):
@@ -273,7 +271,7 @@ def test_a_refit_takes_over_settings_that_no_gradient_learns(
 
 
 def chosen_of(made: unskew.Model, criterion: str) -> dict[str, float]:
-    return {name: float(value) for name, value in made._weights[criterion].items() if not value.ndim}
+    return {name: float(value) for name, value in made.trained.weights[criterion].items() if not value.ndim}
 
 
 def test_without_a_validation_part_nothing_is_silently_chosen(capsys, prepared: Path, tmp_path: Path) -> None:

@@ -20,11 +20,11 @@ from unskew.models.itemknn import DECAYS
 from unskew.models.popularity import Popularity
 from unskew.training import run as run_module
 from unskew.training.run import RunFolder
+from unskew.training.run_config import RunConfig, RunSettings
 from unskew.training.trainer import Trainer
 
 WEIGHTS = {f"weights-{criterion}.safetensors" for criterion in CRITERIA}
 ABOUT = {"config.json", "memory.safetensors", "users.parquet", "items.parquet", "records.jsonl", "card.json"}
-ASKED = {"hash": "h", "training": {"epochs": 3}}
 ABOUT |= {"checkpoint.safetensors"}
 
 
@@ -221,9 +221,10 @@ sys.stdin.readline()
 """
 
 
-def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
+def test_two_processes_do_not_train_in_one_folder(small_split: unskew.Split, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    store = RunFolder.begin(folder, ASKED, resume=False)
+    config = RunConfig.of(RunSettings(model="deps", config=TINY, training=SHORT), small_split)
+    store = RunFolder.begin(folder, config, resume=False)
     store.unlock()
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     holder = start_python("-c", HOLDER, folder / ".lock", **pipes)
@@ -232,10 +233,10 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
     try:
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(unskew.BadInput, match="another process is training in this folder"):
-            RunFolder.begin(folder, ASKED, resume=True)
+            RunFolder.begin(folder, config, resume=True)
     finally:
         holder.communicate("\n", timeout=GUARD)
-    RunFolder.begin(folder, ASKED, resume=True).unlock()  # it has ended: the folder is free
+    RunFolder.begin(folder, config, resume=True).unlock()  # it has ended: the folder is free
 
 
 def test_the_files_of_a_run_have_the_permissions_of_the_process(

@@ -10,12 +10,13 @@ from unskew.data.log.log import Log
 from unskew.data.log.split import Known, Split
 from unskew.data.log.views import Sequences
 from unskew.testing.models import example_split
-from unskew.training.run_log import described, load_memory, save_memory
+from unskew.training.run_config import KnownShape
+from unskew.training.run_log import load_memory, save_memory
 
 
 def remembered(split: Split, folder: Path) -> tuple[Log, Known]:
     save_memory(lambda name, write: write(folder / name), split)
-    return load_memory(folder, described(split.known))
+    return load_memory(folder, KnownShape.of(split.known))
 
 
 def events(view: Sequences) -> list[list[tuple[int, int]]]:

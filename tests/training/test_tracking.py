@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ import unskew
 from tests.conftest import random_table
 from tests.helpers.runs import train
 from unskew.cli import main
-from unskew.training.run import RunFolder
+from unskew.training.epoch_record import EpochRecord
+from unskew.training.run import RunFolder, read_records
 from unskew.training.tracking import tensorboard
 from unskew.training.trainer import Trainer
 
@@ -43,18 +46,18 @@ def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
     }
 
 
-def numbers(records: list[dict[str, Any]], *path: str) -> list[tuple[int, float]]:
+def numbers(records: Sequence[EpochRecord], *path: str) -> list[tuple[int, float]]:
     found = []
     for record in records:
-        value: Any = record
+        value: Any = record.to_json()
         for name in path:
             value = value.get(name, {})
         if value != {}:
-            found.append((record["step"], pytest.approx(value)))
+            found.append((record.step, pytest.approx(value)))
     return found
 
 
-def same(folder: Path, records: list[dict[str, Any]]) -> None:
+def same(folder: Path, records: Sequence[EpochRecord]) -> None:
     found = events(folder)
     assert found["losses/unbiased"] == numbers(records, "losses", "unbiased")
     assert found["losses/masked"] == numbers(records, "losses", "masked")
@@ -74,17 +77,17 @@ def test_every_number_of_a_run(split: unskew.Split, tmp_path: Path) -> None:
 def test_any_function_is_told_and_cannot_harm(split: unskew.Split, tmp_path: Path) -> None:
     told: list[dict[str, Any]] = []
 
-    def spoil(record: dict[str, Any]) -> None:
-        told.append(json.loads(json.dumps(record)))
-        record["losses"].clear()
+    def spoil(record: EpochRecord) -> None:
+        told.append(json.loads(json.dumps(record.to_json())))
+        record.losses.clear()
 
     model = unskew.DEPS(**SETTINGS).fit(split, tmp_path / "run", on_record=spoil)
     assert (
         told
-        == model.records
+        == [record.to_json() for record in model.records]
         == [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
     )
-    assert all(record["losses"] for record in told)
+    assert all(record.losses for record in model.records)
 
 
 class Killed(Exception):  # noqa: N818
@@ -120,9 +123,9 @@ def test_a_resumed_run_loses_and_doubles_nothing(
             )
         if moment == "while it is told":
 
-            def half(record: dict[str, Any]) -> None:
-                if record["epoch"] == 1 and record["stage"] == "unbiased":
-                    told({"step": record["step"], "losses": record["losses"]})
+            def half(record: EpochRecord) -> None:
+                if record.epoch == 1 and record.stage == "unbiased":
+                    told(replace(record, valid={}, statistics={}))
                     raise Killed
                 told(record)
 
@@ -177,7 +180,7 @@ def test_the_command_line(capsys, tmp_path: Path, monkeypatch) -> None:
     assert main(command) == 0
     same(
         tmp_path / "board",
-        [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()],
+        read_records(tmp_path / "run"),
     )
     again = ["train", "--resume", str(tmp_path / "run"), "--tensorboard", str(tmp_path / "board")]
     assert main(again) == 0

@@ -25,7 +25,7 @@ def test_validation_drops_nothing(small_split: unskew.Split) -> None:
         ranked = rank(network.eval(), small_split, trainer.valid.rows, SHORT.seed)
         found = evaluation(small_split, ranked, "full", held_out(small_split, "valid", criterion)).metrics()
         record = trainer.records[trainer.progress.best_epoch[criterion] - 1]
-        assert record["valid"][criterion] == pytest.approx(found, abs=1e-6)
+        assert record.valid[criterion] == pytest.approx(found, abs=1e-6)
 
 
 # Steps

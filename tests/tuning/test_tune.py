@@ -18,7 +18,9 @@ from tests.helpers.tuned import QUICK, quiet, small, tried
 from unskew.api.create import create_model
 from unskew.data.log.preparation import Preparation
 from unskew.models.itemknn import DECAYS
-from unskew.training.run import Asked, train
+from unskew.training.epoch_record import EpochRecord
+from unskew.training.run import train
+from unskew.training.run_config import RunSettings
 from unskew.tuning import tuner as tuning
 from unskew.tuning.search_space import BeforeTest
 
@@ -40,7 +42,8 @@ def test_the_first_trial_has_the_defaults_and_the_best_is_never_below(
     first = tried(found)[0]
     plain = create_model("sasrec", QUICK)
     assert (first["dropout"], first["learning_rate"]) == (plain.config.dropout, plain.training.learning_rate)
-    _, trainer = train(data.split, Asked("sasrec", plain.config, plain.training))
+    settings = RunSettings(model="sasrec", config=plain.config, training=plain.training)
+    trainer = train(data.split, settings)
     assert trainer.progress.best["ordinary"] == first["value"] == found.document["defaults"]
     values = [row["value"] for row in tried(found)]
     assert found.value == max(values) >= first["value"]
@@ -101,7 +104,8 @@ def test_the_version_of_the_validation_part_that_chooses(data: BeforeTest, tmp_p
         wanted = auto if by == "auto" else by
         assert found.select_by == found.best["select_by"] == wanted
         made = found.create()
-        _, trainer = train(data.split, Asked(model, made.config, made.training))
+        settings = RunSettings(model=model, config=made.config, training=made.training)
+        trainer = train(data.split, settings)
         assert (trainer.select_by, trainer.progress.best[wanted]) == (wanted, found.value)
 
 
@@ -122,11 +126,11 @@ def test_a_model_with_nothing_to_choose_is_validated(data: BeforeTest) -> None:
 def test_trials_below_the_median_are_given_up(data: BeforeTest) -> None:
     epochs: dict[int, list[float]] = {}
 
-    def looked(split: unskew.Split, asked: Asked, on_record: Any) -> Any:
+    def looked(split: unskew.Split, asked: RunSettings, on_record: Any) -> Any:
         mine = epochs.setdefault(len(epochs), [])
 
-        def told(record: dict[str, Any]) -> None:
-            mine.append(record["valid"]["ordinary"]["ndcg@10"])
+        def told(record: EpochRecord) -> None:
+            mine.append(record.valid["ordinary"]["ndcg@10"])
             on_record(record)
 
         return train(split, asked, on_record=told)
@@ -155,7 +159,7 @@ def faulty(*faults: BaseException | None) -> Callable[..., Any]:
     """Training that fails: of each trial how, or not at all."""
     left = list(faults)
 
-    def trained(split: unskew.Split, asked: Asked, on_record: Any) -> Any:
+    def trained(split: unskew.Split, asked: RunSettings, on_record: Any) -> Any:
         fault = left.pop(0) if left else None
         if fault is not None:
             raise fault

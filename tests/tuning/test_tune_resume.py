@@ -17,7 +17,9 @@ from tests.conftest import SMALL_DEPS, random_table
 from tests.helpers.processes import start_python
 from tests.helpers.tuned import QUICK, finished, quiet, small, tried
 from unskew.data.log.split import split_at
-from unskew.training.run import Asked, train
+from unskew.training.epoch_record import EpochRecord
+from unskew.training.run import train
+from unskew.training.run_config import RunSettings
 from unskew.tuning import tuner as tuning
 from unskew.tuning.search_space import BeforeTest, Space
 
@@ -194,8 +196,8 @@ class Hours:
         self.now += 1
         return self.now
 
-    def train(self, split: unskew.Split, asked: Asked, on_record: Any) -> Any:
-        def told(record: dict[str, Any]) -> None:
+    def train(self, split: unskew.Split, asked: RunSettings, on_record: Any) -> Any:
+        def told(record: EpochRecord) -> None:
             self.now += 3600
             on_record(record)
 

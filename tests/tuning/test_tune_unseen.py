@@ -11,7 +11,8 @@ import unskew
 from tests.conftest import SMALL_DEPS, random_table
 from tests.helpers.tuned import QUICK, quiet, small, tried
 from unskew.api.create import create_model
-from unskew.training.run import Asked, train
+from unskew.training.run import train
+from unskew.training.run_config import RunSettings
 from unskew.tuning import tuner as tuning
 from unskew.tuning.search_space import BeforeTest
 from unskew.tuning.tuner import tune
@@ -153,7 +154,8 @@ def test_the_whole_split_gives_the_same_value(
     found = quiet(model, data, settings, trials=3)
     for row in tried(found):
         made = create_model(model, settings | {name: row[name] for name in found.document["searched"]})
-        _, trainer = train(cut, Asked(model, made.config, made.training))
+        settings = RunSettings(model=model, config=made.config, training=made.training)
+        trainer = train(cut, settings)
         assert trainer.progress.best[found.select_by] == pytest.approx(row["value"], abs=2e-6)
     assert found.create().fit(cut, show_progress=False).evaluate(cut).metrics()["ndcg@10"] > 0
 

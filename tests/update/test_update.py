@@ -81,7 +81,7 @@ def test_an_updated_run_knows_what_is_new_and_can_be_updated_again(
     assert len(model.recommend(users=["u47", "u1"], k=3).table) == 6
     assert said["split"]["known_items"] == len(known.items)
     assert said["store"]["learned"] == {"events": 370, "recommendations": 0}
-    assert (said["updated"]["from"], said["updated"]["times"]) == ("../a", 2)
+    assert (said["updated"]["parent"], said["updated"]["times"]) == ("../a", 2)
     assert said["select_by"] == card(run)["select_by"]
     assert said["chosen"][said["select_by"]] == card(run)["chosen"][said["select_by"]]
     records = [json.loads(line) for line in (place / "b" / "records.jsonl").read_text().splitlines()]
@@ -92,7 +92,7 @@ def test_an_updated_run_knows_what_is_new_and_can_be_updated_again(
         assert torch.equal(model.network.scale_a, load(run).network.scale_a)
         assert said["debias_curve"] is None  # that of the first run was measured with other weights
     # A run that is trained again with its settings has as many epochs as the first one, not as an update.
-    assert model._chosen_epochs() == unskew.load(run)._chosen_epochs()
+    assert model.best_epoch() == unskew.load(run).best_epoch()
 
 
 def test_the_same_events_give_the_same_run(made: Path, place: Path) -> None:
@@ -192,7 +192,7 @@ def test_late_events_renumber_everybody_and_the_old_run_ranks_as_before(place: P
 def test_what_is_counted_is_counted_again(place: Path) -> None:
     update(place / "run", place / "e.db", place / "new", QUICK, force=True)
     found = load(place / "new")
-    kept = found.card["split"]["repeats"]
+    kept = found.split.repeats
     everything = unskew.split(found.log, fractions=(100, 0, 0), repeats="keep" if kept else "hide")
     again = build(type(found.network), everything, found.network.config)
     for name in ("nearest_IK", "similarity_IK", "popularity_I"):

@@ -22,7 +22,7 @@ from tests.helpers.updated import (
 )
 from unskew.core.errors import BadInput
 from unskew.serve import Event, Recommendation, Shown, open_store
-from unskew.training.run import load
+from unskew.training.run import load, read_card, read_config
 from unskew.update.merged import Base, Merged, StorePosition, base_of, merged
 
 
@@ -175,14 +175,14 @@ def test_the_prepared_folder_or_else_the_memory(tmp_path: Path) -> None:
     data = prepared(tmp_path / "data", 200)
     run = trained(data, tmp_path / "run", "popularity")
     found = load(run)
-    asked = run, found.config, found.card, found.log
+    asked = run, read_config(run), read_card(run), found.log
     whole = base_of(*asked)
     assert not whole.remembered
     assert whole.table.equals(unskew.Log.open(data).table())
     shutil.move(data, tmp_path / "moved")
     moved = base_of(*asked, tmp_path / "moved")
     assert not moved.remembered
-    assert moved.said["data"] == str((tmp_path / "moved").resolve())
+    assert moved.own.data == str((tmp_path / "moved").resolve())
     gone = base_of(*asked)
     assert gone.remembered
     assert set(events_of(unskew.read(gone.table))) == set(drawn(200, 0, BEGIN))

@@ -19,16 +19,14 @@ from unskew.core.config import (
     did_you_mean,
     meant,
     names_of,
-    rebuilt,
 )
 from unskew.core.errors import BadInput
 from unskew.data.log.split import Split
 from unskew.models import deps
 from unskew.models.base import Recommender, Training, model_named
+from unskew.training.epoch_record import OnRecord
 from unskew.training.run import load as load_run
-from unskew.training.run import read_config, read_records
-from unskew.training.run_log import split_of
-from unskew.training.trainer import OnRecord
+from unskew.training.run import read_config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,15 +115,9 @@ def load(folder: str | os.PathLike[str]) -> Model:
     `load("pulse-zero")` is the model that comes with this package and works on any log."""
     if os.fspath(folder) == "pulse-zero" and not Path(folder).exists():
         return ZeroShot()
-    found = load_run(folder)
-    cut = found.card["split"]
-    made = Model(found.config["model"], found.network.config, Training(**found.config["training"]))
-    made.network, made._log, made._folder = found.network, found.log, Path(folder)
-    made.borders, made.repeats = (cut["train_end"], cut["valid_end"]), cut["repeats"]
-    made._weights, made._select_by = found.weights, found.card["select_by"]
-    made._data, made.records = found.card["data"]["hash"], read_records(Path(folder))
-    made._sizes, made.min_count = (cut["known_users"], cut["known_items"]), cut["min_count"]
-    return made
+    trained = load_run(folder)
+    settings = trained.settings
+    return Model(settings.model, settings.config, settings.training, trained)
 
 
 def resume(
@@ -142,10 +134,17 @@ def resume(
     epochs, patience: new limits; by default those that the run has.
     """
     config = read_config(Path(folder))
-    kind = model_named(config["model"])
-    limits = {"epochs": epochs, "patience": patience}
-    given = {name: value for name, value in limits.items() if value is not None}
-    training = Training(**config["training"] | given)
-    made = Model(config["model"], rebuilt(kind.Config, config["config"]), training)
-    cut = split_of(config) if split is None else split
-    return made.fit(cut, folder, True, on_record, show_progress, config["chosen"])
+    training = dataclasses.replace(
+        config.training,
+        epochs=config.training.epochs if epochs is None else epochs,
+        patience=config.training.patience if patience is None else patience,
+    )
+    model = Model(config.model, config.config, training)
+    return model.fit(
+        config.open_split() if split is None else split,
+        folder,
+        resume=True,
+        on_record=on_record,
+        show_progress=show_progress,
+        chosen=config.chosen,
+    )

@@ -76,7 +76,7 @@ def export(model: Model, file: str | os.PathLike[str]) -> Exported:
     if target.suffix != ".onnx":
         raise BadInput(f"{target}: expected a name that ends with .onnx")
     onnx, runtime = _packages()
-    network, log = model._trained(), model.known_log
+    network, log, folder = model.network, model.known_log, model.trained.folder
     dotted, of_history = _scoring(network)
     beside = target.with_suffix(".items.parquet")
     with torch.no_grad(), new_file(target) as path, new_file(beside) as ids_path:
@@ -89,7 +89,7 @@ def export(model: Model, file: str | os.PathLike[str]) -> Exported:
         document = onnx.load_from_string(_traced(scoring))
         about = {
             "model": model.name,
-            "run": "" if model._folder is None else model._folder.name,
+            "run": "" if folder is None else folder.name,
             "history": dotted.history,
             "items": len(log.items),
             "pad": PAD,

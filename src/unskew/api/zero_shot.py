@@ -10,7 +10,7 @@ grow, from the user's own pace, and from neighbours (`models/pulse.py`).
 import json
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from safetensors import safe_open
 
@@ -21,6 +21,7 @@ from unskew.data.log.split import Split, split
 from unskew.data.reading.prepare import read
 from unskew.models.base import Training
 from unskew.models.pulse.model import ZERO, PulseZero
+from unskew.recommendation.options import RecommendKeywords
 from unskew.recommendation.ranker import Recommendations
 
 
@@ -30,35 +31,41 @@ class ZeroShot(Model):
     def __init__(self) -> None:
         super().__init__("pulse-zero", PulseZero.Config(), Training())
 
-    def _ready(self, given: Split | LogView | None) -> None:
-        if given is None and self._log is None:
+    def _make_ready(self, given: Split | LogView | None) -> None:
+        if given is None and not self.is_trained:
             raise BadInput(f"{self.name} has no log of its own: give it one, `recommend(..., log=log)`")
-        log = given.log if isinstance(given, Split) else given
-        if isinstance(given, Split) and (self._trainer is None or given is not self._trainer.split):
+        if isinstance(given, Split) and not (self.is_trained and given is self.split):
             self.fit(given, show_progress=False)
-        elif isinstance(log, Log) and log is not self._log:
-            self.fit(split(log, fractions=(100, 0, 0)), show_progress=False)
+        elif isinstance(given, Log) and not (self.is_trained and given is self.known_log):
+            self.fit(split(given, fractions=(100, 0, 0)), show_progress=False)
 
 
 def recommend(
     log: Log | str | os.PathLike[str] | Any,
     users: Sequence[Any] | None = None,
     histories: Sequence[Sequence[Any]] | None = None,
-    k: int = 10,
-    include_seen: bool | None = None,
-    candidates: Sequence[Any] | None = None,
-    exclude: Sequence[Any] = (),
-    debias: float | None = None,
+    **options: Unpack[RecommendKeywords],
 ) -> Recommendations:
-    """The k best items now, for users of a log or after bare histories of item ids, without training.
+    """Recommend the k best items now, without training.
 
-    log: a log, or whatever `unskew.read` takes: a file, a folder, a data frame.
-    include_seen: whether items of the history can be recommended again; by default so where the log repeats.
-    debias: from 0 (what will be clicked) to 1 (what would be, if all items were exposed equally).
-    The other parameters are those of `Model.recommend`.
+    Parameters
+    ----------
+    log
+        A log, or whatever `unskew.read` takes: a file, a folder, a data frame.
+    users
+        Ids of users of the log.
+    histories
+        Bare histories of item ids. One of `users` and `histories` is given.
+    **options
+        The fields of `RecommendOptions`, as for `Model.recommend`.
+
+    Returns
+    -------
+    Recommendations
+        A frame `user_id, item_id, score, rank, source` (and title), one row per recommendation.
     """
     known = log if isinstance(log, Log) else read(log)
-    return ZeroShot().recommend(users, histories, k, include_seen, known, candidates, exclude, debias)
+    return ZeroShot().recommend(users, histories, log=known, **options)
 
 
 def learned_on() -> dict[str, str]:

@@ -4,7 +4,7 @@ Whatever cannot be compared is refused before anything is ranked. For that, each
 values, with the rows that it is going to rank.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,6 +23,7 @@ from unskew.report.table import Table
 if TYPE_CHECKING:
     from unskew.evaluation.comparison import Family
     from unskew.evaluation.evaluate import Evaluation
+    from unskew.training.run_config import RunConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,8 +124,14 @@ class _Given:
     a run has no values yet."""
 
     path: Path
-    config: dict[str, Any] = field(default_factory=dict)
+    config: "RunConfig | None" = None
     found: "Evaluation | None" = None
+
+    @property
+    def run_config(self) -> "RunConfig":
+        """The configuration of a run."""
+        assert self.config is not None
+        return self.config
 
     def evaluated(self, cut: Split | None, terms: _Terms, cutoffs: tuple[int, ...]) -> "Evaluation":
         """The evaluation in a file; a run is ranked now."""
@@ -133,7 +140,9 @@ class _Given:
         if cut is None or not self.config:
             assert self.found is not None
             return self.found
-        return load(self.path).evaluate(cut, terms.protocol, terms.test, terms.sample, terms.seed, cutoffs)
+        return load(self.path).evaluate(
+            cut, terms.protocol, terms.test, sample=terms.sample, seed=terms.seed, cutoffs=cutoffs
+        )
 
 
 def _read(paths: tuple[Path, ...]) -> list[_Given]:
@@ -179,10 +188,10 @@ def _cutoffs(metric: str, terms: _Terms) -> tuple[int, ...]:
 def _check_runs(runs: list[_Given]) -> None:
     """Refuse runs of other data or of another split, by what they say of themselves."""
     for each in runs:
-        one, other = runs[0].config, each.config
+        one, other = runs[0].run_config, each.run_config
         words = ""
-        if one["hash"] != other["hash"]:
-            where = [config["data"] or "a log from Python" for config in (one, other)]
+        if one.hash != other.hash:
+            where = [config.data or "a log from Python" for config in (one, other)]
             words = f"they were trained on other data, {where[0]} and {where[1]}"
         elif _split_in_words(one) != _split_in_words(other):
             words = f"their splits are {_split_in_words(one)}, and {_split_in_words(other)}"
@@ -190,16 +199,16 @@ def _check_runs(runs: list[_Given]) -> None:
             raise BadInput(f"{runs[0].path} and {each.path} cannot be compared: {words}")
 
 
-def _split_in_words(config: dict[str, Any]) -> str:
-    fractions = config["split"]["fractions"]
+def _split_in_words(config: "RunConfig") -> str:
+    fractions = config.split.fractions
     parts = " / ".join(f"{100 * fraction / sum(fractions):g}" for fraction in fractions)
-    repeats = "kept" if config["repeats"] else "hidden"
-    return f"{parts} % with repeats {repeats} and min_count {config['min_count']}"
+    repeats = "kept" if config.repeats else "hidden"
+    return f"{parts} % with repeats {repeats} and min_count {config.min_count}"
 
 
 def _split_of(runs: list[_Given], data: Path | None) -> Split:
     """The split of all runs, from whichever of them still knows where the data is."""
-    knows = (each for each in runs if each.config["data"] and Path(each.config["data"]).exists())
+    knows = (each for each in runs if each.run_config.data and Path(each.run_config.data).exists())
     return split_of_run(next(knows, runs[0]).path, data)
 
 
@@ -229,19 +238,19 @@ def _planned(given: list[_Given], cut: Split, terms: _Terms) -> list[_Given]:
 def _model_of(run: _Given, test: str) -> dict[str, Any]:
     """What an evaluation of a run says of its model."""
     from unskew.api.create import load
-    from unskew.core.config import rebuilt
-    from unskew.models.base import Training, model_named
     from unskew.training.run import read_card
     from unskew.training.run_card import settings_key
 
     if not (run.path / "card.json").is_file():
         load(run.path)  # which refuses a run without a finished epoch
-    card, name = read_card(run.path), run.config["model"]
-    training = Training(**run.config["training"])
-    settings = settings_key(name, rebuilt(model_named(name).Config, run.config["config"]), training)
-    by = test if test in card["weights"] else card["select_by"]
-    said = {"model": name, "training_seed": training.seed, "settings": settings}
-    return said | {"data": run.config["hash"], "weights_chosen_by": by}
+    card, config = read_card(run.path), run.run_config
+    return {
+        "model": config.model,
+        "training_seed": config.training.seed,
+        "settings": settings_key(config.model, config.config, config.training),
+        "data": config.hash,
+        "weights_chosen_by": test if test in card.weights else card.select_by,
+    }
 
 
 def _check(given: list[_Given], metric: str) -> None:

@@ -63,7 +63,13 @@ class Evaluate(Verb):
         if self.refresh != "never" or self.windows is not None:
             raise BadInput("--refresh and --windows go with --rolling WINDOW")
         found = trained.evaluate(
-            cut, self.protocol, self.test, self.sample, self.seed, self.cutoffs, self.select_by
+            cut,
+            self.protocol,
+            self.test,
+            sample=self.sample,
+            seed=self.seed,
+            cutoffs=self.cutoffs,
+            select_by=self.select_by,
         )
         if self.save is not None:
             found.save(self.save)

@@ -11,6 +11,7 @@ from tyro.conf import Positional
 from unskew.cli.shared import Verb, messages, pairs, table
 from unskew.core.errors import BadInput
 from unskew.data.log.log import Log
+from unskew.recommendation.options import RecommendKeywords
 
 if TYPE_CHECKING:
     from unskew.recommendation.ann import Recall
@@ -97,19 +98,18 @@ class Recommend(Verb):
             trained = load(self.folder)
         if self.select_by is not None:
             trained.chosen_by(self.select_by)
-        asked: dict[str, Any] = {
+        options: RecommendKeywords = {
             "k": self.k,
             "include_seen": self.include_seen,
             "candidates": list(chain(*self.candidates)) or None,
             "exclude": list(chain(*self.exclude)),
             "debias": self.debias,
-            "log": log,
             "at": self.at,
             "diverse": self.diverse,
             "approximate": self.approximate,
         }
         if self.out is not None:
-            saved = trained.save_recommendations(self.out, self.input, **asked)
+            saved = trained.save_recommendations(self.out, self.input, log=log, **options)
             counted = {name: value for name, value in asdict(saved).items() if name != "recall"}
             document = {"file": str(self.out), **counted, "k": self.k} | _measured(saved.recall)
             if self.all_users:
@@ -119,7 +119,7 @@ class Recommend(Verb):
         users_, histories = (
             ([self.user], None) if self.user is not None else (None, [list(chain(*self.history))])
         )
-        found = trained.recommend(users_, histories, **asked)
+        found = trained.recommend(users_, histories, log=log, **options)
         listed = found.table.to_pylist()
         more = [name for name in ("title",) if name in found.table.column_names]
         shown = [

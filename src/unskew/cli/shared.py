@@ -101,9 +101,8 @@ def split_of(data: Path, settings: Splitting) -> Split:
 def split_of_run(folder: Path, data: Path | None) -> Split:
     """The split that a run was trained on; the data must be the same, wherever it is now."""
     from unskew.training.run import read_config
-    from unskew.training.run_log import split_of
 
-    return split_of(read_config(folder), data)
+    return read_config(folder).open_split(data)
 
 
 def use_threads(threads: int | None) -> None:

@@ -11,13 +11,14 @@ from rich.console import RenderableType
 from tyro.conf import OmitArgPrefixes, Positional, Suppress
 
 from unskew.cli.shared import Verb, messages, pairs, table, use_threads
-from unskew.core.config import names_of, rebuilt
+from unskew.core.config import names_of
 from unskew.core.errors import BadInput
 from unskew.data.log.log import Log
 from unskew.data.log.split import Split, Splitting, split
 
 if TYPE_CHECKING:
     from unskew.api.model import Model
+    from unskew.training.run_card import RunCard
 
 V = TypeVar("V", bound=Verb)
 
@@ -95,14 +96,13 @@ class Train(Verb):
     def _train(self, folder: Path) -> "tuple[Model, Split]":
         from unskew.api.model import Model
         from unskew.training.run import read_config, read_records
-        from unskew.training.run_log import log_of
 
         chosen, before = None, 0
         if self.resume is not None:
             stored, before = read_config(folder), len(read_records(folder))
-            if self.model != stored["model"]:
-                raise BadInput(f"{folder}: this run was begun with model {stored['model']}, not {self.model}")
-            log, chosen = log_of(stored, self.data), stored["chosen"]
+            if self.model != stored.model:
+                raise BadInput(f"{folder}: this run was begun with model {stored.model}, not {self.model}")
+            log, chosen = stored.open_log(self.data), stored.chosen
         else:
             assert self.data is not None
             log = Log.open(self.data)
@@ -115,7 +115,7 @@ class Train(Verb):
                 soft_wrap=True,
             )
         made = Model(self.model, self.settings, self.training)
-        made.fit(cut, folder, self.resume is not None, self._on_record(), chosen=chosen)
+        made.fit(cut, folder, resume=self.resume is not None, on_record=self._on_record(), chosen=chosen)
         if self.resume is not None and len(made.records) == before:
             messages.print("this run has ended, so nothing was done; --epochs (and --patience) add to it")
         return made, cut
@@ -126,7 +126,7 @@ class Train(Verb):
         assert self.refit is not None
         assert self.data is not None
         before = load(self.refit)
-        made = before.refit(Log.open(self.data), folder, self._on_record())
+        made = before.refit(Log.open(self.data), folder, on_record=self._on_record())
         chosen = [_plural(made.training.epochs, "epoch")] if made.records else []
         chosen += [f"{_named(name)} {_shown_value(made, name, value)}" for name, value in made.chosen.items()]
         messages.print(
@@ -147,40 +147,37 @@ class Train(Verb):
 
         if warning := _weights_warning(trained, cut):
             messages.print(warning, soft_wrap=True)
-        said, title = read_card(folder), f"{trained.name} -> {folder}"
+        card, title = read_card(folder), f"{trained.name} -> {folder}"
         if not trained.records and trained.name.startswith("debiased-"):
             its = trained.name.removeprefix("debiased-")
             why = "is not trained by gradients, so there is no loss to weight"
             messages.print(f"{its} {why}: this run is {its} as it is", soft_wrap=True)
-        self.show({"run": str(folder), **said, "records": trained.records}, _shown(trained, said, title))
+        records = [record.to_json() for record in trained.records]
+        document = {"run": str(folder), **card.to_json(), "records": records}
+        self.show(document, _epochs_table(trained, card, title))
 
 
-def _shown(trained: "Model", said: dict[str, Any], title: str) -> RenderableType:
+def _epochs_table(trained: "Model", card: "RunCard", title: str) -> RenderableType:
     from unskew.training.trainer import METRIC
 
-    epochs = [record for record in trained.records if "valid" in record]
+    epochs = [record for record in trained.records if record.valid]
     if not epochs:
         chosen = {
             f"{by}: {_named(name)}": _shown_value(trained, name, value)
-            for by, state in said["chosen"].items()
+            for by, state in card.chosen.items()
             for name, value in state.items()
         }
         return pairs(title, chosen or {"epochs": len(trained.records)})
-    versions, losses = list(epochs[0]["valid"]), list(epochs[0]["losses"])
+    versions, losses = list(epochs[0].valid), list(epochs[0].losses)
     head = ("epoch", *losses, *(f"{version} {METRIC}" for version in versions))
     rows = []
     for record in epochs:
-        scores = [
-            f"{record['valid'][version][METRIC]:.4f}"
-            + (
-                f" debias {record['valid'][version]['debias']:g}"
-                if "debias" in record["valid"][version]
-                else ""
-            )
-            + ("*" if said["best"][version]["epoch"] == record["epoch"] else "")
-            for version in versions
-        ]
-        rows.append((str(record["epoch"]), *(f"{record['losses'][name]:.4f}" for name in losses), *scores))
+        scores = []
+        for version, metrics in record.valid.items():
+            debias = f" debias {metrics['debias']:g}" if "debias" in metrics else ""
+            is_best = card.best[version]["epoch"] == record.epoch
+            scores.append(f"{metrics[METRIC]:.4f}{debias}{'*' if is_best else ''}")
+        rows.append((str(record.epoch), *(f"{record.losses[name]:.4f}" for name in losses), *scores))
     return table(f"{title} (* the best epoch by each validation metric)", head, rows)
 
 
@@ -222,7 +219,7 @@ def model_of(arguments: list[str]) -> str:
     if run is not None and not run.startswith("-"):
         from unskew.training.run import read_config
 
-        return str(read_config(Path(run))["model"])
+        return read_config(Path(run)).model
     said, file = flag_of(arguments, "--model"), _file_of(arguments)
     if file is None:
         return said or DEFAULT
@@ -243,20 +240,15 @@ def _file_of(arguments: list[str]) -> Path | None:
 def train_of(arguments: list[str]) -> type[Train]:
     """The verb with the flags of the model that was named. The flags of a resumed run have its settings as
     their defaults, so that what is given and differs can be named."""
-    from unskew.models.base import Training, model_named
-
     if flag_of(arguments, "--refit") is not None:
         return Train
     name, run, file = model_of(arguments), flag_of(arguments, "--resume"), _file_of(arguments)
     defaults = defaults_of(name, flag_of(arguments, "--preset")) | {"model": name}
     if run is not None and not run.startswith("-"):
         from unskew.training.run import read_config
-        from unskew.training.run_log import splitting_of
 
         stored = read_config(Path(run))
-        config = rebuilt(model_named(name).Config, stored["config"])
-        defaults |= {"settings": config, "training": Training(**stored["training"])}
-        defaults |= {"splitting": splitting_of(stored)}
+        defaults |= {"settings": stored.config, "training": stored.training, "splitting": stored.split}
     elif file is not None:
         from unskew.tuning.tuning_study import read_best
 

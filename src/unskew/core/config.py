@@ -20,6 +20,7 @@ from typing import (
     ParamSpec,
     TypeVar,
     Union,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -261,15 +262,30 @@ def names_of(settings: Any) -> list[str]:
     ]
 
 
-def rebuilt(settings: type[C], document: dict[str, Any]) -> C:
-    """Settings from what `asdict` made of them, settings within settings included."""
-    hints = get_type_hints(settings)
-    return settings(
-        **{
-            name: rebuilt(hints[name], value) if is_dataclass(hints.get(name)) else value
-            for name, value in document.items()
-        }
-    )
+def from_document(kind: type[C], document: Any) -> C:
+    """An instance of a dataclass from what `asdict` made of it, dataclasses within it included. An unknown or
+    missing field is bad input."""
+    if not isinstance(document, dict):
+        raise BadInput(f"{kind.__name__}: expected its fields by name, found {document!r}")
+    hints = get_type_hints(kind)
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    unknown = [name for name in document if name not in names]
+    missing = [name for name in names if name not in document]
+    if unknown or missing:
+        wrong = f"unknown field {unknown[0]!r}" if unknown else f"missing field {missing[0]!r}"
+        raise BadInput(f"{kind.__name__}: {wrong}")
+    return kind(**{name: _from_plain(hints[name], value) for name, value in document.items()})
+
+
+def _from_plain(hint: Any, value: Any) -> Any:
+    """A value of a field from its plain form: a dictionary for a dataclass, a list for a tuple."""
+    if get_origin(hint) in (Union, UnionType):
+        hint = next(
+            (part for part in get_args(hint) if is_dataclass(part) or get_origin(part) is tuple), hint
+        )
+    if is_dataclass(hint) and isinstance(value, dict):
+        return from_document(cast(type[Any], hint), value)
+    return tuple(value) if get_origin(hint) is tuple and isinstance(value, list) else value
 
 
 def in_words(hint: Any) -> str:

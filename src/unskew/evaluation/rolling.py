@@ -101,9 +101,9 @@ class Trainable(Interface):
         split: Split,
         protocol: Protocol = ...,
         test: str | None = ...,
+        *,
         sample: int | None = ...,
         seed: int = ...,
-        *,
         until: int | None = ...,
     ) -> Evaluation: ...
 
@@ -154,7 +154,7 @@ def rolling(
             here = replace(cut, valid_end=start)
             made: Evaluation | None = None
             with suppress(NothingToRank):
-                made = model.evaluate(here, protocol, test, sample, seed, until=end)
+                made = model.evaluate(here, protocol, test, sample=sample, seed=seed, until=end)
             found.append(Window(start, end, here.train_end, made))
             job.advance(note=f"until {log.clock.date(end)}")
     return Rolling(tuple(found), refresh, log.clock)

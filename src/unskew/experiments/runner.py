@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from unskew.api.model import Model
-from unskew.core.config import rebuilt
+from unskew.core.config import from_document
 from unskew.core.errors import BadInput
 from unskew.core.formatting import plain
 from unskew.data.log.held_out import Protocol, available_tests, effective_size
@@ -35,7 +35,6 @@ from unskew.experiments.intervals import METRIC
 from unskew.experiments.suite import FORMAT, Cell, Source
 from unskew.models.base import Training, model_named
 from unskew.models.pulse.model import STRENGTHS
-from unskew.training.run_card import settings_key
 from unskew.world.ground_truth import evaluate_against_ground_truth
 from unskew.world.simulate import World, simulate
 
@@ -52,14 +51,14 @@ def measured(cell: Cell, folder: Path) -> tuple[dict[str, Any], dict[str, dict[s
     """
     kind = model_named(cell.model)
     cut, world = opened(cell.source, cell.splitting)
-    model = Model(cell.model, rebuilt(kind.Config, dict(cell.config)), Training(**cell.training))
+    model = Model(cell.model, from_document(kind.Config, dict(cell.config)), Training(**cell.training))
     used, began = time.process_time(), time.monotonic()
-    model.fit(cut, folder, (folder / "config.json").is_file(), show_progress=False)
+    model.fit(cut, folder, resume=(folder / "config.json").is_file(), show_progress=False)
     cost = {"cpu_s": round(time.process_time() - used, 1), "wall_s": round(time.monotonic() - began, 1)}
-    cost["parameters"] = sum(parameter.numel() for parameter in model._trained().parameters())
+    cost["parameters"] = sum(parameter.numel() for parameter in model.network.parameters())
     units: dict[str, dict[str, Any]] = {}
     document: dict[str, Any] = {"key": cell.key, "format": FORMAT, "model": cell.model, **_said(cell)}
-    document |= {"settings_key": settings_key(cell.model, model.config, model.training)}
+    document |= {"settings_key": model.settings_key}
     document |= {"data": _described(cell, cut), "cost": cost, "records": _records(model)}
     if cell.rolling is None:
         document["tests"] = _tested(model, cut, world, cell.sample, units)
@@ -86,7 +85,7 @@ def _tested(
 ) -> dict[str, Any]:
     """What every test found, by its name and protocol: each is ranked once."""
     found: dict[str, Any] = {}
-    network = model._trained()
+    network = model.network
     strengths = (None, *STRENGTHS) if network.strengths or _turns(network) else (None,)
     tests: dict[str, tuple[Protocol, ...]] = {}
     for test in available_tests(cut):
@@ -94,7 +93,7 @@ def _tested(
             tests[test] = ("full",) if test == "shown" else ("full", "uni100")
         if test in cut.log.marks:
             tests[test] = ("full", "uni100", "authors")
-    every = model.evaluate_each(cut, tests, sample, strengths=strengths, show_progress=False)
+    every = model.evaluate_each(cut, tests, sample=sample, strengths=strengths, show_progress=False)
     for test, protocols in tests.items():
         each, several = every[test], len(protocols)
         for one in each[:several]:
@@ -102,7 +101,7 @@ def _tested(
         turned = {f"{one.about['debias']:g}": one.mean(METRIC) for one in each[several::several]}
         found[f"{test}, full"]["strengths"] = turned
     if world is not None:
-        by: Any = "shown" if "shown" in model._weights else None
+        by: Any = "shown" if "shown" in model.trained.weights else None
         found["ground-truth, full"] = _one(
             evaluate_against_ground_truth(model, world, cut, IMPRESSIONS, select_by=by), units
         )
@@ -188,10 +187,10 @@ def _records(model: Model) -> list[dict[str, Any]]:
     """Of each epoch: the losses, and the metric of each validation metric."""
     return [
         {
-            "epoch": record["epoch"],
-            "stage": record["stage"],
-            "losses": record["losses"],
-            "valid": {name: found[METRIC] for name, found in record.get("valid", {}).items()},
+            "epoch": record.epoch,
+            "stage": record.stage,
+            "losses": record.losses,
+            "valid": {name: found[METRIC] for name, found in record.valid.items()},
         }
         for record in model.records
     ]

@@ -17,7 +17,8 @@ from pyarrow import csv, dataset
 
 from unskew.core.errors import BadInput
 from unskew.core.progress import progress
-from unskew.recommendation.ranker import BLOCK, Ranker, Recommendations, Wanted
+from unskew.recommendation.options import RecommendOptions
+from unskew.recommendation.ranker import BLOCK, Ranker, Recommendations
 
 FORMATS = {".csv": "csv", ".parquet": "parquet", ".jsonl": "json", ".ndjson": "json"}
 COLUMNS = ("user_id", "history", "times", "id")
@@ -46,7 +47,7 @@ def check(file: Path) -> dataset.Dataset:
     return found
 
 
-def lists_of(file: Path, ranker: Ranker, wanted: Wanted) -> Iterator[Recommendations]:
+def lists_of(file: Path, ranker: Ranker, options: RecommendOptions) -> Iterator[Recommendations]:
     """The lists of all requests of a file, a block of requests at a time. Not more than a block of rows is in
     memory, whatever the length of the file."""
     rows = check(file)
@@ -56,24 +57,24 @@ def lists_of(file: Path, ranker: Ranker, wanted: Wanted) -> Iterator[Recommendat
         try:
             for batch in rows.to_batches(columns=names, batch_size=BLOCK, batch_readahead=2):
                 if batch.num_rows:
-                    yield _block(file, batch, list(islice(number, batch.num_rows)), ranker, wanted)
+                    yield _block(file, batch, list(islice(number, batch.num_rows)), ranker, options)
                     job.advance(batch.num_rows)
         except pa.ArrowInvalid as error:
             raise BadInput(f"{file}: cannot be read ({error})") from None
 
 
 def _block(
-    file: Path, batch: pa.RecordBatch, numbers: list[int], ranker: Ranker, wanted: Wanted
+    file: Path, batch: pa.RecordBatch, numbers: list[int], ranker: Ranker, options: RecommendOptions
 ) -> Recommendations:
     columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
     if "user_id" in columns:
         for number, user in zip(numbers, columns["user_id"], strict=True):
             if user is None:
                 raise BadInput(f"{file}, row {number + 1}: no user_id")
-        return ranker.for_users(columns["user_id"], wanted)
+        return ranker.for_users(columns["user_id"], options)
     nothing = [None] * len(numbers)
     given = zip(numbers, columns["history"], columns.get("times", nothing), strict=True)
-    found = ranker.for_histories([_history(file, *one) for one in given], wanted)
+    found = ranker.for_histories([_history(file, *one) for one in given], options)
     names = columns.get("id", numbers)
     back = pa.array([names[at] for at in found.table["user_id"].to_pylist()])
     table = found.table.set_column(0, "user_id" if "id" not in columns else "id", back)

@@ -6,7 +6,7 @@ given a newer log, or when events are added to its live log, it computes again o
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,17 +18,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from unskew.core.errors import BadInput
 from unskew.core.progress import progress
-from unskew.data.batches.batch import contexts_of
+from unskew.data.batches.batch import Batch, contexts_of
 from unskew.data.log.log import LogView
 from unskew.data.log.split import split
 from unskew.data.log.views import PAD, EventView, Ints, Sequences, offsets_of
 from unskew.models.base import Recommender, build
-from unskew.models.pulse.model import PulseZero
 from unskew.nn.scoring import Catalog, scores_at
 from unskew.recommendation.ann import Proposals, Recall
 from unskew.recommendation.diversity import diverse, likeness
+from unskew.recommendation.options import RecommendOptions
 
 BLOCK = 256  # contexts that are scored together
 
@@ -36,8 +35,8 @@ BLOCK = 256  # contexts that are scored together
 @dataclass(frozen=True, eq=False)
 class Recommendations:
     """A frame `user_id, item_id, score, rank, source` (and title), and which ids of the request the log does
-    not know. `source` says whether the model itself or `pulse-zero` recommends. `recall` says how good
-    approximate lists are."""
+    not know. `source` is `model`, or the name of the fallback that recommends instead. `recall` is that of
+    approximate lists."""
 
     table: pa.Table
     users_unknown: tuple[Any, ...] = ()
@@ -65,79 +64,81 @@ class Recommendations:
 
 @dataclass
 class Saved:
-    """What was written: how many lists, how many of them by `pulse-zero`, how many users and items of the
-    requests the log does not know, and how good the lists are if they are approximate."""
+    """What was written.
+
+    lists, by_fallback: how many lists, and how many of them by the fallback instead of the model.
+    unknown_users, skipped_items: how many users and items of the requests the log does not know.
+    recall: that of approximate lists.
+    """
 
     lists: int = 0
-    by_pulse_zero: int = 0
+    by_fallback: int = 0
     unknown_users: int = 0
     skipped_items: int = 0
     recall: Recall | None = None
 
-    def count(self, found: Recommendations) -> pa.Table:
+    def count(self, written: Recommendations) -> pa.Table:
         """Count some lists, and pass their frame on."""
-        first = found.table.filter(pc.equal(found.table["rank"], 1))
+        first = written.table.filter(pc.equal(written.table["rank"], 1))
         self.lists += len(first)
-        self.by_pulse_zero += pc.sum(pc.equal(first["source"], PulseZero.name)).as_py() or 0
-        self.unknown_users += found.unknown_users
-        self.skipped_items += found.skipped_items
-        return found.table
+        self.by_fallback += pc.sum(pc.not_equal(first["source"], "model")).as_py() or 0
+        self.unknown_users += written.unknown_users
+        self.skipped_items += written.skipped_items
+        return written.table
 
 
 @dataclass(frozen=True, eq=False)
-class Wanted:
-    """Which lists are asked for.
+class RankedLists:
+    """Lists of item codes, best first.
 
-    k: how many items each list has at most.
-    include_seen: whether items of the history can be recommended again.
-    candidates: the only items that can be recommended, by their ids; all items if None.
-    exclude: items that are not recommended, by their ids.
-    debias: from 0 (what will be clicked) to 1 (what would be, if all items were exposed equally), for models
-        that have a debiasing strength; by default as the model has it.
-    at: the moment of the request, in ticks of the log's clock; what happened then or later does not count.
-        By default it is just after the newest event.
-    diverse: from 0 (the best items, whatever they are) to 1 (items that are as unlike each other as can be):
-        maximal marginal relevance (see `unskew.recommendation.diversity`).
-    approximate: whether an index proposes the items that are scored (see `unskew.recommendation.ann`). Among
-        `candidates`, all are scored anyway.
+    codes, scores: (lists, k). Where a list has fewer items than k, its scores end with minus infinity.
+    known: of which contexts the model has something to say; the other lists are the fallback's.
+    skipped: items of histories that the log does not know.
     """
 
-    k: int = 10
-    include_seen: bool = False
-    candidates: Sequence[Any] | None = None
-    exclude: Sequence[Any] = ()
-    debias: float | None = None
-    at: int | None = None
-    diverse: float = 0.0
-    approximate: bool = False
+    codes: Ints
+    scores: NDArray[np.float32]
+    known: NDArray[np.bool_]
+    skipped: tuple[Any, ...] = ()
 
 
 class Ranker:
     """Ranks the items of a log, now, with a trained model.
 
-    People of whom the model has nothing to say (`Recommender.knows`) get what `pulse-zero` recommends, and
-    the frame says so in its column `source`.
+    repeats: whether items of the history can be recommended again, unless the options say otherwise.
+    fallback: a kind of model that needs no training. It makes the lists of users of whom the model has
+        nothing to say (`Recommender.knows`), and the frame names it in its column `source`. Without one, the
+        model makes all lists.
     """
 
-    def __init__(self, model: Recommender, log: LogView) -> None:
-        self.model, self.log = model, log
+    def __init__(
+        self,
+        model: Recommender,
+        log: LogView,
+        *,
+        repeats: bool = False,
+        fallback: type[Recommender] | None = None,
+    ) -> None:
+        self.model, self.log, self.repeats, self.fallback = model, log, repeats, fallback
         # Of each model, one for now and one for a past moment, with the log and the moment.
         self._catalogs: dict[tuple[str, bool], tuple[LogView, int | None, Catalog]] = {}
-        self._zero: Recommender | None = None
+        self._fallback_model: Recommender | None = None
         self._proposals: Proposals | None = None
 
-    def recall(self, wanted: Wanted) -> Recall | None:
-        """How good the approximate lists of such requests are, if an index was asked for them."""
-        if self._proposals is None or not wanted.approximate or wanted.candidates is not None:
+    def recall(self, options: RecommendOptions) -> Recall | None:
+        """The recall of the approximate lists of such requests, if an index was asked for them."""
+        if self._proposals is None or not options.approximate or options.candidates is not None:
             return None
-        return self._proposals.recall(wanted.k, wanted.include_seen)
+        return self._proposals.recall(options.k, self._includes_seen(options))
 
     def follow(self, log: LogView) -> None:
         """Rank the items of a newer log from now on."""
         if log is not self.log:
-            self.log, self._zero = log, None
-            for past in (False, True):
-                self._catalogs.pop((PulseZero.name, past), None)
+            self.log = log
+            if self._fallback_model is not None:
+                for is_past in (False, True):
+                    self._catalogs.pop((self._fallback_model.name, is_past), None)
+                self._fallback_model = None
 
     @torch.no_grad()
     def _catalog(self, model: Recommender, at: int) -> tuple[LogView, Catalog]:
@@ -158,203 +159,227 @@ class Ranker:
         self._catalogs[key] = log, moment, made
         return log, made
 
-    def for_users(self, users: Sequence[Any], wanted: Wanted) -> Recommendations:
+    def for_users(self, users: Sequence[Any], options: RecommendOptions) -> Recommendations:
         """The best items for each user. A user whom the log does not know gets what an empty history gets."""
-        log = self.log
-        codes = log.users.codes(users).astype(np.int64)
-        known = np.where(codes == PAD, len(log.users), codes)
-        best = self._best(known, log.histories, codes, self._moment(wanted), wanted)
+        codes = self.log.users.codes(users)
         unknown = tuple(user for user, code in zip(users, codes, strict=True) if code == PAD)
-        table = self._frame(_in_type_of(log.users.ids, users), *best)
-        return Recommendations(table, unknown, self._unknown_items(wanted), self.recall(wanted))
+        table = self._frame(_in_type_of(self.log.users.ids, users), self.rank_users(users, options))
+        return Recommendations(table, unknown, self._unknown_items(options), self.recall(options))
 
-    def for_everybody(self, wanted: Wanted) -> Iterator[Recommendations]:
+    def for_all_users(self, options: RecommendOptions) -> Iterator[Recommendations]:
         """The best items for every user of the log, a block of users at a time."""
         ids = self.log.users.ids
         with progress("recommend", len(ids)) as job:
             for first in range(0, len(ids), BLOCK):
                 block = ids.slice(first, BLOCK)
-                yield self.for_users(block, wanted)
+                yield self.for_users(block, options)
                 job.advance(len(block))
 
-    def for_histories(self, histories: Sequence[Sequence[Any]], wanted: Wanted) -> Recommendations:
+    def for_histories(self, histories: Sequence[Sequence[Any]], options: RecommendOptions) -> Recommendations:
         """The best items after each history of item ids, oldest first; `user_id` is the number of the
         history. An item may be a pair of an id and a time, in ticks of the log's clock; without times, all
         items count as just past. Items that the log does not know are skipped, and so are those that are not
         before the moment of the request."""
-        log, at = self.log, self._moment(wanted)
-        pairs = [[item if isinstance(item, tuple) else (item, None) for item in one] for one in histories]
-        items, times = zip(*(pair for one in pairs for pair in one), strict=True) if any(pairs) else ((), ())
-        codes = log.items.codes(items) if items else np.zeros(0, np.int32)
-        when = np.array([at - 1 if time is None else time for time in times], np.int64)
-        owner = np.repeat(np.arange(len(pairs)), [len(one) for one in pairs])
-        skipped = tuple(item for item, code in zip(items, codes, strict=True) if code == PAD)
+        lists = self.rank_histories(histories, options)
+        table = self._frame(pa.array(range(len(histories)), pa.int64()), lists)
+        return Recommendations(table, (), lists.skipped + self._unknown_items(options), self.recall(options))
+
+    def rank_users(self, users: Sequence[Any], options: RecommendOptions) -> RankedLists:
+        """The lists of `for_users`, by item codes."""
+        log = self.log
+        codes = log.users.codes(users).astype(np.int64)
+        known = np.where(codes == PAD, len(log.users), codes)
+        return self._best(known, log.histories, codes, self._moment(options), options)
+
+    def rank_histories(self, histories: Sequence[Sequence[Any]], options: RecommendOptions) -> RankedLists:
+        """The lists of `for_histories`, by item codes."""
+        log, at = self.log, self._moment(options)
+        events = [
+            (row, *(item if isinstance(item, tuple) else (item, None)))
+            for row, history in enumerate(histories)
+            for item in history
+        ]
+        owner = np.array([row for row, _, _ in events], np.int64)
+        codes = log.items.codes([item for _, item, _ in events]) if events else np.zeros(0, np.int32)
+        when = np.array([at - 1 if time is None else time for _, _, time in events], np.int64)
         order = np.lexsort((when, owner))
         order = order[codes[order] != PAD]
-        past = Sequences(codes[order], when[order], offsets_of(owner[order], len(pairs)))
-        best = self._best(np.full(len(pairs), len(log.users)), past, np.arange(len(pairs)), at, wanted)
-        numbers = pa.array(range(len(pairs)), pa.int64())
-        unknown = skipped + self._unknown_items(wanted)
-        return Recommendations(self._frame(numbers, *best), (), unknown, self.recall(wanted))
+        rows = len(histories)
+        past = Sequences(codes[order], when[order], offsets_of(owner[order], rows))
+        lists = self._best(np.full(rows, len(log.users)), past, np.arange(rows), at, options)
+        skipped = (item for (_, item, _), code in zip(events, codes, strict=True) if code == PAD)
+        return replace(lists, skipped=tuple(skipped))
 
     @torch.no_grad()
     def _best(
-        self, user: Ints, past: EventView, owner: Ints, at: int, wanted: Wanted
-    ) -> tuple[Ints, NDArray[np.float32], NDArray[np.bool_]]:
-        """The best items of each context, their scores, and whether the model knows the context; its history
-        is the sequence `owner` of `past`."""
-        if wanted.k < 1:
-            raise BadInput(f"k {wanted.k}: expected at least 1")
-        if not 0 <= wanted.diverse <= 1:
-            raise BadInput(f"diverse {wanted.diverse}: expected from 0 to 1")
-        hidden, width = self._hidden(at, wanted), min(wanted.k, len(self.log.items))
-        proposals = self._proposing(at, wanted)
-        lists: list[Ints] = [np.zeros((0, width), np.int64)]
-        values: list[NDArray[np.float32]] = [np.zeros((0, width), np.float32)]
-        sources: list[NDArray[np.bool_]] = [np.zeros(0, bool)]
+        self, user: Ints, past: EventView, owner: Ints, at: int, options: RecommendOptions
+    ) -> RankedLists:
+        """The best items of contexts; the history of each is the sequence `owner` of `past`."""
+        hidden, width = self._hidden(at, options), min(options.k, len(self.log.items))
+        proposals = self._proposing(at) if options.approximate else None
+        empty = (
+            torch.zeros(0, width),
+            torch.zeros(0, width, dtype=torch.int64),
+            torch.zeros(0, dtype=torch.bool),
+        )
+        blocks = [empty]
         for first in range(0, len(user), BLOCK):
-            asked = user[first : first + BLOCK], past, owner[first : first + BLOCK], at, hidden, wanted
-            best, codes, knows = (
-                self._exact(*asked) if proposals is None else self._approximate(proposals, *asked)
+            some = slice(first, first + BLOCK)
+            contexts = _Contexts(user[some], past, owner[some], at)
+            blocks.append(
+                self._exact(contexts, hidden, options)
+                if proposals is None
+                else self._approximate(proposals, contexts, hidden, options)
             )
-            lists.append(codes.numpy())
-            values.append(best.numpy())
-            sources.append(knows.numpy())
-        return np.concatenate(lists), np.concatenate(values), np.concatenate(sources)
+        scores, codes, known = (torch.cat(part).numpy() for part in zip(*blocks, strict=True))
+        return RankedLists(codes, scores, known)
 
     def _exact(
-        self, user: Ints, past: EventView, owner: Ints, at: int, hidden: Tensor, wanted: Wanted
+        self, contexts: "_Contexts", hidden: Tensor, options: RecommendOptions
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The best scores of some contexts, the codes of these items, and whether the model knows the
         context, of all items."""
-        log, catalog = self._catalog(self.model, at)
-        times = np.full(len(user), at)
-        context = contexts_of(log, user, times, past, owner, self.model.history)
-        knows = self.model.knows(context)
-        scores = torch.empty(len(times), len(log.items))
-        if bool(knows.any()):
-            scores = scores_at(self.model, catalog, context, (wanted.debias,))[0]
-        if not bool(knows.all()):
-            others = self._others(user, times, past, owner, wanted.debias)
-            scores = torch.where(knows[:, None], scores, others)
+        log, catalog = self._catalog(self.model, contexts.at)
+        context = contexts.batch(log, self.model)
+        known = self._knows(context)
+        scores = torch.empty(len(contexts.user), len(log.items))
+        if bool(known.any()):
+            scores = scores_at(self.model, catalog, context, (options.debias,))[0]
+        if not bool(known.all()):
+            scores = torch.where(known[:, None], scores, self._fallback_scores(contexts, options.debias))
         scores = scores.masked_fill(hidden, -torch.inf)
-        if not wanted.include_seen:
-            row, place = past.flat(*past.before(owner, at))
-            seen = torch.from_numpy(past.ids[place].astype(np.int64))
-            scores[torch.from_numpy(row), seen] = -torch.inf
-        width = min(wanted.k, len(log.items))
-        if wanted.diverse:
-            best = diverse(scores, width, wanted.diverse, partial(likeness, catalog, self.log, at))
+        if not self._includes_seen(options):
+            scores[tuple(map(torch.from_numpy, contexts.seen()))] = -torch.inf
+        width = min(options.k, len(log.items))
+        if options.diverse:
+            best = diverse(scores, width, options.diverse, partial(likeness, catalog, self.log, contexts.at))
         else:
             best = scores.topk(width)
-        return best[0], best[1], knows
+        return best[0], best[1], known
 
-    def _proposing(self, at: int, wanted: Wanted) -> Proposals | None:
-        """The index, if it is asked for; it is built when it is first asked for, and when many items have
-        come since."""
-        if not wanted.approximate:
-            return None
-        if wanted.debias is not None:
-            raise BadInput(
-                f"debias {wanted.debias}: approximate lists have the debiasing strength of the model, so "
-                "ask for exact ones"
-            )
+    def _knows(self, context: Batch) -> Tensor:
+        """Which lists the model makes itself."""
+        return (
+            self.model.knows(context) if self.fallback else torch.ones(len(context.user_B), dtype=torch.bool)
+        )
+
+    def _proposing(self, at: int) -> Proposals:
+        """The index; it is built when it is first asked for, and when many items have come since."""
         log, catalog = self._catalog(self.model, at)
         if self._proposals is None or not self._proposals.fits(log):
             self._proposals = Proposals(self.model, catalog, log)
         return self._proposals
 
     def _approximate(
-        self,
-        proposals: Proposals,
-        user: Ints,
-        past: EventView,
-        owner: Ints,
-        at: int,
-        hidden: Tensor,
-        wanted: Wanted,
+        self, proposals: Proposals, contexts: "_Contexts", hidden: Tensor, options: RecommendOptions
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The same of those items that the index proposes. Lists that it cannot fill are exact, and so are
-        those of people whom the model does not know."""
-        log, catalog = self._catalog(self.model, at)
-        width, rows = min(wanted.k, len(log.items)), len(user)
-        context = contexts_of(log, user, np.full(rows, at), past, owner, self.model.history)
-        row, place = past.flat(*past.before(owner, at))
-        most = int(np.bincount(row, minlength=1).max()) if not wanted.include_seen else 0
-        codes, scores = proposals.of(context, wanted.k, ~hidden.numpy(), most, wanted.include_seen)
-        if not wanted.include_seen:
-            pairs = np.arange(rows)[:, None] * len(log.items) + codes.numpy()
-            seen = np.isin(pairs, row * len(log.items) + past.ids[place])
-            scores = scores.masked_fill(torch.from_numpy(seen), -torch.inf)
+        those of users whom the model does not know."""
+        log, catalog = self._catalog(self.model, contexts.at)
+        width, includes_seen = min(options.k, len(log.items)), self._includes_seen(options)
+        context = contexts.batch(log, self.model)
+        row, item = contexts.seen()
+        most = 0 if includes_seen else int(np.bincount(row, minlength=1).max())
+        codes, scores = proposals.of(context, options.k, ~hidden.numpy(), most, includes_seen)
+        if not includes_seen:
+            pairs = np.arange(len(codes))[:, None] * len(log.items) + codes.numpy()
+            scores = scores.masked_fill(
+                torch.from_numpy(np.isin(pairs, row * len(log.items) + item)), -torch.inf
+            )
         missing = max(width - codes.shape[1], 0)
         codes, scores = pad(codes, (0, missing)), pad(scores, (0, missing), value=-torch.inf)
-        if wanted.diverse:
-            similarity = [partial(self._likeness, catalog, at, of_row) for of_row in codes]
-            found = [
-                diverse(some, width, wanted.diverse, like)
-                for some, like in zip(scores.split(1), similarity, strict=True)
+        if options.diverse:
+            lists = [
+                diverse(some, width, options.diverse, partial(self._likeness, catalog, contexts.at, of_row))
+                for some, of_row in zip(scores.split(1), codes, strict=True)
             ]
-            best, places = (torch.cat(part) for part in zip(*found, strict=True))
+            best, places = (torch.cat(part) for part in zip(*lists, strict=True))
         else:
             best, places = scores.topk(width)
-        codes, knows = codes.gather(1, places), self.model.knows(context)
-        rest = np.flatnonzero(~(knows & best.isfinite().all(1)).numpy())
+        codes, known = codes.gather(1, places), self._knows(context)
+        rest = np.flatnonzero(~(known & best.isfinite().all(1)).numpy())
         if len(rest):
-            best[rest], codes[rest], _ = self._exact(user[rest], past, owner[rest], at, hidden, wanted)
-        return best, codes, knows
+            best[rest], codes[rest], _ = self._exact(contexts.some(rest), hidden, options)
+        return best, codes, known
 
     def _likeness(self, catalog: Catalog, at: int, codes: Tensor, places: Ints) -> Tensor:
         return likeness(catalog, self.log, at, codes.numpy()[places])
 
-    def _others(self, user: Ints, times: Ints, past: EventView, owner: Ints, debias: float | None) -> Tensor:
+    def _fallback_scores(self, contexts: "_Contexts", debias: float | None) -> Tensor:
         """The scores of contexts of which the model has nothing to say."""
-        if self._zero is None:
+        assert self.fallback is not None
+        if self._fallback_model is None:
             # Of the log that it began with, so that the answers do not depend on when this is first needed.
             whole = split(self.log.origin, fractions=(100, 0, 0))
-            self._zero = build(PulseZero, whole, PulseZero.Config()).eval()
-        log, catalog = self._catalog(self._zero, int(times[0]))
-        context = contexts_of(log, user, times, past, owner, self._zero.history)
-        return scores_at(self._zero, catalog, context, (debias,))[0]
+            self._fallback_model = build(self.fallback, whole, self.fallback.Config()).eval()
+        log, catalog = self._catalog(self._fallback_model, contexts.at)
+        context = contexts.batch(log, self._fallback_model)
+        return scores_at(self._fallback_model, catalog, context, (debias,))[0]
 
-    def _moment(self, wanted: Wanted) -> int:
-        return self.log.now if wanted.at is None else wanted.at
+    def _includes_seen(self, options: RecommendOptions) -> bool:
+        return self.repeats if options.include_seen is None else options.include_seen
 
-    def _hidden(self, at: int, wanted: Wanted) -> Tensor:
-        """Items that no list may hold: those that nobody had yet, and what the request rules out."""
+    def _moment(self, options: RecommendOptions) -> int:
+        return self.log.now if options.at is None else self.log.clock.moment(options.at)
+
+    def _hidden(self, at: int, options: RecommendOptions) -> Tensor:
+        """Items that no list may hold: those that no user had yet, and what the request rules out."""
         first = self.log.audiences.first_times
         hidden = np.append(first >= at, np.ones(len(self.log.items) - len(first), bool))
-        if wanted.candidates is not None:
-            named = self.log.items.codes(wanted.candidates)
+        if options.candidates is not None:
+            named = self.log.items.codes(options.candidates)
             hidden |= ~np.isin(np.arange(len(hidden)), named[named != PAD])
-        if len(wanted.exclude):
-            named = self.log.items.codes(wanted.exclude)
+        if len(options.exclude):
+            named = self.log.items.codes(options.exclude)
             hidden[named[named != PAD]] = True
         return torch.from_numpy(hidden)
 
-    def _unknown_items(self, wanted: Wanted) -> tuple[Any, ...]:
+    def _unknown_items(self, options: RecommendOptions) -> tuple[Any, ...]:
         """Candidates and excluded items that the log does not know."""
-        asked = [*(wanted.candidates if wanted.candidates is not None else ()), *wanted.exclude]
-        codes = self.log.items.codes(asked) if asked else ()
-        return tuple(item for item, code in zip(asked, codes, strict=True) if code == PAD)
+        named = [*(options.candidates if options.candidates is not None else ()), *options.exclude]
+        codes = self.log.items.codes(named) if named else ()
+        return tuple(item for item, code in zip(named, codes, strict=True) if code == PAD)
 
-    def _frame(
-        self, users: pa.Array, lists: Ints, scores: NDArray[np.float32], known: NDArray[np.bool_]
-    ) -> pa.Table:
+    def _frame(self, users: pa.Array, lists: RankedLists) -> pa.Table:
         """One row per recommendation; a list is shorter than k where there are fewer items to choose from."""
-        ranked = np.isfinite(scores)
+        ranked = np.isfinite(lists.scores)
         row, place = np.nonzero(ranked)
-        codes = lists[ranked]
+        codes = lists.codes[ranked]
+        other = "" if self.fallback is None else self.fallback.name
         columns: dict[str, Any] = {
             "user_id": users.take(pa.array(row, pa.int64())),
             "item_id": self.log.items.of(codes),
-            "score": scores[ranked],
+            "score": lists.scores[ranked],
             "rank": place + 1,
-            "source": np.where(known, "model", PulseZero.name)[row],
+            "source": np.where(lists.known, "model", other)[row],
         }
         if self.log.items.titles is not None:
             titles = [self.log.items.title_of(code) for code in codes.tolist()]
             columns["title"] = pa.array(titles, pa.string())
         return pa.table(columns)
+
+
+@dataclass(frozen=True, eq=False)
+class _Contexts:
+    """Some users at a moment; the history of each is the sequence `owner` of `past`."""
+
+    user: Ints
+    past: EventView
+    owner: Ints
+    at: int
+
+    def some(self, places: Ints) -> "_Contexts":
+        return _Contexts(self.user[places], self.past, self.owner[places], self.at)
+
+    def batch(self, log: LogView, model: Recommender) -> Batch:
+        """The contexts as a model reads them."""
+        times = np.full(len(self.user), self.at)
+        return contexts_of(log, self.user, times, self.past, self.owner, model.history)
+
+    def seen(self) -> tuple[Ints, Ints]:
+        """The past items, as pairs of a row and an item code."""
+        row, place = self.past.flat(*self.past.before(self.owner, self.at))
+        return row, self.past.ids[place].astype(np.int64)
 
 
 def _in_type_of(known: pa.Array, asked: Sequence[Any]) -> pa.Array:

@@ -12,30 +12,34 @@ checkpoint.safetensors  where training is. Without it a finished run works, but 
 
 import json
 import os
+import shutil
+import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
-from unskew.core.atomic_files import beside
-from unskew.core.config import check, rebuilt
+from unskew.core.atomic_files import beside, check_free
+from unskew.core.config import check
 from unskew.core.errors import BadInput, UnskewError
 from unskew.core.file_lock import lock_file
+from unskew.data.log.held_out import Criterion
 from unskew.data.log.log import Log
 from unskew.data.log.split import Split
 from unskew.models.base import Recommender, Training, build, model_named
-from unskew.training.run_card import State, card_of, weights_of
-from unskew.training.run_log import described, load_memory, save_memory
-from unskew.training.trainer import METRIC, OnRecord, Store, Trainer, below
+from unskew.training.epoch_record import EpochRecord, OnRecord
+from unskew.training.run_card import RunCard, SplitSummary
+from unskew.training.run_config import FORMAT, RunConfig, RunSettings
+from unskew.training.run_log import load_memory, save_memory
+from unskew.training.trainer import METRIC, State, Store, Trainer, below
 
-FORMAT = 4
 LOCK = ".lock"
 CHECKPOINT = "checkpoint.safetensors"
 CHECKPOINT_EVERY = 20.0  # seconds; what a kill can cost
@@ -49,31 +53,32 @@ class RunFolder(Store):
         self.folder = folder
         self._last = time.monotonic()
         self.every = CHECKPOINT_EVERY
-        self.card: Callable[[Trainer], dict[str, Any]] = lambda trainer: {}  # what the run says of itself
+        self.make_card: Callable[[Trainer], RunCard]
 
     @classmethod
-    def begin(cls, folder: Path, config: dict[str, Any], resume: bool) -> "RunFolder":
+    def begin(cls, folder: Path, config: RunConfig, resume: bool) -> "RunFolder":
         """A new run, or the same one again. Nobody's folder is overwritten."""
-        made, config = cls(folder), {"format": FORMAT, **config}
+        made = cls(folder)
+        made.make_card = partial(RunCard.of, config=config)
         if (folder / "config.json").is_file():
             if not resume:
                 raise BadInput(
                     f"{folder}: a run is there already; go on with it (train --resume {folder}), or choose "
                     "another folder"
                 )
-            _check_same(folder, json.loads((folder / "config.json").read_text(encoding="utf-8")), config)
-            more = made.has_card and not made.finished(config["training"])
+            _check_same(folder, read_config(folder), config)
+            more = made.has_card and not made.is_finished(config.training)
             if more and not (folder / CHECKPOINT).is_file():
                 raise BadInput(f"{folder}: has no checkpoint, so no epochs can be added to this run")
             made.lock()
-            made._write_json("config.json", config)
+            made._write_json("config.json", config.to_json())
             return made
         if folder.exists() and (not folder.is_dir() or any(path.name != LOCK for path in folder.iterdir())):
             raise BadInput(f"{folder}: exists and is not a run; nothing was written")
         try:
             folder.mkdir(parents=True, exist_ok=True)
             made.lock()
-            made._write_json("config.json", config)
+            made._write_json("config.json", config.to_json())
         except OSError as error:
             raise BadInput(f"{folder}: cannot write there ({error.strerror})") from None
         return made
@@ -94,9 +99,9 @@ class RunFolder(Store):
             path.unlink(missing_ok=True)
             os.close(_locked.pop(path))
 
-    def finished(self, training: dict[str, Any]) -> bool:
+    def is_finished(self, training: Training) -> bool:
         """Whether it was trained to the end with these settings of training."""
-        return self.has_card and read_card(self.folder)["training"] == training
+        return self.has_card and read_card(self.folder).training == training
 
     @property
     def has_card(self) -> bool:
@@ -117,12 +122,12 @@ class RunFolder(Store):
         if time.monotonic() - self._last >= self.every:
             self.save(trainer, None)
 
-    def save(self, trainer: Trainer, record: dict[str, Any] | None) -> None:
+    def save(self, trainer: Trainer, record: EpochRecord | None) -> None:
         """Write a checkpoint, and the records if there is a new one."""
         if record is not None:
             self._records(trainer)
         tensors, words = trainer.state()
-        words["card"] = json.dumps(self.card(trainer), default=str)
+        words["card"] = json.dumps(self.make_card(trainer).to_json())
         self.replace(CHECKPOINT, lambda path: save_file(_contiguous(tensors), path, words))
         self._last = time.monotonic()
 
@@ -135,22 +140,22 @@ class RunFolder(Store):
     def finish(self, trainer: Trainer) -> None:
         """Weights first and the card last: a run with a card is whole."""
         self.save(trainer, None)
-        for criterion, state in weights_of(trainer).items():
+        for criterion, state in trainer.weights.items():
             self.replace(f"weights-{criterion}.safetensors", partial(save_file, _contiguous(state)))
         self._records(trainer)
-        self._write_json("card.json", self.card(trainer))
+        self._write_json("card.json", self.make_card(trainer).to_json())
         self.unlock()
 
-    def choose(self, criterion: str) -> None:
+    def choose(self, criterion: Criterion) -> None:
         """From now on the run recommends with the weights that this validation metric chose."""
-        self._write_json("card.json", read_card(self.folder) | {"select_by": criterion})
+        self._write_json("card.json", replace(read_card(self.folder), select_by=criterion).to_json())
 
     def _records(self, trainer: Trainer) -> None:
-        lines = "".join(json.dumps(record) + "\n" for record in trainer.records)
+        lines = "".join(json.dumps(record.to_json()) + "\n" for record in trainer.records)
         self.replace("records.jsonl", lambda path: path.write_text(lines, encoding="utf-8"))
 
     def _write_json(self, name: str, document: dict[str, Any]) -> None:
-        text = json.dumps(document, indent=1, default=str) + "\n"
+        text = json.dumps(document, indent=1) + "\n"
         self.replace(name, lambda path: path.write_text(text, encoding="utf-8"))
 
     def replace(self, name: str, write: Callable[[Path], Any]) -> None:
@@ -177,14 +182,12 @@ def _umask() -> int:
     return mask
 
 
-def _check_same(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+def _check_same(folder: Path, before: RunConfig, now: RunConfig) -> None:
     """Refuse to go on with a run on other data or with other settings; it may only have more epochs."""
-    if before.get("format") != FORMAT:
-        raise BadInput(f"{folder}: a run of format {before.get('format')}; this version reads {FORMAT}")
-    if before.get("hash") != now["hash"]:
-        where = before.get("data") or "from Python"
+    if before.hash != now.hash:
+        where = before.data or "from Python"
         raise BadInput(f"{folder}: this run was begun on other data ({where}); train a new one on these")
-    for name, old, new in differences(before, now, but=("data", "hash")):
+    for name, old, new in differences(before.to_json(), now.to_json(), but=("data", "hash")):
         if name not in {f"training {setting}" for setting in EXTENDABLE}:
             raise BadInput(f"{folder}: this run was begun with {name} {old}, not {new}")
 
@@ -195,7 +198,7 @@ def differences(
     """Where two documents differ: the name of each entry, what it was, and what it is now."""
     for name in dict.fromkeys([*before, *now]):
         old, new = before.get(name), now.get(name)
-        new = list(new) if isinstance(new, tuple) else new
+        old, new = (list(value) if isinstance(value, tuple) else value for value in (old, new))
         if name in but or old == new:
             continue
         if isinstance(old, dict) and isinstance(new, dict):
@@ -204,90 +207,68 @@ def differences(
             yield f"{above} {name}".strip().replace("config ", ""), old, new
 
 
-class Asked(NamedTuple):
-    """What a training run is asked for. `data` is where the prepared log is, if that is known; `chosen` are
-    settings that another run's validation set chose."""
-
-    model: str
-    config: Any
-    training: Training
-    data: str = ""
-    chosen: dict[str, float] | None = None
-
-    def document(self, split: Split) -> dict[str, Any]:
-        """The same as plain numbers and words, with what the run must know of its split."""
-        asked: dict[str, Any] = {"model": self.model, "config": asdict(self.config)}
-        asked |= {"training": asdict(self.training)}
-        asked |= {"split": asdict(split.settings), "data": self.data, "chosen": self.chosen}
-        asked |= {"known": described(split.known), "min_count": split.min_count, "repeats": split.repeats}
-        return asked | {"hash": split.log.fingerprint()}
-
-
 def train(
     split: Split,
-    asked: Asked,
+    settings: RunSettings,
     folder: Path | None = None,
     resume: bool = False,
     on_record: OnRecord | None = None,
-) -> tuple[Recommender, Trainer]:
+) -> Trainer:
     """Train a registered model, from the start or from where a stopped run is."""
-    kind = model_named(asked.model)
-    check(asked.config)
-    check(asked.training)
-    asked = asked._replace(config=kind.resolve_auto(asked.config, split))
-    torch.manual_seed(asked.training.seed)
-    network = build(kind, split, asked.config)
+    kind = model_named(settings.model)
+    check(settings.config)
+    check(settings.training)
+    settings = replace(settings, config=kind.resolve_auto(settings.config, split))
+    torch.manual_seed(settings.training.seed)
+    network = build(kind, split, settings.config)
     # Made before the folder: what the trainer refuses leaves no folder behind.
-    trainer = Trainer(network, split, asked.training, on_record=on_record, chosen=asked.chosen)
+    trainer = Trainer(network, split, settings.training, on_record=on_record, chosen=settings.chosen)
     if folder is None:
         trainer.run()
-        return network, trainer
+        return trainer
     last = trainer.stages[-1].name if trainer.stages else ""
-    done = sum(record["stage"] == last for record in read_records(folder)) if resume else 0
-    if asked.training.epochs < done:
-        raise BadInput(f"epochs {asked.training.epochs}: this run has {done} already; expected more")
-    document = asked.document(split)
-    trainer.store = store = RunFolder.begin(folder, document, resume)
-    store.card = lambda trainer: card_of(split, trainer, document)
+    done = sum(record.stage == last for record in read_records(folder)) if resume else 0
+    if settings.training.epochs < done:
+        raise BadInput(f"epochs {settings.training.epochs}: this run has {done} already; expected more")
+    trainer.store = store = RunFolder.begin(folder, RunConfig.of(settings, split), resume)
     try:
-        if store.finished(document["training"]):
-            _recall(trainer, folder)
-            return network.eval(), trainer
+        if store.is_finished(settings.training):
+            _restore_finished(trainer, folder)
+            return trainer
         store.remember(split)
         trainer.run()
         store.finish(trainer)
     finally:
         store.unlock()
-    return network, trainer
+    return trainer
 
 
-def _recall(trainer: Trainer, folder: Path) -> None:
-    """A trainer as it was when its run was finished."""
-    said = read_card(folder)
-    trainer.best = {name: load_file(folder / f"weights-{name}.safetensors") for name in said["weights"]}
-    trainer.select_by = said["select_by"]
+def _restore_finished(trainer: Trainer, folder: Path) -> None:
+    """Bring a trainer to where it was when its run was finished."""
+    card = read_card(folder)
+    trainer.best = {name: load_file(folder / f"weights-{name}.safetensors") for name in card.weights}
+    trainer.select_by = card.select_by
     trainer.model.load_state_dict(trainer.best[trainer.select_by])
-    trainer.progress.best = {name: best[METRIC] for name, best in said["best"].items()}
-    trainer.progress.best_epoch = {name: best["epoch"] for name, best in said["best"].items()}
+    trainer.model.eval()
+    trainer.progress.best = {name: best[METRIC] for name, best in card.best.items()}
+    trainer.progress.best_epoch = {name: int(best["epoch"]) for name, best in card.best.items()}
     trainer.records = read_records(folder)
     trainer.tell(trainer.records)
 
 
-def read_card(folder: Path) -> dict[str, Any]:
-    """What a finished run says of itself; of one that is not finished, what its checkpoint says."""
+def read_card(folder: Path) -> RunCard:
+    """The card of a run; of one that is not finished, the card in its checkpoint."""
     try:
         if (folder / "card.json").is_file():
-            found = json.loads((folder / "card.json").read_text(encoding="utf-8"))
+            document = json.loads((folder / "card.json").read_text(encoding="utf-8"))
         else:
-            found = json.loads(read_checkpoint(folder / CHECKPOINT)[1]["card"])
-        if {"data", "split", "weights", "select_by"} <= found.keys():
-            return dict(found)
-        raise ValueError("card.json is not the card of a run")
-    except (OSError, ValueError, AttributeError, SafetensorError) as error:
+            document = json.loads(read_checkpoint(folder / CHECKPOINT)[1]["card"])
+        return RunCard.from_json(document)
+    except (OSError, ValueError, AttributeError, TypeError, SafetensorError, BadInput) as error:
         raise BadInput(f"{folder}: the run is damaged ({error})") from None
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> RunConfig:
     """What a run was asked for."""
     if not folder.exists():
         raise BadInput(f"{folder}: no such folder; `unskew train DATA --out RUN` makes a run")
@@ -296,68 +277,130 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not (folder / "config.json").is_file():
         raise BadInput(f"{folder}: not a run (no config.json); `unskew train` makes one")
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BadInput(f"{folder}: the run is damaged ({error})") from None
-    if not isinstance(config, dict) or "format" not in config:
+    if not isinstance(document, dict) or "format" not in document:
         raise BadInput(f"{folder}: the run is damaged (config.json is not the description of a run)")
-    if config["format"] != FORMAT:
+    if document["format"] != FORMAT:
         raise BadInput(
-            f"{folder}: a run of format {config['format']}; this version reads {FORMAT}. Train it again"
+            f"{folder}: a run of format {document['format']}; this version reads {FORMAT}. Train it again"
         )
-    return config
+    try:
+        return RunConfig.from_json(document)
+    except (BadInput, TypeError) as error:
+        raise BadInput(f"{folder}: the run is damaged ({error})") from None
 
 
-def read_records(folder: Path) -> list[dict[str, Any]]:
+def read_records(folder: Path) -> list[EpochRecord]:
     """The records of all epochs so far."""
     if not (folder / "records.jsonl").is_file():
         return []
-    return [json.loads(line) for line in (folder / "records.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = (folder / "records.jsonl").read_text(encoding="utf-8").splitlines()
+    try:
+        return [EpochRecord.from_json(json.loads(line)) for line in lines]
+    except (BadInput, ValueError, TypeError) as error:
+        raise BadInput(f"{folder}: the run is damaged (records.jsonl: {error})") from None
 
 
-class Run(NamedTuple):
-    """A stored run: its network, what it remembers (as a log of the newest events), its configuration and
-    card, and the weights that each validation metric chose."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Trained:
+    """What training made, whether it was made by a trainer or read from the folder of a run.
 
+    network: with the weights that recommend.
+    log: what it recommends from: the log that it was trained on, or what a stored run remembers of it.
+    weights, select_by: the weights by the validation metric that chose them, and which of them recommend.
+    """
+
+    settings: RunSettings
     network: Recommender
     log: Log
-    config: dict[str, Any]
-    card: dict[str, Any]
-    weights: dict[str, State]
+    split: SplitSummary
+    weights: Mapping[str, State]
+    select_by: Criterion
+    records: tuple[EpochRecord, ...]
+    trainer: Trainer | None = None
+    folder: Path | None = None
+
+    @classmethod
+    def of(cls, trainer: Trainer, settings: RunSettings) -> "Trained":
+        """What a trainer made."""
+        return cls(
+            settings=settings,
+            network=trainer.model,
+            log=trainer.split.log,
+            split=SplitSummary.of(trainer.split),
+            weights=trainer.weights,
+            select_by=trainer.select_by,
+            records=tuple(trainer.records),
+            trainer=trainer,
+        )
+
+    @cached_property
+    def data_hash(self) -> str:
+        """The fingerprint of the log that it was trained on."""
+        return self.settings.hash if isinstance(self.settings, RunConfig) else self.log.fingerprint()
+
+    def save(self, target: Path) -> None:
+        """Write a run with the same files as if it had had a folder from the start."""
+        check_free(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        try:
+            if self.trainer is None:
+                assert self.folder is not None
+                shutil.copytree(self.folder, scratch / "run")
+                RunFolder(scratch / "run").choose(self.select_by)
+            else:
+                config = RunConfig.of(self.settings, self.trainer.split)
+                store = RunFolder.begin(scratch / "run", config, resume=False)
+                store.remember(self.trainer.split)
+                store.finish(self.trainer)
+            (scratch / "run").rename(target)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
-def load(folder: str | os.PathLike[str]) -> Run:
+def load(folder: str | os.PathLike[str]) -> Trained:
     """Read a run. Its network has the weights that recommend: of a run that is not finished, the best so
     far."""
     path = Path(folder)
     config = read_config(path)
     if not (path / "card.json").is_file() and not (path / CHECKPOINT).is_file():
         raise BadInput(f"{path}: this run has not finished an epoch yet; go on with train --resume {path}")
-    said = read_card(path)
+    card = read_card(path)
     try:
         if (path / "card.json").is_file():
-            weights = {name: load_file(path / f"weights-{name}.safetensors") for name in said["weights"]}
+            weights = {name: load_file(path / f"weights-{name}.safetensors") for name in card.weights}
         else:
-            weights = best_of(read_checkpoint(path / CHECKPOINT)[0], said)
-        log, known = load_memory(path, config["known"])
+            weights = best_of(read_checkpoint(path / CHECKPOINT)[0], card)
+        log, known = load_memory(path, config.known)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError, pa.ArrowInvalid) as error:
         raise BadInput(f"{path}: the run is damaged ({error})") from None
     if not weights:
         raise BadInput(f"{path}: this run has not finished an epoch yet; go on with train --resume {path}")
     try:
-        kind = model_named(config["model"])
-        network = kind(known, rebuilt(kind.Config, config["config"]))
-        network.load_state_dict(weights[said["select_by"]])
+        network = model_named(config.model)(known, config.config)
+        network.load_state_dict(weights[card.select_by])
     except (KeyError, TypeError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise BadInput(f"{path}: the run is damaged, its parts do not fit ({reason})") from None
-    return Run(network.eval(), log, config, said, weights)
+    return Trained(
+        settings=config,
+        network=network.eval(),
+        log=log,
+        split=card.split,
+        weights=weights,
+        select_by=card.select_by,
+        records=tuple(read_records(path)),
+        folder=path,
+    )
 
 
-def best_of(tensors: State, said: dict[str, Any]) -> dict[str, State]:
+def best_of(tensors: State, card: RunCard) -> dict[str, State]:
     """The best weights so far in a checkpoint, by each validation metric that chose some."""
-    found = {name: below(f"best/{name}", tensors) for name in said["best"]}
-    return {name: state for name, state in found.items() if state}
+    states = {name: below(f"best/{name}", tensors) for name in card.best}
+    return {name: state for name, state in states.items() if state}
 
 
 def read_checkpoint(path: Path) -> tuple[State, dict[str, str]]:

@@ -2,21 +2,22 @@
 
     model.fit(split, "run", on_record=tensorboard("board/run"))
 
-`on_record` is called with each record of training. A record is a plain dictionary, so any function will do.
+`on_record` is called with the `EpochRecord` of each epoch, so any function of one argument will do.
 A run that is resumed sends all of its records again, because it cannot know which of them arrived before it
 was stopped. So a receiver has to skip the records that it already has.
 """
 
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from unskew.core.errors import BadInput
+from unskew.training.epoch_record import EpochRecord, OnRecord
 
 
-def tensorboard(folder: str | os.PathLike[str], resume: bool = False) -> Callable[[dict[str, Any]], None]:
+def tensorboard(folder: str | os.PathLike[str], resume: bool = False) -> OnRecord:
     """A function that writes the numbers of each record into an event file of TensorBoard, at the training
     step of the record.
 
@@ -39,19 +40,19 @@ def tensorboard(folder: str | os.PathLike[str], resume: bool = False) -> Callabl
     # At most one. It is made with the first record, so that a run which fails before leaves no file.
     writers: list[SummaryWriter] = []
 
-    def write(record: dict[str, Any]) -> None:
+    def write(record: EpochRecord) -> None:
         if not writers:
             writers.append(SummaryWriter(str(path)))
             weakref.finalize(write, writers[0].close)
-        for tag, number in _numbers(record):
-            if (tag, record["step"]) not in written:
-                writers[0].add_scalar(tag, number, record["step"])
+        for tag, number in _numbers(record.to_json()):
+            if (tag, record.step) not in written:
+                writers[0].add_scalar(tag, number, record.step)
         writers[0].flush()  # so that nothing is lost if the run is killed
 
     return write
 
 
-def _numbers(record: dict[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
+def _numbers(record: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
     """All numbers in a record with their names; names inside of others are joined with a slash."""
     for name, value in record.items():
         if isinstance(value, dict):

@@ -10,7 +10,7 @@ import json
 import math
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import product
 from typing import Any
@@ -30,11 +30,12 @@ from unskew.evaluation.evaluate import evaluation, rank_each
 from unskew.models.base import Recommender, Training
 from unskew.nn.layers import is_real, reseed
 from unskew.nn.phases import Phase, Stage
+from unskew.training.epoch_record import EpochRecord, OnRecord
 
 PROBE = 512  # training pairs on which every epoch reports the model's statistics
 METRIC = "ndcg@10"  # of each validation metric, full ranking
 
-OnRecord = Callable[[dict[str, Any]], None]
+State = dict[str, Tensor]
 
 
 @dataclass
@@ -73,13 +74,13 @@ class Trainer:
         settings: Training,
         store: "Store | None" = None,
         on_record: OnRecord | None = None,
-        chosen: dict[str, float] | None = None,
+        chosen: Mapping[str, float] | None = None,
     ) -> None:
         self.model, self.split, self.settings = model, split, settings
         self.store, self.on_record = store, on_record
         self.stages = model.stages(settings.epochs)
         self.progress = Progress()
-        self.best: dict[str, dict[str, Tensor]] = {}  # weights by each validation metric
+        self.best: dict[str, State] = {}  # weights by each validation metric
         phases = {phase.name: phase for stage in self.stages for phase in stage.phases}
         self.samplers = {
             name: self._sampler(phase, place) for place, (name, phase) in enumerate(phases.items())
@@ -100,10 +101,8 @@ class Trainer:
                 f"{model.name} chooses a setting on the validation set, and this split has none: give it a "
                 "validation fraction, name the setting, or take it from a run (--refit RUN)"
             )
-        self.curve: list[
-            dict[str, float]
-        ] = []  # what each debiasing strength gave when it was last validated
-        self.records: list[dict[str, Any]] = []
+        self.curve: list[dict[str, float]] = []  # the metrics at each debiasing strength, last validated
+        self.records: list[EpochRecord] = []
         self.interrupts = Interrupts()
 
     def _sampler(self, phase: Phase, place: int) -> BatchSource:
@@ -172,7 +171,7 @@ class Trainer:
         if at.stage < len(self.stages) or not self.stages:
             return
         stage = self.stages[-1]
-        done = sum(record["stage"] == stage.name for record in self.records)
+        done = sum(record.stage == stage.name for record in self.records)
         if done < stage.epochs:
             at.stage, at.epoch, at.finished = len(self.stages) - 1, done, False
 
@@ -188,6 +187,11 @@ class Trainer:
             self.model.load_state_dict(self.best[self.select_by])
         at.finished = True
         self.model.eval()
+
+    @property
+    def weights(self) -> dict[str, State]:
+        """The weights that each validation metric chose; where nothing was chosen, the newest."""
+        return self.best or {self.select_by: self.model.state_dict()}
 
     def _stopped(self, stage: Stage) -> bool:
         """Asked before an epoch and not after it: a run killed in between must not go on for one more."""
@@ -237,30 +241,29 @@ class Trainer:
                 at.losses[phase.name] = at.loss_sum / max(at.batches, 1)
                 at.loss_sum, at.batches, at.passes_done = 0.0, 0, at.passes_done + 1
             at.phase, at.passes_done = at.phase + 1, 0
-        number = at.epoch + 1  # people count from 1
-        record: dict[str, Any] = {
-            "stage": stage.name,
-            "epoch": number,
-            "losses": dict(at.losses),
-            "step": at.step,
-        }
+        number, valid = at.epoch + 1, dict[str, dict[str, float]]()
         if stage.validated and len(self.valid.rows):
-            record["valid"] = self._validate()
-            if self.curve:
-                record["strengths"] = self.curve
-            self._keep_best(record["valid"], number)
+            valid = self._validate()
+            self._keep_best(valid, number)
         elif stage.validated:
             at.best_epoch = {self.select_by: number}  # nothing to stop early by
-        if statistics := self.model.eval().statistics(self.probe):
-            record["statistics"] = statistics
-        record["rows_per_s"] = round(rows / max(time.perf_counter() - started, 1e-9), 1)
-        record["peak_gb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 3)
+        record = EpochRecord(
+            stage=stage.name,
+            epoch=number,
+            losses=dict(at.losses),
+            step=at.step,
+            valid=valid,
+            strengths=self.curve if valid else [],
+            statistics=self.model.eval().statistics(self.probe),
+            rows_per_s=round(rows / max(time.perf_counter() - started, 1e-9), 1),
+            peak_gb=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 3),
+        )
         self.records.append(record)
         at.losses, at.epoch, at.phase, at.records = {}, number, 0, len(self.records)
         self._save(record)
         self.tell([record])
 
-    def tell(self, records: list[dict[str, Any]]) -> None:
+    def tell(self, records: list[EpochRecord]) -> None:
         """Call `on_record` with some records, each as a copy."""
         if self.on_record is not None:
             for record in records:
@@ -316,7 +319,7 @@ class Trainer:
                 found[name] = metrics | ({} if debias is None else {"debias": debias})
         return found
 
-    def _save(self, record: dict[str, Any] | None = None) -> None:
+    def _save(self, record: EpochRecord | None = None) -> None:
         if self.store is not None:
             self.store.save(self, record)
 
@@ -330,12 +333,13 @@ class Trainer:
         for name, optimizer in self.optimizers.items():
             for place, moments in optimizer.state_dict()["state"].items():
                 tensors |= {f"moments/{name}/{place}/{kind}": value for kind, value in moments.items()}
-        return tensors, {"progress": json.dumps(asdict(self.progress)), "records": json.dumps(self.records)}
+        records = json.dumps([record.to_json() for record in self.records])
+        return tensors, {"progress": json.dumps(asdict(self.progress)), "records": records}
 
     def load(self, tensors: dict[str, Tensor], words: dict[str, str]) -> None:
         """Go on from a checkpoint."""
         self.progress = Progress(**json.loads(words["progress"]))
-        self.records = json.loads(words["records"])
+        self.records = [EpochRecord.from_json(record) for record in json.loads(words["records"])]
         self.model.load_state_dict(below("model", tensors))
         self.best = {criterion: below(f"best/{criterion}", tensors) for criterion in self.progress.best}
         for name, optimizer in self.optimizers.items():
@@ -385,5 +389,5 @@ class Store:
     def maybe_checkpoint(self, trainer: Trainer) -> None:
         """Save if the last time is long enough ago."""
 
-    def save(self, trainer: Trainer, record: dict[str, Any] | None) -> None:
+    def save(self, trainer: Trainer, record: EpochRecord | None) -> None:
         """Write a checkpoint; `record` is that of the epoch that has just ended, if one has."""

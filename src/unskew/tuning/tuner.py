@@ -37,7 +37,9 @@ from unskew.core.progress import Job, progress, shown, shown_on
 from unskew.data.log.held_out import criteria_of
 from unskew.evaluation.evaluate import evaluation, rank
 from unskew.models.base import model_named
-from unskew.training.run import Asked, train
+from unskew.training.epoch_record import EpochRecord
+from unskew.training.run import train
+from unskew.training.run_config import RunSettings
 from unskew.training.trainer import METRIC, Trainer
 from unskew.tuning.search_space import BeforeTest, Settings, Space
 from unskew.tuning.tuning_study import FORMAT, address_of, opened, without_password, write_best
@@ -227,8 +229,8 @@ class _Search:
         """Train with the settings of a trial. What is wrong with them is the trial's own fault."""
         reached: list[float] = []
 
-        def told(record: dict[str, Any]) -> None:
-            valid = record.get("valid", {}).get(self.by)
+        def report(record: EpochRecord) -> None:
+            valid = record.valid.get(self.by)
             if valid is not None:
                 reached.append(valid[METRIC])
                 trial.report(reached[-1], len(reached))
@@ -240,9 +242,9 @@ class _Search:
 
         try:
             made = create_model(self.model, self.space.fixed | trial.params)
-            asked = Asked(made.name, made.config, made.training)
+            settings = RunSettings(model=made.name, config=made.config, training=made.training)
             with shown_on(Console(file=io.StringIO(), quiet=True)):
-                _, trainer = train(self.data.split, asked, on_record=told)
+                trainer = train(self.data.split, settings, on_record=report)
                 value = trainer.progress.best.get(self.by)
                 value = _validated(trainer, self.by) if value is None else value
         except _GivenUp as why:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import duckdb
 import numpy as np
@@ -32,7 +32,8 @@ from unskew.serve.store.export import LOGGED, export_log
 from unskew.serve.store.store import Store
 from unskew.serve.store.tables import EventTypes
 from unskew.training.extend import as_text
-from unskew.training.run_log import log_of
+from unskew.training.run_card import OwnLog, RunCard
+from unskew.training.run_config import RunConfig, open_log
 
 FRESH = f"{MARK}unskew: learned later"  # a mark that goes through `read` with its row, and is then removed
 BASE = "base.parquet"  # in an updated run: the log of the first run, where only its memory was left
@@ -45,7 +46,7 @@ class Base(NamedTuple):
     table: pa.Table  # as `Log.table` gives it
     now: int
     clock: Clock
-    said: dict[str, Any]  # what the card of an updated run says of it
+    own: OwnLog  # what the card of an updated run says of it
     remembered: bool  # whether it is only what the run remembers
 
 
@@ -65,28 +66,29 @@ class Merged(NamedTuple):
     learned_until: int  # every row of the store that is not fresh is before this time
 
 
-def base_of(
-    folder: Path, config: dict[str, Any], card: dict[str, Any], memory: Log, data: Path | None = None
-) -> Base:
+def base_of(folder: Path, config: RunConfig, card: RunCard, memory: Log, data: Path | None = None) -> Base:
     """The own log of a run.
 
     memory: what the run remembers.
     data: where the prepared folder is now, if it has moved.
     """
-    clock = Clock(config["known"]["ticks"])
-    said = card["updated"]["base"] if "updated" in card else {key: config[key] for key in ("data", "hash")}
-    if data is not None or (said["data"] and Path(said["data"]).is_dir()):
-        log = log_of(said, data)
-        where = str(Path(data or said["data"]).resolve())
-        return Base(log.table(), log.now, clock, {"data": where, "hash": said["hash"]}, False)
-    if "updated" not in card:
-        return Base(memory.table(), memory.now, clock, {**said, "now": memory.now}, True)
+    clock = Clock(config.known.ticks)
+    own = card.updated.base if card.updated else OwnLog(data=config.data, hash=config.hash)
+    if data is not None or (own.data and Path(own.data).is_dir()):
+        log = open_log(own.data, own.hash, data)
+        where = str(Path(data or own.data).resolve())
+        return Base(log.table(), log.now, clock, OwnLog(data=where, hash=own.hash), False)
+    if card.updated is None:
+        return Base(memory.table(), memory.now, clock, replace(own, now=memory.now), True)
     try:
-        return Base(pq.read_table(folder / BASE), said["now"], clock, said, True)
-    except (OSError, KeyError, pa.ArrowInvalid):
+        table = pq.read_table(folder / BASE)
+    except (OSError, pa.ArrowInvalid):
+        table = None
+    if table is None or own.now is None:
         raise BadInput(
-            f"{said['data']}: the data of this run is gone or has moved; say where it is now (--data DATA)"
-        ) from None
+            f"{own.data}: the data of this run is gone or has moved; say where it is now (--data DATA)"
+        )
+    return Base(table, own.now, clock, own, True)
 
 
 def merged(base: Base, store: Store, after: StorePosition, positive: Sequence[str] | None = None) -> Merged:

@@ -15,8 +15,6 @@ from unskew.core.errors import BadInput, UnskewError
 from unskew.core.file_lock import lock_file
 from unskew.training.run import read_card, read_config
 
-UPDATED = "updated"  # in the card of a run: which run it was updated from
-
 
 @contextmanager
 def one_at_a_time(target: Path) -> Iterator[None]:
@@ -83,12 +81,12 @@ def roll_back(link: Path) -> tuple[Path, Path]:
         raise BadInput(f"{link}: no link to a run; `unskew update ... --current {link}` makes one")
     with one_at_a_time(link):
         now = link.resolve()
-        before = read_card(now).get(UPDATED, {}).get("from")
-        if before is None:
+        updated = read_card(now).updated
+        if updated is None:
             raise BadInput(
                 f"{link}: {now} was not updated from another run, so there is nothing to go back to"
             )
-        target = (now / before).resolve()
+        target = (now / updated.parent).resolve()
         read_config(target)  # or an error that says what is wrong
         if not (target / "card.json").is_file():
             raise BadInput(f"{target}: this run is not whole; {link} still points to {now}")

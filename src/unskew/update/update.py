@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from unskew.core.atomic_files import check_free
-from unskew.core.config import check, rebuilt
+from unskew.core.config import check
 from unskew.core.errors import BadInput, NothingToRank
 from unskew.core.progress import shown
 from unskew.data.log.held_out import available_tests
@@ -33,14 +33,23 @@ from unskew.data.log.split import Mask, Split, Splitting, split_at
 from unskew.evaluation.evaluate import Evaluation
 from unskew.evaluation.evaluate_many import evaluations
 from unskew.evaluation.significance import Comparison, compare
-from unskew.models.base import Recommender, Training, model_named
+from unskew.models.base import Recommender
 from unskew.serve.store.store import Store, open_store
 from unskew.training.extend import CodeMapping, ExtendedNetwork, Learned, grown, resume_training
-from unskew.training.run import CHECKPOINT, Asked, RunFolder, load, read_checkpoint, read_config, read_records
-from unskew.training.run_card import card_of, chosen_settings
+from unskew.training.run import (
+    CHECKPOINT,
+    RunFolder,
+    load,
+    read_card,
+    read_checkpoint,
+    read_config,
+    read_records,
+)
+from unskew.training.run_card import RunCard, StoreSummary, UpdateSummary, chosen_settings
+from unskew.training.run_config import RunConfig
 from unskew.training.trainer import METRIC, Trainer
-from unskew.update.merged import BASE, Base, StorePosition, base_of, merged
-from unskew.update.publish import UPDATED, check_pointer, new_run, one_at_a_time, point
+from unskew.update.merged import BASE, StorePosition, base_of, merged
+from unskew.update.publish import check_pointer, new_run, one_at_a_time, point
 from unskew.update.updating import Updating
 
 NEWEST = 0.2  # the fraction of the new positives that are the window, unless it is given
@@ -134,9 +143,9 @@ def update(
 class _Update:
     """One update, step by step."""
 
-    def __init__(self, folder: Path, config: dict[str, Any], settings: Updating) -> None:
+    def __init__(self, folder: Path, config: RunConfig, settings: Updating) -> None:
         self.folder, self.config, self.settings = folder, config, settings
-        self.training = Training(**config["training"])
+        self.training, self.card = config.training, read_card(folder)
         self.notes: list[str] = []
 
     def run(
@@ -150,14 +159,10 @@ class _Update:
     ) -> Outcome:
         """From a store to a new run, or to the reason why there is none."""
         self.old = load(self.folder)
-        self.after = (
-            StorePosition(**self.old.card["store"]["learned"])
-            if "store" in self.old.card
-            else StorePosition()
-        )
+        self.after = StorePosition() if self.card.store is None else StorePosition(**self.card.store.learned)
         if too_few := self._nothing_new(store, positive):
             return Outcome("nothing new", too_few, self.folder)
-        self.base = base_of(self.folder, self.config, self.old.card, self.old.log, data)
+        self.base = base_of(self.folder, self.config, self.card, self.old.log, data)
         if self.base.remembered:
             self.notes.append(
                 "the data of this run is gone, so its memory is used, which has all positives and nothing of "
@@ -217,10 +222,8 @@ class _Update:
     def _window(self) -> tuple[int | None, str]:
         """When the window begins, which must be after everything that the run has seen; or why there is no
         window."""
-        card, settings, log = self.old.card, self.settings, self.log
-        seen = (
-            max(self.base.now, self.merged.learned_until) if UPDATED in card else card["split"]["valid_end"]
-        )
+        card, settings, log = self.card, self.settings, self.log
+        seen = max(self.base.now, self.merged.learned_until) if card.updated else card.split.valid_end
         times = log.time[: log.positives][self.merged.fresh[: log.positives]]
         times = np.sort(times[times >= seen])
         if len(times) < 2 * settings.least:
@@ -249,9 +252,10 @@ class _Update:
 
     def _cut(self, end: int) -> Split:
         """Everything before a time is the training set, and the rest is the test set."""
-        said = self.old.card["split"]
-        repeats: Any = "keep" if said["repeats"] else "hide"
-        settings = Splitting(fractions=(100, 0, 0), repeats=repeats, min_count=said["min_count"])
+        cut = self.card.split
+        settings = Splitting(
+            fractions=(100, 0, 0), repeats="keep" if cut.repeats else "hide", min_count=cut.min_count
+        )
         return split_at(self.log, settings, end, end)
 
     def _candidate(self, start: int) -> tuple[Trainer, Tested]:
@@ -260,7 +264,7 @@ class _Update:
         moves = CodeMapping.between(old.log, self.log)
         as_it_is = grown(old.network, split.known, moves).network
         trainer = self._learned(grown(old.network, split.known, moves), self._before(), split, self._fresh())
-        test = old.card["select_by"]
+        test = self.card.select_by
         if test not in available_tests(split):
             test = "ordinary"
         before, after = (self._ranked(network, split, test) for network in (as_it_is, trainer.model))
@@ -279,8 +283,8 @@ class _Update:
     def _fresh(self) -> Mask:
         """The rows that the run has not learned from: those of the store since, and what it held out."""
         held_out = np.zeros(len(self.log), bool)
-        if UPDATED not in self.old.card:
-            held_out = np.asarray(self.log.time >= self.old.card["split"]["train_end"])
+        if self.card.updated is None:
+            held_out = np.asarray(self.log.time >= self.card.split.train_end)
         return self.merged.fresh | held_out
 
     def _learned(
@@ -309,9 +313,14 @@ class _Update:
     def _ranked(self, network: Recommender, split: Split, test: str) -> Evaluation:
         try:
             found = evaluations(
-                network, {test: network.state_dict()}, split, {test: ("full",)}, {test: test}, (None,),
-                self.settings.sample, self.training.seed,
-            )  # fmt: skip
+                network,
+                {test: network.state_dict()},
+                split,
+                {test: ("full",)},
+                {test: test},
+                sample=self.settings.sample,
+                seed=self.training.seed,
+            )
         except NothingToRank as error:
             raise NothingToRank(
                 f"the window cannot be ranked, so take a longer one (--window): {error}"
@@ -329,35 +338,28 @@ class _Update:
         made = grown(candidate.model, split.known, CodeMapping.none(self.log))
         due = min(int((positives & fresh).sum()) / earlier, 1.0)  # as much replay per new row as before
         trainer = self._learned(made, learned, split, fresh, due)
-        times = self.old.card.get(UPDATED, {}).get("times", 0) + 1
-        records = [record | {"update": times} for record in (*candidate.records, *trainer.records)]
-        trainer.records = [*read_records(self.folder), *records]
-        trainer.select_by = self.old.card["select_by"]
-        kind = model_named(self.config["model"])
-        asked = Asked(
-            self.config["model"],
-            rebuilt(kind.Config, self.config["config"]),
-            self.training,
-            "",
-            chosen_settings(trainer.model, trainer.model.state_dict()),
+        updated = self.card.updated
+        times = updated.times + 1 if updated else 1
+        new = [replace(record, update=times) for record in (*candidate.records, *trainer.records)]
+        trainer.records = [*read_records(self.folder), *new]
+        trainer.select_by = self.card.select_by
+        chosen = chosen_settings(trainer.model, trainer.model.state_dict())
+        config = RunConfig.of(replace(self.config, data="", chosen=chosen), split)
+        summary = UpdateSummary(
+            parent=os.path.relpath(self.folder, target.parent.resolve() / target.name),
+            times=times,
+            base=self.base.own,
+            settings=asdict(self.settings),
+            window=tested.document() | {"start": start},
         )
-        said = {"from": os.path.relpath(self.folder, target.parent.resolve() / target.name), "times": times}
-        said |= {"base": self.base.said, "settings": asdict(self.settings), "window": tested.document()}
-        said["window"]["start"] = start
-        learned_from = {"name": store, "learned": self.merged.newest._asdict()}
+        learned_from = StoreSummary(store, self.merged.newest._asdict())
         with new_run(target) as folder:
+            written = RunFolder.begin(folder, config, resume=False)
             # The curve of the debiasing strength was measured with other weights.
-            more = {UPDATED: said, "store": learned_from, "debias_curve": None}
-            _write(folder, trainer, split, asked, more, self.base)
-
-
-def _write(
-    folder: Path, trainer: Trainer, split: Split, asked: Asked, more: dict[str, Any], base: Base
-) -> None:
-    document = asked.document(split)
-    written = RunFolder.begin(folder, document, resume=False)
-    written.card = lambda trainer: card_of(split, trainer, document) | more
-    written.remember(split)
-    if base.remembered:
-        written.replace(BASE, lambda path: pq.write_table(base.table, path))
-    written.finish(trainer)
+            written.make_card = lambda trainer: replace(
+                RunCard.of(trainer, config), updated=summary, store=learned_from, debias_curve=None
+            )
+            written.remember(split)
+            if self.base.remembered:
+                written.replace(BASE, lambda path: pq.write_table(self.base.table, path))
+            written.finish(trainer)

@@ -37,7 +37,6 @@ from unskew.data.log.views import Ints
 from unskew.diagnostics.log.statistics import ranks
 from unskew.evaluation.evaluate import Evaluation
 from unskew.nn.scoring import Scorer, scores_at
-from unskew.training.run_card import settings_key
 from unskew.world.equations import START, STEP, Simulation
 from unskew.world.simulate import World, simulate
 
@@ -75,20 +74,16 @@ def evaluate_against_ground_truth(
             raise BadInput("a scorer without a split: expected the split whose test set is asked")
         return _measured(model, world, split, sample, seed, cut, debias)
     split = model.split if split is None else split
-    model._same_ids(split.log)
-    model._not_trained_on(split)
-    network, by = model._chosen_for("ground-truth", select_by)
-    try:
+    model.check_unseen(split)
+    with model.weights_chosen_for("ground-truth", select_by) as (network, by):
         found = _measured(network, world, split, sample, seed, cut, debias)
         used = network.debias if debias is None else debias
-    finally:
-        network.load_state_dict(model._weights[model._select_by])
     found.about.update(
         weights_chosen_by=by,
         debias=used,
         model=model.name,
         training_seed=model.training.seed,
-        settings=settings_key(model.name, model.config, model.training),
+        settings=model.settings_key,
     )
     return found
 

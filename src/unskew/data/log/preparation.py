@@ -6,7 +6,7 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from unskew.core.config import rebuilt
+from unskew.core.config import from_document
 
 Format = Literal["auto", "csv", "parquet", "json", "inter", "mind", "amazon", "kuairand", "openbandit"]
 
@@ -148,7 +148,7 @@ class Metadata:
         values = dict(document)
         values["extras"] = tuple(values.get("extras", ()))
         values["removed"] = Removed(**values.get("removed", {}))
-        values["settings"] = rebuilt(Preparation, values.get("settings", {}))
+        values["settings"] = from_document(Preparation, asdict(Preparation()) | values.get("settings", {}))
         values["features"] = {
             role: {name: FeatureCounts(**counts) for name, counts in features.items()}
             for role, features in values.get("features", {}).items()

@@ -26,10 +26,11 @@ from unskew.data.log.split import split
 from unskew.data.log.views import PAD, Ints
 from unskew.models.base import Recommender
 from unskew.models.pulse.model import PulseZero
-from unskew.recommendation.ranker import Ranker, Wanted
+from unskew.recommendation.options import RecommendOptions
 from unskew.serve.http.item_index import Lookup
 from unskew.serve.store.store import Store
 from unskew.training.run import read_card
+from unskew.training.run_card import RunCard
 
 AHEAD = 86_400 * 10**6  # microseconds by which a clock may be ahead of ours
 READ_AT_ONCE = 50_000
@@ -44,19 +45,6 @@ class Order:
     known: bool
 
 
-class _Codes(Ranker):
-    """A ranker whose frames have codes, which cost less than ids and titles when all items are ranked."""
-
-    known = True
-
-    def _frame(
-        self, users: pa.Array, lists: Ints, scores: NDArray[np.float32], known: NDArray[np.bool_]
-    ) -> pa.Table:
-        self.known = bool(known.all())
-        ranked = np.isfinite(scores)
-        return pa.table({"code": lists[ranked], "score": scores[ranked]})
-
-
 class Loaded:
     """A run and what happened since.
 
@@ -69,18 +57,17 @@ class Loaded:
     def __init__(self, run: str, data: Path | None = None, mapped: bool = False) -> None:
         self.folder: Path | None = None if run == PulseZero.name and data is not None else Path(run).resolve()
         self.model = _model(run, self.folder, data)
-        self.card = {} if self.folder is None else read_card(self.folder)
+        self.card = None if self.folder is None else read_card(self.folder)
         self.version = _version(self.folder, self.card)
         self.loaded_at = time.time_ns() // 1000
         self.live = Live(self.model.known_log, text=True)
         self.trained = (len(self.live.users), len(self.live.items))
-        assert self.model.network is not None
         self.network: Recommender = self.model.network.eval()
-        if mapped and self.folder is not None and self.card.get("select_by"):
-            file = self.folder / f"weights-{self.card['select_by']}.safetensors"
+        if mapped and self.folder is not None and self.card is not None:
+            file = self.folder / f"weights-{self.card.select_by}.safetensors"
             if file.is_file():  # a run that was stopped has only a checkpoint
                 self.network.load_state_dict(load_file(file), assign=True)
-        self.ranker = _Codes(self.network, self.live)
+        self.ranker = self.model.make_ranker(self.live)
         self.lookup = Lookup(self.live.items)
         self.applied = 0  # the sequence number of the newest event of the store that is in the live log
         self.left_out = 0  # events whose times cannot be
@@ -93,7 +80,7 @@ class Loaded:
     @property
     def repeats(self) -> bool:
         """Whether past items can be recommended again, as in the model's evaluation."""
-        return self.model.repeats
+        return self.model.trained.split.repeats
 
     @property
     def supports_debias(self) -> bool:
@@ -137,25 +124,25 @@ class Loaded:
     def warm(self) -> None:
         """Build the catalogue, so that the first request need not wait for it."""
         if len(self.live.items):
-            self.order(None, (), Wanted(1))
+            self.order(None, (), RecommendOptions(k=1))
 
-    def order(self, user_id: str | None, history: Sequence[Any], wanted: Wanted) -> Order:
+    def order(self, user_id: str | None, history: Sequence[Any], options: RecommendOptions) -> Order:
         """The list for a user, or, with None, after a history."""
-        ranker = self.ranker
         if user_id is None:
-            table = ranker.for_histories([history], wanted).table
+            lists = self.ranker.rank_histories([history], options)
         else:
-            table = ranker.for_users([user_id], wanted).table
-        return Order(table["code"].to_numpy(), table["score"].to_numpy(), ranker.known)
+            lists = self.ranker.rank_users([user_id], options)
+        ranked = np.isfinite(lists.scores)
+        return Order(lists.codes[ranked], lists.scores[ranked], bool(lists.known.all()))
 
-    def whole_order(self, user_id: str | None, history: Sequence[Any], wanted: Wanted) -> Order:
+    def whole_order(self, user_id: str | None, history: Sequence[Any], options: RecommendOptions) -> Order:
         """All candidates. The first k are those of the list that was wanted, diverse or not."""
         everything = self.order(
-            user_id, history, replace(wanted, k=max(len(self.live.items), 1), diverse=0.0)
+            user_id, history, replace(options, k=max(len(self.live.items), 1), diverse=0.0)
         )
-        if not wanted.diverse:
+        if not options.diverse:
             return everything
-        first = self.order(user_id, history, wanted)
+        first = self.order(user_id, history, options)
         rest = ~np.isin(everything.codes, first.codes)
         codes = np.concatenate([first.codes, everything.codes[rest]])
         scores = np.concatenate([first.scores, everything.scores[rest]])
@@ -219,11 +206,11 @@ def _model(run: str, folder: Path | None, data: Path | None) -> Model:
     return load(folder)
 
 
-def _version(folder: Path | None, said: dict[str, Any]) -> str:
+def _version(folder: Path | None, run_card: RunCard | None) -> str:
     """What tells this run from others: the name of its folder, and a hash of its card."""
-    if folder is None:
+    if folder is None or run_card is None:
         return version("unskew")
-    card = json.dumps(said, sort_keys=True, default=str)
+    card = json.dumps(run_card.to_json(), sort_keys=True)
     return f"{folder.name[:80]}-{hashlib.sha256(card.encode()).hexdigest()[:8]}"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from unskew.core.errors import BadInput
 from unskew.data.log.views import PAD
 from unskew.models.pulse.model import PulseZero
-from unskew.recommendation.ranker import Wanted
+from unskew.recommendation.options import RecommendOptions
 from unskew.serve.http.loaded_run import AHEAD, Loaded
 from unskew.serve.store.events import in_iso
 
@@ -54,7 +54,7 @@ class Asked:
     explore: float | None = None
 
 
-def wanted_of(loaded: Loaded, asked: Asked) -> tuple[list[Any] | None, Wanted]:
+def wanted_of(loaded: Loaded, asked: Asked) -> tuple[list[Any] | None, RecommendOptions]:
     """The history in ticks, None if there is none, and what is wanted of the ranker."""
     clock, now = loaded.live.clock, time.time_ns() // 1000
     if asked.debias is not None and not loaded.supports_debias:
@@ -82,8 +82,16 @@ def wanted_of(loaded: Loaded, asked: Asked) -> tuple[list[Any] | None, Wanted]:
                 else asked.history
             )
             history = [item for item, _ in whole]
-    seen = loaded.repeats if asked.include_seen is None else asked.include_seen
-    return history, Wanted(asked.k, seen, asked.candidates, asked.exclude, asked.debias, at, asked.diverse)
+    options = RecommendOptions(
+        k=asked.k,
+        include_seen=asked.include_seen,
+        candidates=asked.candidates,
+        exclude=asked.exclude,
+        debias=asked.debias,
+        at=at,
+        diverse=asked.diverse,
+    )
+    return history, options
 
 
 def unknown_of(loaded: Loaded, asked: Asked) -> list[str]:

@@ -291,7 +291,7 @@ class Service:
                 "explore": self.explore,
                 "positive_types": list(self._positive),
                 "store_sequence": loaded.applied,
-                "debias_curve": loaded.card.get("debias_curve"),
+                "debias_curve": loaded.card.debias_curve if loaded.card else None,
                 "reload": dict(self._reload),
             }
 

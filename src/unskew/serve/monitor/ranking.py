@@ -29,12 +29,12 @@ class Ranking:
     added to it. It works on a copy of the weights, so that the run may recommend meanwhile."""
 
     def __init__(self, model: Model) -> None:
-        if model.network is None:
+        if not model.is_trained:
             raise BadInput(
                 f"{model.name} has no log of its own to go on from; expected a run that was trained"
             )
-        self._model = copy.copy(model)
-        self._model.network = copy.deepcopy(model.network)
+        apart = replace(model.trained, network=copy.deepcopy(model.network))
+        self._model = Model(model.name, model.config, model.training, apart)
         self._log = model.known_log
         ticks = self._log.clock.ticks
         if ticks is None:
@@ -47,7 +47,7 @@ class Ranking:
     @property
     def trained_until(self) -> int:
         """When what the run was trained and chosen on ends, in microseconds."""
-        return int(self._moments(np.array([self._model.borders[1]]))[0])
+        return int(self._moments(np.array([self._model.trained.split.valid_end]))[0])
 
     # What came before the store
 
@@ -68,7 +68,7 @@ class Ranking:
     def follow(self, positives: Iterator[pa.RecordBatch]) -> None:
         """Add positives of the store, but for those from before the end of the training set: the run either
         knows them, or was trained without them."""
-        train_end = self._model.borders[0]
+        train_end = self._model.trained.split.train_end
         users: list[str] = []
         items: list[str] = []
         times: list[int] = []
@@ -93,8 +93,9 @@ class Ranking:
         """The windows with the NDCG of the run. Each positive is ranked with everything that was there before
         it; windows that begin before the end of what the run was trained and chosen on are marked as seen."""
         model, clock = self._model, self._log.clock
-        train_end, valid_end = model.borders
-        settings = Splitting(repeats="keep" if model.repeats else "hide", min_count=model.min_count)
+        trained = model.trained.split
+        train_end, valid_end = trained.train_end, trained.valid_end
+        settings = Splitting(repeats="keep" if trained.repeats else "hide", min_count=trained.min_count)
         cut = split_at(read(self._live), settings, train_end, valid_end)
         found = []
         with progress("windows", len(windows)) as job:
@@ -113,7 +114,7 @@ class Ranking:
                 split,
                 sample=sample,
                 cutoffs=(CUT,),
-                select_by=self._model._select_by,
+                select_by=self._model.trained.select_by,
                 until=end,
                 show_progress=False,
             )

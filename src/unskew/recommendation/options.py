@@ -1,0 +1,69 @@
+"""What a list is asked for: one set of options for Python, the command line, files of requests and HTTP."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from unskew.core.errors import BadInput
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RecommendOptions:
+    """Which items a list may hold, and in which order.
+
+    Attributes
+    ----------
+    k
+        The largest number of items of a list.
+    include_seen
+        Whether items of the history can be recommended again; by default as in the model's evaluation.
+    candidates
+        The ids of the only items that can be recommended; by default all items.
+    exclude
+        The ids of items that are not recommended.
+    debias
+        From 0 (what will be clicked) to 1 (what would be, if all items were exposed equally), for models that
+        have a debiasing strength; by default as the model has it.
+    at
+        The moment of the request, in ticks of the log's clock or as an ISO date; what happened then or later
+        does not count. By default it is just after the newest event.
+    diverse
+        From 0 (the best items) to 1 (items that are as unlike each other as can be): maximal marginal
+        relevance (`unskew.recommendation.diversity`).
+    approximate
+        Whether an index proposes the items that are scored (`unskew.recommendation.ann`), for catalogues of
+        100,000 items and more. Among `candidates`, all are scored anyway.
+    """
+
+    k: int = 10
+    include_seen: bool | None = None
+    candidates: Sequence[Any] | None = None
+    exclude: Sequence[Any] = ()
+    debias: float | None = None
+    at: int | str | None = None
+    diverse: float = 0.0
+    approximate: bool = False
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise BadInput(f"k {self.k}: expected at least 1")
+        if not 0 <= self.diverse <= 1:
+            raise BadInput(f"diverse {self.diverse}: expected from 0 to 1")
+        if self.approximate and self.debias is not None:
+            raise BadInput(
+                f"debias {self.debias}: approximate lists have the debiasing strength of the model, so "
+                "ask for exact ones"
+            )
+
+
+class RecommendKeywords(TypedDict, total=False):
+    """The fields of `RecommendOptions` as keywords of a function."""
+
+    k: int
+    include_seen: bool | None
+    candidates: Sequence[Any] | None
+    exclude: Sequence[Any]
+    debias: float | None
+    at: int | str | None
+    diverse: float
+    approximate: bool

@@ -1,0 +1,128 @@
+"""What a run was asked for: `config.json`, from which the run can be trained again or gone on with."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from unskew.core.config import from_document
+from unskew.core.errors import BadInput
+from unskew.data.log.clock import Clock
+from unskew.data.log.log import Log
+from unskew.data.log.split import Ids, Known, Mask, Split, Splitting, split
+from unskew.models.base import ModelConfig, Training, model_named
+
+FORMAT = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """What a training run is asked for.
+
+    model, config, training: the name of the model, its settings, and those of training.
+    data: where the prepared log is, if that is known.
+    chosen: settings that another run's validation set chose, by their names in the model's state.
+    """
+
+    model: str
+    config: ModelConfig
+    training: Training
+    data: str = ""
+    chosen: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class KnownIds:
+    """How many users, or items, a network was built for, and how many values their features have."""
+
+    size: int
+    categories: dict[str, int]
+
+
+@dataclass(frozen=True)
+class KnownShape:
+    """What a network was built for. Which ids are rare is stored among the run's arrays."""
+
+    users: KnownIds
+    items: KnownIds
+    ticks: int | None  # of the clock, a second
+
+    @classmethod
+    def of(cls, known: Known) -> "KnownShape":
+        users, items = (KnownIds(ids.size, dict(ids.categories)) for ids in (known.users, known.items))
+        return cls(users, items, known.clock.ticks)
+
+    def build(self, rare_users: Mask | None, rare_items: Mask | None) -> Known:
+        """The same for a network."""
+        users = Ids(self.users.size, rare_users, self.users.categories)
+        items = Ids(self.items.size, rare_items, self.items.categories)
+        return Known(users, items, Clock(self.ticks))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(RunSettings):
+    """What a run was asked for, with what it must know of its split: `config.json`."""
+
+    split: Splitting
+    known: KnownShape
+    min_count: int
+    repeats: bool
+    hash: str  # of the log
+    format: int = field(default=FORMAT)
+
+    @classmethod
+    def of(cls, settings: RunSettings, split: Split) -> "RunConfig":
+        """The configuration of a run on a split."""
+        asked = {name.name: getattr(settings, name.name) for name in fields(RunSettings)}
+        return cls(
+            **asked,
+            split=split.settings,
+            known=KnownShape.of(split.known),
+            min_count=split.min_count,
+            repeats=split.repeats,
+            hash=split.log.fingerprint(),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain numbers and words."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> "RunConfig":
+        """The configuration that `to_json` wrote. An unknown or missing field is bad input."""
+        if not {"model", "config"} <= document.keys():
+            raise BadInput("RunConfig: model or config is missing")
+        config = from_document(model_named(document["model"]).Config, document["config"])
+        return from_document(cls, document | {"config": config})
+
+    def open_log(self, data: str | os.PathLike[str] | None = None) -> Log:
+        """The log that the run was trained on. `data` is where the prepared folder is now, if it has
+        moved."""
+        return open_log(self.data, self.hash, data)
+
+    def open_split(self, data: str | os.PathLike[str] | None = None) -> Split:
+        """The split that the run was trained on."""
+        return split(self.open_log(data), **asdict(self.split))
+
+
+def open_log(stored: str, fingerprint: str, data: str | os.PathLike[str] | None = None) -> Log:
+    """The log that a run was trained on.
+
+    stored: where the run says that it is.
+    data: where the prepared folder is now, if it has moved.
+    """
+    where = data or stored
+    if not where:
+        raise BadInput(
+            "this run was trained from Python and does not know where its data is; say it with --data"
+        )
+    if data is None and not Path(where).exists():
+        raise BadInput(
+            f"{where}: the data of this run is gone or has moved; say where it is now (--data DATA; to "
+            "train, DATA itself)"
+        )
+    log = Log.open(where)
+    if log.fingerprint() != fingerprint:
+        raise BadInput(f"{where}: not the data that this run was trained on")
+    return log
