@@ -74,7 +74,7 @@ def test_an_estimator_of_ones_own_is_trained(model: str, phase: str, split: unsk
     assert isinstance(estimator, Shown)
     learned_I = estimator.logit_I.detach()[:-1]
     assert float(learned_I.abs().mean()) > 0.15
-    losses = [record["losses"][f"{phase}shown or drawn"] for record in trained.records]
+    losses = [record.losses[f"{phase}shown or drawn"] for record in trained.records]
     assert len(losses) == 4  # two epochs of stage 1, and one before the recommender in each of stage 2
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < 0.98 * losses[0]
