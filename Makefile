@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint requirements.lock
 
-.PHONY: demo serve test test-cluster check format setup lock bench mutants clean
+.PHONY: demo serve test test-fast test-cluster check format setup lock bench mutants clean
 
 demo: .venv/ready ## in two minutes: a biased log, models, films for a user, and a world of known ground truth
 	$(BIN)/unskew demo --out demo
@@ -17,6 +17,9 @@ demo/pulse:
 
 test: .venv/ready ## all tests but those of the cluster
 	$(BIN)/python -m pytest -n 2 -m "not cluster"
+
+test-fast: .venv/ready ## in a minute: all tests that neither train nor start a process or a browser
+	$(BIN)/python -m pytest -n 2 -m "not cluster" --fast
 
 test-cluster: .venv/ready-spark ## the same SQL on Spark gives the same files (needs Java 17)
 	$(BIN)/python -m pytest -m cluster

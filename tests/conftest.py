@@ -1,6 +1,8 @@
 """Shared by all tests: one thread, small logs, and a random log that has everything (ties, negatives, unknown
 users and items)."""
 
+import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,27 +15,46 @@ import torch
 from hypothesis import settings
 
 import unskew
+from tests.helpers.plugins import restored_registries
 from unskew.data.log.log import Log
 from unskew.data.log.preparation import Metadata
 from unskew.data.log.views import offsets_of
-from unskew.models.base import MODELS
-from unskew.propensity.base import ESTIMATORS
+from unskew.training.trainer import Trainer
 
 torch.set_num_threads(1)  # the default number made a suite ten times slower on a shared machine
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.load_profile("ci")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="skip tests that train or start a process")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With `--fast`, a test is skipped at the moment when it begins something slow. So no test has to be
+    marked by hand, and none can be forgotten."""
+    if not config.getoption("--fast"):
+        return
+
+    def skip(*_: object, **__: object) -> None:
+        pytest.skip("slow: it trains, or starts a process or a browser")
+
+    for kind, method in ((subprocess.Popen, "__init__"), (os, "fork"), (Trainer, "run")):
+        setattr(kind, method, skip)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--fast"):
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.skip(reason="slow: it computes for seconds"))
+
+
 @pytest.fixture(autouse=True)
 def registries() -> Iterator[None]:
     """Forget the models and estimators that a test defines, so that the next one finds only ours."""
-    tables: tuple[dict[str, type], ...] = (MODELS, ESTIMATORS)
-    before = [set(table) for table in tables]
-    yield
-    for table, names in zip(tables, before, strict=True):
-        for name in set(table) - names:
-            if not table[name].__module__.startswith("unskew."):
-                del table[name]
+    with restored_registries():
+        yield
 
 
 READS = 5, 4  # a history and an audience: far fewer than there are, and what is older still counts as seen

@@ -10,6 +10,7 @@ import pytest
 
 import unskew
 from tests.conftest import random_table
+from tests.helpers.plugins import run_commands, run_script
 from tests.helpers.processes import run_python
 
 TOY = '''
@@ -115,11 +116,9 @@ def commands(path: Path, *wanted: tuple[object, ...]) -> list[tuple[int, str, st
     return [tuple(one) for one in json.loads(done.stdout)]
 
 
-def test_a_class_that_is_imported_is_a_model(data: Path, elsewhere: Path, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-    done = python(elsewhere, tmp_path / "script.py", data, tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "forgets 'often': expected a finite number\n"
+def test_a_class_that_is_imported_is_a_model(capsys, data: Path, elsewhere: Path, tmp_path: Path) -> None:
+    run_script(elsewhere, SCRIPT, data, tmp_path)
+    assert capsys.readouterr().out == "forgets 'often': expected a finite number\n"
 
 
 def install(folder: Path, name: str, points: str) -> None:
@@ -168,7 +167,7 @@ def test_an_installed_package_brings_its_models_to_the_command_line(
     assert all(len(json.loads(out)["recommendations"]) == 3 for _, out, _ in done[4:])
     # Where it is not installed, nobody knows it.
     (tmp_path / "nothing").mkdir()
-    models, (code, _, err) = commands(
+    models, (code, _, err) = run_commands(
         tmp_path / "nothing", ("models", "--json"), ("recommend", tmp_path / "toy", "--history", "i1")
     )
     assert "toy" not in json.loads(models[1])["models"]

@@ -4,16 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.processes import run_python
+from tests.helpers.plugins import run_script
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-# A process of its own, because importing an example registers its model.
-BEGIN = f"""
+BEGIN = """
 import sys
 import torch
-torch.set_num_threads(1)
-sys.path.insert(0, {str(EXAMPLES)!r})
 import numpy as np
 import unskew
 from unskew.testing.models import check_model, example_split
@@ -60,6 +57,6 @@ except unskew.BadInput as error:
 
 
 @pytest.mark.parametrize("script", [TIMES, CATEGORIES], ids=["times", "categories"])
-def test_an_own_model_is_one_file(script: str, tmp_path: Path) -> None:
-    done = run_python("-c", BEGIN + script, tmp_path)
-    assert (done.stdout, done.returncode) == ("passed\n", 0), done.stderr
+def test_an_own_model_is_one_file(script: str, capsys, tmp_path: Path) -> None:
+    run_script(EXAMPLES, BEGIN + script, tmp_path)
+    assert capsys.readouterr().out == "passed\n"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import unskew
 from tests.conftest import random_table
 from tests.helpers.command import run
-from tests.models.test_plugins import commands, python
+from tests.helpers.plugins import run_commands, run_script
 from unskew.api.create import create_model
 from unskew.core.errors import BadInput
 from unskew.data.batches.batch import Batch
@@ -359,9 +359,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_a_class_that_is_imported_is_an_estimator(data: Path, elsewhere: Path, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-    done = python(elsewhere, tmp_path / "script.py", data, tmp_path / "run")
-    assert (done.returncode, done.stderr) == (0, "")
+    run_script(elsewhere, SCRIPT, data, tmp_path / "run")
 
 
 def test_an_installed_package_brings_its_estimators_to_the_command_line(
@@ -375,14 +373,14 @@ def test_an_installed_package_brings_its_estimators_to_the_command_line(
     )
     flags = ("--epochs", 1, "--sequences", 64, "--valid-examples", 50, "--width", 4, "--propensity", "halved")
     command = ("train", data, "--out", tmp_path / "run", "--model", "debiased-sasrec", *flags)
-    trained, broken = commands(elsewhere, command, (*command[:-1], "broken"))
+    trained, broken = run_commands(elsewhere, command, (*command[:-1], "broken"))
     assert trained[0] == 0
     assert broken[0] == 2
     assert broken[2].startswith("unskew: propensity 'broken' cannot be loaded: nowhere:Nothing: No module")
     assert json.loads((tmp_path / "run" / "config.json").read_text())["config"]["propensity"] == "halved"
     # Where it is not installed, a run that needs it says so.
     (tmp_path / "nothing").mkdir()
-    ((code, _, err),) = commands(tmp_path / "nothing", ("evaluate", tmp_path / "run"))
+    ((code, _, err),) = run_commands(tmp_path / "nothing", ("evaluate", tmp_path / "run"))
     assert code == 2
     assert err.startswith("unskew: no propensity 'halved'; there are dual, ")
 
