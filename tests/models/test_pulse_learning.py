@@ -14,10 +14,18 @@ from tests.conftest import quick
 from tests.helpers.contract import builder, close
 from tests.helpers.runs import train
 from unskew.data.batches import negatives
+from unskew.data.batches.batch import Batch
 from unskew.data.batches.negatives import with_negatives
 from unskew.models.base import Training, build
 from unskew.models.pulse.model import Pulse, PulseBatch, PulseSampler, training_rows
-from unskew.models.pulse.signals import ITEM_FEATURES, NEIGHBOUR_FEATURES, USER_FEATURES
+from unskew.models.pulse.signals import (
+    ITEM_FEATURES,
+    NEIGHBOUR_FEATURES,
+    USER_FEATURES,
+    Requests,
+    Signals,
+)
+from unskew.models.recency import ValidationMemory
 from unskew.testing.models import example_split
 
 SMALL = Pulse.Config(sample=150, drawn=9)
@@ -249,3 +257,25 @@ def test_training_is_a_function_of_its_seed(split: unskew.Split) -> None:
     assert losses == same_losses
     assert all(torch.equal(value, again[name]) for name, value in one.items())
     assert not torch.equal(one["of_item.weight"], other["of_item.weight"])
+
+
+def test_validation_rows_are_read_once_and_the_figures_stay(
+    split: unskew.Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[int] = []
+    read = Signals.of_requests
+
+    def counted(self: Signals, batch: Batch) -> Requests:
+        reads.append(len(batch.user_B))
+        return read(self, batch)
+
+    def run(most: int) -> list[Any]:
+        monkeypatch.setattr(ValidationMemory.__init__, "__defaults__", (most,))
+        reads.clear()
+        _, trainer = train(split, "pulse", SMALL, Training(epochs=3, batch_size=64, valid_examples=30))
+        return [(record["valid"], record["losses"]) for record in trainer.records]
+
+    monkeypatch.setattr(Signals, "of_requests", counted)
+    with_memory, once = run(1 << 30), len(reads)
+    assert run(0) == with_memory
+    assert len(reads) == once + 2

@@ -28,7 +28,7 @@ items. There is nothing in it that belongs to one log: weights that were learned
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -49,9 +49,16 @@ from unskew.data.log.split import Known, Split
 from unskew.data.log.views import Ints
 from unskew.models.base import ModelConfig, Recommender
 from unskew.models.pulse.neighbours import NeighbourSettings
-from unskew.models.pulse.signals import ITEM_FEATURES, NEIGHBOUR_FEATURES, USER_FEATURES, Signals
+from unskew.models.pulse.scoring import ItemSide, LivePulseCatalog, PulseCatalog
+from unskew.models.pulse.signals import (
+    ITEM_FEATURES,
+    NEIGHBOUR_FEATURES,
+    USER_FEATURES,
+    Requests,
+    Signals,
+)
 from unskew.models.pulse.tags import OF_TAGS
-from unskew.models.recency import ticks_per_day
+from unskew.models.recency import ValidationMemory, ticks_per_day
 from unskew.nn.losses import weighted_mean
 from unskew.nn.phases import Phase, Stage
 from unskew.nn.scoring import Catalog
@@ -124,6 +131,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
             self.register_buffer(f"scale_{name}", torch.ones(size))
         self.register_buffer("scale_w", torch.ones(NEIGHBOUR_FEATURES))
         self._signals: Signals | None = None
+        self._memory: ValidationMemory[Requests] | None = None
 
     @property
     def history(self) -> int:
@@ -180,13 +188,18 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
             )
         return kept
 
+    def requests(self, log: LogView, context: Batch) -> Requests:
+        """What is known of the contexts of a batch; what training validates on is read once."""
+        read = partial(self.signals(log).of_requests, context)
+        return read() if self._memory is None else self._memory.read(log, context, read)
+
     def __getstate__(self) -> dict[str, Any]:
         """A copy reads logs by itself; what was read of a live one belongs to this network."""
-        return self.__dict__ | {"_signals": None}
+        return self.__dict__ | {"_signals": None, "_memory": None}
 
     # The network
 
-    def item_side(self, a: Tensor) -> "ItemSide":
+    def item_side(self, a: Tensor) -> ItemSide:
         """What belongs to items alone, from their vectors a, (..., ITEM_FEATURES)."""
         a = (a - self.mean_a) / self.scale_a
         exposure = self.exposure_last(functional.relu(self.of_exposure(a))).squeeze(-1)
@@ -196,7 +209,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         """What belongs to requests alone, from their vectors u."""
         return self.of_user((profile - self.mean_u) / self.scale_u)
 
-    def clicks(self, items: "ItemSide", users: Tensor, w: Tensor, c: Tensor | None = None) -> Tensor:
+    def clicks(self, items: ItemSide, users: Tensor, w: Tensor, c: Tensor | None = None) -> Tensor:
         """The head of clicks; without c, no tags are read."""
         w = w / self.scale_w
         hidden = (items.hidden + users).add_(self.of_neighbours(w)).relu_()
@@ -223,8 +236,6 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         return self.item_side(torch.from_numpy(a)).exposure
 
     def catalog(self, log: LogView, first: int, last: int) -> Catalog:
-        from unskew.models.pulse.scoring import LivePulseCatalog, PulseCatalog
-
         return LivePulseCatalog(self, log) if isinstance(log, Live) else PulseCatalog(self, log)
 
     # How it learns
@@ -234,6 +245,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         return (Stage("train", (phase,), epochs, validated=True),)
 
     def _batches(self, split: Split, seed: int, batch_size: int) -> "PulseSampler":
+        self._memory = ValidationMemory(split, Requests.nbytes)
         return PulseSampler(self, split, seed, batch_size)
 
     def softmax_loss(self, batch: "PulseBatch") -> Tensor:
@@ -283,18 +295,6 @@ class PulseZero(
 
     def stages(self, epochs: int) -> tuple[Stage, ...]:
         return ()
-
-
-class ItemSide(NamedTuple):
-    """What belongs to items alone: their part of the hidden layer, of the score, and their exposure."""
-
-    hidden: Tensor
-    skip: Tensor
-    exposure: Tensor
-
-    def part(self, rows: Tensor) -> "ItemSide":
-        """Some of the items."""
-        return ItemSide(*(part.index_select(0, rows) for part in self))
 
 
 # What it learns from

@@ -1,30 +1,70 @@
 """The catalogues of Pulse: all items at the times of some contexts, and all items of a live log."""
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unskew.data.batches.batch import Batch
 from unskew.data.log.live import Live
 from unskew.data.log.log import LogView
 from unskew.data.log.views import PAD, Ints
-from unskew.models.pulse.model import ItemSide, Pulse
+from unskew.models.pulse.signals import Requests, Signals
 
 PIECE = 8192  # items that are scored together, so that they stay in the cache
 MINUTES = 1440  # of a day
 ROOM = 1024  # new items that there is room for
 
 
+class ItemSide(NamedTuple):
+    """What belongs to items alone: their part of the hidden layer, of the score, and their exposure."""
+
+    hidden: Tensor
+    skip: Tensor
+    exposure: Tensor
+
+    def part(self, rows: Tensor) -> "ItemSide":
+        """Some of the items."""
+        return ItemSide(*(part.index_select(0, rows) for part in self))
+
+
+class TwoHeads(Protocol):
+    """What a catalogue needs of Pulse."""
+
+    last: nn.Linear
+    tag_skip: Tensor | None
+    day_ticks: Tensor
+
+    @property
+    def debias(self) -> float:
+        """The debiasing strength of its scores."""
+
+    def signals(self, log: LogView) -> Signals:
+        """What reads a log for it."""
+
+    def requests(self, log: LogView, context: Batch) -> Requests:
+        """What is known of the contexts of a batch."""
+
+    def item_side(self, a: Tensor) -> ItemSide:
+        """What belongs to items alone."""
+
+    def user_side(self, profile: Tensor) -> Tensor:
+        """What belongs to requests alone."""
+
+    def clicks(self, items: ItemSide, users: Tensor, w: Tensor) -> Tensor:
+        """The head of clicks, without tags."""
+
+
 class PulseCatalog:
     """All items at the times of some contexts: a maximum and a product per item, and what is known of the
     items that the neighbours took. What belongs to items alone is kept until the time changes."""
 
-    def __init__(self, model: Pulse, log: LogView) -> None:
+    def __init__(self, model: TwoHeads, log: LogView) -> None:
         self.model, self.log, self.signals = model, log, model.signals(log)
         self._at: tuple[int, ItemSide] | None = None
-        self._buffer = torch.empty(PIECE, model.config.hidden)
+        self._buffer = torch.empty(PIECE, model.last.in_features)
         log.on_event(self._follow)
 
     def _follow(self, user: int, item: int, time: int) -> None:
@@ -37,7 +77,7 @@ class PulseCatalog:
     @torch.no_grad()
     def scores_at_strengths(self, context: Batch, strengths: Sequence[float]) -> list[Tensor]:
         """The same at several strengths."""
-        read = self.signals.of_requests(context)
+        read = self.model.requests(self.log, context)
         users = self.model.user_side(torch.from_numpy(read.profile))
         found = [torch.empty(len(read.time), len(self.log.items)) for _ in strengths]
         order = np.argsort(read.time, kind="stable")
@@ -81,7 +121,7 @@ class LivePulseCatalog(PulseCatalog):
     clock, nothing is old.
     """
 
-    def __init__(self, model: Pulse, log: Live) -> None:
+    def __init__(self, model: TwoHeads, log: Live) -> None:
         super().__init__(model, log)
         self.live, self.step = log, max(int(float(model.day_ticks) / MINUTES), 1)
         self._begins: int | None = None  # the minute that everything is read for

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from unskew.core.progress import progress
 from unskew.data.batches.batch import Batch, batch_of_rows
+from unskew.data.log.arrays import distinct
 from unskew.data.log.decay import Decay
 from unskew.data.log.log import LogView
 from unskew.data.log.views import PAD, Ints
@@ -63,6 +64,11 @@ class Requests(NamedTuple):
         place = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
         found = (self.keys[place] == wanted) & (item >= 0) & (item < self.items)
         return np.where(found[:, None], self.values[place], np.float32(0))
+
+    def nbytes(self) -> int:
+        """How much memory they take."""
+        tastes = 0 if self.tastes is None else sum(part.nbytes for part in self.tastes[1:])
+        return tastes + sum(part.nbytes for part in (self.time, self.profile, self.keys, self.values))
 
     def of_request(self, request: int) -> tuple[Ints, Floats]:
         """The items that something is known about in one request, and their values."""
@@ -185,7 +191,7 @@ def _widened(
     reached_keys: Ints, values: NDArray[np.float64], taken: Ints, own: Floats
 ) -> tuple[Ints, Floats]:
     """The values of near and of repeated items side by side, by the keys of both."""
-    keys = np.union1d(reached_keys, taken) if len(taken) else reached_keys
+    keys = distinct(np.concatenate([reached_keys, taken])) if len(taken) else reached_keys
     found = np.zeros((len(keys), NEIGHBOUR_FEATURES), np.float32)
     found[np.searchsorted(keys, reached_keys), : len(SCALES)] = values
     found[np.searchsorted(keys, taken), len(SCALES) :] = own
