@@ -273,7 +273,7 @@ def test_validation_rows_are_read_once_and_the_figures_stay(
         monkeypatch.setattr(ValidationMemory.__init__, "__defaults__", (most,))
         reads.clear()
         _, trainer = train(split, "pulse", SMALL, Training(epochs=3, batch_size=64, valid_examples=30))
-        return [(record["valid"], record["losses"]) for record in trainer.records]
+        return [(record.valid, record.losses) for record in trainer.records]
 
     monkeypatch.setattr(Signals, "of_requests", counted)
     with_memory, once = run(1 << 30), len(reads)
