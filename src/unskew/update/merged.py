@@ -10,7 +10,6 @@ A row that both have counts once, so a run may have been trained on an export of
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -24,10 +23,11 @@ import pyarrow.parquet as pq
 from unskew.core.errors import BadInput
 from unskew.data.log.clock import TICKS, Clock
 from unskew.data.log.folder import MARK
+from unskew.data.log.live import UNKNOWN
 from unskew.data.log.log import Log
 from unskew.data.log.split import Mask
 from unskew.data.log.vocabulary import FEATURE
-from unskew.data.reading.prepare import read
+from unskew.data.reading.prepare import first_of_each, read
 from unskew.serve.store.export import LOGGED, export_log
 from unskew.serve.store.store import Store
 from unskew.serve.store.tables import EventTypes
@@ -181,8 +181,8 @@ def _new_rows(base: pa.Table, exported: pa.Table, snapshot: _Snapshot, own: Base
     else:
         time = f"timestamp // {MICROSECONDS // ticks}"
     others = [f'"{name}"' for name in exported.column_names if name not in ("user", "item", "timestamp")]
-    ordered = ", ".join([f"{name} NULLS LAST" for name in others if name != '"label"'])
-    with _connection() as connection:
+    order = ["label DESC", "fresh", *(f"{name} NULLS LAST" for name in others if name != '"label"')]
+    with duckdb.connect(config={"memory_limit": "2GB"}) as connection:
         connection.register("exported", exported)
         connection.register("base", base.select(["user", "item", "time", "label"]))
         connection.register("clicks", pa.concat_tables(snapshot.clicks))
@@ -199,26 +199,12 @@ def _new_rows(base: pa.Table, exported: pa.Table, snapshot: _Snapshot, own: Base
                 AND e.timestamp = l.timestamp
         ),
         timed AS (SELECT *, CAST({time} AS BIGINT) AS time FROM marked),
-        once AS (
-            SELECT * FROM timed QUALIFY row_number() OVER (
-                PARTITION BY "user", item, time ORDER BY label DESC, fresh{f", {ordered}" if ordered else ""}
-            ) = 1
-        )
+        once AS ({first_of_each("timed", '"user", item, time', ", ".join(order), "*")})
         SELECT "user", item, time, {", ".join(others)}, fresh AS "{FRESH}" FROM once WHERE NOT EXISTS (
             SELECT 1 FROM base AS b WHERE b."user" = once."user" AND b.item = once.item
                 AND b.time = once.time AND b.label >= once.label
         ) ORDER BY time, "user", item
         """).to_arrow_table()
-
-
-@contextmanager
-def _connection() -> Iterator[duckdb.DuckDBPyConnection]:
-    with duckdb.connect(config={"memory_limit": "2GB"}) as connection:
-        yield connection
-
-
-# What a row says where nobody knows: see `unskew.serve.store.export`.
-UNKNOWN = {"propensity": 1.0, "exposed": 0, "position": 0, FRESH: 0}
 
 
 def _joined(base: pa.Table, newer: pa.Table) -> pa.Table:
@@ -246,7 +232,8 @@ def _joined(base: pa.Table, newer: pa.Table) -> pa.Table:
 
 
 def _unknown(name: str, kind: pa.DataType, rows: int) -> pa.Array:
-    if name in UNKNOWN or (name.startswith(MARK) and FEATURE not in name):
+    """A column of which nothing is known: no test, and a certain exposure that was not at random."""
+    if name != "impression_id" and (name in UNKNOWN or (name.startswith(MARK) and FEATURE not in name)):
         return pa.repeat(pa.scalar(UNKNOWN.get(name, 0), kind), rows)
     return pa.nulls(rows, kind)
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from unskew.core.errors import BadInput, Leak
 from unskew.core.progress import Job, progress
 from unskew.data.audit.label_leakage import Finding, label_leakage, look_ahead
+from unskew.data.log.arrays import distinct
 from unskew.data.log.held_out import held_out
 from unskew.data.log.split import Split
 from unskew.data.log.views import AUDIENCE, HISTORY, Ints, Sequences
@@ -87,7 +88,7 @@ def _borders(split: Split) -> Finding:
     times = [split.log.time[rows] for rows in parts]
     everyone = np.concatenate(parts)
     offence = None
-    if len(everyone) != len(split.log) or len(np.unique(everyone)) != len(everyone):
+    if len(everyone) != len(split.log) or len(distinct(everyone)) != len(everyone):
         twice = np.bincount(everyone, minlength=len(split.log))
         offence = f"{_row(split, int(np.flatnonzero(twice != 1)[0]))} is in {twice[twice != 1][0]} parts"
     for earlier, later, rows in ((0, 1, parts[0]), (1, 2, parts[1]), (0, 2, parts[0])):

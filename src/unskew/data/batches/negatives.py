@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unskew.core.errors import BadInput
+from unskew.data.log.arrays import distinct, is_in
 from unskew.data.log.log import Log
 from unskew.data.log.split import Split
 from unskew.data.log.views import Ints
@@ -27,11 +28,11 @@ class Positives:
         self.items, self.known_items = len(log.items), split.known_items
         self.users, self.view = log.users, log.histories
         user, item = log.user[: log.positives][train], log.item[: log.positives][train]
-        self.pairs = np.unique(user.astype(np.int64) * self.items + item)
+        self.pairs = distinct(user.astype(np.int64) * self.items + item)
 
     def has(self, user: Ints, item: Ints) -> NDArray[np.bool_]:
         """Whether each user has each item, at any time. Users and items are broadcast."""
-        return _among(self.pairs, user * self.items + item)
+        return is_in(self.pairs, user * self.items + item)
 
     def has_now(self, user_B: Ints, time_B: Ints, item_BC: Ints) -> NDArray[np.bool_]:
         """Whether each user has each item at the very moment of the context, (B, C)."""
@@ -39,7 +40,7 @@ class Positives:
         position_B = np.minimum(moment_B, max(len(self._now) - 1, 0))
         last_B = self.view.offsets[np.minimum(user_B, len(self.view) - 1) + 1]
         is_now_B = (moment_B < last_B) & (self.view.times[position_B] == time_B)
-        return np.asarray(is_now_B[:, None]) & _among(self._now, moment_B[:, None] * self.items + item_BC)
+        return np.asarray(is_now_B[:, None]) & is_in(self._now, moment_B[:, None] * self.items + item_BC)
 
     @cached_property
     def _now(self) -> Ints:
@@ -69,14 +70,6 @@ class Positives:
         raise BadInput(
             f"user {name!r} has {everything}, so none is left to sample as a negative; leave this user out"
         )
-
-
-def _among(increasing: Ints, wanted: Ints) -> NDArray[np.bool_]:
-    """Which wanted numbers are among these, which increase."""
-    if not len(increasing):
-        return np.zeros(wanted.shape, bool)
-    position = np.minimum(np.searchsorted(increasing, wanted), len(increasing) - 1)
-    return np.asarray(increasing[position] == wanted)
 
 
 class Draw(NamedTuple):

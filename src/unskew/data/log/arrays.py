@@ -33,7 +33,10 @@ def position_in(increasing: NDArray[np.integer], values: NDArray[np.integer]) ->
 
 def is_in(increasing: NDArray[np.integer], values: NDArray[np.integer]) -> NDArray[np.bool_]:
     """Whether each value is among increasing numbers."""
-    return np.asarray(position_in(increasing, values) >= 0)
+    if not len(increasing):
+        return np.zeros(np.shape(values), bool)
+    position = np.minimum(np.searchsorted(increasing, values), len(increasing) - 1)
+    return np.asarray(increasing[position] == values)
 
 
 def expand_ranges(start: Ints, end: Ints) -> tuple[Ints, Ints]:
