@@ -53,6 +53,7 @@ impressions is served by another policy, P(o = 1) = shown / the number of items 
 impressions count like any others.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,6 +61,7 @@ from numpy.typing import NDArray
 
 from unskew.core.errors import BadInput
 from unskew.data.log.views import Ints
+from unskew.world import exact
 
 START = 1_700_000_000  # the time of the first step, in seconds since 1970
 STEP = 3600  # seconds from one step to the next
@@ -141,8 +143,9 @@ class Tastes:
 
     def at(self, entity: Ints | slice, time: Ints | int) -> Floats:
         """The vectors of some users (items) at a time, or each at its own time."""
-        angle = np.asarray(self.pace * (np.asarray(time) - START))[..., None]
-        return np.asarray(np.cos(angle) * self.start[entity] + np.sin(angle) * self.turn[entity], np.float32)
+        turns = np.asarray(self.pace * (np.asarray(time) - START) / (2 * np.pi))[..., None]
+        sine, cosine = exact.sine_and_cosine(turns)
+        return exact.on_grid(cosine * self.start[entity] + sine * self.turn[entity])
 
 
 def check_settings(settings: Simulation) -> None:
@@ -178,11 +181,11 @@ def check_settings(settings: Simulation) -> None:
 
 def random_tastes(settings: Simulation, size: int, random: np.random.Generator) -> Tastes:
     """Draw a and b for so many users or items."""
-    start, turn = (random.normal(size=(size, settings.width)) for _ in range(2))
-    start /= np.linalg.norm(start, axis=1, keepdims=True)
-    turn -= (turn * start).sum(1, keepdims=True) * start
-    turn /= np.linalg.norm(turn, axis=1, keepdims=True)
-    length = settings.width**0.25
+    start, turn = (exact.normal(random, (size, settings.width)) for _ in range(2))
+    start /= np.sqrt(exact.row_sums(start * start))
+    turn -= exact.row_sums(turn * start) * start
+    turn /= np.sqrt(exact.row_sums(turn * turn))
+    length = math.sqrt(math.sqrt(settings.width))
     pace = settings.drift / (settings.steps * STEP)
     return Tastes((length * start).astype(np.float32), (length * turn).astype(np.float32), pace)
 
@@ -202,20 +205,21 @@ def phases(settings: Simulation) -> Floats:
 def appeal_at(settings: Simulation, lasting: Floats, phase: Floats, time: Ints | int) -> Floats:
     """g_i(t) of some items at a time, or each at its own time, with lasting = g_i and phase = f_i."""
     turns = (np.asarray(time) - START) / (settings.season * STEP) + phase
-    wave = settings.trend * np.sqrt(2) * np.sin(2 * np.pi * turns)
+    wave = settings.trend * math.sqrt(2) * exact.sine_and_cosine(turns)[0]
     return lasting + np.asarray(wave, np.float32)
 
 
 def popularity_pull(settings: Simulation, clicks: Chances, mean: float | Chances) -> Floats:
     """bias * popularity * log((1 + n_i) / (1 + n)), with n_i the clicks of an item and n their mean."""
-    return np.asarray(settings.bias * settings.popularity * (np.log1p(clicks) - np.log1p(mean)), np.float32)
+    difference = exact.log(1 + np.asarray(clicks)) - exact.log(1 + np.asarray(mean))
+    return np.asarray(settings.bias * settings.popularity * difference, np.float32)
 
 
 def novelty_pull(settings: Simulation, birth: Ints, step: Ints | int) -> Floats:
     """bias * novelty * exp(-age / young) of items that were born by then; 0 for those that always were."""
     age = np.maximum(step - birth, 0)
-    pull = settings.bias * settings.novelty * np.exp(-age / settings.young)
-    return np.where(birth > 0, pull, 0).astype(np.float32)
+    pull = np.float32(settings.bias * settings.novelty) * exact.exp(-age / settings.young)
+    return np.where(birth > 0, pull, np.float32(0))
 
 
 def side_of_user(history: Floats, taste: Floats) -> Floats:
@@ -227,7 +231,7 @@ def side_of_item(settings: Simulation, taste: Floats, audience: Floats) -> Float
     """The item's part: its product with the user's is bias * (history * <h_u, v_i> + audience * <a_i,
     v_u>)."""
     weights = np.float32(settings.bias * settings.history), np.float32(settings.bias * settings.audience)
-    return np.concatenate([weights[0] * taste, weights[1] * audience], axis=1)
+    return exact.on_grid(np.concatenate([weights[0] * taste, weights[1] * audience], axis=1))
 
 
 def liking(settings: Simulation, affinity: Floats, appeal: Floats) -> Floats:
@@ -237,11 +241,9 @@ def liking(settings: Simulation, affinity: Floats, appeal: Floats) -> Floats:
 
 def sigmoid(logit: Floats) -> Floats:
     """The sigmoid of a logit that is cut off at +-LIMIT."""
-    chance = np.clip(logit, -LIMIT, LIMIT)
-    np.negative(chance, out=chance)
-    np.exp(chance, out=chance)
+    chance = exact.exp(-np.clip(logit, -LIMIT, LIMIT))
     chance += 1
-    return np.reciprocal(chance, out=chance)
+    return np.divide(np.float32(1), chance, out=chance)
 
 
 def draw(chance: Floats, random: np.random.Generator) -> Mask:
@@ -259,15 +261,17 @@ def intercept_for(pull: Floats, shown: float, guess: float) -> float:
     leave the known bounds of k is replaced by their middle. `guess` is where the search begins.
     """
     fraction = shown / pull.shape[1]
-    even = float(np.log(fraction / (1 - fraction)))
+    even = float(exact.log(fraction / (1 - fraction)))
     low, high = even - float(pull.max()), even - float(pull.min())
     for _ in range(60):
         guess = guess if low <= guess <= high else (low + high) / 2
         chance = sigmoid(pull + np.float32(guess))
-        mean = float(chance.mean(dtype=np.float64))
+        # Sums of whole numbers are exact, in whatever order a machine adds.
+        mean = int((chance * np.float32(1 << 32)).astype(np.int64).sum()) / (1 << 32) / chance.size
         if abs(mean / fraction - 1) < 1e-6:
             break
         low, high = (guess, high) if mean < fraction else (low, guess)
-        slope = 1 - float(np.vdot(chance, chance)) / chance.size / mean
-        guess -= float(np.log(mean / fraction)) / max(slope, 1e-3)
+        coarse = (chance * np.float32(1 << 16)).astype(np.int64)
+        slope = 1 - int((coarse * coarse).sum()) / (1 << 32) / chance.size / mean
+        guess -= float(exact.log(mean / fraction)) / max(slope, 1e-3)
     return float(np.float32(guess))

@@ -20,9 +20,11 @@ from numpy.typing import ArrayLike, NDArray
 from unskew.core.config import configured
 from unskew.core.errors import BadInput
 from unskew.core.progress import progress
+from unskew.data.log.arrays import distinct
 from unskew.data.log.log import Log
 from unskew.data.log.views import Codes, Ints, Sequences, offsets_of
 from unskew.data.reading.prepare import read
+from unskew.world import exact
 from unskew.world.equations import (
     SAMPLE,
     START,
@@ -68,7 +70,8 @@ class Trail:
         mean, count = np.zeros((len(some), self.means.shape[1]), np.float32), np.zeros(len(some))
         newest = end[some] - 1
         mean[some] = self.means[newest]
-        count[some] = self.counts[newest] * self.recency ** (step[some] - 1 - self.changes.ids[newest])
+        age = step[some] - 1 - self.changes.ids[newest]
+        count[some] = self.counts[newest] * exact.power(self.recency, age)
         return mean, count
 
 
@@ -133,11 +136,11 @@ class World:
         pull += self.intercepts[now]
         user_side = side_of_user(history, self.user_tastes.at(user, time))
         item_side = side_of_item(self.settings, self.item_tastes.at(item, time), audience)
-        chance = sigmoid(pull + np.einsum("nd,nd->n", user_side, item_side))
+        chance = sigmoid(pull + exact.product_of_each(user_side, item_side))
         return np.where(self.birth[item] <= now, chance, np.float32(0))
 
     def _preference(self, user: Ints, item: Ints, time: Ints) -> Floats:
-        affinity = np.einsum("nd,nd->n", self.user_tastes.at(user, time), self.item_tastes.at(item, time))
+        affinity = exact.product_of_each(self.user_tastes.at(user, time), self.item_tastes.at(item, time))
         return liking(
             self.settings, affinity, appeal_at(self.settings, self.appeal[item], self.phase[item], time)
         )
@@ -163,7 +166,7 @@ def simulate(settings: Simulation) -> World:
     user_tastes, item_tastes = (
         random_tastes(settings, size, random) for size in (settings.users, settings.items)
     )
-    appeal = random.normal(0, settings.appeal, settings.items).astype(np.float32)
+    appeal = (settings.appeal * exact.normal(random, settings.items)).astype(np.float32)
     phase, birth = phases(settings), births(settings)
     histories, audiences = (_Profiles(settings, size) for size in (settings.users, settings.items))
     rows: list[dict[str, NDArray[Any]]] = []
@@ -180,7 +183,7 @@ def simulate(settings: Simulation) -> World:
             user_side = side_of_user(histories.means, user_now)
             item_side = side_of_item(settings, item_now, audiences.means)
             asked = random.choice(settings.users, min(SAMPLE, settings.users), replace=False)
-            asked_pull = (pull + user_side[asked] @ item_side.T)[:, :existing]
+            asked_pull = (pull + exact.products(user_side[asked], item_side))[:, :existing]
             intercepts.append(intercept_for(asked_pull, settings.shown, intercepts[-1]))
             if step == settings.steps:
                 break
@@ -190,7 +193,7 @@ def simulate(settings: Simulation) -> World:
                 settings, user_side[visitors], item_side, pull, existing, random
             )
             user = visitors[impression]
-            affinity = np.einsum("nd,nd->n", user_now[user], item_now[item])
+            affinity = exact.product_of_each(user_now[user], item_now[item])
             liked = draw(
                 liking(settings, affinity, appeal_at(settings, appeal[item], phase[item], time)), random
             )
@@ -250,19 +253,19 @@ class _Profiles:
 
     def counts_at(self, step: int) -> Chances:
         """The number of clicks before a step, as it counts then."""
-        return np.asarray(self.counts * self.recency ** (step - 1 - self.newest))
+        return np.asarray(self.counts * exact.power(self.recency, step - 1 - self.newest))
 
     def add(self, step: int, entity: Ints, vectors: Floats) -> None:
         """Add the clicks of a step: whose they are, and the vectors of what was clicked."""
-        changed = np.unique(entity)
+        changed = distinct(entity)
         self.sums[changed] *= self.memory
         self.weights[changed] *= self.memory
         np.add.at(self.sums, entity, vectors)
         np.add.at(self.weights, entity, np.float32(1))
-        self.counts[changed] *= self.recency ** (step - self.newest[changed])
+        self.counts[changed] *= exact.power(self.recency, step - self.newest[changed])
         self.newest[changed] = step
         np.add.at(self.counts, entity, 1)
-        self.means[changed] = self.sums[changed] / self.weights[changed, None]
+        self.means[changed] = exact.on_grid(self.sums[changed] / self.weights[changed, None])
         self.past.append(
             (np.full(len(changed), step, np.int32), changed, self.means[changed], self.counts[changed])
         )
@@ -296,7 +299,7 @@ def _expose(
     rows = max(1, CHUNK // settings.items)
     for first in range(0, len(user_side), rows):
         part = slice(first, first + rows)
-        chance = sigmoid(user_side[part] @ item_side.T + pull)
+        chance = sigmoid(exact.products(user_side[part], item_side) + pull)
         chance[uniform[part]] = settings.shown / existing
         chance[:, existing:] = 0
         impression, item = np.nonzero(draw(chance, random))
