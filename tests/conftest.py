@@ -30,17 +30,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="skip tests that train or start a process")
 
 
-def pytest_configure(config: pytest.Config) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def fast(request: pytest.FixtureRequest) -> Iterator[None]:
     """With `--fast`, a test is skipped at the moment when it begins something slow. So no test has to be
     marked by hand, and none can be forgotten."""
-    if not config.getoption("--fast"):
-        return
 
     def skip(*_: object, **__: object) -> None:
         pytest.skip("slow: it trains, or starts a process or a browser")
 
-    for kind, method in ((subprocess.Popen, "__init__"), (os, "fork"), (Trainer, "run")):
-        setattr(kind, method, skip)
+    with pytest.MonkeyPatch.context() as patched:
+        if request.config.getoption("--fast"):
+            for owner, name in ((subprocess.Popen, "__init__"), (os, "fork"), (Trainer, "run")):
+                patched.setattr(owner, name, skip)
+        yield
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
