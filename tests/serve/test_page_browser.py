@@ -50,7 +50,9 @@ def test_a_typed_title_gives_two_lists_that_differ(open_page: Any) -> None:
     assert (f"{len(both)} of 8 in both" if both else "none in both") in said
     assert "pulse-zero" in page.locator("#answers").inner_text()
     assert page.locator("#answers .took").inner_text().endswith(" ms")
-    page.locator("#heard", has_text=f"The lists are new. {len(both)} title").wait_for(state="attached")
+    page.locator("#heard", has_text=f"Both lists are up to date. {len(both)} title").wait_for(
+        state="attached"
+    )
 
 
 def test_what_is_popular_leads_the_left_list_and_not_the_right(open_page: Any) -> None:
@@ -138,11 +140,11 @@ def test_an_event_is_logged_and_both_lists_change(open_page: Any, service: Any) 
 
 def test_a_user_of_the_log_can_be_taken_on(open_page: Any, service: Any) -> None:
     page = open_page(expected=("status of 404",))
-    page.locator("#person").fill("nobody/at all")
-    page.get_by_role("button", name="Begin").click()
-    page.locator("#person-error", has_text="Nobody in the log has the id “nobody/at all”").wait_for()
-    page.locator("#person").fill("person 7")
-    body = sent(page, "/v1/recommendations", lambda: page.locator("#person").press("Enter"))
+    page.locator("#user").fill("nobody/at all")
+    page.get_by_role("button", name="Start", exact=True).click()
+    page.locator("#user-error", has_text="The log has no user with the id “nobody/at all”").wait_for()
+    page.locator("#user").fill("person 7")
+    body = sent(page, "/v1/recommendations", lambda: page.locator("#user").press("Enter"))
     assert (body["user_id"], "history" in body) == ("person 7", False)
     settle(page)
     newest = [one["title"] for one in service.user("person 7")["newest"]]

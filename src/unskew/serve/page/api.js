@@ -1,4 +1,4 @@
-// Asking the service, and what to say where it does not answer as hoped.
+// Requests to the service, and messages for what can go wrong.
 
 import { button, made } from "./dom.js";
 
@@ -14,8 +14,8 @@ export class Trouble extends Error {
     this.words = words;
     this.status = more.status || 0;
     this.fields = more.fields || [];
-    this.wait = more.wait || 0; // seconds after which it may go
-    this.request = more.request || ""; // under which the log of the service has it
+    this.wait = more.wait || 0; // seconds until the next attempt
+    this.request = more.request || ""; // the id of the request in the log of the service
   }
 }
 
@@ -48,7 +48,7 @@ export async function ask(path, { body, signal } = {}) {
       throw new Trouble("busy", "No answer in time", "The service took longer than 20 seconds.");
     }
     throw new Trouble("down", "The service does not answer",
-      "It may have been stopped, or it is still starting. What you chose here is kept.");
+      "It may have been stopped, or it is still starting. Your history on this page is kept.");
   } finally {
     window.clearTimeout(timer);
   }
@@ -62,7 +62,7 @@ function refused(answer, found) {
   const more = { status, wait, request: found?.request_id };
   if (status === 401 || (status === 403 && fields[0]?.field === "Authorization")) {
     return new Trouble("token", status === 401 ? "This service asks for a token" : "This token may only read",
-      "Whoever started the service has a file of tokens. Yours stays in this tab only.", more);
+      "The operator of the service has a file of tokens. A token stays in this tab only.", more);
   }
   if (status === 429) {
     const words = said || "The service asks for a short pause.";
@@ -85,7 +85,7 @@ const sentence = (words) => {
   return `${words.charAt(0).toUpperCase()}${words.slice(1)}${end}`;
 };
 
-// Fields and reasons of a refusal, in whatever list they come.
+// Fields and reasons of a refusal.
 function wrong(found) {
   if (found === null || typeof found !== "object") return [];
   const listed = [found.detail, found.errors, found.error, found.rejected, found].find((one) => one) ?? [];
@@ -100,7 +100,7 @@ function stored() {
   try { return window.sessionStorage.getItem(TOKEN) || ""; } catch { return ""; }
 }
 
-// A card that says what went wrong, with a way on.
+// A card with an error, and a way to try again.
 export function troubled(error, again) {
   if (!(error instanceof Trouble)) {
     window.console.error(error);
@@ -137,7 +137,7 @@ function tokenForm(again) {
   return form;
 }
 
-// A button, which presses itself after the pause that the service asked for.
+// A button that presses itself after the pause that the service named.
 function retry(again, wait) {
   const words = (left) => (left > 0 ? `Try again (by itself in ${left} s)` : "Try again");
   let left = Math.ceil(wait);

@@ -1,24 +1,18 @@
-// The debiasing strength between the two lists, and what was measured along it.
+// The debiasing strength between the two lists, and the validation metrics at each strength.
 
 import { by, debounced, made, short, svg } from "./dom.js";
 
 const [WIDE, HIGH] = [340, 118];
 const PAD = { left: 8, right: 8, top: 14, bottom: 20 };
-const LINES = { // a test, what it says in plain words, and its line
-  ordinary: ["Guessing the next click", "line-log"],
-  unbiased: ["The same, every title counting the same", "line-fair"],
+const LINES = { // a test, its description, and the class of its line
+  ordinary: ["Ordinary test: the next click", "line-log"],
+  balanced: ["Balanced test: every title counts the same", "line-fair"],
 };
 
-// The points of a curve, whatever form it comes in: [{ debias, ordinary, unbiased }].
-export function points(curve) {
-  if (!curve) return [];
-  const rows = Array.isArray(curve) ? curve : curve.points ?? [];
-  return rows.map((row) => ({
-    debias: Number(row.debias),
-    ordinary: Number(row.ordinary),
-    unbiased: Number(row.unbiased ?? row.balanced ?? row.unbiased_test),
-  })).filter((row) => Object.values(row).every(Number.isFinite)).sort((one, other) => one.debias - other.debias);
-}
+// The points of a curve that have a value in both tests, by debiasing strength.
+const points = (curve) => (curve ?? [])
+  .filter((row) => [row.debias, row.ordinary, row.balanced].every(Number.isFinite))
+  .sort((one, other) => one.debias - other.debias);
 
 export function debiasBox(curve, turned) {
   const input = by("debias");
@@ -44,25 +38,25 @@ export function debiasBox(curve, turned) {
   return { value: () => Number(input.value) };
 }
 
-const place = (debias) => (debias === 0 ? "what the log would click"
-  : debias === 1 ? "as if everything were shown equally often" : "between the two");
+const place = (debias) => (debias === 0 ? "clicks as logged"
+  : debias === 1 ? "equal exposure" : "between the two");
 
 function words(debias) {
-  if (debias === 0) return "At 0, titles that were shown a lot keep their head start: both lists are the same.";
-  if (debias === 1) return "At 1, the head start of what was shown a lot is taken out of the right list.";
-  return `At ${debias.toFixed(2)}, the right list takes out a part of the head start of what was shown a lot.`;
+  if (debias === 0) return "At 0, the effect of exposure stays in the scores: both lists are the same.";
+  if (debias === 1) return "At 1, the effect of exposure is removed from the right list.";
+  return `At ${debias.toFixed(2)}, a part of the effect of exposure is removed from the right list.`;
 }
 
 function heads(debias) {
   if (debias === 1) {
     return ["What you would like, if everything were shown equally often",
-      "The same taste, without the head start of what is popular."];
+      "The same taste, without the effect of exposure."];
   }
   if (debias === 0) {
-    return ["The same list, with the debiasing strength at 0", "Turn it up, and this list leaves the log’s habits."];
+    return ["The same list, with the debiasing strength at 0", "Raise it to remove the effect of exposure."];
   }
   return [`In between, with the debiasing strength at ${debias.toFixed(2)}`,
-    "Part of the head start of what is popular is left."];
+    "A part of the effect of exposure is left."];
 }
 
 function between(known, debias, name) {
@@ -70,11 +64,11 @@ function between(known, debias, name) {
   if (after < 0) return known[known.length - 1][name];
   if (after === 0) return known[0][name];
   const [low, high] = [known[after - 1], known[after]];
-  const share = (debias - low.debias) / (high.debias - low.debias || 1);
-  return low[name] + share * (high[name] - low[name]);
+  const fraction = (debias - low.debias) / (high.debias - low.debias || 1);
+  return low[name] + fraction * (high[name] - low[name]);
 }
 
-// Two lines over the debiasing strength, each on its own scale, and where the debiasing strength stands. Returns what moves the mark.
+// Two lines over the debiasing strength, and a mark at its present value. Returns what moves the mark.
 function chart(known) {
   const figure = by("curve");
   const x = (debias) => PAD.left + debias * (WIDE - PAD.left - PAD.right);
@@ -85,7 +79,7 @@ function chart(known) {
     const anchor = at === 0 ? "start" : at === 1 ? "end" : "middle";
     drawing.append(svg("text", { x: x(at), y: HIGH - 5, "text-anchor": anchor }, String(at)));
   }
-  const all = known.flatMap((row) => [row.ordinary, row.unbiased]);
+  const all = known.flatMap((row) => [row.ordinary, row.balanced]);
   const top = Math.max(...all) || 1;
   const y = (value) => PAD.top + (1 - Math.max(value, 0) / top) * (HIGH - PAD.top - PAD.bottom);
   for (const [name, [, style]] of Object.entries(LINES)) {
@@ -105,7 +99,7 @@ function chart(known) {
       svg("path", { class: style, d: "M1 4H21" }));
     legend.append(made("li", "", swatch, `${said}: `, cells[name]));
   }
-  const head = made("figcaption", "", "Measured along the debiasing strength, on what the model had not seen");
+  const head = made("figcaption", "", "NDCG@10 at each debiasing strength, on the validation set");
   figure.replaceChildren(head, drawing, legend);
   figure.hidden = false;
   return (debias) => {
@@ -125,6 +119,6 @@ function chart(known) {
 
 function change(value, start) {
   if (!(start > 0)) return "";
-  const share = Math.round(100 * (value / start - 1));
-  return ` (${share > 0 ? "+" : share < 0 ? "−" : "±"}${Math.abs(share)} %)`;
+  const fraction = Math.round(100 * (value / start - 1));
+  return ` (${fraction > 0 ? "+" : fraction < 0 ? "−" : "±"}${Math.abs(fraction)} %)`;
 }

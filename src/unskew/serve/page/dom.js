@@ -1,8 +1,8 @@
-// Small helpers: nodes, numbers in words, and what is said to screen readers.
+// Small helpers: elements, numbers as text, and messages for screen readers.
 
 export const by = (id) => document.getElementById(id);
 
-// A node with a class and what stands in it: text, nodes, or nothing.
+// An element with a class and its content: text, nodes, or nothing. Text is never read as HTML.
 export function made(tag, name = "", ...inside) {
   const node = document.createElement(tag);
   if (name) node.className = name;
@@ -24,7 +24,7 @@ export function svg(tag, attributes, ...inside) {
   return node;
 }
 
-// Said by screen readers when they have time; the same words twice are said twice.
+// A message for screen readers; the same message twice is announced twice.
 let silence = 0;
 export function say(words) {
   window.clearTimeout(silence);
@@ -39,14 +39,14 @@ export function toast(words, kind = "") {
   window.setTimeout(() => node.remove(), 6000);
 }
 
-const known = (value) => typeof value === "number" && Number.isFinite(value);
+const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 const exact = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
-export const count = (value) => (known(value) ? exact.format(value) : "–");
+export const count = (value) => (isNumber(value) ? exact.format(value) : "–");
 
 // A number of any size with about three digits.
 export function short(value) {
-  if (!known(value)) return "–";
+  if (!isNumber(value)) return "–";
   const size = Math.abs(value);
   if (size !== 0 && size < 0.001) return value.toExponential(1);
   if (size >= 1000) return exact.format(value);
@@ -55,10 +55,10 @@ export function short(value) {
 }
 
 export const percent = (value) => {
-  if (!known(value)) return "–";
-  const share = 100 * value;
-  if (share > 0 && share < 0.05) return "<0.1 %";
-  return `${share.toFixed(share !== 0 && Math.abs(share) < 9.95 ? 1 : 0)} %`;
+  if (!isNumber(value)) return "–";
+  const hundredths = 100 * value;
+  if (hundredths > 0 && hundredths < 0.05) return "<0.1 %";
+  return `${hundredths.toFixed(hundredths !== 0 && Math.abs(hundredths) < 9.95 ? 1 : 0)} %`;
 };
 
 export const plural = (number, one, more = `${one}s`) => `${count(number)} ${number === 1 ? one : more}`;
@@ -79,7 +79,7 @@ export function titled(item) {
   const found = said.match(/^(.+?)\s*\((\d{4})\)$/);
   const features = item.features || {};
   const given = features.year ?? features.Year ?? item.year;
-  const year = found ? found[2] : known(Number(given)) && given !== null ? String(Math.round(given)) : "";
+  const year = found ? found[2] : isNumber(Number(given)) && given !== null ? String(Math.round(given)) : "";
   const genres = features.genres ?? features.genre ?? item.genres ?? "";
   const all = Array.isArray(genres) ? genres : String(genres ?? "").split(/[|;,]/);
   const list = all.map((one) => String(one).trim());

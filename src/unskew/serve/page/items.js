@@ -1,15 +1,15 @@
-// What is known of items: asked for once each, a few at a time.
+// The details of items: each is requested once, a few at a time.
 
 import { ask, text } from "./api.js";
 
 const AT_ONCE = 4;
-const found = new Map(); // by id: a document, or null where the service has nothing to say
-const waiting = new Map(); // by id: who wants to know
+const found = new Map(); // by id: a document
+const waiting = new Map(); // by id: the promises of pending requests
 let under = 0;
 
 export const remembered = (id) => found.get(id);
 
-export const LISTED = 24; // items asked for where nothing was typed
+export const LISTED = 24; // items of a search without words
 
 // The items whose titles hold some words; the most popular ones without words.
 export async function search(words, limit, signal) {
@@ -41,7 +41,7 @@ async function next() {
   try {
     answer = await ask(`v1/items/${text(id)}`);
     found.set(id, answer);
-  } catch { /* a card without a year is a card all the same; asked again next time */ }
+  } catch { /* the card stays without a year, and the next card of the item asks again */ }
   under -= 1;
   waiting.delete(id);
   wish.resolve(answer);

@@ -21,7 +21,7 @@ export function skeletons(side) {
   body(side).replaceChildren(list);
 }
 
-// The cards stay where they are while newer ones are asked for.
+// The cards stay in place while newer ones are requested.
 export function busy(side, is) {
   section[side].setAttribute("aria-busy", String(is));
   if (is && !body(side).querySelector(".cards")) skeletons(side);
@@ -41,7 +41,7 @@ export function empty(side, words) {
   body(side).replaceChildren(made("div", "empty", ghosts, made("p", "", words)));
 }
 
-// Draw one list. other: the answer of the other list, or null; most: what the longest bars stand for.
+// Draw one list. other: the answer of the other list, or null; most: the values of the longest bars.
 export function draw(side, answer, other, most, watched) {
   busy(side, false);
   const before = places(side);
@@ -54,7 +54,7 @@ export function draw(side, answer, other, most, watched) {
   }
   sum(side).textContent = summary(answer, elsewhere, other !== null, most);
   if (answer.items.length === 0) {
-    empty(side, "Nothing is left to recommend: everything is in the history.");
+    empty(side, "There is nothing left to recommend: all titles are in the history.");
     return;
   }
   body(side).replaceChildren(list);
@@ -69,7 +69,7 @@ function fallback(answer) {
   return `This list does not come from the trained model${reason}.`;
 }
 
-// Popularity is a fraction of all clicks; people count.
+// Popularity is a fraction of all clicks; the page shows their number.
 const clicks = (item, most) => Math.round(item.popularity * most.clicks);
 
 function summary(answer, elsewhere, compared, most) {
@@ -113,7 +113,7 @@ function badge(side, rank, item) {
   return made("span", "badge", words);
 }
 
-// Score, popularity and exposure: the number for everybody, the bar for the eye.
+// Score, popularity and exposure, each as a number and as a bar.
 function bars(item, range, most) {
   const rows = [];
   const spread = range.high - range.low;
@@ -128,16 +128,16 @@ function bars(item, range, most) {
     rows.push(["Exposure", percent(item.propensity), item.propensity]);
   }
   const list = made("dl", "bars");
-  for (const [name, value, share] of rows) {
+  for (const [name, value, fraction] of rows) {
     const bar = made("span", "bar");
     bar.setAttribute("aria-hidden", "true");
-    bar.style.setProperty("--share", String(Math.max(0, Math.min(1, share))));
+    bar.style.setProperty("--fraction", String(Math.max(0, Math.min(1, fraction))));
     list.append(made("div", "", made("dt", "", name), made("dd", "", made("span", "value", value), bar)));
   }
   return list;
 }
 
-// Cards glide from where they were to where they are.
+// Cards move from their old places to their new ones.
 const places = (side) => new Map([...body(side).querySelectorAll(".card[data-item]")].map(
   (node) => [node.dataset.item, node.getBoundingClientRect().top]));
 

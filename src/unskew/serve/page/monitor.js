@@ -1,35 +1,35 @@
-// The monitor: what happened and what was shown, week by week.
+// The monitor: what happened and what was shown, window by window.
 
 import { ask, troubled } from "./api.js";
 import { button, by, count, made, percent, say, short, svg } from "./dom.js";
 
 const GROUPS = [
   ["What happened", [
-    ["events", "Events", count, "everything that was logged"],
-    ["positives", "Clicks", count, "and other events that count as a yes"],
-    ["users", "People", count, "with any event"],
-    ["new_users", "New people", count, "seen for the first time"],
+    ["events", "Events", count, "of any type"],
+    ["positives", "Clicks", count, "and other events of a positive type"],
+    ["users", "Users", count, "with an event of any type"],
+    ["new_users", "New users", count, "with their first event"],
     ["new_items", "New titles", count, "clicked for the first time"],
   ]],
   ["What was shown and clicked", [
     ["shown", "Titles shown", count, "each once per impression"],
-    ["gini_shown", "Unevenness of what was shown", short, "Gini: 0 is even, near 1 a few titles have all"],
-    ["gini_clicked", "Unevenness of what was clicked", short, "the same for clicks"],
-    ["coverage_shown", "Catalogue shown", percent, "share of all titles that anybody was shown"],
-    ["lift", "Pull of popularity", short, "above 1: more popular titles are shown than chosen"],
+    ["gini_shown", "Gini index, shown", short, "0 is even; near 1 a few titles have everything"],
+    ["gini_clicked", "Gini index, clicked", short, "the same for clicks"],
+    ["coverage_shown", "Catalogue shown", percent, "fraction of all titles that were shown to any user"],
+    ["lift", "Popularity lift", short, "above 1: shown titles are more popular than clicked ones"],
     ["age_shown", "Age of what was shown", (days) => (days === null ? "–" : `${short(days)} d`),
-      "days since a title’s first click, the median"],
+      "median days since the first click of a title"],
   ]],
   ["What was recommended", [
     ["recommendations", "Lists recommended", count, ""],
-    ["click_rate", "Click rate", percent, "share of recommended titles that were clicked"],
-    ["fallback", "Without the model", percent, "share of lists that no model made"],
-    ["random", "Shown at random", percent, "share of titles shown whatever the model thinks"],
+    ["click_rate", "Click rate", percent, "fraction of recommended titles that were clicked"],
+    ["fallback", "Fallback", percent, "fraction of lists that no model made"],
+    ["random", "Shown at random", percent, "fraction of titles that were drawn at random"],
   ]],
-  ["What can be told without bias", [
-    ["ess", "Effective sample", percent, "how much the weighted clicks are worth"],
-    ["calibration", "Calibration", short, "1 if the logged chances to be shown are true"],
-    ["ndcg", "Ranking quality", short, "NDCG@10 on each week before the model saw it"],
+  ["What can be estimated without bias", [
+    ["ess", "Effective sample", percent, "of the clicks, weighted by 1 / propensity"],
+    ["calibration", "Calibration", short, "1 if the logged propensities are true"],
+    ["ndcg", "Ranking quality", short, "NDCG@10 of each window before the model is trained on it"],
   ]],
 ];
 
@@ -54,18 +54,18 @@ const named = (window) => String(window.start).slice(0, 10);
 function drawn(found, again) {
   const { windows } = found;
   if (!windows?.length) {
-    return [made("section", "hollow", sleeping(), made("h2", "", "Nothing to watch yet"),
-      made("p", "", "The monitor looks at what was logged, week by week. Log something with “I watched "
-        + "this”, or post events to ", made("code", "", "/v1/events"), ", and come back."),
+    return [made("section", "hollow", sleeping(), made("h2", "", "The store has no events yet"),
+      made("p", "", "The monitor summarises the events of each week. Log one with “I watched "
+        + "this”, or post events to ", made("code", "", "/v1/events"), ", and look again."),
       button("plain", "Look again", again))];
   }
   const judged = Object.keys(found.thresholds ?? {}).length > 0;
   const verdict = made("section", `verdict ${found.healthy === false ? "ill" : judged ? "well" : ""}`,
-    made("div", "row", made("h2", "", found.verdict?.finding ?? "Week by week"),
+    made("div", "row", made("h2", "", found.verdict?.finding ?? "Window by window"),
       button("quiet", "Look again", again)));
   const said = found.crossed?.map((one) => one.sentence) ?? [];
   for (const words of new Set([...said, ...(found.notes ?? [])])) verdict.append(made("p", "", words));
-  verdict.append(made("p", "", "The service works these figures out at most once a minute."));
+  verdict.append(made("p", "", "The service computes these values at most once a minute."));
   const parts = [verdict];
   for (const [head, figures] of GROUPS) {
     const shown = figures.filter(([field]) => windows.some((window) => Number.isFinite(window[field])));
@@ -73,12 +73,12 @@ function drawn(found, again) {
     const grid = made("div", "spark-cards", ...shown.map((figure) => spark(figure, windows)));
     parts.push(made("section", "", made("h2", "", head), grid));
   }
-  const about = made("p", "soft", "The newest window first. A dash is what nobody knows.");
-  parts.push(made("section", "", made("h2", "", "Every figure"), about, table(windows)));
+  const about = made("p", "soft", "The newest window first. A dash stands for a value that is not known.");
+  parts.push(made("section", "", made("h2", "", "All values"), about, table(windows)));
   return parts;
 }
 
-// One figure: its newest value and its way there.
+// One value: the newest, and a line over all windows.
 function spark([field, name, write, meaning], windows) {
   const values = windows.map((window) => window[field]);
   const known = values.filter(Number.isFinite);
@@ -117,7 +117,7 @@ function line(values, whole) {
 
 function table(windows) {
   const sheet = made("table", "sheet");
-  const head = made("tr", "", cell("th", "Figure", "col"));
+  const head = made("tr", "", cell("th", "Value", "col"));
   const newest = [...windows].reverse();
   for (const window of newest) {
     head.append(cell("th", window.whole === false ? `${named(window)} (open)` : named(window), "col"));
@@ -138,7 +138,7 @@ function table(windows) {
   const wide = made("div", "wide", sheet);
   wide.tabIndex = 0;
   wide.setAttribute("role", "region");
-  wide.setAttribute("aria-label", "Every figure of the monitor, scrolls sideways");
+  wide.setAttribute("aria-label", "All values of the monitor, scrolls sideways");
   return wide;
 }
 
@@ -155,7 +155,7 @@ function bones() {
     grid.append(made("div", "spark", name, value, line));
   }
   grid.classList.add("waiting");
-  const said = made("p", "heard", "The monitor is being worked out.");
+  const said = made("p", "heard", "The monitor is being computed.");
   return made("section", "", said, grid);
 }
 

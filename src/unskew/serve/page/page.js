@@ -1,4 +1,4 @@
-// The page: a history, two lists, a debiasing strength between them, and two more views.
+// The page: a history, two lists with a debiasing strength, and two more views.
 
 import { Trouble, ask, text, troubled } from "./api.js";
 import { debiasBox } from "./debias.js";
@@ -13,14 +13,14 @@ const SIDES = ["log", "fair"];
 
 const state = {
   model: null,
-  person: null, // whose history it is; null for a guest
+  user: null, // the id of the user of the log; null for a guest
   changed: false, // whether that history was changed here
   history: [], // { item_id, title, logged }
   all: false, // whether a long history is shown whole
   answers: { log: null, fair: null },
   asked: { log: null, fair: null },
-  most: { popularity: 0, clicks: 0 }, // what the longest bar stands for, and all clicks of the log
-  earlier: 0, // items of the history that the service did not tell
+  most: { popularity: 0, clicks: 0 }, // the popularity of the longest bar, and the number of clicks in the log
+  earlier: 0, // the number of items of the history that the service did not list
 };
 let debias = null;
 let box = null;
@@ -63,17 +63,17 @@ function remove(at) {
 }
 
 function startOver() {
-  Object.assign(state, { person: null, changed: false, history: [], earlier: 0, all: false });
+  Object.assign(state, { user: null, changed: false, history: [], earlier: 0, all: false });
   changed("The history is empty.");
   box.focus();
 }
 
 function drawHistory() {
-  const { history, person, all } = state;
-  by("history").hidden = history.length === 0 && person === null;
+  const { history, user, all } = state;
+  by("history").hidden = history.length === 0 && user === null;
   by("examples").hidden = !by("history").hidden;
-  by("history-head").textContent = person === null ? "Your history"
-    : state.changed ? `History of person ${person}, changed here` : `History of person ${person}`;
+  by("history-head").textContent = user === null ? "Your history"
+    : state.changed ? `History of user ${user}, changed here` : `History of user ${user}`;
   const from = all ? 0 : Math.max(0, history.length - SHOWN);
   const chips = history.slice(from).map((item, place) => {
     const cross = button("", "×", () => remove(from + place));
@@ -94,32 +94,32 @@ function drawHistory() {
   by("chips").replaceChildren(...chips);
 }
 
-async function become(person) {
-  const error = by("person-error");
+async function become(user) {
+  const error = by("user-error");
   error.textContent = "";
-  if (!person) {
+  if (!user) {
     error.textContent = "Type a user id first.";
-    by("person").focus();
+    by("user").focus();
     return;
   }
   try {
-    const found = await ask(`v1/users/${text(person)}`);
+    const found = await ask(`v1/users/${text(user)}`);
     const history = found.newest.map((one) => ({ item_id: one.item_id, title: full(one) })).reverse();
     const earlier = Math.max(0, (found.positives ?? 0) - history.length);
-    Object.assign(state, { person, changed: false, history, earlier, all: false });
-    by("person").value = "";
-    changed(`Person ${person}: ${plural(history.length + earlier, "title")} in the history.`);
+    Object.assign(state, { user, changed: false, history, earlier, all: false });
+    by("user").value = "";
+    changed(`User ${user}: ${plural(history.length + earlier, "title")} in the history.`);
   } catch (trouble) {
-    error.textContent = trouble.status === 404 ? `Nobody in the log has the id “${person}”.`
+    error.textContent = trouble.status === 404 ? `The log has no user with the id “${user}”.`
       : `${trouble.title ?? "That failed"}. ${trouble.fields?.map(({ reason }) => reason).join(" ") ?? ""}`;
-    by("person").focus();
+    by("user").focus();
   }
 }
 
 // The lists
 
-// Who it is for. A history that was changed here is nobody's in the log, so it goes under a guest's name.
-const asked = () => (state.person !== null && !state.changed ? { user_id: state.person }
+// The user of a request. A history that was changed here belongs to no user of the log, but to a guest.
+const asked = () => (state.user !== null && !state.changed ? { user_id: state.user }
   : { user_id: guest, history: state.history.map(({ item_id: id }) => ({ item_id: id })) });
 
 const request = (side) => ({
@@ -131,12 +131,12 @@ const request = (side) => ({
 
 async function refresh(which) {
   by("append-only").hidden = state.history.length === 0;
-  if (state.history.length === 0 && state.person === null) {
+  if (state.history.length === 0 && state.user === null) {
     for (const side of SIDES) {
       state.asked[side]?.abort();
       state.answers[side] = null;
-      lists.empty(side, side === "log" ? "Choose a title, and the log’s favourites appear here."
-        : "Choose a title, and what suits you appears here, well known or not.");
+      lists.empty(side, side === "log" ? "Choose a title, and what the log would click appears here."
+        : "Choose a title, and what you would like appears here, popular or not.");
     }
     return;
   }
@@ -148,8 +148,8 @@ async function refresh(which) {
   answered(took);
   const ids = new Set(state.answers.log?.items.map((item) => item.item_id) ?? []);
   const both = state.answers.fair.items.filter((item) => ids.has(item.item_id)).length;
-  if (debias) say(`The lists are new. ${plural(both, "title")} in both.`);
-  else say("The list is new.");
+  if (debias) say(`Both lists are up to date. ${plural(both, "title")} in both.`);
+  else say("The list is up to date.");
 }
 
 // Whether the newest request of a list was answered.
@@ -207,8 +207,8 @@ async function watched(side, item, pressed) {
   }
 }
 
-// An old log has an old “now”: what happens here happens just after its newest event. Where the log goes on
-// today, the clock of the service is right, and nothing is said.
+// In an old log, what happens here gets the moment just after its newest event. In a log that still grows,
+// the clock of the service is right, and no moment is sent.
 function moment(name) {
   const newest = Date.parse(state.model.now ?? state.model.newest_event);
   const old = Date.now() - newest > 86_400_000; // never so if there is no date
@@ -245,10 +245,10 @@ function examples(items) {
       node.append(made("b", "", name), made("span", "", names.join(" · ")));
       return node;
     });
-    parts.push(made("p", "label", "Or begin as a user who likes"), made("div", "picks tastes", ...picks));
+    parts.push(made("p", "label", "Or start as a user who likes"), made("div", "picks tastes", ...picks));
   }
   if (items.length) {
-    parts.push(made("p", "label", "Or with a title that many know"), made("div", "picks",
+    parts.push(made("p", "label", "Or with a popular title"), made("div", "picks",
       ...items.slice(0, 8).map((item) => button("pick", full(item), () => start([item])))));
   }
   by("examples").replaceChildren(...parts);
@@ -278,12 +278,12 @@ function report() {
     const link = made("a", "plain", "Open the report");
     Object.assign(link, { href: "report", target: "_blank", rel: "noopener" });
     panel.replaceChildren(made("section", "hollow", sleeping(), made("h2", "", "How good is it?"),
-      made("p", "", "The report compares the trained models on tests that they had not seen, and says how "
-        + "sure that is. It has a page of its own."), link));
+      made("p", "", "The report compares the trained models on the test set, with confidence intervals. "
+        + "It has a page of its own."), link));
     return;
   }
   panel.replaceChildren(made("section", "hollow", sleeping(), made("h2", "", "No report here yet"),
-    made("p", "", "A report compares trained models on one page: how well they rank, and how sure that is. "
+    made("p", "", "A report compares trained models on one page, with confidence intervals. "
       + "Make one from a folder that ", made("code", "", "unskew bench"),
     " has filled, and start the service with it:"),
     made("pre", "", "unskew report DIR --html FILE\nunskew serve RUN --store STORE --report FILE")));
@@ -322,7 +322,7 @@ function tabs() {
   show(chosen());
 }
 
-// Who answers, and what the time is there.
+// The model that answers, and the newest moment of its log.
 async function meet() {
   state.model = await ask("v1/model");
   state.most.clicks = state.model.positives ?? 0;
@@ -350,7 +350,7 @@ async function begin() {
     by("list-fair").querySelector(".about").textContent = "What is most likely to be clicked next.";
   }
   const { items } = state.model;
-  const follow = turns ? "Both lists below follow" : "The list below follows";
+  const follow = turns ? "Both lists below change" : "The list below changes";
   by("start-note").textContent = `Name a few of ${count(items)} titles. ${follow} at once.`;
   answered();
   if (location.hash === "#report") report();
@@ -364,9 +364,9 @@ async function begin() {
 
 box = searchBox(add);
 by("again").addEventListener("click", startOver);
-by("person-form").addEventListener("submit", (event) => {
+by("user-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  become(by("person").value.trim());
+  become(by("user").value.trim());
 });
 drawHistory();
 tabs();

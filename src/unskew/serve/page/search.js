@@ -103,7 +103,7 @@ export function searchBox(choose) {
       : (active + step + items.length) % items.length);
   };
   async function enter() {
-    // Whoever types fast and presses Enter means the words as they stand now.
+    // Enter after fast typing means the words as they are now.
     soon.cancel();
     const words = input.value.trim();
     if (active < 0 && answered !== words) await refresh();
