@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pages import replace_between
 
-from unskew.experiments.results import BALANCED, ORDINARY, Findings
+from unskew.experiments.results import BALANCED, ORDINARY, BenchResults
 from unskew.report.table import Table
 
 ROOT = Path(__file__).parents[1]
@@ -16,18 +16,18 @@ ARMS = ("popularity", "ItemKNN", "SASRec", "LightSANs", "DEPS", "pulse-zero", "p
 SETS = ("MovieTweetings", "Online Retail", "Beauty", "Digital Music 2018", "MIND (sample)")
 
 
-def table(findings: Findings) -> str:
+def table(results: BenchResults) -> str:
     """NDCG@10 of each model on each data set, in both tests."""
-    rows, suite = [], findings.suite("ship")
+    rows, suite = [], results.suite("ship")
     assert suite is not None, "no run of the suite ship is stored"
     for source in SETS:
-        found = [suite.measured(source, by) for by in (ORDINARY, BALANCED)]
-        figures = [one.figures() for one in found if one is not None]
-        rows.append([source, *(" / ".join(f"{of[arm].mean:.4f}" for of in figures) for arm in ARMS)])
+        arms = [suite.arm_results(source, by) for by in (ORDINARY, BALANCED)]
+        means = [of.means() for of in arms if of is not None]
+        rows.append([source, *(" / ".join(f"{of[arm].mean:.4f}" for of in means) for arm in ARMS)])
     named = [f"**{arm}**" if arm == "pulse" else arm for arm in ARMS]
     return Table(["NDCG@10, ordinary / balanced", *named], rows).markdown()
 
 
 if __name__ == "__main__":
-    made = table(Findings.open(ROOT / "results" / "bench"))
+    made = table(BenchResults.open(ROOT / "results" / "bench"))
     replace_between(ROOT / "README.md", BEGIN, END, f"{made}\n")

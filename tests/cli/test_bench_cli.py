@@ -8,10 +8,11 @@ import pytest
 
 import unskew
 from tests.helpers.command import run
-from unskew.experiments import suite as recipe
-from unskew.experiments.bench import suites_in
-from unskew.experiments.cell_store import Results
-from unskew.experiments.suite import SMOKE_WORLD, Arm, Suite, cells_of, world_source
+from unskew.experiments import grid
+from unskew.experiments.cell_store import CellStore
+from unskew.experiments.grid import SMOKE_WORLD, plan_cells, world_source
+from unskew.experiments.registry import suites_in
+from unskew.experiments.suite import Arm, Suite
 from unskew.world.simulate import simulate
 
 ROOT = Path(__file__).parents[2]
@@ -30,13 +31,13 @@ def test_smoke_runs_every_suite(tmp_path: Path, capsys) -> None:
     assert code == 0, err
     assert document["done"] == document["cells"] > 80
     assert document["failed"] == 0
-    results = Results.open(tmp_path)
-    assert {place["suite"] for place in results.asked["places"]} == {
+    results = CellStore.open(tmp_path)
+    assert {place.suite for place in results.plan.places} == {
         *("main", "views", "parts", "frequency", "agnostic", "clip"),
         *("ground-truth", "industry", "rolling"),
     }
-    assert {place["key"] for place in results.asked["places"]} == set(results.cells)
-    assert results.asked["about"]["smoke"] is True
+    assert {place.key for place in results.plan.places} == set(results.cells)
+    assert results.plan.about.smoke is True
     first, *lines, last = err.splitlines()
     assert first.startswith(f"{document['cells']} runs, 0 of them done; the rest will take about")
     assert len([line for line in lines if line.startswith("[")]) == document["cells"]
@@ -51,9 +52,9 @@ def test_a_suite_and_a_model_of_ones_own(data: Path, tmp_path: Path, capsys) -> 
     )
     assert code == 0, err
     assert json.loads(out)["done"] == 3
-    places = Results.open(tmp_path / "out").asked["places"]
-    assert {place["arm"] for place in places} == {"last item's successors", "popularity", "ItemKNN"}
-    assert {place["source"] for place in places} == {"films"}
+    places = CellStore.open(tmp_path / "out").plan.places
+    assert {place.arm for place in places} == {"last item's successors", "popularity", "ItemKNN"}
+    assert {place.source for place in places} == {"films"}
     tutorial = (ROOT / "docs" / "tutorials" / "own-model-and-table.md").read_text()
     code = tutorial.split("```python\n")[1].split("```")[0]
     assert code.strip() == own.read_text().split('"""', 2)[2].strip()
@@ -71,11 +72,11 @@ def test_seeds_workers_and_limits(data: Path, tmp_path: Path, capsys) -> None:
     code, out, err = run(capsys, *asked, "--workers", 2, "--sample", 40, *limit)
     assert code == 0, err
     assert json.loads(out)["done"] == 2
-    cells = Results.open(tmp_path / "out").cells.values()
-    assert {cell["data"]["name"] for cell in cells} == {"films"}
-    assert {cell["sample"] for cell in cells} == {40}
-    assert {cell["training"]["seed"] for cell in cells} == {0, 1}
-    assert {cell["training"]["valid_examples"] for cell in cells} == {70}
+    cells = CellStore.open(tmp_path / "out").cells.values()
+    assert {cell.data.name for cell in cells} == {"films"}
+    assert {cell.sample for cell in cells} == {40}
+    assert {cell.training["seed"] for cell in cells} == {0, 1}
+    assert {cell.training["valid_examples"] for cell in cells} == {70}
 
 
 def test_some_models_alone_beside_what_is_there(data: Path, tmp_path: Path, capsys) -> None:
@@ -88,9 +89,9 @@ def test_some_models_alone_beside_what_is_there(data: Path, tmp_path: Path, caps
     asked = ("bench", "mine", data, "--suite", file, "--out", tmp_path / "out", "--json", "--sample", 40)
 
     def stored() -> list[tuple[str, str]]:
-        results = Results.open(tmp_path / "out")
-        places = [(place["arm"], results.cells[place["key"]]["model"]) for place in results.asked["places"]]
-        assert len(results.asked["suites"]["mine"]["arms"]) == 2
+        results = CellStore.open(tmp_path / "out")
+        places = [(place.arm, results.cells[place.key].model) for place in results.plan.places]
+        assert len(results.plan.suites["mine"].arms) == 2
         return places
 
     for model, there in (
@@ -189,11 +190,11 @@ def test_other_weights_of_pulse_zero_are_another_cell(
     )
 
     def keys() -> list[str]:
-        return list(cells_of([suite], [world_source("world", SMOKE_WORLD)], seeds=1)[0])
+        return list(plan_cells([suite], [world_source("world", SMOKE_WORLD)], seeds=1)[0])
 
     before = keys()
-    (tmp_path / "other").write_bytes(recipe.ZERO.read_bytes() + b"more")
-    monkeypatch.setattr(recipe, "ZERO", tmp_path / "other")
+    (tmp_path / "other").write_bytes(grid.ZERO.read_bytes() + b"more")
+    monkeypatch.setattr(grid, "ZERO", tmp_path / "other")
     zero, counted = keys()
     assert zero != before[0]
     assert counted == before[1]

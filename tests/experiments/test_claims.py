@@ -9,10 +9,17 @@ import pytest
 from tests.helpers.benched import NOTHING, benched, copied
 from unskew.evaluation.significance import holm
 from unskew.experiments import paper_suites as paper
-from unskew.experiments.cards import claim_command
-from unskew.experiments.claims import CLAIMS, Outcome, claims_sheet, judged, outcomes_sheet, overall
-from unskew.experiments.document import Report
-from unskew.experiments.results import BALANCED, ORDINARY, EvaluationSpec, Findings
+from unskew.experiments.claims import (
+    CLAIMS,
+    ClaimVerdict,
+    Outcome,
+    claims_table,
+    judge_claims,
+    outcomes_table,
+    overall_verdict,
+)
+from unskew.experiments.report import Report
+from unskew.experiments.results import BALANCED, ORDINARY, BenchResults, EvaluationSpec
 
 DUAL, EITHER, SEQUENTIAL, STAGE, BOTH, GRU, FPMC, CLIP, RIVALS, TUNED = CLAIMS
 FEW = replace(paper.MAIN, arms=paper.MAIN.arms[:3], rivals=("STAMP", "DIN"))
@@ -23,21 +30,21 @@ def found(
 ) -> dict[str, list[Outcome]]:
     """What was found for each claim, by its words."""
     made = benched(folder, suites, more.pop("sources", ("MIND",)), seeds, 400, skill, **more)
-    return judged(Findings.open(made))
+    return judge_claims(BenchResults.open(made))
 
 
 def test_a_claim_is_confirmed_where_every_difference_is_sure(tmp_path: Path) -> None:
     outcomes = found(tmp_path, [paper.VIEWS], lambda arm, source, test: 1.5 * (arm == "DEPS"))
-    assert [(one.by, one.judged) for one in outcomes[DUAL]] == [
+    assert [(one.by, one.verdict) for one in outcomes[DUAL]] == [
         (ORDINARY, "confirmed"),
         (BALANCED, "confirmed"),
     ]
     one = outcomes[DUAL][0]
-    assert one.found.low > 0
+    assert one.difference.low > 0
     assert one.reason == "better than each"
     assert one.pair[0] == "DEPS"
     # Both single views are no better than none, and that is no proof that they are worse.
-    assert {one.judged for one in outcomes[EITHER]} == {"undecided"}
+    assert {one.verdict for one in outcomes[EITHER]} == {"undecided"}
     assert "may be chance" in outcomes[EITHER][0].reason
 
 
@@ -47,12 +54,12 @@ def test_a_claim_is_refuted_where_one_difference_is_surely_below_0(tmp_path: Pat
 
     outcomes = found(tmp_path, [paper.VIEWS], skill)
     one = outcomes[DUAL][0]
-    assert one.judged == "refuted"
+    assert one.verdict == "refuted"
     assert one.reason == "without the user view is better than DEPS"
     assert one.pair == ("DEPS", "without the user view")  # the smallest difference
-    assert one.found.difference < one.found.high < 0
+    assert one.difference.difference < one.difference.high < 0
     # One view helps and the other does harm: either view should help.
-    assert outcomes[EITHER][0].judged == "refuted"
+    assert outcomes[EITHER][0].verdict == "refuted"
     both = found(tmp_path / "both", [paper.VIEWS], lambda arm, *at: -1.5 * (arm == "DEPS"))[DUAL][0]
     assert both.reason == "without the user view, without the item view are better than DEPS"
 
@@ -62,12 +69,12 @@ def test_a_claim_is_refuted_where_an_arm_is_the_same_as_another_to_the_last_digi
     folder = benched(tmp_path, [paper.VIEWS], seeds=3, units=400, skill=lambda arm, source, test: 0.0)
     copied(folder, "DEPS", "without the user view", exchanged=True)
     copied(folder, "DEPS", "without the item view", exchanged=True)
-    chance = judged(Findings.open(folder))[DUAL][0]
-    assert chance.found.difference == 0
-    assert chance.judged == "undecided"
+    chance = judge_claims(BenchResults.open(folder))[DUAL][0]
+    assert chance.difference.difference == 0
+    assert chance.verdict == "undecided"
     copied(folder, "DEPS", "without the item view")
-    one = judged(Findings.open(folder))[DUAL][0]
-    assert one.judged == "refuted"
+    one = judge_claims(BenchResults.open(folder))[DUAL][0]
+    assert one.verdict == "refuted"
     assert one.reason == "DEPS is the same as without the item view in every unit with every seed"
 
 
@@ -80,12 +87,12 @@ def test_single_seeds_are_told_and_do_not_count(tmp_path: Path) -> None:
 
     sources = ("MIND", "Online Retail")
     outcomes = found(tmp_path, [paper.PARTS], skill, sources=sources, missing=second)
-    assert [(one.source, one.judged, one.single) for one in outcomes[STAGE] if one.by == ORDINARY] == [
+    assert [(one.source, one.verdict, one.is_single) for one in outcomes[STAGE] if one.by == ORDINARY] == [
         ("MIND", "confirmed", False),
         ("Online Retail", "undecided", True),
     ]
-    sheet = claims_sheet(outcomes, dict.fromkeys((claim.suite for claim in CLAIMS), ""))
-    row = next(row for row in sheet.rows if row[0].text == STAGE.words)
+    sheet = claims_table(outcomes, dict.fromkeys((claim.suite for claim in CLAIMS), ""))
+    row = next(row for row in sheet.rows if row[0].text == STAGE.sentence)
     assert (row[1].text, row[1].small) == ("confirmed", "1 confirmed of 1; 1 with a single seed")
 
 
@@ -94,7 +101,7 @@ def test_tests_are_judged_on_their_own(tmp_path: Path) -> None:
         return 1.5 * (arm == "without stage 1") * (1 if test == "ordinary" else -1)
 
     outcomes = found(tmp_path, [paper.PARTS], skill)
-    assert [one.judged for one in outcomes[STAGE]] == ["refuted", "confirmed"]
+    assert [one.verdict for one in outcomes[STAGE]] == ["refuted", "confirmed"]
 
 
 def test_p_values_are_corrected_over_all_claims_on_one_data_set_and_test(tmp_path: Path) -> None:
@@ -102,17 +109,17 @@ def test_p_values_are_corrected_over_all_claims_on_one_data_set_and_test(tmp_pat
         return 0.16 * (arm == "DEPS")
 
     folder = benched(tmp_path, [paper.VIEWS, paper.PARTS, paper.FREQUENCY], seeds=3, units=400, skill=skill)
-    findings = Findings.open(folder)
-    outcomes, plain = judged(findings), {}
+    findings = BenchResults.open(folder)
+    outcomes, plain = judge_claims(findings), {}
     for claim in (DUAL, EITHER, SEQUENTIAL, STAGE, BOTH):
         suite = findings.suite(claim.suite)
         for pair in claim.pairs(suite):
-            plain[claim.words, pair] = suite.measured("MIND", ORDINARY).compare(*pair).p_bootstrap
+            plain[claim.sentence, pair] = suite.arm_results("MIND", ORDINARY).compare(*pair).p_bootstrap
     corrected = holm(plain)
     assert len(corrected) == 10
     for claim in (DUAL, EITHER, SEQUENTIAL, STAGE, BOTH):
         one = outcomes[claim][0]
-        assert one.found.p_bootstrap == pytest.approx(corrected[claim.words, one.pair])
+        assert one.difference.p_bootstrap == pytest.approx(corrected[claim.sentence, one.pair])
     assert any(corrected[at] > 2 * p for at, p in plain.items())
 
 
@@ -121,14 +128,14 @@ def test_a_single_seed_and_a_smoke_test_decide_nothing(tmp_path: Path) -> None:
         return 1.5 * (arm == "DEPS") - 1.5 * (arm == "without stage 1")
 
     one = found(tmp_path / "one", [paper.PARTS], skill, seeds=1)[STAGE][0]
-    assert one.judged == "undecided"
+    assert one.verdict == "undecided"
     assert "a single seed" in one.reason
     assert "it points for the claim" in one.reason
-    assert one.found.low > 0
+    assert one.difference.low > 0
     against = found(tmp_path / "against", [paper.PARTS], lambda *at: -skill(*at), seeds=1)[STAGE][0]
     assert "it points against the claim" in against.reason
     smoke = found(tmp_path / "smoke", [paper.PARTS], skill, about={"smoke": True})[STAGE][0]
-    assert (smoke.judged, smoke.reason) == ("undecided", "a smoke test says nothing")
+    assert (smoke.verdict, smoke.reason) == ("undecided", "a smoke test says nothing")
 
 
 def test_what_is_missing_is_not_measured_unless_another_refutes(tmp_path: Path) -> None:
@@ -139,12 +146,12 @@ def test_what_is_missing_is_not_measured_unless_another_refutes(tmp_path: Path) 
         return 1.5 * (arm == "DIN")
 
     outcomes = found(tmp_path / "a", [FEW], lambda *at: 0.0, missing=without("STAMP"))
-    assert (outcomes[RIVALS][0].judged, outcomes[RIVALS][0].reason) == ("not measured", "missing: STAMP")
-    assert outcomes[RIVALS][0].found is None
+    assert (outcomes[RIVALS][0].verdict, outcomes[RIVALS][0].reason) == ("not measured", "missing: STAMP")
+    assert outcomes[RIVALS][0].difference is None
     assert outcomes[DUAL] == []  # nobody asked for that suite
-    assert found(tmp_path / "b", [FEW], skill, missing=without("STAMP"))[RIVALS][0].judged == "refuted"
+    assert found(tmp_path / "b", [FEW], skill, missing=without("STAMP"))[RIVALS][0].verdict == "refuted"
     gone = found(tmp_path / "c", [FEW], skill, missing=without("DEPS"))[RIVALS][0]
-    assert (gone.judged, gone.reason) == ("not measured", "missing: DEPS")
+    assert (gone.verdict, gone.reason) == ("not measured", "missing: DEPS")
 
 
 def test_weights_that_do_nothing_are_the_reason(tmp_path: Path) -> None:
@@ -158,10 +165,10 @@ def test_rivals_that_are_tuned_are_judged_only_where_they_were_tuned(tmp_path: P
     assert TUNED not in found(tmp_path / "one", [FEW], lambda *at: 0.0)
     own = replace(FEW, name="tuned", file="benchmarks/tuned.py")
     outcomes = found(tmp_path / "two", [FEW, own], lambda arm, source, test: 1.5 * (arm == "DEPS"))
-    assert [one.judged for one in outcomes[TUNED]] == ["confirmed", "confirmed"]
-    report = Report.of(Findings.open(tmp_path / "two"))
-    assert report.commands()["tuned"].startswith("unskew bench --suite benchmarks/tuned.py DATA --out ")
-    assert report.commands()["main"].startswith("unskew bench main DATA --out ")
+    assert [one.verdict for one in outcomes[TUNED]] == ["confirmed", "confirmed"]
+    report = Report.of(BenchResults.open(tmp_path / "two"))
+    assert report.suite_command("tuned").startswith("unskew bench --suite benchmarks/tuned.py DATA --out ")
+    assert report.suite_command("main").startswith("unskew bench main DATA --out ")
 
 
 def test_claims_name_the_arms_that_the_suites_have() -> None:
@@ -203,11 +210,12 @@ def test_claims_name_the_arms_that_the_suites_have() -> None:
     ],
 )
 def test_over_all_data_sets(words: str, expected: str) -> None:
-    said = {"c": "confirmed", "r": "refuted", "u": "undecided", "n": "not measured", "s": "undecided"}
+    verdicts = dict(zip("cruns", [*ClaimVerdict, ClaimVerdict.UNDECIDED], strict=True))
     outcomes = [
-        Outcome(STAGE, str(at), ORDINARY, said[word], "", single=word == "s") for at, word in enumerate(words)
+        Outcome(STAGE, str(at), ORDINARY, verdicts[word], "", is_single=word == "s")
+        for at, word in enumerate(words)
     ]
-    assert overall(outcomes) == expected
+    assert overall_verdict(outcomes) == expected
 
 
 def test_the_papers_own_rows_are_a_third_test(tmp_path: Path) -> None:
@@ -217,7 +225,7 @@ def test_the_papers_own_rows_are_a_third_test(tmp_path: Path) -> None:
 
     sources = ("paper: MIND", "Online Retail")
     folder = benched(tmp_path, [paper.PARTS], sources, 2, 300, lambda *at: 1.5 * (at[0] == "DEPS"), tests)
-    report = Report.of(Findings.open(folder))
+    report = Report.of(BenchResults.open(folder))
     own = EvaluationSpec("theirs", "authors")
     assert [(one.source, one.by) for one in report.outcomes[STAGE]] == [
         ("paper: MIND", ORDINARY),
@@ -226,16 +234,14 @@ def test_the_papers_own_rows_are_a_third_test(tmp_path: Path) -> None:
         ("Online Retail", ORDINARY),
         ("Online Retail", BALANCED),
     ]
-    sheet = claims_sheet(report.outcomes, report.commands())
-    row = next(row for row in sheet.rows if row[0].text == STAGE.words)
+    sheet = report.claims_table()
+    row = next(row for row in sheet.rows if row[0].text == STAGE.sentence)
     assert [entry.text for entry in row[1:4]] == ["confirmed"] * 3
     assert [entry.small for entry in row[1:4]] == ["2 confirmed of 2", "2 confirmed of 2", "1 confirmed of 1"]
-    assert (
-        row[4].text == claim_command(report.findings, "parts") == f"unskew bench parts DATA --out {tmp_path}"
-    )
-    assert next(row for row in sheet.rows if row[0].text == DUAL.words)[1].text == "not measured"
-    each = outcomes_sheet(report.outcomes)
-    one = report.outcomes[STAGE][0].found
+    assert row[4].text == report.suite_command("parts") == f"unskew bench parts DATA --out {tmp_path}"
+    assert next(row for row in sheet.rows if row[0].text == DUAL.sentence)[1].text == "not measured"
+    each = outcomes_table(report.outcomes)
+    one = report.outcomes[STAGE][0].difference
     assert each.rows[0][4].text == f"{one.difference:+.4f}"
     assert each.rows[0][4].small == f"[{one.low:+.4f}, {one.high:+.4f}]"
     counted = next(line for line in report.verdict.advice if line.startswith("The paper's 9 claims"))

@@ -13,13 +13,13 @@ from tests.helpers.benched import NOTHING, SKILLS, SMALL, benched, block, skille
 from tests.helpers.command import run
 from unskew.core.errors import BadInput
 from unskew.experiments import paper_suites as paper
-from unskew.experiments.cell_store import Results, lacking
-from unskew.experiments.document import Report, embedded
-from unskew.experiments.page import report_page
+from unskew.experiments.bench_cell import BenchCell, IncompleteError, from_json
 from unskew.experiments.plots import trade_off
-from unskew.experiments.results import ORDINARY, Findings
+from unskew.experiments.report import Report
+from unskew.experiments.report_page import embedded_json, report_page
+from unskew.experiments.results import ORDINARY, BenchResults
 from unskew.experiments.suite import Arm
-from unskew.experiments.tables import suite_sheet
+from unskew.experiments.tables import suite_table
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +28,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def findings(folder: Path) -> Findings:
-    return Findings.open(folder)
+def findings(folder: Path) -> BenchResults:
+    return BenchResults.open(folder)
 
 
 @pytest.fixture(scope="module")
-def html(findings: Findings) -> str:
+def html(findings: BenchResults) -> str:
     return report_page(Report.of(findings), "unskew report", "2026-11-16")
 
 
@@ -64,7 +64,7 @@ def test_the_page_needs_nothing_else(html: str) -> None:
 
 
 def test_the_page_is_the_same_bytes_again(folder: Path, html: str) -> None:
-    assert report_page(Results.open(folder), "unskew report", "2026-11-16") == html
+    assert report_page(Report.of(BenchResults.open(folder)), "unskew report", "2026-11-16") == html
 
 
 def test_parts_stand_in_their_order(html: str) -> None:
@@ -75,22 +75,22 @@ def test_parts_stand_in_their_order(html: str) -> None:
         "Training curves",
         "Ordinary against less biased tests",
         "Who gains",
-        "Propensity health",
         "Cost",
+        "Propensity health",
         "Protocol, data and runs",
-        "The paper&#x27;s figures beside ours",
+        "The paper&#39;s metrics beside ours",
         "What the paper claims, what we find",
     ]
     assert html.index('class="finding"') < html.index("<nav") < html.index("<h2>")
 
 
-def test_without_the_script_everything_is_there(html: str, findings: Findings) -> None:
+def test_without_the_script_everything_is_there(html: str, findings: BenchResults) -> None:
     for suite in findings.suites:
         part = html[html.index(f'data-suite="{suite.name}"') :]
         part = part[: part.index("</section>")]
         panels = re.findall(r'<details class="panel" data-by="([^"]+)"( open)?>', part)
-        assert panels == [(by.key, " open" if not at else "") for at, by in enumerate(suite.evaluation_specs)]
-        assert part.count("NDCG@5<th scope=col>NDCG@10<th scope=col>NDCG@20<th scope=col>HR@5") == len(panels)
+        assert panels == [(by.key, " open" if not at else "") for at, by in enumerate(suite.tests)]
+        assert part.count("<caption><span>NDCG@10. ") == len(panels)
     assert re.search(r'<form class="tools"[^>]* hidden>', html)
 
 
@@ -112,30 +112,27 @@ def test_tables_and_charts_can_be_read_aloud(html: str) -> None:
         assert "MIND" in root.get("aria-label") or "Beauty" in root.get("aria-label")
 
 
-def test_the_block_has_every_figure(html: str, findings: Findings) -> None:
-    found = block(html)
+def test_the_script_has_every_mean(html: str, findings: BenchResults) -> None:
+    values = block(html)
     suite = findings.suites[0]
-    for by in suite.evaluation_specs:
+    for by in suite.tests:
         for metric in ("ndcg@5", "ndcg@10", "ndcg@20", "hr@5", "hr@10", "hr@20"):
-            rows = found["suites"]["main"]["tables"][by.key]["metrics"][metric]["rows"]
+            rows = values["suites"]["main"]["tables"][by.key][metric]["rows"]
             for at, source in enumerate(suite.sources):
-                figures = suite.measured(source, by).figures(metric)
+                means = suite.arm_results(source, by).means(metric)
                 for arm, row in zip(SKILLS, rows, strict=True):
-                    mean, low, high, seeds, marks = row[at]
-                    figure = figures[arm]
+                    mean, low, high, marks = row[at]  # and no seeds: their number is usual
+                    expected = means[arm]
                     assert (mean, low, high) == pytest.approx(
-                        (figure.mean, figure.low, figure.high), abs=1e-5
+                        (1e4 * expected.mean, 1e4 * expected.low, 1e4 * expected.high), abs=0.5001
                     )
-                    assert seeds == 2
-                    assert bool(marks & 1) == (figure.versus is not None and figure.versus.starred)
+                    assert bool(marks & 1) == (expected.versus is not None and expected.versus.starred)
                     assert bool(marks & 4) == (mean == max(other[at][0] for other in rows))
-    gain = found["suites"]["main"]["tables"]["ordinary, full"]["metrics"]["ndcg@10"]["gains"][0]
-    assert gain[0] == "DEPS over its best rival"
-    assert gain[1][0][1].endswith("FPMC")
-    assert found["suites"]["main"]["groups"]["MIND|ordinary"][1][0] == "DEPS"
+    gain = values["suites"]["main"]["tables"]["ordinary, full"]["ndcg@10"]["gains"][0]
+    assert gain[0][1].endswith("FPMC")
     debias = next(
         one
-        for chart in found["charts"].values()
+        for chart in values["charts"].values()
         for one in chart["series"]
         if len(one["points"][0:1]) and len(one["points"][0]) == 3
     )
@@ -154,12 +151,12 @@ def test_nothing_breaks_out_of_the_page(tmp_path: Path) -> None:
     folder = benched(
         tmp_path / "dir", [suite], (evil,), seeds=1, health={evil: evil}, about={"command": evil}
     )
-    page = report_page(Results.open(folder), evil)
+    page = report_page(Report.of(BenchResults.open(folder)), evil)
     assert page.count("<script") == 2
     assert page.count("</script>") == 2
-    assert "alert(&quot;1 &amp; &#x27;x&#x27;&quot;)" in page
+    assert "alert(&#34;1 &amp; &#39;x&#39;&#34;)" in page
     assert block(page)["suites"]["main"]["arms"][3] == evil
-    text = embedded({"a": "<!--<script>&]]>"})
+    text = embedded_json({"a": "<!--<script>&]]>"})
     assert not set(text) & set("<>&")
     assert json.loads(text) == {"a": "<!--<script>&]]>"}
 
@@ -182,10 +179,10 @@ def test_twenty_models_on_six_sets_are_at_most_a_megabyte(tmp_path: Path) -> Non
         return [*every, "shown, full", *(named if source.startswith("paper") else [])]
 
     folder = benched(tmp_path / "dir", [big], sources, 3, 120, tests=tests, health={"DEPS": NOTHING})
-    page = report_page(Results.open(folder))
+    page = report_page(Report.of(BenchResults.open(folder)))
     assert len(page.encode()) <= 1_000_000
     assert len(block(page)["suites"]["main"]["arms"]) == 20
-    assert page.count("data-chart=") > 30
+    assert page.count("data-chart=") > 25
 
 
 # What is not there
@@ -201,7 +198,7 @@ def test_what_is_missing_is_a_dash_and_is_counted(tmp_path: Path, capsys) -> Non
     code, out, _ = run(capsys, "report", folder, "--html", tmp_path / "page.html")
     assert code == 0
     assert "Missing: 3 of 20 runs are not there, 1 of them because they failed" in " ".join(out.split())
-    sheet = suite_sheet(Findings.open(folder).suites[0], ORDINARY)
+    sheet = suite_table(BenchResults.open(folder).suites[0], ORDINARY)
     rows = {row[0].text: row for row in sheet.rows}
     assert rows["STAMP"][2].text == "–"
     assert rows["FPMC"][1].small.endswith(", 1 seed")
@@ -215,7 +212,7 @@ def test_what_is_missing_is_a_dash_and_is_counted(tmp_path: Path, capsys) -> Non
 @pytest.mark.parametrize("gone", ["DEPS", "STAMP"])
 def test_a_bench_without_a_whole_arm_is_reported(tmp_path: Path, gone: str) -> None:
     folder = benched(tmp_path / "dir", [SMALL], skill=skilled, missing=lambda source, arm, seed: arm == gone)
-    page = report_page(Results.open(folder))
+    page = report_page(Report.of(BenchResults.open(folder)))
     assert f"<th scope=row>{gone}<td>–" in page
 
 
@@ -236,19 +233,19 @@ def test_folders_that_are_no_bench_are_refused(tmp_path: Path, capsys) -> None:
     assert not (tmp_path / "page.html").exists()
     (empty / "suites.json").write_text("{}")
     with pytest.raises(BadInput, match="damaged"):
-        Findings.open(empty)
+        BenchResults.open(empty)
     folder = benched(tmp_path / "cut", [SMALL])
     (folder / "tests.jsonl").write_text("")
     with pytest.raises(BadInput, match=r"tests\.jsonl: is damaged"):
-        report_page(Results.open(folder))
+        report_page(Report.of(BenchResults.open(folder)))
 
 
 GONE = {
     "key": ("key",),
     "format": ("format",),
     "data > hash": ("data", "hash"),
-    "data > world > bias": ("data", "world", "bias"),
-    "health > verdict": ("health", "verdict"),
+    "data > world": ("data", "world"),
+    "health > kind": ("health", "kind"),
     "records > 1 > valid": ("records", 0, "valid"),
     "tests > ordinary, full": ("tests", "ordinary, full"),
     "tests > balanced, full > metrics": ("tests", "balanced, full", "metrics"),
@@ -288,15 +285,19 @@ def test_other_stored_lines_that_lack_something(tmp_path: Path) -> None:
     folder = benched(tmp_path / "dir", [SMALL], seeds=1, units=20)
     (folder / "failures.jsonl").write_text('{"key": "MIND|STAMP|stamp|0"}\n')
     with pytest.raises(BadInput, match=r"failures\.jsonl, line 1: has no why, .*; remove this line"):
-        Findings.open(folder)
+        BenchResults.open(folder)
     (folder / "tests.jsonl").write_text("[5]\n")
     with pytest.raises(BadInput, match=r"tests\.jsonl, line 1: has no key, .* with another --out"):
-        Findings.open(folder)
+        BenchResults.open(folder)
     (folder / "cells.jsonl").write_text('{"format": 0}\n{"format": 1, "tests": 7}\n')
     with pytest.raises(BadInput, match=r"cells\.jsonl, line 2: has no key"):
-        Findings.open(folder)
-    assert lacking({"tests": 7}, ["tests.*.units"]) == "tests"
-    assert lacking({"tests": {"a": 7}}, ["tests.*.units"]) == "tests > a > units"
+        BenchResults.open(folder)
+    line = json.loads(
+        (benched(tmp_path / "whole", [SMALL], units=20) / "cells.jsonl").read_text().split("\n")[0]
+    )
+    for tests, path in ((7, "tests"), ({"a": 7}, "tests > a"), ({"a": {}}, "tests > a > units")):
+        with pytest.raises(IncompleteError, match=f"^{path}$"):
+            from_json(BenchCell, line | {"tests": tests})
 
 
 def test_a_debias_is_drawn_where_all_runs_have_it(tmp_path: Path) -> None:
@@ -305,5 +306,5 @@ def test_a_debias_is_drawn_where_all_runs_have_it(tmp_path: Path) -> None:
     last = json.loads(lines[-1])
     del last["strengths"]["balanced, full"]["0.25"]
     (folder / "cells.jsonl").write_text("\n".join([*lines[:-1], json.dumps(last)]) + "\n")
-    plot = trade_off(Findings.open(folder).suites[0], "MIND")
+    plot = trade_off(BenchResults.open(folder).suites[0], "MIND")
     assert plot.chart.series["pulse"].names == ["debias 0", "debias 0.5", "debias 0.75", "debias 1"]

@@ -16,12 +16,11 @@ from tests.helpers.benched import SKILLS, SMALL, benched, block, skilled, small_
 from tests.helpers.command import run
 from unskew.cli.train import train_of
 from unskew.experiments import paper_suites as paper
-from unskew.experiments.cards import runs_sheet, train_command
-from unskew.experiments.cell_store import Results
-from unskew.experiments.page import report_page
-from unskew.experiments.published import CAVEAT, PUBLISHED, data_set, published_sheets
-from unskew.experiments.results import EvaluationSpec, Findings
-from unskew.experiments.table import Entry, Sheet
+from unskew.experiments.published import CAVEAT, published_data_set, published_metrics
+from unskew.experiments.report import Report
+from unskew.experiments.report_page import report_page
+from unskew.experiments.results import BenchResults, EvaluationSpec
+from unskew.experiments.tables import published_tables, runs_table, train_command
 from unskew.report.charts import drawing
 from unskew.report.curves import Curve, Curves, style_of
 
@@ -32,8 +31,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def findings(folder: Path) -> Findings:
-    return Findings.open(folder)
+def findings(folder: Path) -> BenchResults:
+    return BenchResults.open(folder)
 
 
 PAPERS = "paper: Amazon Digital Music"
@@ -117,42 +116,36 @@ def test_markdown_latex_and_json_have_the_same_tables(folder: Path, tmp_path: Pa
     }
 
 
-def test_a_sheet_escapes_what_each_form_needs() -> None:
-    sheet = Sheet(
-        ("a_b", "n"),
-        [[Entry("x < y_z & 5 %"), Entry("1", "[0, 2]", "*", 1)]],
-        "p < 0.05. More",
-        over=[("", 1), ("up", 1)],
-    )
-    assert "x &lt; y_z &amp; 5 %" in sheet.html()
-    assert 'aria-label="p &lt; 0.05. More"' in sheet.html()
-    assert r"| a\_b | up n |" in sheet.table("markdown")
-    assert r"| x &lt; y\_z & 5 % | **1**\* [0, 2] |" in sheet.table("markdown")
-    assert r"x $<$ y\_z \& 5 \% & \textbf{1}$^{*}$ [0, 2]" in sheet.table("latex")
-
-
-def test_the_command_of_a_card_trains_that_very_model(findings: Findings) -> None:
-    sheet = runs_sheet(findings.suites[1])
+def test_the_command_of_a_card_trains_that_very_model(findings: BenchResults) -> None:
+    sheet = runs_table(findings.suites[1])
     row = next(row for row in sheet.rows if row[0].text == "DEPS (STAMP)")
     assert "propensity dual" in row[2].text
     words = row[-1].text.split()[1:]
     assert words[:2] == ["train", "DATA"]
     made = tyro.cli(train_of(words), args=words[1:], config=(tyro.conf.FlagCreatePairsOff,))
     cell = findings.suites[1].cell("MIND", "DEPS (STAMP)")
-    for part, stored in ((made.settings, cell["config"]), (made.training, cell["training"])):
+    for part, stored in ((made.settings, cell.config), (made.training, cell.training)):
         assert json.loads(json.dumps(asdict(part))) == stored
     assert train_command("stamp", {}, 2) == "unskew train DATA --out RUN --model stamp --seed 2"
 
 
 def test_published_figures_stand_beside_ours_only_under_the_same_protocol(tmp_path: Path) -> None:
-    assert data_set("Paper: Amazon BEAUTY") == "Amazon-Beauty"
-    assert data_set("my-paper-mind") == "MIND"
-    assert data_set("Beauty") is None
-    assert data_set("paper of my own") is None
-    assert PUBLISHED["Amazon-Digital-Music"]["DEPS"] == (0.2256, 0.2766, 0.3273, 0.4093, 0.5852, 0.7757)
-    assert PUBLISHED["MIND"]["USR"][4] == 0.2194
-    assert PUBLISHED["Huawei"]["CPR"][0] == 0.1414
-    assert [len(PUBLISHED[data]) for data in ("MIND", "Amazon-Beauty", "Huawei")] == [13, 13, 13]
+    published = published_metrics()
+    assert published_data_set("Paper: Amazon BEAUTY") == "Amazon-Beauty"
+    assert published_data_set("my-paper-mind") == "MIND"
+    assert published_data_set("Beauty") is None
+    assert published_data_set("paper of my own") is None
+    assert tuple(published["Amazon-Digital-Music"]["DEPS"].values()) == (
+        0.2256,
+        0.2766,
+        0.3273,
+        0.4093,
+        0.5852,
+        0.7757,
+    )
+    assert published["MIND"]["USR"]["hr@10"] == 0.2194
+    assert published["Huawei"]["CPR"]["ndcg@5"] == 0.1414
+    assert [len(published[data]) for data in ("MIND", "Amazon-Beauty", "Huawei")] == [13, 13, 13]
     for tests, there in ((("paper, authors",), True), (("paper, full",), False), ((), False)):
         folder = benched(
             tmp_path / f"{len(tests)}{there}",
@@ -161,25 +154,25 @@ def test_published_figures_stand_beside_ours_only_under_the_same_protocol(tmp_pa
             skill=skilled,
             tests=lambda source, tests=tests: ("ordinary, full", "balanced, full", *tests),
         )
-        suite = Findings.open(folder).suites[0]
-        sheets = list(published_sheets(suite))
+        suite = BenchResults.open(folder).suites[0]
+        sheets = list(published_tables(suite))
         assert len(sheets) == there
-        page = report_page(Results.open(folder))
-        assert CAVEAT.split(",")[0].replace("'", "&#x27;") in page
+        page = report_page(Report.of(BenchResults.open(folder)))
+        assert CAVEAT.split(",")[0].replace("'", "&#39;") in page
         if there:
-            ours = suite.measured(PAPERS, EvaluationSpec("paper", "authors")).figures("ndcg@10")["DEPS"]
+            ours = suite.arm_results(PAPERS, EvaluationSpec("paper", "authors")).means("ndcg@10")["DEPS"]
             row = sheets[0].rows[0]
             assert [entry.text for entry in row[:1] + row[3:5]] == ["DEPS", "0.2766", f"{ours.mean:.4f}"]
             assert [row[0].text for row in sheets[0].rows] == ["DEPS", "STAMP", "FPMC"]
             assert CAVEAT in sheets[0].caption
         else:
-            assert "none of its published figures may stand beside ours" in page
+            assert "none of its published values may stand beside ours" in page
 
 
 def test_a_time_line_and_an_axis_have_charts(tmp_path: Path) -> None:
     arms = tuple(replace(arm, name=f"M {arm.x:g}") for arm in paper.CLIP.arms[:3])
     folder = benched(tmp_path / "dir", [replace(paper.CLIP, arms=arms)], windows=14, skill=skilled)
-    page = report_page(Results.open(folder))
+    page = report_page(Report.of(BenchResults.open(folder)))
     assert 'id="axis"' in page
     assert 'id="windows"' in page
     chart = next(one for one in block(page)["charts"].values() if one["axes"][0] == "window from")
@@ -196,5 +189,5 @@ def test_the_files_of_the_page_are_part_of_the_package() -> None:
     listed = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"][
         "unskew"
     ]
-    assert {"experiments/page.css", "experiments/page.js"} <= set(listed)
+    assert {"experiments/published.csv", "*/templates/*"} <= set(listed)
     assert all((root / "src/unskew" / name).is_file() for name in listed if name.startswith("experiments/"))

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.helpers.benched import SKILLS, SMALL, benched, skilled, small_bench
+from tests.helpers.benched import SKILLS, SMALL, alter_data, benched, skilled, small_bench
 from unskew.evaluation.significance import compare, drawn_means, holm, interval
 from unskew.experiments import intervals as chance
-from unskew.experiments.cell_store import Results
-from unskew.experiments.document import Report
-from unskew.experiments.page import report_page
-from unskew.experiments.results import BALANCED, GROUND_TRUTH, ORDINARY, Findings
-from unskew.experiments.tables import segment_sheet, suite_sheet
+from unskew.experiments.cell_store import CellStore
+from unskew.experiments.report import Report
+from unskew.experiments.report_page import report_page
+from unskew.experiments.results import BALANCED, GROUND_TRUTH, ORDINARY, BenchResults
+from unskew.experiments.tables import segment_tables, suite_table
 
 
 @pytest.fixture(scope="module")
@@ -25,20 +25,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def findings(folder: Path) -> Findings:
-    return Findings.open(folder)
+def findings(folder: Path) -> BenchResults:
+    return BenchResults.open(folder)
 
 
 def test_a_figure_has_the_interval_and_the_comparison_that_significance_gives(folder: Path) -> None:
-    suite, results = Findings.open(folder).suites[0], Results.open(folder)
+    suite, results = BenchResults.open(folder).suites[0], CellStore.open(folder)
     for by, metric in ((ORDINARY, "ndcg@10"), (BALANCED, "hr@5")):
         groups = {
             arm: [results.evaluation(f"MIND|{arm}|{arm.lower()}|{seed}", by.key) for seed in range(2)]
             for arm in ("DEPS", "FPMC")
         }
-        found = suite.measured("MIND", by)
+        found = suite.arm_results("MIND", by)
         assert found is not None
-        figure = found.figures(metric)["DEPS"]
+        figure = found.means(metric)["DEPS"]
         first = chance.SEED
         drawn = drawn_means(list(groups.values())[:1], metric, chance.DRAWS, first)[0]
         assert (figure.low, figure.high) == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=1e-6)
@@ -53,7 +53,7 @@ def test_a_figure_has_the_interval_and_the_comparison_that_significance_gives(fo
 
 
 def test_all_arms_and_metrics_are_drawn_at_once_as_significance_draws_them(folder: Path) -> None:
-    results = Results.open(folder)
+    results = CellStore.open(folder)
     groups = [
         [results.evaluation(f"MIND|{arm}|{arm.lower()}|{seed}", BALANCED.key) for seed in range(2)]
         for arm in SKILLS
@@ -70,59 +70,59 @@ def test_all_arms_and_metrics_are_drawn_at_once_as_significance_draws_them(folde
     )
 
 
-def test_p_values_are_corrected_over_the_suite_on_one_data_set_and_test(findings: Findings) -> None:
-    found = findings.suites[0].measured("MIND", ORDINARY)
+def test_p_values_are_corrected_over_the_suite_on_one_data_set_and_test(findings: BenchResults) -> None:
+    found = findings.suites[0].arm_results("MIND", ORDINARY)
     assert found is not None
     plain = {arm: found.compare(arm, "DEPS") for arm in SKILLS if arm != "DEPS"}
     for part in ("p_t", "p_bootstrap"):
         corrected = holm({arm: getattr(one, part) for arm, one in plain.items()})
         for arm, one in plain.items():
-            versus = found.figures()[arm].versus
+            versus = found.means()[arm].versus
             assert getattr(versus, part) == pytest.approx(corrected[arm])
             assert corrected[arm] >= getattr(one, part)
     assert max(corrected[arm] / plain[arm].p_bootstrap for arm in plain) > 2
-    versus = found.figures()["pulse"].versus
+    versus = found.means()["pulse"].versus
     assert versus.starred
     assert versus.daggered
     assert not replace(versus, p_bootstrap=0.06).starred
     assert not replace(versus, p_bootstrap=None).starred
 
 
-def test_an_arm_with_a_twin_is_compared_with_it(findings: Findings) -> None:
+def test_an_arm_with_a_twin_is_compared_with_it(findings: BenchResults) -> None:
     suite = findings.suites[1]
-    found = suite.measured("MIND", ORDINARY)
-    figures = found.figures()
+    found = suite.arm_results("MIND", ORDINARY)
+    figures = found.means()
     assert figures["DEPS (STAMP)"].versus.to == "STAMP"
     assert figures["STAMP"].versus.to == "FPMC"
     assert figures["FPMC"].versus is None
-    sheet = suite_sheet(suite, ORDINARY)
+    sheet = suite_table(suite, ORDINARY)
     assert [row[0].text for row in sheet.rows[-sheet.foot :]] == ["DEPS (STAMP) over STAMP"]
     fraction = 100 * figures["DEPS (STAMP)"].versus.fraction
     assert sheet.rows[-1][1].text == f"{fraction:+.1f} %"
 
 
-def test_the_first_arm_is_compared_with_its_best_rival(findings: Findings) -> None:
-    found = findings.suites[0].measured("MIND", ORDINARY)
+def test_the_first_arm_is_compared_with_its_best_rival(findings: BenchResults) -> None:
+    found = findings.suites[0].arm_results("MIND", ORDINARY)
     rival, gain = found.over_best_rival()
     assert rival == "FPMC"  # pulse and popularity are better or worse, but no rivals
     assert gain.difference == pytest.approx(found.mean("DEPS") - found.mean("FPMC"), abs=1e-5)
     assert gain.fraction == pytest.approx(found.mean("DEPS") / found.mean("FPMC") - 1, abs=1e-3)
-    assert gain.share_low < gain.fraction < gain.share_high < 0
-    assert gain.p_t == found.figures()["FPMC"].versus.p_t  # corrected: the best was found on the same rows
+    assert gain.fraction_low < gain.fraction < gain.fraction_high < 0
+    assert gain.p_t == found.means()["FPMC"].versus.p_t  # corrected: the best was found on the same rows
 
 
-def test_the_best_is_bold_and_the_second_underlined(findings: Findings) -> None:
-    sheet = suite_sheet(findings.suites[0], ORDINARY)
-    places = {row[0].text: row[1].place for row in sheet.rows}
+def test_the_best_is_bold_and_the_second_underlined(findings: BenchResults) -> None:
+    sheet = suite_table(findings.suites[0], ORDINARY)
+    places = {row[0].text: row[1].rank for row in sheet.rows}
     assert (places["pulse"], places["FPMC"], places["DEPS"]) == (1, 2, 0)
-    html = sheet.html()
-    mean = findings.suites[0].measured("MIND", ORDINARY).mean
+    html = sheet.html(sheet=True)
+    mean = findings.suites[0].arm_results("MIND", ORDINARY).mean
     assert f"<b>{mean('pulse'):.4f}</b><sup>*†</sup><small>[" in html
     assert f"<u>{mean('FPMC'):.4f}</u>" in html
-    assert f"**{mean('pulse'):.4f}**\\*† [" in sheet.table("markdown")
-    assert f"<u>{mean('FPMC'):.4f}</u>" in sheet.table("markdown")
-    assert rf"\textbf{{{mean('pulse'):.4f}}}$^{{*}}$$^{{\dagger}}$ [" in sheet.table("latex")
-    assert rf"\underline{{{mean('FPMC'):.4f}}}" in sheet.table("latex")
+    assert f"**{mean('pulse'):.4f}**\\*† [" in sheet.markdown()
+    assert f"<u>{mean('FPMC'):.4f}</u>" in sheet.markdown()
+    assert rf"\textbf{{{mean('pulse'):.4f}}}$^{{*}}$$^{{\dagger}}$ [" in sheet.latex()
+    assert rf"\underline{{{mean('FPMC'):.4f}}}" in sheet.latex()
 
 
 def test_a_world_is_another_one_for_each_seed(tmp_path: Path) -> None:
@@ -135,9 +135,9 @@ def test_a_world_is_another_one_for_each_seed(tmp_path: Path) -> None:
         tests=lambda source: ("ordinary, full", "balanced, full", "ground-truth, full"),
         worlds={"bias 0": 0.0, "bias 2": 2.0},
     )
-    suite, results = Findings.open(folder).suites[0], Results.open(folder)
+    suite, results = BenchResults.open(folder).suites[0], CellStore.open(folder)
     for by in (ORDINARY, GROUND_TRUTH):
-        found = suite.measured("bias 2", by)
+        found = suite.arm_results("bias 2", by)
         each = [
             compare(*(results.evaluation(f"bias 2|{arm}|{arm.lower()}|{seed}", by.key) for arm in pair))
             for seed in range(3)
@@ -151,46 +151,47 @@ def test_a_world_is_another_one_for_each_seed(tmp_path: Path) -> None:
         assert versus.low < versus.difference < versus.high
         widths = [one.high - one.low for one in each]
         assert min(widths) / 4 < versus.high - versus.low < 2 * max(widths)
-    assert suite_sheet(suite, GROUND_TRUTH, "beyond").foot == 0  # less of it is better, so nobody gains
-    assert not any(entry.place for row in suite_sheet(suite, GROUND_TRUTH, "beyond").rows for entry in row)
-    assert 'id="world"' in report_page(results)
+    assert suite_table(suite, GROUND_TRUTH, "beyond").foot == 0  # less of it is better, so nobody gains
+    assert not any(entry.rank for row in suite_table(suite, GROUND_TRUTH, "beyond").rows for entry in row)
+    assert 'id="world"' in report_page(Report.of(BenchResults(results)))
 
 
 def test_a_single_seed_is_called_so(tmp_path: Path) -> None:
     folder = benched(tmp_path / "dir", [SMALL], seeds=1, skill=skilled)
-    report = Report.of(Findings.open(folder))
+    report = Report.of(BenchResults.open(folder))
     assert any(line.startswith("Seeds: a single seed") for line in report.verdict.advice)
-    sheet = suite_sheet(report.findings.suites[0], ORDINARY)
+    sheet = suite_table(report.results.suites[0], ORDINARY)
     assert "users only (a single seed)" in sheet.caption
     assert not any("*" in entry.marks for row in sheet.rows for entry in row)
     assert any("†" in entry.marks for row in sheet.rows for entry in row)
 
 
-def test_groups_have_their_units_and_means_over_seeds(findings: Findings) -> None:
-    sheet = segment_sheet(findings.suites[0], "MIND", "ordinary")
-    assert [name for name, _ in sheet.over] == [
+def test_groups_have_their_units_and_means_over_seeds(findings: BenchResults) -> None:
+    sheet = next(segment_tables(findings.suites[0]))
+    assert sheet.name == "main|MIND|ordinary"
+    assert [name for name, _ in sheet.groups] == [
         "",
         *["item's popularity, tenth", "length of the history", "user", "item"],
     ]
     cells = findings.suites[0].cells["MIND", "pulse"].values()
-    values = [cell["tests"][ORDINARY.key]["segments"]["popularity decile"]["1"][1] for cell in cells]
-    row = next(row for row in sheet.rows if row[0].text == "pulse")
+    values = [cell.tests[ORDINARY.key].segments["popularity decile"]["1"][1] for cell in cells]
+    row = next(row for row in sheet.cells if row[0].text == "pulse")
     assert row[1].text == f"{np.mean(values):.4f}"
-    assert [entry.text for entry in sheet.rows[-1][:2]] == ["positives ranked", "30"]
+    assert [entry.text for entry in sheet.cells[-1][:2]] == ["positives ranked", "30"]
 
 
 # Words
 
 
-def test_the_verdict_says_who_is_first_and_what_speaks_against_it(findings: Findings) -> None:
+def test_the_verdict_says_who_is_first_and_what_speaks_against_it(findings: BenchResults) -> None:
     verdict = Report.of(findings).verdict
     assert verdict.finding.startswith("In the ordinary test pulse is first on 2 of 2 data sets, ")
     assert "In the balanced test " in verdict.finding
     assert re.search(r"(pulse|FPMC) is first on 1 of 2 data sets.*; (pulse|FPMC) on 1\.", verdict.finding)
     said = dict(line.split(": ", 1) for line in verdict.advice)
-    found = findings.suites[0].measured("MIND", ORDINARY)
+    found = findings.suites[0].arm_results("MIND", ORDINARY)
     lead = found.compare("pulse", "FPMC")
-    low, high = 100 * lead.share_low, 100 * lead.share_high
+    low, high = 100 * lead.fraction_low, 100 * lead.fraction_high
     expected = f"MIND {100 * lead.fraction:+.1f} % [{low:+.1f}, {high:+.1f}] over FPMC"
     assert expected in said["pulse, ordinary test"]
     assert said["pulse, ordinary test"].startswith("ahead of all others on 2 of 2")
@@ -209,13 +210,12 @@ def test_who_is_first_is_not_asked_of_an_order(tmp_path: Path) -> None:
     """Where times only give an order, recency measures how the rows of the file were sorted."""
     sources = ("MIND", "Beauty", "rebuilt")
     folder = benched(tmp_path, [SMALL], sources, skill=lambda arm, source, test: 2.0 * (arm == "pulse"))
-    findings = Findings.open(folder)
+    findings = BenchResults.open(folder)
     assert "pulse is first on 3 of 3 data sets, " in Report.of(findings).verdict.finding
     for cell in findings.suite("main").every_cell():
-        cell["data"]["dated"] = cell["data"]["name"] != "rebuilt"
+        object.__setattr__(cell.data, "dated", cell.data.name != "rebuilt")
     assert "pulse is first on 2 of 2 data sets with real times, " in Report.of(findings).verdict.finding
-    for cell in findings.suite("main").every_cell():
-        cell["data"]["dated"] = False
+    alter_data(findings.suite("main"), dated=False)
     assert "pulse is first on 3 of 3 data sets, " in Report.of(findings).verdict.finding
 
 
@@ -234,7 +234,7 @@ def test_the_verdict_names_who_is_first_in_a_suite_of_what_is_shipped(tmp_path: 
         ("MIND", "Beauty"),
         skill=lambda arm, source, test: {"pulse": 2.0, "zero": 1.0}.get(arm, 0.0),
     )
-    said = [line for line in Report.of(Findings.open(folder)).verdict.advice if line.startswith("Suite ")]
+    said = [line for line in Report.of(BenchResults.open(folder)).verdict.advice if line.startswith("Suite ")]
     assert [line.partition(":")[0] for line in said] == [
         "Suite ship, 2 seeds",
         *(
@@ -260,9 +260,9 @@ def test_the_verdict_says_where_training_was_cut_short(folder: Path, tmp_path: P
         place["at_most"] = {"epochs": 8.0, "deps.audience": 100.0} if place["source"] == "MIND" else {}
     (copy / "suites.json").write_text(json.dumps(asked))
     assert [
-        line for line in Report.of(Findings.open(copy)).verdict.advice if line.startswith("Made smaller")
+        line for line in Report.of(BenchResults.open(copy)).verdict.advice if line.startswith("Made smaller")
     ] == ["Made smaller to fit the budget: no model has more than epochs 8, deps audience 100 on MIND."]
-    said = Report.of(Findings.open(folder)).verdict.advice
+    said = Report.of(BenchResults.open(folder)).verdict.advice
     assert not [line for line in said if line.startswith("Made smaller")]
 
 
@@ -271,13 +271,13 @@ def test_the_verdict_says_where_there_is_a_single_seed(folder: Path, tmp_path: P
     asked = json.loads((copy / "suites.json").read_text())
     asked["places"] = [at for at in asked["places"] if at["source"] == "MIND" or at["seed"] == 0]
     (copy / "suites.json").write_text(json.dumps(asked))
-    said = dict(line.split(": ", 1) for line in Report.of(Findings.open(copy)).verdict.advice)
+    said = dict(line.split(": ", 1) for line in Report.of(BenchResults.open(copy)).verdict.advice)
     assert said["Seeds"].startswith("a single seed for each model (but 2 on MIND). Its intervals cover ")
 
 
 def test_a_smoke_test_says_nothing_and_says_so(tmp_path: Path) -> None:
     folder = benched(tmp_path / "dir", [SMALL], skill=skilled, about={"smoke": True})
-    report = Report.of(Findings.open(folder))
+    report = Report.of(BenchResults.open(folder))
     assert "smoke test" in report.verdict.finding
     assert "say nothing" in report.verdict.finding
     assert "<h1>A smoke test of the bench</h1>" in report_page(report)

@@ -1,7 +1,8 @@
 """Suites: which cells they ask for, what a bench does and does not do again, and what it stores."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,10 +14,11 @@ from unskew.diagnostics.propensity.verdicts import WeightVerdict
 from unskew.experiments import bench as bench_module
 from unskew.experiments import extra_suites as beyond
 from unskew.experiments import paper_suites as paper
-from unskew.experiments.bench import Bench, suites_in
-from unskew.experiments.cell_store import Results, decoded, encoded, unpacked
-from unskew.experiments.registry import suites, suites_named
-from unskew.experiments.suite import SMOKE_WORLD, Arm, Rolling, Suite, cells_of, world_source
+from unskew.experiments.bench import Bench
+from unskew.experiments.cell_store import CellStore, decode, encode, unpack_values
+from unskew.experiments.grid import SMOKE_WORLD, plan_cells, world_source
+from unskew.experiments.registry import suites, suites_in, suites_named
+from unskew.experiments.suite import Arm, Rolling, Suite
 
 WORLD = world_source("world", SMOKE_WORLD)
 TINY = Suite(
@@ -39,8 +41,8 @@ def tiny(**changed: object) -> Bench:
 def figures(folder: Path) -> dict[str, dict]:
     """Everything that was found, but for what it cost."""
     kept = {}
-    for key, line in Results.open(folder).cells.items():
-        kept[key] = {name: value for name, value in line.items() if name != "cost"}
+    for key, line in CellStore.open(folder).cells.items():
+        kept[key] = {name: value for name, value in asdict(line).items() if name != "cost"}
     return kept
 
 
@@ -48,9 +50,9 @@ def figures(folder: Path) -> dict[str, dict]:
 
 
 def test_no_model_has_more_than_it_is_allowed_and_what_has_less_stays_the_same() -> None:
-    usual, _ = cells_of([paper.MAIN], [WORLD], seeds=1)
+    usual, _ = plan_cells([paper.MAIN], [WORLD], seeds=1)
     limits = {"deps.epochs": 2, "epochs": 8, "audience": 100}
-    cells, places = cells_of([paper.MAIN], [WORLD], seeds=1, at_most=limits)
+    cells, places = plan_cells([paper.MAIN], [WORLD], seeds=1, at_most=limits)
     assert len(cells) == len(usual)
     for before, after in zip(usual.values(), cells.values(), strict=True):
         epochs, audience = before.training["epochs"], before.config.get("audience")
@@ -61,12 +63,12 @@ def test_no_model_has_more_than_it_is_allowed_and_what_has_less_stays_the_same()
         assert (after.key == before.key) == small, before.label
     assert all(place.at_most == limits for place in places)
     with pytest.raises(BadInput, match="select_by is 'auto' here, which is no number"):
-        cells_of([TINY], [WORLD], seeds=1, at_most={"select_by": 3})
+        plan_cells([TINY], [WORLD], seeds=1, at_most={"select_by": 3})
 
 
 def test_every_first_seed_comes_before_any_second_one() -> None:
     other = replace(TINY, name="other", seeds=3, arms=[Arm(name="pulse", model="pulse")])
-    cells, places = cells_of([TINY, other], [WORLD], smoke=True)
+    cells, places = plan_cells([TINY, other], [WORLD], smoke=True)
     assert [place.seed for place in places] == sorted(place.seed for place in places)
     assert [(place.suite, place.arm) for place in places if place.seed == 0] == [
         ("tiny", "counted"),
@@ -79,7 +81,7 @@ def test_every_first_seed_comes_before_any_second_one() -> None:
 
 
 def test_two_suites_that_ask_for_the_same_cell_share_it() -> None:
-    cells, places = cells_of([paper.VIEWS, paper.PARTS, paper.FREQUENCY], [WORLD], seeds=1)
+    cells, places = plan_cells([paper.VIEWS, paper.PARTS, paper.FREQUENCY], [WORLD], seeds=1)
     assert len(places) == 12
     assert len(cells) == 10  # DEPS itself is in all three
     assert len({place.key for place in places if place.arm == "DEPS"}) == 1
@@ -89,7 +91,7 @@ def test_a_cell_is_known_by_what_it_does_and_not_by_where_the_data_is() -> None:
     def key(source=WORLD, splitting=None, sample=50, **settings) -> str:
         arm = Arm(name="a", model="sasrec", settings=settings)
         suite = replace(TINY, arms=[arm], seeds=1)
-        return next(iter(cells_of([suite], [source], splitting, sample=sample)[0]))
+        return next(iter(plan_cells([suite], [source], splitting, sample=sample)[0]))
 
     first = key()
     assert first == key(replace(WORLD, folder="/elsewhere", name="renamed")) == key(width=64)
@@ -104,7 +106,7 @@ def test_a_cell_is_known_by_what_it_does_and_not_by_where_the_data_is() -> None:
 
 
 def test_each_seed_has_a_world_of_its_own() -> None:
-    cells, _ = cells_of([beyond.GROUND_TRUTH], [], seeds=2, smoke=True)
+    cells, _ = plan_cells([beyond.GROUND_TRUTH], [], seeds=2, smoke=True)
     seeds = {(cell.source.name, cell.training["seed"]): cell.source.world.seed for cell in cells.values()}
     assert {seed - training for (_, training), seed in seeds.items()} == {100}
     assert len({cell.source.data for cell in cells.values()}) == 6
@@ -125,7 +127,7 @@ def test_suites_that_make_no_sense(arms: tuple[Arm, ...], said: str) -> None:
 
 def test_a_suite_without_worlds_needs_data() -> None:
     with pytest.raises(BadInput, match="suite tiny: expected DATA"):
-        cells_of([TINY], [])
+        plan_cells([TINY], [])
 
 
 def test_suites_by_name() -> None:
@@ -145,9 +147,9 @@ def test_suites_by_name() -> None:
 
 def test_what_is_stored_is_not_done_again_and_more_seeds_only_add(tmp_path: Path, monkeypatch) -> None:
     began = []
-    real = bench_module.attempted
+    real = bench_module.try_cell
     monkeypatch.setattr(
-        bench_module, "attempted", lambda cell, runs: began.append(cell.label) or real(cell, runs)
+        bench_module, "try_cell", lambda cell, runs: began.append(cell.label) or real(cell, runs)
     )
     state = tiny().run(tmp_path)
     assert (state.total, state.done, state.failed, len(began)) == (3, 3, {}, 3)
@@ -157,14 +159,14 @@ def test_what_is_stored_is_not_done_again_and_more_seeds_only_add(tmp_path: Path
     tiny(seeds=2).run(tmp_path)
     assert began[3:] == [f"{name} on world, seed 1" for name in ("counted", "neighbours", "network")]
     assert {key: figures(tmp_path)[key] for key in before} == before
-    assert len(Results.open(tmp_path).asked["places"]) == 6
+    assert len(CellStore.open(tmp_path).plan.places) == 6
     assert list((tmp_path / "runs").iterdir()) == []  # trained runs are removed
 
 
 def test_what_is_cheap_comes_first_but_no_second_seed_early(tmp_path: Path, monkeypatch) -> None:
     """A guess at first; what was measured counts more."""
     began = []
-    monkeypatch.setattr(bench_module, "attempted", lambda cell, runs: began.append(cell.label) or "skipped")
+    monkeypatch.setattr(bench_module, "try_cell", lambda cell, runs: began.append(cell.label) or "skipped")
     dear = world_source("world", SMOKE_WORLD)
     arms = [
         Arm(name="dear", model="bst"),
@@ -175,16 +177,17 @@ def test_what_is_cheap_comes_first_but_no_second_seed_early(tmp_path: Path, monk
     tiny(suites=(suite,), sources=(replace(dear, positives=10_000),), seeds=2).run(tmp_path)
     named = [label.split()[0] + label[-1] for label in began]
     assert named == ["cheap0", "middle0", "dear0", "cheap1", "middle1", "dear1"]
-    cells, _ = cells_of([suite], [replace(dear, positives=10_000)], seeds=1, smoke=True)
-    guessed = bench_module.estimate(Results(tmp_path))
+    cells, _ = plan_cells([suite], [replace(dear, positives=10_000)], seeds=1, smoke=True)
+    guessed = bench_module.estimate_seconds(CellStore(tmp_path))
     first = next(cell for cell in cells.values() if cell.model == "bst")
     assert guessed(first) == bench_module.SECONDS["bst"] * 5
-    line = {"model": "bst", "cost": {"cpu_s": 7.0}, "data": {"name": "elsewhere", "positives": 20_000}}
-    results = Results(tmp_path)
-    results.cells = {"a": line}
-    assert bench_module.estimate(results)(first) == pytest.approx(3.5)
-    results.cells["b"] = line | {"data": {"name": "world", "positives": 1}}
-    assert bench_module.estimate(results)(first) == 7.0
+    data = SimpleNamespace(name="elsewhere", positives=20_000)
+    store = CellStore(tmp_path)
+    store.cells = {"a": SimpleNamespace(model="bst", cost=SimpleNamespace(cpu_s=7.0), data=data)}
+    assert bench_module.estimate_seconds(store)(first) == pytest.approx(3.5)
+    data = SimpleNamespace(name="world", positives=1)
+    store.cells["b"] = SimpleNamespace(model="bst", cost=SimpleNamespace(cpu_s=7.0), data=data)
+    assert bench_module.estimate_seconds(store)(first) == 7.0
 
 
 def test_two_workers_find_what_one_finds(tmp_path: Path) -> None:
@@ -195,37 +198,37 @@ def test_two_workers_find_what_one_finds(tmp_path: Path) -> None:
 
 
 def test_a_cell_that_fails_does_not_stop_the_others_and_is_tried_again(tmp_path: Path, monkeypatch) -> None:
-    real = bench_module.measured
+    real = bench_module.run_cell
 
     def failing(cell, folder):
         if cell.model == "itemknn":
             raise RuntimeError("no neighbours today")
         return real(cell, folder)
 
-    monkeypatch.setattr(bench_module, "measured", failing)
+    monkeypatch.setattr(bench_module, "run_cell", failing)
     told = []
-    state = tiny().run(tmp_path, lambda state: told.append(state.last))
+    state = tiny().run(tmp_path, lambda state: told.append(state.message))
     assert (state.done, list(state.failed.values())) == (2, ["RuntimeError: no neighbours today"])
     assert "failed: neighbours on world, seed 0: RuntimeError: no neighbours today" in told
-    assert Results.open(tmp_path).failures == state.failed
-    monkeypatch.setattr(bench_module, "measured", real)
+    assert CellStore.open(tmp_path).failures == state.failed
+    monkeypatch.setattr(bench_module, "run_cell", real)
     state = tiny().run(tmp_path)
-    assert (state.done, state.failed, Results.open(tmp_path).failures) == (3, {}, {})
+    assert (state.done, state.failed, CellStore.open(tmp_path).failures) == (3, {}, {})
 
 
 def test_no_cell_is_begun_after_the_budget(tmp_path: Path, monkeypatch) -> None:
     now = [0.0]
     monkeypatch.setattr(bench_module.time, "monotonic", lambda: now[0])
-    real = bench_module.attempted
+    real = bench_module.try_cell
 
     def slow(cell, runs):
         now[0] += 40.0
         return real(cell, runs)
 
-    monkeypatch.setattr(bench_module, "attempted", slow)
+    monkeypatch.setattr(bench_module, "try_cell", slow)
     state = tiny(seeds=2, budget=1.0).run(tmp_path)
     assert (state.total, state.done) == (6, 2)
-    assert state.last.startswith("the budget of 1 minutes is used up")
+    assert state.message.startswith("the budget of 1 minutes is used up")
     with pytest.raises(BadInput, match="budget 0: expected more than 0"):
         tiny(budget=0).run(tmp_path)
 
@@ -234,7 +237,7 @@ def test_a_run_that_was_stopped_in_the_middle_goes_on(tmp_path: Path, monkeypatc
     """The stopped cell was in its second epoch; what it finds in the end is what it would have found."""
     arm = Arm(name="network", model="gru4rec")
     suite = replace(TINY, arms=[arm])
-    monkeypatch.setitem(bench_module.cells_of.__globals__["SMOKE"], "epochs", 3)
+    monkeypatch.setitem(bench_module.plan_cells.__globals__["SMOKE"], "epochs", 3)
     whole = tiny(suites=(suite,))
     whole.run(tmp_path / "whole")
     from unskew.training.trainer import Trainer
@@ -278,7 +281,7 @@ def test_a_worker_that_dies_fails_its_cell_only(tmp_path: Path) -> None:
     )
     own = tuple(suites_in(file).values())
     state = tiny(suites=own, workers=2, files=(file,)).run(tmp_path / "out")
-    labels = {place["key"]: place["arm"] for place in Results.open(tmp_path / "out").asked["places"]}
+    labels = {place.key: place.arm for place in CellStore.open(tmp_path / "out").plan.places}
     failed = {labels[key]: why for key, why in state.failed.items()}
     assert "its process was ended from outside" in failed["dying"]
     for _ in range(2):  # a cell that ran beside it may have died with it, and is tried again
@@ -291,10 +294,10 @@ def test_a_worker_that_dies_fails_its_cell_only(tmp_path: Path) -> None:
 
 def test_what_is_stored_is_what_the_model_evaluates_to(tmp_path: Path) -> None:
     tiny().run(tmp_path, command="unskew bench tiny")
-    results = Results.open(tmp_path)
-    assert results.asked["about"] == {"command": "unskew bench tiny", "smoke": True}
+    results = CellStore.open(tmp_path)
+    assert asdict(results.plan.about) == {"command": "unskew bench tiny", "smoke": True}
     split = unskew.split(unskew.simulate(**vars(SMOKE_WORLD)).log)
-    cells, _ = cells_of([TINY], [WORLD], seeds=1, smoke=True)
+    cells, _ = plan_cells([TINY], [WORLD], seeds=1, smoke=True)
     for key, cell in cells.items():
         settings = {name: cell.config[name] for name in cell.config}
         model = unskew.create_model(cell.model, settings | dict(cell.training)).fit(split)
@@ -305,27 +308,27 @@ def test_what_is_stored_is_what_the_model_evaluates_to(tmp_path: Path) -> None:
             np.testing.assert_allclose(found.weights, expected.weights, rtol=1e-6)
             for metric in ("ndcg@5", "ndcg@10", "ndcg@20", "hr@5", "hr@10", "hr@20"):
                 np.testing.assert_allclose(found.values[metric], expected.values[metric], atol=1e-12)
-            stored = results.cells[key]["tests"][f"{test}, full"]
-            assert stored["metrics"]["ndcg@10"] == pytest.approx(expected.mean("ndcg@10"), abs=1e-5)
-            assert stored["chosen_by"] == expected.about["weights_chosen_by"]
-            assert stored["segments"]["item"]["known"][0] == expected.by_segment()["item"]["known"]["units"]
+            stored = results.cells[key].tests[f"{test}, full"]
+            assert stored.metrics["ndcg@10"] == pytest.approx(expected.mean("ndcg@10"), abs=1e-5)
+            assert stored.chosen_by == expected.about["weights_chosen_by"]
+            assert stored.segments["item"]["known"][0] == expected.by_segment()["item"]["known"]["units"]
         ground_truth = unskew.world.ground_truth.evaluate_against_ground_truth(
             model, unskew.simulate(**vars(SMOKE_WORLD)), split, 500, select_by="shown"
         )
-        assert results.cells[key]["tests"]["ground-truth, full"]["chosen_by"] == "shown"
+        assert results.cells[key].tests["ground-truth, full"].chosen_by == "shown"
         found = results.evaluation(key, "ground-truth, full")
         np.testing.assert_allclose(found.values["ndcg@10"], ground_truth.values["ndcg@10"], atol=1e-3)
 
 
 def test_units_are_small_and_exact() -> None:
     ranks = np.array([1, 1.5, 2, 20, 20.5, 21, 500])
-    text = encoded((np.minimum(ranks, 21) * 2).astype(np.uint8))
-    values = unpacked({"rank": text})
+    text = encode((np.minimum(ranks, 21) * 2).astype(np.uint8))
+    values = unpack_values({"rank": text})
     assert values["hr@20"].tolist() == [1, 1, 1, 1, 0, 0, 0]
     assert values["ndcg@10"][1] == pytest.approx(1 / np.log2(2.5))
     many = np.full(5000, 42, np.uint8)
-    assert len(encoded(many)) < 100
-    np.testing.assert_array_equal(decoded(encoded(many), np.uint8), many)
+    assert len(encode(many)) < 100
+    np.testing.assert_array_equal(decode(encode(many), np.uint8), many)
 
 
 def test_the_debias_is_measured_where_there_is_one(tmp_path: Path) -> None:
@@ -372,32 +375,32 @@ def test_a_last_line_that_was_cut_off_is_removed_and_its_cell_done_again(tmp_pat
     whole = figures(tmp_path)
     path = tmp_path / "cells.jsonl"
     path.write_bytes(path.read_bytes()[:-200])
-    assert len(Results.open(tmp_path).cells) == 2
+    assert len(CellStore.open(tmp_path).cells) == 2
     assert tiny().run(tmp_path).done == 3
     assert figures(tmp_path) == whole
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[0][:50], *lines[1:]]) + "\n")
     with pytest.raises(BadInput, match=r"cells.jsonl, line 1: is damaged"):
-        Results.open(tmp_path)
+        CellStore.open(tmp_path)
 
 
 def test_a_cell_of_another_format_is_measured_again(tmp_path: Path) -> None:
     tiny().run(tmp_path)
     path = tmp_path / "cells.jsonl"
     path.write_text(path.read_text().replace('"format":1', '"format":0', 1))
-    assert len(Results.open(tmp_path).cells) == 2
+    assert len(CellStore.open(tmp_path).cells) == 2
 
 
 def test_one_bench_at_a_time_and_only_folders_of_benches(tmp_path: Path) -> None:
     tiny().run(tmp_path / "a")
-    results = Results.open(tmp_path / "a")
-    results.begin()
+    results = CellStore.open(tmp_path / "a")
+    results.lock()
     with pytest.raises(BadInput, match="another bench is running in this folder"):
         tiny().run(tmp_path / "a")
-    results.end()
+    results.unlock()
     tiny().run(tmp_path / "a")
     with pytest.raises(BadInput, match="not a folder of `unskew bench`"):
-        Results.open(tmp_path)
+        CellStore.open(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="cannot write there"):
         tiny().run(tmp_path / "file")

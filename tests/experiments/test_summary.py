@@ -5,15 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.benched import benched
+from tests.helpers.benched import alter_data, benched
 from unskew.api.zero_shot import learned_on
 from unskew.experiments import extra_suites as beyond
 from unskew.experiments import paper_suites as paper
 from unskew.experiments.bench import Bench
-from unskew.experiments.cell_store import Results
-from unskew.experiments.document import Report
-from unskew.experiments.results import Findings
-from unskew.experiments.suite import SMOKE_WORLD, Suite, world_source
+from unskew.experiments.cell_store import CellStore
+from unskew.experiments.grid import SMOKE_WORLD, world_source
+from unskew.experiments.report import Report
+from unskew.experiments.results import BenchResults
+from unskew.experiments.suite import Suite
 from unskew.experiments.summary import summary
 
 
@@ -27,7 +28,7 @@ def bench(tmp_path_factory) -> Path:
     return folder
 
 
-def cells_of(text: str, title: str) -> dict[tuple[str, str], str]:
+def table_cells(text: str, title: str) -> dict[tuple[str, str], str]:
     """The cells of a table by arm and data set, whichever are its rows."""
     part = text.split(f"## {title}")[1].split("\n## ", maxsplit=1)[0]
     head, _, *rows = (
@@ -43,7 +44,7 @@ def test_few_arms_are_columns_and_suites_with_the_same_arms_are_one_table(tmp_pa
     def made(*suites: Suite) -> str:
         folder = tmp_path / str(len(suites))
         benched(folder, list(suites), ("MIND",), 1, 60, lambda *at: 0.0)
-        return summary(Report.of(Findings.open(folder)), "x")
+        return summary(Report.of(BenchResults.open(folder)), "x")
 
     other = replace(paper.VIEWS, name="other", title="Elsewhere", of="")
     text = made(paper.VIEWS, other, paper.MAIN)
@@ -52,24 +53,24 @@ def test_few_arms_are_columns_and_suites_with_the_same_arms_are_one_table(tmp_pa
     assert "## Elsewhere" not in text
     assert "; MIND: elsewhere, `unskew bench other DATA --out " in text
     assert text.split("## Two views")[1].split("\n## ", maxsplit=1)[0].count("\n| MIND |") == 2
-    assert len(cells_of(text, "DEPS and its rivals")) == 21
+    assert len(table_cells(text, "DEPS and its rivals")) == 21
 
 
 def test_a_cell_has_the_means_of_both_tests_and_the_best_is_bold(bench: Path) -> None:
-    text = summary(Report.of(Findings.open(bench)), "unskew report x")
-    results = Results.open(bench)
-    places = [place for place in results.asked["places"] if place["suite"] == "main"]
+    text = summary(Report.of(BenchResults.open(bench)), "unskew report x")
+    results = CellStore.open(bench)
+    places = [place for place in results.plan.places if place.suite == "main"]
     means = {}
     for arm in ("DEPS", "STAMP", "DIN", "pulse"):
-        cells = [results.cells[place["key"]] for place in places if place["arm"] == arm]
+        cells = [results.cells[place.key] for place in places if place.arm == arm]
         assert len(cells) == 2
         means[arm] = [
-            sum(cell["tests"][f"{test}, full"]["metrics"]["ndcg@10"] for cell in cells) / 2
+            sum(cell.tests[f"{test}, full"].metrics["ndcg@10"] for cell in cells) / 2
             for test in ("ordinary", "balanced", "ground-truth")
         ]
     best = [max(means, key=lambda arm: means[arm][at]) for at in (0, 1, 2)]
     for arm, pair in means.items():
-        shown = cells_of(text, "DEPS and its rivals")[arm, "shop"].replace("†", "").replace("*" * 3, "**")
+        shown = table_cells(text, "DEPS and its rivals")[arm, "shop"].replace("†", "").replace("*" * 3, "**")
         shown = shown.split(" / ")
         for at, (value, cell) in enumerate(zip(pair, shown, strict=True)):
             assert f"{value:.4f}" in cell
@@ -81,39 +82,35 @@ def test_a_cell_has_the_means_of_both_tests_and_the_best_is_bold(bench: Path) ->
 
 
 def test_a_known_world_is_shown_by_its_ground_truth_and_claims_are_all_there(bench: Path) -> None:
-    text = summary(Report.of(Findings.open(bench)), "unskew report x")
+    text = summary(Report.of(BenchResults.open(bench)), "unskew report x")
     known = text.split("## The simulated world")[1].split("##")[0]
     assert "by the ground truth" in known
-    results = Results.open(bench)
-    place = next(
-        p for p in results.asked["places"] if (p["suite"], p["source"]) == ("ground-truth", "bias 2")
-    )
+    results = CellStore.open(bench)
+    place = next(p for p in results.plan.places if (p.suite, p.source) == ("ground-truth", "bias 2"))
     keys = [
-        p["key"]
-        for p in results.asked["places"]
-        if (p["suite"], p["source"], p["arm"]) == ("ground-truth", "bias 2", place["arm"])
+        p.key
+        for p in results.plan.places
+        if (p.suite, p.source, p.arm) == ("ground-truth", "bias 2", place.arm)
     ]
-    mean = sum(results.cells[key]["tests"]["ground-truth, full"]["metrics"]["ndcg@10"] for key in keys) / 2
-    assert f"{mean:.4f}" in cells_of(text, "The simulated world")[place["arm"], "bias 2"]
+    mean = sum(results.cells[key].tests["ground-truth, full"].metrics["ndcg@10"] for key in keys) / 2
+    assert f"{mean:.4f}" in table_cells(text, "The simulated world")[place.arm, "bias 2"]
     claims = text.split("## What the paper claims, what we find")[1]
     assert claims.count("\n| ") == 2 + 9
     assert "DEPS is better than all twelve rivals" in claims
 
 
 def test_a_log_whose_times_are_only_an_order_is_named(bench: Path) -> None:
-    findings = Findings.open(bench)
+    findings = BenchResults.open(bench)
     findings.smoke = False
     assert "Order only" not in summary(Report.of(findings), "x")
-    for cell in findings.suite("main").every_cell():
-        cell["data"]["dated"] = False
+    alter_data(findings.suite("main"), dated=False)
     assert "- Order only: the times of shop only give an order." in summary(Report.of(findings), "x")
 
 
 def test_a_log_that_pulse_zero_was_learned_on_is_named(bench: Path) -> None:
-    findings = Findings.open(bench)
+    findings = BenchResults.open(bench)
     findings.smoke = False
     assert "No strangers" not in summary(Report.of(findings), "x")
-    for cell in findings.suite("main").every_cell():
-        cell["data"]["hash"] = learned_on()["Online Retail"]
-    told = summary(Report.of(findings), "x")
-    assert "- No strangers: the weights of pulse-zero were learned on the training set of shop, so" in told
+    alter_data(findings.suite("main"), hash=learned_on()["Online Retail"])
+    text = summary(Report.of(findings), "x")
+    assert "- No strangers: the weights of pulse-zero were learned on the training set of shop, so" in text

@@ -11,8 +11,11 @@ import numpy as np
 
 from unskew.api.create import create_model
 from unskew.evaluation.metrics import METRICS
-from unskew.experiments.cell_store import LOWEST, Results, decoded, encoded
-from unskew.experiments.suite import FORMAT, Arm, Place, Suite
+from unskew.experiments.bench_cell import About
+from unskew.experiments.cell_store import LOWEST, CellStore, decode, encode
+from unskew.experiments.grid import FORMAT, Placement
+from unskew.experiments.results import SuiteResults
+from unskew.experiments.suite import Arm, Suite
 
 CUTS = (5, 10, 20)
 PLAIN = ("ordinary, full", "balanced, full")
@@ -83,20 +86,23 @@ def benched(
     worlds: the strength of the bias of data sets that are simulated, another world for each seed.
     windows: how many windows of a time line every run has.
     """
-    results = Results(folder)
-    results.begin()
+    store = CellStore(folder)
+    store.lock()
     places, cells = [], {}
     for suite in suites:
         for source in sources:
             for arm in suite.arms:
                 for seed in range(seeds):
                     key = f"{source}|{arm.name}|{arm.model}|{seed}"
-                    places.append(Place(suite=suite.name, source=source, arm=arm.name, seed=seed, key=key))
+                    places.append(
+                        Placement(suite=suite.name, source=source, arm=arm.name, seed=seed, key=key)
+                    )
                     if not missing(source, arm.name, seed):
                         cells[key] = source, arm, seed
     said = {"command": "unskew bench main DATA --out DIR", "smoke": False} | dict(about or {})
-    results.plan(suites, places, said)
+    store.add_to_plan(suites, places, About(**said))
     lines: list[dict[str, Any]] = []
+    tested: dict[str, dict[str, Any]] = {}
     for key, (source, arm, seed) in cells.items():
         line, found = _cell(key, source, arm, seed, units, skill, tests(source), worlds or {})
         if arm.name in (health or {}):
@@ -108,15 +114,15 @@ def benched(
             }
         if windows:
             line["windows"] = [
-                {"start": f"2024-03-{day:02} 00:00:00", "trained_until": "", "ndcg@10": 0.1 / day}
+                {"start": f"2024-03-{day:02} 00:00:00", "trained_until": "", "value": 0.1 / day}
                 for day in range(1, windows + 1)
             ]
         lines.append(line)
-        results.tests |= {name: {"key": name, **of} for name, of in found.items()}
+        tested |= {name: {"key": name, **of} for name, of in found.items()}
     # At once, and not line by line as a bench does: that waits for the disk each time.
-    for name, each in (("cells.jsonl", lines), ("tests.jsonl", list(results.tests.values()))):
+    for name, each in (("cells.jsonl", lines), ("tests.jsonl", list(tested.values()))):
         (folder / name).write_text("".join(f"{json.dumps(one)}\n" for one in each))
-    results.end()
+    store.unlock()
     return folder
 
 
@@ -152,10 +158,17 @@ def copied(folder: Path, arm: str, onto: str, exchanged: bool = False) -> None:
 
 
 def _exchanged(found: dict[str, Any]) -> dict[str, Any]:
-    ranks = decoded(found["values"]["rank"], np.uint8).copy()
+    ranks = decode(found["values"]["rank"], np.uint8).copy()
     best, worst = int(ranks.argmin()), int(ranks.argmax())
     ranks[[best, worst]] = ranks[[worst, best]]
-    return found | {"values": {"rank": encoded(ranks)}}
+    return found | {"values": {"rank": encode(ranks)}}
+
+
+def alter_data(suite: SuiteResults, **changes: Any) -> None:
+    """Change what all cells of a suite say of their data."""
+    for cell in suite.every_cell():
+        for name, value in changes.items():
+            object.__setattr__(cell.data, name, value)
 
 
 def block(page: str) -> dict[str, Any]:
@@ -221,11 +234,11 @@ def _tested(
     found |= {"effective_sample_size": 1 / float((fraction**2).sum()), "chosen_by": name, "debias": None}
     found |= {"interval": [0, 1], "beyond": {}, "segments": {}}
     found["metrics"] = {metric: round(float((value * fraction).sum()), 5) for metric, value in values.items()}
-    found["values"] = {"rank": encoded((rank * 2).astype(np.uint8))}
+    found["values"] = {"rank": encode((rank * 2).astype(np.uint8))}
     if name == "ground-truth":
         found["metrics"] = {"ndcg@10": found["metrics"]["ndcg@10"], "beyond": -0.1}
         kept = {"ndcg@10": values["ndcg@10"], "beyond": np.full(units, -0.1)}
-        found["values"] = {metric: encoded(value.astype(np.float16)) for metric, value in kept.items()}
+        found["values"] = {metric: encode(value.astype(np.float16)) for metric, value in kept.items()}
     elif protocol == "full":
         found["segments"] = {
             kind: {
@@ -235,7 +248,7 @@ def _tested(
             for kind, groups in GROUPS.items()
         }
     about = {"test": name, "protocol": protocol, "size": units, "repeats": "left out", "data": data}
-    return found, about | {"user": encoded(user), "weight": encoded(weight)}
+    return found, about | {"user": encode(user), "weight": encode(weight)}
 
 
 def _value(at: int, random: np.random.Generator) -> float:

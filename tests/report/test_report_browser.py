@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.helpers.benched import SKILLS, SMALL, TWINS, benched, block, skilled
-from unskew.experiments.cell_store import Results
-from unskew.experiments.page import report_page
+from unskew.experiments.report import Report
+from unskew.experiments.report_page import report_page
+from unskew.experiments.results import BenchResults
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = [
@@ -45,7 +46,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         missing=lambda source, arm, seed: (source, arm) == ("MIND", "STAMP"),
     )
     file = folder.parent / "page.html"
-    file.write_text(report_page(Results.open(folder), "unskew report"), encoding="utf-8")
+    file.write_text(report_page(Report.of(BenchResults.open(folder)), "unskew report"), encoding="utf-8")
     return file
 
 
@@ -92,8 +93,8 @@ def column(page: Any, at: int, panel: str = f"{MAIN}.chosen") -> list[str]:
 
 def rounded(figures: dict[str, Any], by: str, metric: str, source: int) -> list[str]:
     """The same from the figures."""
-    rows = figures["suites"]["main"]["tables"][by]["metrics"][metric]["rows"]
-    return ["–" if row[source] == 0 else f"{row[source][0]:.4f}" for row in rows]
+    rows = figures["suites"]["main"]["tables"][by][metric]["rows"]
+    return ["–" if row[source] == 0 else f"{row[source][0] / 1e4:.4f}" for row in rows]
 
 
 def test_tables_are_sorted_by_a_column_and_back(open_page: Any, figures: dict[str, Any]) -> None:
@@ -145,12 +146,12 @@ def test_a_switch_shows_another_test_and_metric(open_page: Any, figures: dict[st
     page.locator("select[name=metric]").select_option("hr@20")
     assert column(page, 4) == rounded(figures, "balanced, full", "hr@20", 2)
     assert shown.locator("caption").first.inner_text().startswith("HR@20. Balanced test")
-    rows = figures["suites"]["main"]["tables"]["balanced, full"]["metrics"]["hr@20"]["rows"]
+    rows = figures["suites"]["main"]["tables"]["balanced, full"]["hr@20"]["rows"]
     best = max(range(len(rows)), key=lambda at: rows[at][2][0])
     assert shown.locator("> .wide tbody tr").nth(best).locator("td").nth(2).locator("b").count() == 1
-    low, high = rows[best][2][1:3]
+    low, high = (value / 1e4 for value in rows[best][2][1:3])
     assert f"[{low:.4f}, {high:.4f}]" in shown.locator("> .wide tbody tr").nth(best).inner_text()
-    gain = figures["suites"]["main"]["tables"]["balanced, full"]["metrics"]["hr@20"]["gains"][0][1][2]
+    gain = figures["suites"]["main"]["tables"]["balanced, full"]["hr@20"]["gains"][0][2]
     assert gain[0] in shown.locator("> .wide tfoot").inner_text()
     # Who gains follows, too.
     page.locator("#gains > details").first.locator("> summary").click()
@@ -159,7 +160,7 @@ def test_a_switch_shows_another_test_and_metric(open_page: Any, figures: dict[st
 
 def test_the_order_of_a_table_stays_when_its_figures_change(open_page: Any, figures: dict[str, Any]) -> None:
     page = open_page()
-    known = figures["suites"]["main"]["tables"]["ordinary, full"]["metrics"]
+    known = figures["suites"]["main"]["tables"]["ordinary, full"]
 
     def order(metric: str, source: int) -> list[int]:
         rows = [row[source] for row in known[metric]["rows"]]
@@ -223,7 +224,7 @@ def test_a_point_tells_its_values_under_the_pointer_and_by_keys(
     svg.focus()
     for key, (line, at) in (("ArrowRight", (0, 1)), ("ArrowDown", (1, 0)), ("ArrowLeft", (0, 9))):
         svg.press(key)
-        told = page.locator(".heard").inner_text()
+        told = page.locator(".announced").inner_text()
         series = chart["series"][line]
         assert told.startswith(f"{series['name']}. validation NDCG@10: {series['points'][at][1]:.4g}"), key
         assert tip.inner_text() == told
@@ -329,5 +330,5 @@ def test_no_other_script_can_run(browser: Any, page_file: Path, tmp_path: Path) 
     page.goto(broken.as_uri())
     assert page.evaluate("window.broken") is None
     assert page.evaluate("document.documentElement.className") == "js"  # but ours does
-    assert json.loads(page.evaluate("document.getElementById('figures').textContent"))["format"] == 1
+    assert json.loads(page.evaluate("document.getElementById('figures').textContent"))["format"] == 2
     page.close()

@@ -88,11 +88,12 @@ class Bench(Verb):
 
     def _runner(self) -> "Runner":
         from unskew.experiments.bench import Bench as Runner
-        from unskew.experiments.bench import source_of, suites_in
-        from unskew.experiments.suite import SMOKE_WORLD, world_source
+        from unskew.experiments.bench import open_source_named
+        from unskew.experiments.grid import SMOKE_WORLD, world_source
+        from unskew.experiments.registry import suites_in
 
         suites, data = self._asked(suites_in(self.suite) if self.suite is not None else {})
-        sources: list[Any] = [source_of(word, self.splitting) for word in data]
+        sources: list[Any] = [open_source_named(word, self.splitting) for word in data]
         names = [source.name for source in sources]
         for name in names:
             if names.count(name) > 1:
@@ -159,9 +160,9 @@ class _Shown:
             if budget is not None and wall > 60 * budget:
                 words += f", of which {budget:g} min are asked for now"
             messages.print(words, soft_wrap=True)
-        if state.last != self.last:
-            self.last = state.last
-            messages.print(f"[{state.done}/{state.total}] {state.last}", soft_wrap=True)
+        if state.message != self.last:
+            self.last = state.message
+            messages.print(f"[{state.done}/{state.total}] {state.message}", soft_wrap=True)
         if self._live is not None:
             self._live.update(self._table(state))
 

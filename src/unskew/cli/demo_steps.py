@@ -31,11 +31,13 @@ from unskew.diagnostics.log.page import inspect_page, picture
 from unskew.evaluation.evaluate import Evaluation
 from unskew.evaluation.significance import Comparison, compare, interval
 from unskew.experiments.bench import Bench
-from unskew.experiments.cell_store import Results
-from unskew.experiments.document import Report
-from unskew.experiments.page import report_page
-from unskew.experiments.results import Findings
-from unskew.experiments.suite import Arm, Source, Suite
+from unskew.experiments.bench_cell import BenchCell
+from unskew.experiments.cell_store import CellStore
+from unskew.experiments.grid import Source
+from unskew.experiments.report import Report
+from unskew.experiments.report_page import report_page
+from unskew.experiments.results import BenchResults
+from unskew.experiments.suite import Arm, Suite
 from unskew.update.publish import point
 from unskew.world.ground_truth import evaluate_against_ground_truth
 from unskew.world.kinds import kind_named
@@ -210,10 +212,10 @@ def compete(out: Path) -> dict[str, Trained]:
     source = Source(name=log.metadata.source, data=log.fingerprint(), folder=str(out / "data"))
     found, every = {}, benched(suite, out, (source,))
     for shown in MODELS:
-        line, model = every[shown]
-        tests = {test: line["tests"][f"{test}, full"] for test in TESTS}
-        figures = {test: Figure(each["metrics"][METRIC], *each["interval"]) for test, each in tests.items()}
-        found[shown] = Trained(model, line["cost"]["cpu_s"], figures)
+        cell, model = every[shown]
+        tests = {test: cell.tests[f"{test}, full"] for test in TESTS}
+        figures = {test: Figure(each.metrics[METRIC] or 0.0, *each.interval) for test, each in tests.items()}
+        found[shown] = Trained(model, cell.cost.cpu_s, figures)
     return found
 
 
@@ -223,25 +225,23 @@ def arms(models: dict[str, tuple[str, dict[str, Any]]]) -> tuple[Arm, ...]:
     return tuple(sorted(made, key=lambda arm: arm.name != "Pulse"))
 
 
-def benched(
-    suite: Suite, out: Path, sources: Sequence[Source] = ()
-) -> dict[str, tuple[dict[str, Any], Model]]:
-    """Run a suite with one seed. Returns for each arm what its cell found, and its model."""
+def benched(suite: Suite, out: Path, sources: Sequence[Source] = ()) -> dict[str, tuple[BenchCell, Model]]:
+    """Run a suite with one seed. Returns for each arm its cell and its model."""
     bench = Bench(suites=(suite,), sources=sources, seeds=1, sample=RANKED, keep_runs=True)
     failed = bench.run(out / BENCH, command="unskew demo").failed
     if failed:
         raise UnskewError(f"a model of the demo failed: {next(iter(failed.values()))}")
-    results = Results.open(out / BENCH)
-    keys = {place["arm"]: place["key"] for place in results.asked["places"] if place["suite"] == suite.name}
+    store = CellStore.open(out / BENCH)
+    keys = {place.arm: place.key for place in store.plan.places if place.suite == suite.name}
     if suite.name == "demo":
         point(out / "pulse", out / BENCH / "runs" / keys["Pulse"])  # for `make serve`
-    return {arm: (results.cells[key], load(out / BENCH / "runs" / key)) for arm, key in keys.items()}
+    return {arm: (store.cells[key], load(out / BENCH / "runs" / key)) for arm, key in keys.items()}
 
 
 def report(out: Path) -> Path:
     """Write the report of what was trained."""
     page = out / "report.html"
-    page.write_text(report_page(Report.of(Findings.open(out / BENCH)), "unskew demo"), encoding="utf-8")
+    page.write_text(report_page(Report.of(BenchResults.open(out / BENCH)), "unskew demo"), encoding="utf-8")
     return page
 
 

@@ -1,4 +1,4 @@
-"""The verb `report`: what a bench found, as a page or as tables."""
+"""The verb `report`: the results of a bench as a page or as tables."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from unskew.cli.shared import Verb, command_line, pairs, write_file
 @dataclass(frozen=True, kw_only=True)
 class Report(Verb):
     """Turn the results of `unskew bench` into one self-contained HTML file, or into tables in Markdown or
-    LaTeX. Without a file it prints the verdict in words; `--json` prints every figure of the tables.
+    LaTeX. Without a file it prints the verdict; `--json` prints every value of the tables.
 
     A bench that is not finished, or in which runs have failed, can be reported at any time.
     """
@@ -31,23 +31,24 @@ class Report(Verb):
     """Write the tables as LaTeX, for the package booktabs."""
 
     def run(self) -> None:
-        from unskew.experiments.document import Report as Found
-        from unskew.experiments.results import Findings
+        from unskew.experiments.report import Report as BenchReport
+        from unskew.experiments.report_page import report_page
+        from unskew.experiments.results import BenchResults
+        from unskew.experiments.summary import summary
 
-        found = Found.of(Findings.open(self.folder))
-        if self.html is not None:
-            from unskew.experiments.page import report_page
-
-            write_file(self.html, report_page(found, command_line()), "the page")
-        if self.markdown is not None:
-            write_file(self.markdown, found.written("markdown"), "the tables")
-        if self.summary is not None:
-            from unskew.experiments.summary import summary
-
-            write_file(self.summary, summary(found, command_line()), "the tables")
-        if self.latex is not None:
-            write_file(self.latex, found.written("latex"), "the tables")
-        runs = {"runs": found.findings.planned, "done": found.findings.done}
-        verdict = [Text(found.verdict.finding, "bold"), *(Text(f"- {line}") for line in found.verdict.advice)]
-        document = found.document() if self.json else {}
+        report = BenchReport.of(BenchResults.open(self.folder))
+        for file, what, write in (
+            (self.html, "the page", lambda: report_page(report, command_line())),
+            (self.markdown, "the tables", lambda: report.written("md")),
+            (self.summary, "the tables", lambda: summary(report, command_line())),
+            (self.latex, "the tables", lambda: report.written("tex")),
+        ):
+            if file is not None:
+                write_file(file, write(), what)
+        runs = {"runs": report.results.planned, "done": report.results.done}
+        verdict = [
+            Text(report.verdict.finding, "bold"),
+            *(Text(f"- {line}") for line in report.verdict.advice),
+        ]
+        document = report.document() if self.json else {}
         self.show(document, *verdict, pairs("", runs))

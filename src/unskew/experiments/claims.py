@@ -1,4 +1,4 @@
-"""What the paper claims, and what a bench finds.
+"""The claims of the paper, judged by the results of a bench.
 
 Each claim says that one arm of a suite is better than some others. It is judged on each data set, and by each
 test on its own: the ordinary one and the balanced one, both among all items, and, where a data set has them,
@@ -10,33 +10,45 @@ the paper's own test rows under the authors' protocol. The rules:
   refuted       it is worse than one of the others, by the same standard; or it is the same as one of them in
                 every unit with every seed, so that it cannot be better.
   undecided     anything else. Always so with a single seed, because then the interval covers the users only
-                and a second seed might turn the order; the reason says which way the figure points. Always so
-                in a smoke test.
+                and a second seed might turn the order; the reason names the direction of the difference.
+                Always so in a smoke test.
   not measured  an arm that the claim speaks of is missing, and no other one refutes it.
 
 Over all data sets that have several seeds, a claim is confirmed if it is confirmed on more than half of those
 that it was measured on and refuted on none; refuted if it is refuted on more than half and confirmed on none;
 else undecided.
 
-The figure that stands beside a verdict is the smallest of the differences, with its 95 % interval before the
-correction. Where the weights of a model do nothing, as `unskew propensity health` says it, that is the reason
-why nothing can be seen.
+Beside a verdict stands the smallest of the differences, with its 95 % interval before the correction. Where
+the weights of a model are all nearly the same, that is given as the reason why there is no difference.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from enum import StrEnum
 
-from unskew.diagnostics.propensity.verdicts import WeightVerdict
 from unskew.evaluation.metrics import written
-from unskew.experiments.intervals import METRIC, Versus, corrected_over
-from unskew.experiments.published import beside
-from unskew.experiments.results import BALANCED, ORDINARY, EvaluationSpec, Findings, SuiteFindings
-from unskew.experiments.table import NONE, Entry, Sheet
-from unskew.experiments.tables import called
+from unskew.experiments.bench_cell import METRIC
+from unskew.experiments.intervals import Difference, correct_by_holm
+from unskew.experiments.published import published_tests
+from unskew.experiments.results import BALANCED, ORDINARY, BenchResults, EvaluationSpec, SuiteResults
+from unskew.experiments.tables import NONE, title_of
+from unskew.report.table import Cell, Table
 
-Judged = Literal["confirmed", "refuted", "undecided", "not measured"]
-Pairs = Sequence[tuple[str, str]]
+
+class ClaimVerdict(StrEnum):
+    """What the results say about a claim."""
+
+    CONFIRMED = "confirmed"
+    REFUTED = "refuted"
+    UNDECIDED = "undecided"
+    NOT_MEASURED = "not measured"
+
+
+CONFIRMED, REFUTED, UNDECIDED, NOT_MEASURED = ClaimVerdict
+Pair = tuple[str, str]
+Differences = Mapping[Pair, Difference | None]
+Judged = tuple[ClaimVerdict, str]  # with the reason
 
 NEAR = (0.02, 0.1)  # clips that count as near the paper's 0.05
 
@@ -45,36 +57,36 @@ NEAR = (0.02, 0.1)  # clips that count as near the paper's 0.05
 class Claim:
     """A sentence of the paper, the suite that tests it, and which arms it says are better than which."""
 
-    words: str
+    sentence: str
     suite: str
-    pairs: Callable[[SuiteFindings], Pairs]
-    weighted: bool = False  # whether it is about what propensities do
-    optional: bool = False  # whether nobody misses it if its suite was not asked for
+    pairs: Callable[[SuiteResults], Sequence[Pair]]
+    is_about_weights: bool = False
+    is_optional: bool = False  # whether it is left out if its suite was not asked for
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was found for a claim on one data set in one test."""
+    """The verdict on a claim on one data set in one test."""
 
     claim: Claim
     source: str
     by: EvaluationSpec
-    judged: Judged
+    verdict: ClaimVerdict
     reason: str
-    pair: tuple[str, str] | None = None  # the one with the smallest difference
-    found: Versus | None = None
-    single: bool = False  # whether there is one seed only, which can decide nothing
+    pair: Pair | None = None  # the one with the smallest difference
+    difference: Difference | None = None
+    is_single: bool = False  # whether there is one seed only, which can decide nothing
 
 
-def _fixed(*pairs: tuple[str, str]) -> Callable[[SuiteFindings], Pairs]:
+def _fixed(*pairs: Pair) -> Callable[[SuiteResults], Sequence[Pair]]:
     return lambda suite: pairs
 
 
-def _rivals(suite: SuiteFindings) -> Pairs:
+def _rivals(suite: SuiteResults) -> list[Pair]:
     return [(suite.first, rival) for rival in suite.rivals]
 
 
-def _far_clips(suite: SuiteFindings) -> Pairs:
+def _far_clips(suite: SuiteResults) -> list[Pair]:
     far = [arm.name for arm in suite.arms if arm.x is not None and not NEAR[0] <= arm.x <= NEAR[1]]
     return [(suite.first, name) for name in far]
 
@@ -84,19 +96,19 @@ CLAIMS = (
         "Propensities from two views are better than from one",
         "views",
         _fixed(("DEPS", "without the user view"), ("DEPS", "without the item view")),
-        weighted=True,
+        is_about_weights=True,
     ),
     Claim(
         "Propensities from either view are better than none",
         "views",
         _fixed(("without the user view", "without IPS"), ("without the item view", "without IPS")),
-        weighted=True,
+        is_about_weights=True,
     ),
     Claim(
         "Sequential propensities are better than frequencies",
         "frequency",
         _fixed(("DEPS", "Item-User-Pro"), ("DEPS", "Item-Pro"), ("DEPS", "User-Pro")),
-        weighted=True,
+        is_about_weights=True,
     ),
     Claim("The unsupervised first stage helps", "parts", _fixed(("DEPS", "without stage 1"))),
     Claim(
@@ -104,214 +116,166 @@ CLAIMS = (
         "parts",
         _fixed(("DEPS", "without history"), ("DEPS", "without audience")),
     ),
-    Claim(
-        "The propensities of DEPS lift GRU4Rec+",
-        "agnostic",
-        _fixed(("DEPS (GRU4Rec+)", "GRU4Rec+")),
-        weighted=True,
+    *(
+        Claim(
+            f"The propensities of DEPS lift {model}",
+            "agnostic",
+            _fixed((f"DEPS ({model})", model)),
+            is_about_weights=True,
+        )
+        for model in ("GRU4Rec+", "FPMC")
     ),
-    Claim("The propensities of DEPS lift FPMC", "agnostic", _fixed(("DEPS (FPMC)", "FPMC")), weighted=True),
-    Claim("A clip M near 0.05 is best", "clip", _far_clips, weighted=True),
+    Claim("A clip M near 0.05 is best", "clip", _far_clips, is_about_weights=True),
     Claim("DEPS is better than all twelve rivals", "main", _rivals),
-    Claim("DEPS is better than all twelve rivals, each tuned", "tuned", _rivals, optional=True),
+    Claim("DEPS is better than all twelve rivals, each tuned", "tuned", _rivals, is_optional=True),
 )
 
 
-def judged(findings: Findings) -> dict[Claim, list[Outcome]]:
-    """What was found for each claim, on every data set and in every test that it is judged by."""
-    compared: dict[tuple[Claim, str, EvaluationSpec], dict[tuple[str, str], Versus | None]] = {}
-    asked = [claim for claim in CLAIMS if not claim.optional or findings.suite(claim.suite)]
-    for claim in asked:
-        suite = findings.suite(claim.suite)
-        for source, by in [] if suite is None else _places(suite):
-            assert suite is not None
-            found = suite.measured(source, by)
-            compared[claim, source, by] = {
-                (one, other): None if found is None else found.compare(one, other, METRIC)
-                for one, other in claim.pairs(suite)
-            }
-    corrected = _corrected(compared)
-    outcomes: dict[Claim, list[Outcome]] = {claim: [] for claim in asked}
-    for (claim, source, by), of_pairs in compared.items():
-        known = {pair: corrected[source, by].get((claim, pair)) for pair in of_pairs}
-        suite = findings.suite(claim.suite)
-        assert suite is not None
-        outcomes[claim].append(_outcome(claim, suite, source, by, known, findings.smoke))
+def judge_claims(results: BenchResults) -> dict[Claim, list[Outcome]]:
+    """The outcomes of each claim, on every data set and in every test that it is judged by."""
+    outcomes: dict[Claim, list[Outcome]] = {}
+    compared: dict[tuple[str, EvaluationSpec], dict[tuple[Claim, Pair], Difference]] = {}
+    judgements: list[tuple[Claim, SuiteResults, str, EvaluationSpec]] = []
+    for claim in CLAIMS:
+        suite = results.suite(claim.suite)
+        if suite is not None or not claim.is_optional:
+            outcomes[claim] = []
+        if suite is None:
+            continue
+        for source, by in _judged_tests(suite):
+            judgements.append((claim, suite, source, by))
+            arms, comparisons = suite.arm_results(source, by), compared.setdefault((source, by), {})
+            for pair in claim.pairs(suite) if arms is not None else ():
+                difference = arms.compare(*pair) if arms is not None else None
+                if difference is not None:
+                    comparisons[claim, pair] = difference
+    corrected = {at: correct_by_holm(family) for at, family in compared.items()}
+    for claim, suite, source, by in judgements:
+        family = corrected[source, by]
+        differences = {pair: family.get((claim, pair)) for pair in claim.pairs(suite)}
+        outcomes[claim].append(_outcome(claim, suite, source, by, differences, results.smoke))
     return outcomes
 
 
-def overall(outcomes: Sequence[Outcome]) -> Judged:
+def _judged_tests(suite: SuiteResults) -> Iterator[tuple[str, EvaluationSpec]]:
+    """The data sets of a suite, each with the tests that claims are judged by."""
+    own = [(test.source, test.by) for test in published_tests(suite)]
+    for source in suite.sources:
+        yield from ((source, ORDINARY), (source, BALANCED))
+        yield from (test for test in own if test[0] == source)
+
+
+def _outcome(
+    claim: Claim,
+    suite: SuiteResults,
+    source: str,
+    by: EvaluationSpec,
+    differences: Differences,
+    smoke: bool,
+) -> Outcome:
+    known = {pair: difference for pair, difference in differences.items() if difference is not None}
+    verdict, reason = _judge(known, smoke) if known else (UNDECIDED, "")
+    if len(known) < len(differences) and verdict != REFUTED:
+        absent = dict.fromkeys(name for pair in differences if pair not in known for name in pair)
+        names = ", ".join(name for name in absent if suite.cell(source, name) is None)
+        return Outcome(claim, source, by, NOT_MEASURED, f"missing: {names or 'the same test rows'}")
+    if claim.is_about_weights:
+        cells = {name: suite.cell(source, name) for pair in differences for name in pair}
+        idle = [name for name, cell in cells.items() if cell and cell.health and cell.health.is_idle]
+        reason += f"; the weights of {', '.join(idle)} do nothing" if idle else ""
+    pair = _smallest(known)
+    is_single = min(difference.seeds for difference in known.values()) < 2
+    return Outcome(claim, source, by, verdict, reason, pair, known[pair], is_single)
+
+
+def _smallest(known: Mapping[Pair, Difference]) -> Pair:
+    return min(known, key=lambda pair: known[pair].difference)
+
+
+def _judge(known: Mapping[Pair, Difference], smoke: bool) -> Judged:
+    """The verdict by the rules above, and why."""
+    one, other = _smallest(known)
+    smallest = known[one, other]
+    if smoke:
+        return UNDECIDED, "a smoke test says nothing"
+    if min(difference.seeds for difference in known.values()) < 2:
+        sign = (smallest.difference > 0) - (smallest.difference < 0)
+        direction = {1: "for", -1: "against", 0: "neither for nor against"}[sign]
+        return UNDECIDED, f"a single seed, whose own chance is unknown; it points {direction} the claim"
+    worse: dict[str, list[str]] = {}
+    for (arm, rival), difference in known.items():
+        if difference.starred and difference.difference < 0:
+            worse.setdefault(arm, []).append(rival)
+    if worse:
+        return REFUTED, "; ".join(
+            f"{', '.join(rivals)} {'is' if len(rivals) == 1 else 'are'} better than {arm}"
+            for arm, rivals in worse.items()
+        )
+    if same := [pair for pair, each in known.items() if each.difference == each.low == each.high == 0]:
+        rivals = ", ".join(rival for _, rival in same)
+        return REFUTED, f"{same[0][0]} is the same as {rivals} in every unit with every seed"
+    if all(difference.starred for difference in known.values()):
+        return CONFIRMED, "better than each" if len(known) > 1 else f"{one} is better than {other}"
+    return UNDECIDED, f"the difference of {one} and {other} may be chance"
+
+
+def overall_verdict(outcomes: Sequence[Outcome]) -> ClaimVerdict:
     """The verdict over all data sets, for one test."""
-    if all(one.judged == "not measured" for one in outcomes):
-        return "not measured"
-    measured = decidable(outcomes)
-    confirmed, refuted = measured.count("confirmed"), measured.count("refuted")
-    if 2 * confirmed > len(measured) and not refuted:
-        return "confirmed"
-    return "refuted" if 2 * refuted > len(measured) and not confirmed else "undecided"
+    if all(outcome.verdict == NOT_MEASURED for outcome in outcomes):
+        return NOT_MEASURED
+    verdicts = _decidable(outcomes)
+    confirmed, refuted = verdicts.count(CONFIRMED), verdicts.count(REFUTED)
+    if 2 * confirmed > len(verdicts) and not refuted:
+        return CONFIRMED
+    return REFUTED if 2 * refuted > len(verdicts) and not confirmed else UNDECIDED
 
 
-def decidable(outcomes: Sequence[Outcome]) -> list[Judged]:
+def _decidable(outcomes: Iterable[Outcome]) -> list[ClaimVerdict]:
     """The verdicts on the data sets that can decide anything, because they have several seeds."""
-    return [one.judged for one in outcomes if one.judged != "not measured" and not one.single]
+    return [one.verdict for one in outcomes if one.verdict != NOT_MEASURED and not one.is_single]
 
 
-def tests_of(outcomes: Mapping[Claim, Sequence[Outcome]]) -> list[EvaluationSpec]:
-    """The tests that claims were judged by; the ordinary and the balanced one in any case."""
-    found = dict.fromkeys(one.by for of in outcomes.values() for one in of)
-    return list(dict.fromkeys((ORDINARY, BALANCED, *found)))
-
-
-def claims_sheet(outcomes: Mapping[Claim, Sequence[Outcome]], commands: Mapping[str, str]) -> Sheet:
+def claims_table(outcomes: Mapping[Claim, Sequence[Outcome]], commands: Mapping[str, str]) -> Table:
     """Each claim with its verdict by each test, over all data sets, and the command that measures it."""
-    tests = tests_of(outcomes)
+    judged_by = (outcome.by for of in outcomes.values() for outcome in of)
+    tests = list(dict.fromkeys((ORDINARY, BALANCED, *judged_by)))
     rows = []
     for claim, of in outcomes.items():
-        row = [Entry(claim.words)]
+        row = [Cell(claim.sentence)]
         for by in tests:
-            here = [one for one in of if one.by == by]
-            known, single = decidable(here), sum(one.single for one in here)
-            counts = (f"{known.count(word)} {word}" for word in ("confirmed", "refuted") if word in known)
-            small = [f"{', '.join(counts) or 'none decided'} of {len(known)}"] if known else []
+            here = [outcome for outcome in of if outcome.by == by]
+            verdicts, single = _decidable(here), sum(outcome.is_single for outcome in here)
+            counts = [f"{verdicts.count(word)} {word}" for word in (CONFIRMED, REFUTED) if word in verdicts]
+            small = [f"{', '.join(counts) or 'none decided'} of {len(verdicts)}"] if verdicts else []
             small += [f"{single} with a single seed"] if single else []
-            row.append(Entry(overall(here), "; ".join(small)))
-        rows.append([*row, Entry(commands[claim.suite])])
+            row.append(Cell(overall_verdict(here), "; ".join(small)))
+        rows.append([*row, Cell(commands[claim.suite])])
     caption = (
         f"What the paper claims, what we find, by {written(METRIC)}. Small: on how many of the data sets "
         "that it was measured on with several seeds. A claim is confirmed or refuted only if several seeds, "
         "the users and the correction for many comparisons allow it."
     )
-    head = ("the paper claims", *(f"we find: {called(by).lower()}" for by in tests), "measured by")
-    return Sheet(head, rows, caption, text=tuple(range(len(head))))
+    head = ("the paper claims", *(f"we find: {title_of(by).lower()}" for by in tests), "measured by")
+    return Table(head, rows, range(len(head)), caption)
 
 
-def outcomes_sheet(outcomes: Mapping[Claim, Sequence[Outcome]]) -> Sheet | None:
-    """Each claim on each data set in each test, with its figure and the reason; None if none was measured."""
-    rows = [
-        [
-            Entry(claim.words),
-            Entry(one.source),
-            Entry(called(one.by).lower()),
-            Entry(one.judged),
-            *_figures(one),
-            Entry(one.reason),
-        ]
-        for claim, of in outcomes.items()
-        for one in of
-    ]
+def outcomes_table(outcomes: Mapping[Claim, Sequence[Outcome]]) -> Table:
+    """Each claim on each data set in each test, with the smallest difference and the reason."""
+    rows = []
+    for outcome in (outcome for of in outcomes.values() for outcome in of):
+        texts = (outcome.claim.sentence, outcome.source, title_of(outcome.by).lower(), outcome.verdict)
+        measured = [Cell(NONE)] * 3
+        if (smallest := outcome.difference) is not None and outcome.pair is not None:
+            fraction = smallest.fraction
+            measured = [
+                Cell(f"{smallest.difference:+.4f}", f"[{smallest.low:+.4f}, {smallest.high:+.4f}]"),
+                Cell(NONE if math.isnan(fraction) else f"{100 * fraction:+.1f} %"),
+                Cell(" − ".join(outcome.pair)),
+            ]
+        rows.append([*map(Cell, texts), *measured, Cell(outcome.reason)])
     head = ("claim", "data", "test", "verdict", "difference", "relative", "smallest is", "why")
-    said = (
+    caption = (
         "Each claim on each data set. The difference is the smallest of those that the claim is about, with "
         "its 95 % interval before the correction."
     )
-    return Sheet(head, rows, said, text=(0, 1, 2, 3, 6, 7)) if rows else None
-
-
-def _figures(one: Outcome) -> Iterator[Entry]:
-    if one.found is None or one.pair is None:
-        yield from (Entry(NONE), Entry(NONE), Entry(NONE))
-        return
-    found = one.found
-    yield Entry(f"{found.difference:+.4f}", f"[{found.low:+.4f}, {found.high:+.4f}]")
-    yield Entry(NONE if found.fraction != found.fraction else f"{100 * found.fraction:+.1f} %")
-    yield Entry(f"{one.pair[0]} − {one.pair[1]}")
-
-
-def _places(suite: SuiteFindings) -> Iterator[tuple[str, EvaluationSpec]]:
-    """The data sets of a suite, each with the tests that claims are judged by."""
-    own = [(one.source, one.by) for one in beside(suite)]
-    for source in suite.sources:
-        yield source, ORDINARY
-        yield source, BALANCED
-        yield from ((name, by) for name, by in own if name == source)
-
-
-def _corrected(
-    compared: Mapping[tuple[Claim, str, EvaluationSpec], Mapping[tuple[str, str], Versus | None]],
-) -> dict[tuple[str, EvaluationSpec], dict[tuple[Claim, tuple[str, str]], Versus]]:
-    """All comparisons by data set and test, each corrected over those of the same data set and test."""
-    families: dict[tuple[str, EvaluationSpec], dict[str, tuple[Claim, tuple[str, str], Versus]]] = {}
-    for (claim, source, by), of_pairs in compared.items():
-        family = families.setdefault((source, by), {})
-        for pair, found in of_pairs.items():
-            if found is not None:
-                family[f"{claim.words}|{pair}"] = claim, pair, found
-    corrected = {}
-    for at, family in families.items():
-        holm = corrected_over({name: found for name, (_, _, found) in family.items()})
-        corrected[at] = {(claim, pair): holm[name] for name, (claim, pair, _) in family.items()}
-    return corrected
-
-
-def _outcome(
-    claim: Claim,
-    suite: SuiteFindings,
-    source: str,
-    by: EvaluationSpec,
-    known: Mapping[tuple[str, str], Versus | None],
-    smoke: bool,
-) -> Outcome:
-    there = {pair: found for pair, found in known.items() if found is not None}
-    absent = [pair for pair in known if pair not in there]
-    if not there:
-        return Outcome(claim, source, by, "not measured", f"missing: {_missing(suite, source, list(known))}")
-    pair = min(there, key=lambda pair: there[pair].difference)
-    verdict, why = _judged(there, pair, smoke)
-    single = min(each.seeds for each in there.values()) < 2
-    if absent and verdict != "refuted":
-        return Outcome(claim, source, by, "not measured", f"missing: {_missing(suite, source, absent)}")
-    if idle := _idle(suite, source, claim, list(known)):
-        why = f"{why}; {idle}"
-    return Outcome(claim, source, by, verdict, why, pair, there[pair], single)
-
-
-def _judged(
-    there: Mapping[tuple[str, str], Versus], smallest: tuple[str, str], smoke: bool
-) -> tuple[Judged, str]:
-    """The verdict by the rules above, and why."""
-    one, other = smallest
-    if smoke:
-        return "undecided", "a smoke test says nothing"
-    if min(each.seeds for each in there.values()) < 2:
-        sign = (there[smallest].difference > 0) - (there[smallest].difference < 0)
-        towards = {1: "for", -1: "against", 0: "neither for nor against"}[sign]
-        return "undecided", f"a single seed, whose own chance is unknown; it points {towards} the claim"
-    sure = {pair: each for pair, each in there.items() if each.starred}
-    worse = [pair for pair, each in sure.items() if each.difference < 0]
-    if worse:
-        return "refuted", _better(worse)
-    if same := [pair for pair, each in there.items() if each.difference == each.low == each.high == 0]:
-        others = ", ".join(other for _, other in same)
-        return "refuted", f"{same[0][0]} is the same as {others} in every unit with every seed"
-    if len(sure) == len(there):
-        return "confirmed", "better than each" if len(there) > 1 else f"{one} is better than {other}"
-    return "undecided", f"the difference of {one} and {other} may be chance"
-
-
-def _better(worse: Pairs) -> str:
-    """Who is better than whom, where the claim says the reverse."""
-    than: dict[str, list[str]] = {}
-    for one, other in worse:
-        than.setdefault(one, []).append(other)
-    return "; ".join(
-        f"{', '.join(others)} {'is' if len(others) == 1 else 'are'} better than {one}"
-        for one, others in than.items()
-    )
-
-
-def _idle(suite: SuiteFindings, source: str, claim: Claim, pairs: Pairs) -> str:
-    """Which of the models that a claim about propensities speaks of have weights that do nothing."""
-    if not claim.weighted:
-        return ""
-    idle = []
-    for name in dict.fromkeys(name for pair in pairs for name in pair):
-        cell = suite.cell(source, name)
-        health = None if cell is None else cell["health"]
-        if health is not None and WeightVerdict(health["kind"]).does_nothing:
-            idle.append(name)
-    return f"the weights of {', '.join(idle)} do nothing" if idle else ""
-
-
-def _missing(suite: SuiteFindings, source: str, pairs: Pairs) -> str:
-    names = dict.fromkeys(name for pair in pairs for name in pair)
-    return ", ".join(name for name in names if suite.cell(source, name) is None) or "the same test rows"
+    return Table(head, rows, (0, 1, 2, 3, 6, 7), caption)

@@ -9,11 +9,11 @@ themselves are drawn as seeds are: the same ones for both models that are compar
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,19 +29,20 @@ from unskew.evaluation.significance import (
     two_sided,
     users_drawn,
 )
-from unskew.experiments.cell_store import Results, decoded, unpacked
+from unskew.experiments.bench_cell import METRIC, BenchCell, StoredTest
+from unskew.experiments.cell_store import CellStore, decode, unpack_values
 
 Floats = NDArray[np.floating[Any]]
 
-METRIC = "ndcg@10"
 DRAWS = 2000
 BLOCK = 500  # draws at once, which keeps the memory small
 LEVEL = 0.05
+Name = TypeVar("Name", bound=Hashable)
 SEED = 0  # of the bootstrap
 
 
 @dataclass(frozen=True)
-class Versus:
+class Difference:
     """One arm minus another on the same units. The p-values are corrected by Holm over the family."""
 
     to: str
@@ -49,8 +50,8 @@ class Versus:
     low: float
     high: float
     fraction: float  # the difference as a fraction of the other's mean, with its interval; nan if that is 0
-    share_low: float
-    share_high: float
+    fraction_low: float
+    fraction_high: float
     seeds: int  # of whichever of the two has fewer
     p_bootstrap: float | None  # None with a single seed
     p_t: float
@@ -67,7 +68,7 @@ class Versus:
 
 
 @dataclass(frozen=True)
-class Figure:
+class ArmMean:
     """The mean of an arm over its seeds, its 95 % interval, and how it differs from what it is compared
     with."""
 
@@ -75,11 +76,11 @@ class Figure:
     low: float
     high: float
     seeds: int
-    versus: Versus | None = None
+    versus: Difference | None = None
 
 
 @dataclass(frozen=True)
-class Family:
+class ComparisonPlan:
     """Which comparisons belong together: what each arm is compared with, and among which the first one's best
     rival is looked for."""
 
@@ -88,63 +89,62 @@ class Family:
     rivals: Sequence[str]
 
 
-class Measured:
+class ArmResults:
     """The arms of a suite on one data set in one test under one protocol."""
 
     def __init__(
         self,
-        cells: Mapping[str, Mapping[int, Mapping[str, Any]]],
+        cells: Mapping[str, Sequence[BenchCell]],
         test: str,
-        family: Family,
-        results: Results,
+        plan: ComparisonPlan,
+        store: CellStore,
     ) -> None:
-        self.family, self.seeds = family, {name: len(of) for name, of in cells.items()}
-        found = {name: [cell["tests"][test] for cell in of.values()] for name, of in cells.items()}
-        self._stored = {name: [one["metrics"] for one in of] for name, of in found.items()}
-        self.size = sum(one["size"] for one in next(iter(found.values())))
-        self._worlds = list(_worlds(found, results))
+        self.plan, self.seeds = plan, {name: len(of) for name, of in cells.items()}
+        found = {name: [cell.tests[test] for cell in of] for name, of in cells.items()}
+        self._stored = {name: [one.metrics for one in of] for name, of in found.items()}
+        self._worlds = list(_worlds(found, store))
         self.metrics = self._worlds[0].metrics
-        self._figures: dict[str, dict[str, Figure]] = {}
+        self._means: dict[str, dict[str, ArmMean]] = {}
 
     def mean(self, arm: str, metric: str = METRIC) -> float:
         """The mean of an arm over its seeds."""
-        return fmean(one[metric] for one in self._stored[arm])
+        return fmean(one[metric] or 0.0 for one in self._stored[arm])
 
-    def figures(self, metric: str = METRIC) -> dict[str, Figure]:
+    def means(self, metric: str = METRIC) -> dict[str, ArmMean]:
         """The figure of each arm. Comparisons are corrected over those of this suite, data set and test."""
-        if metric not in self._figures:
+        if metric not in self._means:
             plain = {
                 name: found
                 for name in self.seeds
-                if (to := self.family.references.get(name)) is not None
+                if (to := self.plan.references.get(name)) is not None
                 if (found := self.compare(name, to, metric)) is not None
             }
-            corrected = corrected_over(plain)
-            self._figures[metric] = {
-                name: Figure(
+            corrected = correct_by_holm(plain)
+            self._means[metric] = {
+                name: ArmMean(
                     self.mean(name, metric), *self._interval(name, metric), seeds, corrected.get(name)
                 )
                 for name, seeds in self.seeds.items()
             }
-        return self._figures[metric]
+        return self._means[metric]
 
     def best(self, among: Sequence[str] | None = None, metric: str = METRIC) -> str | None:
         """The arm with the highest mean; nobody if none of them is there."""
         there = [name for name in self.seeds if among is None or name in among]
         return max(there, key=lambda name: self.mean(name, metric), default=None)
 
-    def over_best_rival(self, metric: str = METRIC) -> tuple[str, Versus] | None:
+    def over_best_rival(self, metric: str = METRIC) -> tuple[str, Difference] | None:
         """The best rival of the suite's first arm, and how much better than it the first arm is. Because the
         best was found on the same units, its p-value is corrected over all comparisons of the suite."""
-        rival = self.best(self.family.rivals, metric)
-        if rival is None or (found := self.compare(self.family.first, rival, metric)) is None:
+        rival = self.best(self.plan.rivals, metric)
+        if rival is None or (found := self.compare(self.plan.first, rival, metric)) is None:
             return None
-        other = self.figures(metric)[rival].versus
-        if other is not None and other.to == self.family.first:
+        other = self.means(metric)[rival].versus
+        if other is not None and other.to == self.plan.first:
             found = _with_p(found, other.p_bootstrap, other.p_t)
         return rival, found
 
-    def compare(self, one: str, other: str, metric: str = METRIC) -> Versus | None:
+    def compare(self, one: str, other: str, metric: str = METRIC) -> Difference | None:
         """One arm minus another, on what both were tested on, without any correction; None if there is no
         such thing."""
         worlds = [world for world in self._worlds if one in world.drawn and other in world.drawn]
@@ -159,15 +159,15 @@ class Measured:
         drawn = first - second if any(part.any() for part in parts) else np.zeros(DRAWS)
         seeds = min(sum(world.seeds[name] for world in worlds) for name in (one, other))
         low, high = bounds(drawn)
-        share_low, share_high = bounds(drawn / second) if (second > 0).all() else (math.nan, math.nan)
-        return Versus(
+        fraction_low, fraction_high = bounds(drawn / second) if (second > 0).all() else (math.nan, math.nan)
+        return Difference(
             to=other,
             difference=float(difference),
             low=low,
             high=high,
             fraction=float(difference / base) if base else math.nan,
-            share_low=share_low,
-            share_high=share_high,
+            fraction_low=fraction_low,
+            fraction_high=fraction_high,
             seeds=seeds,
             p_bootstrap=two_sided(drawn) if seeds > 1 else None,
             p_t=paired_t(
@@ -182,14 +182,14 @@ class Measured:
         return bounds(drawn)
 
 
-def corrected_over(family: Mapping[str, Versus]) -> dict[str, Versus]:
+def correct_by_holm(family: Mapping[Name, Difference]) -> dict[Name, Difference]:
     """The same comparisons, with p-values that are corrected over all of them."""
     p_t = holm({name: one.p_t for name, one in family.items()})
     p_bootstrap = holm_of_known({name: one.p_bootstrap for name, one in family.items()})
     return {name: _with_p(one, p_bootstrap[name], p_t[name]) for name, one in family.items()}
 
 
-def _with_p(found: Versus, p_bootstrap: float | None, p_t: float) -> Versus:
+def _with_p(found: Difference, p_bootstrap: float | None, p_t: float) -> Difference:
     return replace(found, p_bootstrap=p_bootstrap, p_t=p_t)
 
 
@@ -212,21 +212,21 @@ class _World:
         return float((values * self.weights).sum() / self.weights.sum())
 
 
-def _worlds(found: Mapping[str, Sequence[Mapping[str, Any]]], results: Results) -> Iterator[_World]:
+def _worlds(found: Mapping[str, Sequence[StoredTest]], store: CellStore) -> Iterator[_World]:
     """The worlds in which some arms were tested: one for a log, and one for each seed of a simulation."""
     by_units: dict[str, dict[str, list[Mapping[str, str]]]] = {}
     for name, of in found.items():
         for one in of:
-            by_units.setdefault(one["units"], {}).setdefault(name, []).append(one["values"])
+            by_units.setdefault(one.units, {}).setdefault(name, []).append(one.values)
     for number, (key, of_arms) in enumerate(by_units.items()):
-        if key not in results.tests:
-            raise BadInput(f"{results.folder / 'tests.jsonl'}: is damaged (no units {key})")
-        user, weights = _units(results, key)
+        if key not in store.units:
+            raise BadInput(f"{store.folder / 'tests.jsonl'}: is damaged (no units {key})")
+        user, weights = _units(store, key)
         tables: dict[str, Floats] = {}
         metrics: tuple[str, ...] = ()
         for name, stored in of_arms.items():
             each = [
-                {metric: values for metric, values in unpacked(one).items() if len(values) == len(user)}
+                {metric: values for metric, values in unpack_values(one).items() if len(values) == len(user)}
                 for one in stored
             ]
             metrics = metrics or tuple(each[0])
@@ -243,9 +243,9 @@ def _worlds(found: Mapping[str, Sequence[Mapping[str, Any]]], results: Results) 
         )
 
 
-def _units(results: Results, key: str) -> tuple[NDArray[np.int32], Floats]:
-    units = results.tests[key]
-    return decoded(units["user"], np.int32), np.asarray(decoded(units["weight"], np.float32), np.float64)
+def _units(store: CellStore, key: str) -> tuple[NDArray[np.int32], Floats]:
+    units = store.units[key]
+    return decode(units.user, np.int32), np.asarray(decode(units.weight, np.float32), np.float64)
 
 
 def drawn_means(

@@ -1,60 +1,85 @@
 """The charts of a report, as data: training curves, trade-offs, who gains, and what else a bench measured."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 from unskew.evaluation.metrics import written
-from unskew.experiments.intervals import METRIC
-from unskew.experiments.results import BALANCED, GROUND_TRUTH, ORDINARY, EvaluationSpec, SuiteFindings
+from unskew.experiments.bench_cell import METRIC, BenchCell
+from unskew.experiments.results import BALANCED, GROUND_TRUTH, ORDINARY, EvaluationSpec, SuiteResults
 from unskew.experiments.tables import TESTS
 from unskew.report.curves import Curve, Curves, Point
 
 UNBIASED = ("ground-truth", "randomised", "shown")  # besides the balanced test, the first that there is
 MOST_GAINING = 5  # arms whose groups are drawn; the table has them all
 NAMED_WINDOWS = 4  # of a time line, whose dates stand at the axis
+GROUND_TRUTH_METRICS = {
+    METRIC: "NDCG@10 against the ground truth",
+    "beyond": "exposure that the scores repeat",
+}
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A chart, what is seen in it for people who do not see it, and what stands below it."""
+    """A chart, and a text instead of it for those who do not see it."""
 
     chart: Curves
     alt: str
-    caption: str = ""
 
 
-def training(suite: SuiteFindings, source: str) -> Plot | None:
-    """The validation metric by epoch."""
+def _curves(suite: SuiteResults, points: Callable[[str], Sequence[Point]]) -> dict[str, Curve]:
+    """A curve for each arm that has points."""
+    by_arm = {arm.name: (number, points(arm.name)) for number, arm in enumerate(suite.arms)}
+    return {name: Curve(number, of) for name, (number, of) in by_arm.items() if of}
+
+
+def training_curves(suite: SuiteResults) -> Iterator[Plot]:
+    """The validation metric by epoch, on each data set."""
+    for source in suite.sources:
+
+        def points(arm: str, source: str = source) -> list[Point]:
+            runs = [_validation(cell) for cell in suite.seeds_of(source, arm)]
+            epochs = min(map(len, runs), default=0)
+            return [(at + 1.0, fmean(run[at] for run in runs)) for at in range(epochs)]
+
+        if series := _curves(suite, points):
+            top = {name: max(y for _, y in curve.points) for name, curve in series.items()}
+            best = max(top, key=top.__getitem__)
+            alt = f"Validation metric by epoch on {source}, {len(series)} models; "
+            alt += f"{best} reaches the most, {top[best]:.4f}"
+            yield Plot(Curves(series, "epoch", f"validation {written(METRIC)}", source), alt)
+
+
+def _validation(cell: BenchCell) -> list[float]:
+    """The validation metric after each validated epoch: of the ordinary test, or of the first there is."""
+    metrics = [record.valid for record in cell.records if record.valid]
+    values = [valid.get("ordinary", next(iter(valid.values()))) for valid in metrics]
+    return [value for value in values if value is not None]
+
+
+def trade_offs(suite: SuiteResults) -> Iterator[Plot]:
+    """The ordinary test against less biased ones on each data set: the balanced one, and the one that is
+    nearest to the ground truth."""
+    for source in suite.sources:
+        tests = [by for by in suite.tests if by.protocol == "full" and suite.arm_results(source, by)]
+        nearest = [by for name in UNBIASED for by in tests if by.test == name][:1]
+        for by in (BALANCED, *nearest):
+            if by in tests and (plot := trade_off(suite, source, by)) is not None:
+                yield plot
+
+
+def trade_off(suite: SuiteResults, source: str, by: EvaluationSpec = BALANCED) -> Plot | None:
+    """The ordinary test against a less biased one; the debiasing strengths of a model are a line."""
+    ordinary, other = suite.arm_results(source, ORDINARY), suite.arm_results(source, by)
+    if ordinary is None or other is None:
+        return None
     series: dict[str, Curve] = {}
     for number, arm in enumerate(suite.arms):
-        runs = [_validated(cell) for cell in suite.cells.get((source, arm.name), {}).values()]
-        epochs = min(map(len, runs), default=0)
-        if epochs:
-            means = [fmean([run[at] for run in runs]) for at in range(epochs)]
-            series[arm.name] = Curve(number, [(at + 1.0, mean) for at, mean in enumerate(means)])
-    if not series:
-        return None
-    best = max(series, key=lambda name: max(y for _, y in series[name].points))
-    top = max(y for _, y in series[best].points)
-    alt = f"Validation metric by epoch on {source}, {len(series)} models; {best} reaches the most, {top:.4f}"
-    return Plot(Curves(series, "epoch", f"validation {written(METRIC)}", source), alt)
-
-
-def trade_off(suite: SuiteFindings, source: str, by: EvaluationSpec = BALANCED) -> Plot | None:
-    """The ordinary test against a less biased one, with what each position of a debiasing strength gives as a
-    line."""
-    both = [suite.measured(source, one) for one in (ORDINARY, by)]
-    if both[0] is None or both[1] is None:
-        return None
-    series: dict[str, Curve] = {}
-    for number, arm in enumerate(suite.arms):
-        if arm.name in both[0].seeds and arm.name in both[1].seeds:
-            spot = both[0].mean(arm.name), both[1].mean(arm.name)
-            turned = _at_strengths(suite.cells[source, arm.name].values(), by)
-            names = [f"debias {at:g}" for at in turned]
-            series[arm.name] = Curve(number, list(turned.values()), spot, names)
+        if arm.name in ordinary.seeds and arm.name in other.seeds:
+            spot = ordinary.mean(arm.name), other.mean(arm.name)
+            line = _at_strengths(suite.seeds_of(source, arm.name), by)
+            names = [f"debias {strength:g}" for strength in line]
+            series[arm.name] = Curve(number, list(line.values()), spot, names)
     best = max(series, key=lambda name: series[name].spot or (0, 0))
     test = TESTS.get(by.test, by.test).lower()
     alt = f"Ordinary test (right) and {test} (up) on {source}, {len(series)} models; {best} is furthest right"
@@ -62,161 +87,131 @@ def trade_off(suite: SuiteFindings, source: str, by: EvaluationSpec = BALANCED) 
     return Plot(Curves(series, *labels, source, labelled=True), alt)
 
 
-def less_biased(suite: SuiteFindings, source: str) -> list[EvaluationSpec]:
-    """What the ordinary test is compared with: the balanced one, and what is nearest to the ground truth."""
-    there = [
-        one
-        for one in suite.evaluation_specs
-        if one.protocol == "full" and suite.measured(source, one) is not None
-    ]
-    nearest = [one for name in UNBIASED for one in there if one.test == name][:1]
-    return [one for one in (BALANCED, *nearest) if one in there]
+def _at_strengths(cells: Sequence[BenchCell], by: EvaluationSpec) -> dict[float, Point]:
+    """The two tests at each debiasing strength that all runs have, as means over seeds."""
+    curves = [(cell.strengths.get(ORDINARY.key), cell.strengths.get(by.key)) for cell in cells]
+    both = [(first, second) for first, second in curves if first and second]
+    common = [at for at in both[0][0] if all(at in of for pair in both for of in pair)] if both else []
+    return {
+        float(at): (fmean(first[at] for first, _ in both), fmean(second[at] for _, second in both))
+        for at in sorted(common, key=float)
+    }
 
 
-def gains(suite: SuiteFindings, source: str, kind: str, x_label: str) -> Plot | None:
-    """The ordinary test by groups of its positives, for the arms that matter most: the first, its best rival,
-    and the best in the ordinary and in the balanced test."""
-    chosen: list[str | None] = [suite.first]
-    for by in (ORDINARY, BALANCED):
-        if (found := suite.measured(source, by)) is not None:
-            chosen += [found.best(suite.rivals), found.best()]
-    numbers = {arm.name: number for number, arm in enumerate(suite.arms)}
-    series: dict[str, Curve] = {}
-    names: dict[float, str] = {}
-    for name in list(dict.fromkeys(name for name in chosen if name is not None))[:MOST_GAINING]:
-        parts = [
-            cell["tests"][ORDINARY.key]["segments"].get(kind)
-            for cell in suite.cells.get((source, name), {}).values()
-            if ORDINARY.key in cell["tests"]
-        ]
-        groups = [part for part in parts if part]
-        if not groups:
-            continue
-        points: list[Point] = []
-        for at, group in enumerate(groups[0]):
-            values = [part[group][1] for part in groups if part.get(group, (0, None))[1] is not None]
-            if values:
-                names[float(at)] = group
-                points.append((float(at), fmean(values)))
-        series[name] = Curve(numbers[name], points)
-    if not series:
-        return None
-    alt = f"Ordinary test by {kind} on {source}: {', '.join(series)}"
-    return Plot(Curves(series, x_label, written(METRIC), source, x_names=dict(sorted(names.items()))), alt)
-
-
-def axis_curve(suite: SuiteFindings, by: EvaluationSpec) -> Plot | None:
-    """The arms of a suite as points along its axis, a line per data set, relative to the first arm."""
-    places = {arm.name: arm.x for arm in suite.arms if arm.x is not None}
-    if not suite.axis or not places:
-        return None
-    series: dict[str, Curve] = {}
-    for number, source in enumerate(suite.sources):
-        found = suite.measured(source, by)
-        if found is None or suite.first not in found.seeds or not found.mean(suite.first):
-            continue
-        base = found.mean(suite.first)
-        points = sorted(
-            (x, 100 * (found.mean(name) / base - 1)) for name, x in places.items() if name in found.seeds
-        )
-        series[source] = Curve(number, points)
-    if not series:
-        return None
-    label = f"change of {written(METRIC)} to {suite.first}, %"
-    alt = f"{TESTS[by.test]}: change relative to {suite.first} along {suite.axis}, {len(series)} data sets"
-    positive = all(x > 0 for x in places.values())
-    return Plot(Curves(series, suite.axis, label, TESTS[by.test], logarithmic=positive), alt)
-
-
-def known_world(suite: SuiteFindings, metric: str, y_label: str) -> Plot | None:
-    """How near each arm comes to the ground truth, by the strength of the bias of the worlds."""
-    strengths: dict[str, float] = {}
+def gain_charts(suite: SuiteResults) -> Iterator[Plot]:
+    """The ordinary test by groups of its positives on each data set, for the arms that matter most: the
+    first, its best rival, and the best in the ordinary and in the balanced test."""
+    labels = {
+        "popularity decile": "tenth of the items, the most popular first",
+        "history length": "items in the user's history",
+    }
     for source in suite.sources:
-        cell = suite.some_cell(source)
-        if cell["data"]["world"] is not None and GROUND_TRUTH.key in cell["tests"]:
-            strengths[source] = float(cell["data"]["world"]["bias"])
-    if len(set(strengths.values())) < 2:
-        return None
-    series: dict[str, Curve] = {}
-    for number, arm in enumerate(suite.arms):
-        points = sorted(
-            (strength, found.mean(arm.name, metric))
-            for source, strength in strengths.items()
-            if (found := suite.measured(source, GROUND_TRUTH)) is not None
-            if arm.name in found.seeds and metric in found.metrics
-        )
-        if points:
-            series[arm.name] = Curve(number, points)
-    if not series:
-        return None
-    alt = f"{y_label} by the strength of the bias, {len(series)} models"
-    names = {strength: f"{strength:g}" for strength in strengths.values()}
-    return Plot(Curves(series, "strength of the exposure bias", y_label, y_label, x_names=names), alt)
+        for kind, label in labels.items():
+            chosen: list[str | None] = [suite.first]
+            for by in (ORDINARY, BALANCED):
+                if (arms := suite.arm_results(source, by)) is not None:
+                    chosen += [arms.best(suite.rivals), arms.best()]
+            names = [name for name in dict.fromkeys(chosen) if name is not None][:MOST_GAINING]
+            groups: dict[float, str] = {}
+            series = {}
+            for number, arm in enumerate(suite.arms):
+                values = _group_means(suite.seeds_of(source, arm.name), kind) if arm.name in names else {}
+                if values:
+                    series[arm.name] = Curve(number, [(float(at), y) for at, (_, y) in values.items()])
+                    groups |= {float(at): group for at, (group, _) in values.items()}
+            if series:
+                ordered = {name: series[name] for name in names if name in series}
+                chart = Curves(ordered, label, written(METRIC), source, x_names=dict(sorted(groups.items())))
+                yield Plot(chart, f"Ordinary test by {kind} on {source}: {', '.join(ordered)}")
 
 
-def windows(suite: SuiteFindings, source: str) -> Plot | None:
-    """The test window by window along the time line."""
-    series: dict[str, Curve] = {}
-    dates: list[str] = []
-    for number, arm in enumerate(suite.arms):
-        runs = [
-            cell["windows"] for cell in suite.cells.get((source, arm.name), {}).values() if "windows" in cell
-        ]
-        size = min(map(len, runs), default=0)
-        points: list[Point] = []
-        for at in range(size):
-            values = [run[at][METRIC] for run in runs if run[at][METRIC] is not None]
-            if values:
-                points.append((float(at), fmean(values)))
-        if points:
-            series[arm.name] = Curve(number, points)
-            dates = max(dates, [one["start"] for one in runs[0]], key=len)
-    if not series:
-        return None
-    step = -(-len(dates) // NAMED_WINDOWS)
-    names = {float(at): dates[at].partition(" ")[0] for at in range(0, len(dates), step)}
-    alt = f"Ordinary test window by window on {source}, {len(series)} models, {len(dates)} windows"
-    return Plot(Curves(series, "window from", written(METRIC), source, x_names=names), alt)
+def _group_means(cells: Sequence[BenchCell], kind: str) -> dict[int, tuple[str, float]]:
+    """The name and the mean over seeds of each group of positives in the ordinary test."""
+    tests = [cell.tests[ORDINARY.key] for cell in cells if ORDINARY.key in cell.tests]
+    parts = [test.segments[kind] for test in tests if test.segments.get(kind)]
+    means = {}
+    for at, group in enumerate(parts[0] if parts else ()):
+        values = [part[group][1] for part in parts if part.get(group, (0, None))[1] is not None]
+        if values:
+            means[at] = (group, fmean(values))
+    return means
 
 
-def cost(suite: SuiteFindings, source: str) -> Plot | None:
-    """Accuracy in the ordinary test against the CPU-seconds of training."""
-    found = suite.measured(source, ORDINARY)
-    if found is None or len({arm.model for arm in suite.arms}) < 3:
-        return None
-    series = {
-        arm.name: Curve(number, spot=(max(_cpu(suite, source, arm.name), 0.1), found.mean(arm.name)))
-        for number, arm in enumerate(suite.arms)
-        if arm.name in found.seeds
-    }
-    cheapest, dearest = (pick(series, key=lambda name: series[name].spot or (0, 0)) for pick in (min, max))
-    alt = f"Accuracy against CPU-seconds on {source}: from {cheapest} to {dearest}"
-    labels = "CPU-seconds of training", f"ordinary test, {written(METRIC)}"
-    return Plot(Curves(series, *labels, source, logarithmic=True, labelled=True), alt)
+def axis_charts(suite: SuiteResults) -> Iterator[Plot]:
+    """The arms of a suite as points along its axis, a line per data set, relative to the first arm."""
+    positions = {arm.name: arm.x for arm in suite.arms if arm.x is not None}
+    for by in (ORDINARY, BALANCED) if suite.axis and positions else ():
+        series: dict[str, Curve] = {}
+        for number, source in enumerate(suite.sources):
+            arms = suite.arm_results(source, by)
+            base = arms.mean(suite.first) if arms is not None and suite.first in arms.seeds else 0.0
+            if arms is not None and base:
+                here = [(x, name) for name, x in positions.items() if name in arms.seeds]
+                points = sorted((x, 100 * (arms.mean(name) / base - 1)) for x, name in here)
+                series[source] = Curve(number, points)
+        if series:
+            title, y_label = TESTS[by.test], f"change of {written(METRIC)} to {suite.first}, %"
+            is_positive = all(x > 0 for x in positions.values())
+            chart = Curves(series, suite.axis, y_label, title, logarithmic=is_positive)
+            alt = f"{title}: change relative to {suite.first} along {suite.axis}, {len(series)} data sets"
+            yield Plot(chart, alt)
 
 
-def _validated(cell: Mapping[str, Any]) -> list[float]:
-    """The validation metric after each validated epoch: of the ordinary version, or of the first there is."""
-    found = [record["valid"] for record in cell["records"] if record["valid"]]
-    values = [valid.get("ordinary", next(iter(valid.values()))) for valid in found]
-    return [value for value in values if value is not None]
+def ground_truth_charts(suite: SuiteResults) -> Iterator[Plot]:
+    """The metrics against the ground truth, by the strength of the bias of the simulated worlds."""
+    biases: dict[str, float] = {}
+    for source in suite.sources:
+        cell = suite.any_cell(source)
+        if cell.data.world is not None and GROUND_TRUTH.key in cell.tests:
+            biases[source] = float(cell.data.world["bias"])
+    for metric, label in GROUND_TRUTH_METRICS.items() if len(set(biases.values())) > 1 else ():
+
+        def points(arm: str, metric: str = metric) -> list[Point]:
+            results = [(bias, suite.arm_results(source, GROUND_TRUTH)) for source, bias in biases.items()]
+            there = [(bias, arms) for bias, arms in results if arms is not None and arm in arms.seeds]
+            return sorted((bias, arms.mean(arm, metric)) for bias, arms in there if metric in arms.metrics)
+
+        if series := _curves(suite, points):
+            names = {bias: f"{bias:g}" for bias in biases.values()}
+            chart = Curves(series, "strength of the exposure bias", label, label, x_names=names)
+            yield Plot(chart, f"{label} by the strength of the bias, {len(series)} models")
 
 
-def _at_strengths(cells: Iterable[Mapping[str, Any]], by: EvaluationSpec) -> dict[float, Point]:
-    """The two tests at each position of the debiasing strength, as means over seeds; nothing without a
-    debiasing strength."""
-    each = [cell.get("strengths", {}) for cell in cells]
-    each = [strengths for strengths in each if ORDINARY.key in strengths and by.key in strengths]
-    if not each:
-        return {}
-    both = ORDINARY.key, by.key
-    means = {
-        float(at): [fmean(strengths[key][at] for strengths in each) for key in both]
-        for at in each[0][ORDINARY.key]
-        if all(at in strengths[key] for strengths in each for key in both)
-    }
-    return {at: (means[at][0], means[at][1]) for at in sorted(means)}
+def window_charts(suite: SuiteResults) -> Iterator[Plot]:
+    """The test window by window along the time line, on each data set."""
+    for source in suite.sources:
+        dates: list[str] = []
+
+        def points(arm: str, source: str = source, dates: list[str] = dates) -> list[Point]:
+            runs = [cell.windows for cell in suite.seeds_of(source, arm) if cell.windows]
+            line = []
+            for at, windows in enumerate(zip(*runs, strict=False)):
+                values = [window.value for window in windows if window.value is not None]
+                if values:
+                    line.append((float(at), fmean(values)))
+            starts = [window.start for window in runs[0]] if runs else []
+            dates[:] = starts if len(starts) > len(dates) else dates
+            return line
+
+        if series := _curves(suite, points):
+            step = -(-len(dates) // NAMED_WINDOWS)
+            names = {float(at): dates[at].partition(" ")[0] for at in range(0, len(dates), step)}
+            alt = f"Ordinary test window by window on {source}, {len(series)} models, {len(dates)} windows"
+            yield Plot(Curves(series, "window from", written(METRIC), source, x_names=names), alt)
 
 
-def _cpu(suite: SuiteFindings, source: str, arm: str) -> float:
-    return fmean(cell["cost"]["cpu_s"] for cell in suite.cells[source, arm].values())
+def cost_charts(suite: SuiteResults) -> Iterator[Plot]:
+    """The ordinary test against the CPU-seconds of training, on each data set."""
+    for source, arms in suite.on_sources(ORDINARY).items():
+        if len({arm.model for arm in suite.arms}) < 3:
+            continue
+        spots: Mapping[str, Point] = {
+            name: (max(fmean(cell.cost.cpu_s for cell in suite.seeds_of(source, name)), 0.1), arms.mean(name))
+            for name in arms.seeds
+        }
+        numbers = {arm.name: number for number, arm in enumerate(suite.arms)}
+        series = {name: Curve(numbers[name], spot=spot) for name, spot in spots.items()}
+        cheapest, dearest = min(spots, key=spots.__getitem__), max(spots, key=spots.__getitem__)
+        labels = "CPU-seconds of training", f"ordinary test, {written(METRIC)}"
+        chart = Curves(series, *labels, source, logarithmic=True, labelled=True)
+        yield Plot(chart, f"Accuracy against CPU-seconds on {source}: from {cheapest} to {dearest}")

@@ -1,15 +1,17 @@
-"""What a bench found, suite by suite: which of its runs are done, and in which tests."""
+"""The results of a bench, suite by suite: which of its runs are done, and in which tests."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from unskew.core.errors import BadInput
 from unskew.data.log.log import TESTS
-from unskew.experiments.cell_store import Results
-from unskew.experiments.intervals import Family, Measured
+from unskew.experiments.bench_cell import BenchCell, StoredSuite
+from unskew.experiments.cell_store import CellStore
+from unskew.experiments.grid import Placement
+from unskew.experiments.intervals import ArmResults, ComparisonPlan
 
 PROTOCOLS = ("full", "uni100", "authors")
 
@@ -22,7 +24,7 @@ class EvaluationSpec(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What a stored cell calls it."""
+        """Its name in a stored cell."""
         return f"{self.test}, {self.protocol}"
 
 
@@ -32,17 +34,7 @@ ORDINARY, BALANCED, GROUND_TRUTH = (
 
 
 @dataclass(frozen=True)
-class Arm:
-    """A row of a suite's table."""
-
-    name: str
-    model: str
-    twin: str | None = None
-    x: float | None = None
-
-
-@dataclass(frozen=True)
-class Missing:
+class MissingRun:
     """A run that was asked for and is not there."""
 
     suite: str
@@ -52,100 +44,93 @@ class Missing:
     why: str  # why it failed; empty if it was not tried
 
 
-class Findings:
+class BenchResults:
     """Everything that a bench has stored so far, suite by suite."""
 
-    def __init__(self, results: Results) -> None:
-        asked = results.asked
-        self.folder = results.folder
-        self.command = str(asked.get("about", {}).get("command", ""))
-        self.smoke = bool(asked.get("about", {}).get("smoke", False))
-        by_suite: dict[str, list[dict[str, Any]]] = {}
-        for place in asked["places"]:
-            by_suite.setdefault(place["suite"], []).append(place)
-        every = [
-            SuiteFindings(name, said, by_suite.get(name, []), results)
-            for name, said in asked["suites"].items()
+    def __init__(self, store: CellStore) -> None:
+        plan, failures = store.plan, store.failures
+        self.folder, self.command, self.smoke = store.folder, plan.about.command, plan.about.smoke
+        suites = [
+            SuiteResults(name, suite, [place for place in plan.places if place.suite == name], store)
+            for name, suite in plan.suites.items()
         ]
-        self.suites = [suite for suite in every if suite.sources]
-        keys = {place["key"] for place in asked["places"]}
-        self.planned, self.done = len(keys), len(keys & results.cells.keys())
-        self.missing = [one for suite in every for one in suite.missing(results.failures)]
+        self.suites = [suite for suite in suites if suite.sources]
+        keys = {place.key for place in plan.places}
+        self.planned, self.done = len(keys), len(keys & store.cells.keys())
+        self.missing = [run for suite in suites for run in suite.missing(failures)]
         if not self.suites:
             again = f": call `{self.command}` again" if self.command else ""
             raise BadInput(f"{self.folder}: none of its {self.planned} runs is done{again}")
 
     @classmethod
-    def open(cls, folder: Path) -> "Findings":
-        """What is stored in the folder of a bench."""
+    def open(cls, folder: Path) -> "BenchResults":
+        """The results in the folder of a bench."""
         if not folder.is_dir():
             raise BadInput(f"{folder}: no such folder; expected one of `unskew bench`")
-        results = Results.open(folder)
-        try:
-            return cls(results)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise BadInput(f"{folder / 'suites.json'}: is damaged (no {error})") from None
+        return cls(CellStore.open(folder))
 
-    def suite(self, name: str) -> "SuiteFindings | None":
+    def suite(self, name: str) -> "SuiteResults | None":
         """The suite of a name, if it is there."""
         return next((suite for suite in self.suites if suite.name == name), None)
 
     @property
-    def hashes(self) -> list[str]:
-        """The hash of every log."""
-        return list(
-            dict.fromkeys(cell["data"]["hash"] for suite in self.suites for cell in suite.every_cell())
-        )
+    def cells(self) -> list[BenchCell]:
+        """All runs that are done, suite by suite."""
+        return [cell for suite in self.suites for cell in suite.every_cell()]
+
+    @property
+    def leading(self) -> "SuiteResults":
+        """The suite that the verdict is about: the one with DEPS and its rivals, or else the first."""
+        named = (self.suite(name) for name in ("main", "industry"))
+        return next((suite for suite in named if suite is not None), self.suites[0])
 
 
-class SuiteFindings:
-    """What was found for one suite."""
+class SuiteResults:
+    """The results of one suite."""
 
-    def __init__(
-        self, name: str, said: Mapping[str, Any], places: Sequence[Mapping[str, Any]], results: Results
-    ) -> None:
-        self.name, self.title, self.question = name, said["title"], said["question"]
-        self.of, self.axis, self.file = said["of"], said["axis"], str(said.get("file", ""))
-        self.arms = [Arm(**{key: arm[key] for key in ("name", "model", "twin", "x")}) for arm in said["arms"]]
-        self._rivals, self._results = list(said["rivals"]), results
+    def __init__(self, name: str, suite: StoredSuite, places: Sequence[Placement], store: CellStore) -> None:
+        self.name, self.title, self.question = name, suite.title, suite.question
+        self.of, self.axis, self.file, self.arms = suite.of, suite.axis, suite.file, suite.arms
+        self._named_rivals, self._store = list(suite.rivals), store
         arms = {arm.name for arm in self.arms}
-        self._places = [place for place in places if place["arm"] in arms]
-        self.cells: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
+        self._places = [place for place in places if place.arm in arms]
+        self.cells: dict[tuple[str, str], dict[int, BenchCell]] = {}
         for place in self._places:
-            found = self.cells.setdefault((place["source"], place["arm"]), {})
-            if place["key"] in results.cells:
-                found[place["seed"]] = results.cells[place["key"]]
-        there = {source for (source, _), found in self.cells.items() if found}
-        self.sources = [name for name in dict.fromkeys(source for source, _ in self.cells) if name in there]
-        self._measured: dict[tuple[str, EvaluationSpec], Measured | None] = {}
+            cells = self.cells.setdefault((place.source, place.arm), {})
+            if place.key in store.cells:
+                cells[place.seed] = store.cells[place.key]
+        self.sources = list(dict.fromkeys(source for (source, _), cells in self.cells.items() if cells))
+        self._arm_results: dict[tuple[str, EvaluationSpec], ArmResults | None] = {}
 
-    def missing(self, failures: Mapping[str, str]) -> list[Missing]:
+    def missing(self, failures: Mapping[str, str]) -> list[MissingRun]:
         """The runs that are not there."""
         return [
-            Missing(self.name, place["source"], place["arm"], place["seed"], failures.get(place["key"], ""))
+            MissingRun(self.name, place.source, place.arm, place.seed, failures.get(place.key, ""))
             for place in self._places
-            if place["seed"] not in self.cells[place["source"], place["arm"]]
+            if place.seed not in self.cells[place.source, place.arm]
         ]
 
-    def every_cell(self) -> Iterator[dict[str, Any]]:
+    def every_cell(self) -> Iterator[BenchCell]:
         """All runs that are done."""
-        for found in self.cells.values():
-            yield from found.values()
+        for cells in self.cells.values():
+            yield from cells.values()
 
-    def cell(self, source: str, arm: str) -> dict[str, Any] | None:
+    def seeds_of(self, source: str, arm: str) -> list[BenchCell]:
+        """The runs of an arm on a data set that are done, one for each seed."""
+        return list(self.cells.get((source, arm), {}).values())
+
+    def cell(self, source: str, arm: str) -> BenchCell | None:
         """The run of an arm with its first seed, if one is done."""
-        found = self.cells.get((source, arm), {})
-        return found[min(found)] if found else None
+        return min(self.seeds_of(source, arm), key=lambda cell: cell.seed, default=None)
 
-    def some_cell(self, source: str) -> dict[str, Any]:
+    def any_cell(self, source: str) -> BenchCell:
         """Any run on a data set, for what all of them have in common."""
         return next(cell for arm in self.arms if (cell := self.cell(source, arm.name)) is not None)
 
-    def at_most(self, source: str) -> str:
-        """What models were not allowed more of on a data set, in words; empty if they had all."""
-        places = (place for place in self._places if place["source"] == source)
-        found = {name: most for place in places for name, most in place.get("at_most", {}).items()}
-        return ", ".join(f"{name.replace('.', ' ')} {most:g}" for name, most in found.items())
+    def limits(self, source: str) -> dict[str, float]:
+        """The settings that were limited on a data set, and to what."""
+        places = (place for place in self._places if place.source == source)
+        return {name: most for place in places for name, most in place.at_most.items()}
 
     @property
     def first(self) -> str:
@@ -161,42 +146,44 @@ class SuiteFindings:
     def rivals(self) -> list[str]:
         """The arms among which the best rival of the first is looked for; none where arms have twins instead,
         unless the suite names them."""
-        if self._rivals or self.twins:
-            return self._rivals
+        if self._named_rivals or self.twins:
+            return self._named_rivals
         return [arm.name for arm in self.arms[1:]]
 
-    def reference(self, arm: str) -> str | None:
-        """The arm that another one is compared with."""
-        return self.twins.get(arm, None if arm == self.first else self.first)
-
     @property
-    def family(self) -> Family:
-        """Which comparisons of a table belong together."""
-        of = {arm.name: to for arm in self.arms if (to := self.reference(arm.name)) is not None}
-        return Family(self.first, of, self.rivals)
+    def order_only(self) -> list[str]:
+        """The data sets whose times only give an order."""
+        return [source for source in self.sources if not self.any_cell(source).data.dated]
 
     @cached_property
-    def evaluation_specs(self) -> list[EvaluationSpec]:
+    def tests(self) -> list[EvaluationSpec]:
         """All tests under all protocols, in the order in which they are shown: first those that every log
         has, then named ones, and the ground truth."""
-        found = {EvaluationSpec(*key.rsplit(", ", 1)) for cell in self.every_cell() for key in cell["tests"]}
-        tests = (*TESTS, *sorted({one.test for one in found} - {*TESTS, "ground-truth"}), "ground-truth")
-        return sorted(found, key=lambda one: (tests.index(one.test), PROTOCOLS.index(one.protocol)))
+        keys = {key for cell in self.every_cell() for key in cell.tests}
+        specs = {EvaluationSpec(*key.rsplit(", ", 1)) for key in keys}
+        tests = (*TESTS, *sorted({by.test for by in specs} - {*TESTS, "ground-truth"}), "ground-truth")
+        return sorted(specs, key=lambda by: (tests.index(by.test), PROTOCOLS.index(by.protocol)))
 
-    def measured(self, source: str, by: EvaluationSpec) -> Measured | None:
+    def arm_results(self, source: str, by: EvaluationSpec) -> ArmResults | None:
         """All arms on one data set in one test; None if no arm has it."""
-        at = source, by
-        if at not in self._measured:
+        if (source, by) not in self._arm_results:
             cells = {
-                arm.name: {seed: cell for seed, cell in of.items() if _has(cell, by)}
+                arm.name: [cell for cell in self.seeds_of(source, arm.name) if _was_tested(cell, by)]
                 for arm in self.arms
-                if (of := self.cells.get((source, arm.name)))
             }
-            kept = {name: of for name, of in cells.items() if of}
-            self._measured[at] = Measured(kept, by.key, self.family, self._results) if kept else None
-        return self._measured[at]
+            cells = {name: of for name, of in cells.items() if of}
+            references = {arm.name: self.twins.get(arm.name, self.first) for arm in self.arms}
+            references = {arm: to for arm, to in references.items() if arm != to}
+            plan = ComparisonPlan(self.first, references, self.rivals)
+            self._arm_results[source, by] = ArmResults(cells, by.key, plan, self._store) if cells else None
+        return self._arm_results[source, by]
+
+    def on_sources(self, by: EvaluationSpec) -> dict[str, ArmResults]:
+        """The results in one test on every data set that has it."""
+        results = {source: self.arm_results(source, by) for source in self.sources}
+        return {source: arms for source, arms in results.items() if arms is not None}
 
 
-def _has(cell: Mapping[str, Any], by: EvaluationSpec) -> bool:
+def _was_tested(cell: BenchCell, by: EvaluationSpec) -> bool:
     """Whether a run was tested in this way, and there was something to test."""
-    return by.key in cell["tests"] and None not in cell["tests"][by.key]["metrics"].values()
+    return by.key in cell.tests and None not in cell.tests[by.key].metrics.values()

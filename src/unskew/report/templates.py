@@ -30,6 +30,7 @@ def _environment() -> Environment:
         autoescape=select_autoescape(("html",)),
         undefined=StrictUndefined,
         trim_blocks=True,
+        keep_trailing_newline=True,
         lstrip_blocks=True,
     )
     environment.globals |= {"inline": inline_file, "hash_of": hash_of}

@@ -2,7 +2,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("figures").textContent);
   const all = (where, what) => Array.from(where.querySelectorAll(what));
-  const made = (tag, name, text) => {
+  const element = (tag, name, text) => {
     const node = document.createElement(tag);
     if (name) node.className = name;
     if (text !== undefined) node.textContent = text;
@@ -12,8 +12,8 @@
 
   // Tables: sorted by a column, and back in their own order.
   const number = (text) => {
-    const found = text.replace(/,/g, "").replace(/−/g, "-").match(/^[<+]?-?\d+(\.\d+)?/);
-    return found ? parseFloat(found[0].replace(/^[<+]/, "")) : NaN;
+    const match = text.replace(/,/g, "").replace(/−/g, "-").match(/^[<+]?-?\d+(\.\d+)?/);
+    return match ? parseFloat(match[0].replace(/^[<+]/, "")) : NaN;
   };
   const value = (row, at) => {
     const cell = row.cells[at];
@@ -25,15 +25,15 @@
     const body = table.tBodies[0];
     const rows = Array.from(body.rows);
     const key = (row) => Number(row.dataset.at);
-    rows.sort((one, other) => {
-      if (order === "none") return key(one) - key(other);
-      const [a, b] = [value(one, at), value(other, at)];
+    rows.sort((first, second) => {
+      if (order === "none") return key(first) - key(second);
+      const [a, b] = [value(first, at), value(second, at)];
       const [x, y] = [number(a), number(b)];
       const words = Number.isNaN(x) && Number.isNaN(y);
       if (!words && Number.isNaN(x)) return 1; // what is missing comes last, whatever the order
       if (!words && Number.isNaN(y)) return -1;
-      const found = words ? a.localeCompare(b) : x - y;
-      return (order === "ascending" ? found : -found) || key(one) - key(other);
+      const difference = words ? a.localeCompare(b) : x - y;
+      return (order === "ascending" ? difference : -difference) || key(first) - key(second);
     });
     rows.forEach((row) => body.append(row));
   };
@@ -41,7 +41,7 @@
     Array.from(table.tBodies[0].rows).forEach((row, at) => { row.dataset.at = at; });
     const heads = all(table, "thead th[scope=col]");
     heads.forEach((head, at) => {
-      const button = made("button", "", head.textContent);
+      const button = element("button", "", head.textContent);
       button.type = "button";
       head.textContent = "";
       head.append(button);
@@ -68,49 +68,49 @@
   const written = (metric) => (/^(ndcg|hr|mrr)@/.test(metric) ? metric.toUpperCase() : metric);
   const show = (cell, text, small, marks, best) => {
     cell.textContent = "";
-    const inner = best ? made(best, "", text) : document.createTextNode(text);
+    const inner = best ? element(best, "", text) : document.createTextNode(text);
     cell.append(inner);
-    if (marks) cell.append(made("sup", "", marks));
-    if (small) cell.append(made("small", "", small));
+    if (marks) cell.append(element("sup", "", marks));
+    if (small) cell.append(element("small", "", small));
   };
   const fill = (panel, suite, by, metric) => {
-    const known = data.suites[suite].tables[by];
-    const used = [metric, "ndcg@10", ...Object.keys(known.metrics)].find((name) => known.metrics[name]);
-    const { rows, gains } = known.metrics[used];
+    const metrics = data.suites[suite].tables[by];
+    const used = [metric, "ndcg@10", ...Object.keys(metrics)].find((name) => metrics[name]);
+    const { rows, gains } = metrics[used];
     const table = panel.querySelector(".sheet");
     Array.from(table.tBodies[0].rows).forEach((row) => {
-      rows[Number(row.dataset.at)].forEach((found, at) => {
+      rows[Number(row.dataset.at)].forEach((values, at) => {
         const cell = row.cells[at + 1];
-        if (!found) return show(cell, "–");
-        const [mean, low, high, seeds, marks] = found;
-        const few = seeds === known.seeds ? "" : `, ${seeds} seed${seeds > 1 ? "s" : ""}`;
+        if (!values) return show(cell, "–");
+        const [mean, low, high] = values.slice(0, 3).map((value) => (value / 10000).toFixed(4));
+        const [marks, seeds] = values.slice(3);
+        const few = seeds === undefined ? "" : `, ${seeds} seed${seeds > 1 ? "s" : ""}`;
         const signs = (marks & 1 ? "*" : "") + (marks & 2 ? "†" : "");
         const best = marks & 4 ? "b" : marks & 8 ? "u" : "";
-        return show(cell, mean.toFixed(4), `[${low.toFixed(4)}, ${high.toFixed(4)}]${few}`, signs, best);
+        return show(cell, mean, `[${low}, ${high}]${few}`, signs, best);
       });
     });
     const foot = table.tFoot ? Array.from(table.tFoot.rows) : [];
     foot.forEach((row, line) => {
-      const [, of] = gains[line] || ["", []];
       Array.from(row.cells).slice(1).forEach((cell, at) => {
-        const gain = of[at];
+        const gain = (gains[line] || [])[at];
         if (gain) show(cell, gain[0], gain[1], gain[2]); else show(cell, "–");
       });
     });
-    const said = table.caption.firstChild;
-    said.textContent = said.textContent.replace(/^[^.]*/, written(used));
+    const caption = table.caption.firstChild;
+    caption.textContent = caption.textContent.replace(/^[^.]*/, written(used));
     const sorted = table.querySelector("th:not([aria-sort=none])[aria-sort]");
     if (sorted) sort(table, sorted.cellIndex, sorted.getAttribute("aria-sort"));
     return used;
   };
   const choose = () => {
     const { test, protocol, metric } = tools.elements;
-    const wanted = `${test.value}, ${protocol.value}`;
+    const by = `${test.value}, ${protocol.value}`;
     all(document, ".panels").forEach((group) => {
       const panels = Array.from(group.children).filter((node) => node.matches(".panel"));
       const same = (name) => panels.find((panel) => panel.dataset.by === name);
       const near = panels.find((panel) => panel.dataset.by.startsWith(`${test.value}, `));
-      const chosen = same(wanted) || near || panels[0];
+      const chosen = same(by) || near || panels[0];
       panels.forEach((panel) => {
         panel.classList.toggle("chosen", panel === chosen);
         if (panel === chosen) panel.open = true;
@@ -119,10 +119,10 @@
       const used = suite ? fill(chosen, suite, chosen.dataset.by, metric.value) : metric.value;
       all(group, ":scope > .instead").forEach((node) => node.remove());
       const lacks = [];
-      if (chosen.dataset.by !== wanted) lacks.push(words(wanted));
+      if (chosen.dataset.by !== by) lacks.push(words(by));
       if (used !== metric.value) lacks.push(written(metric.value));
-      const said = `Not measured here: ${lacks.join("; ")}.`;
-      if (suite && lacks.length) group.prepend(made("p", "instead", said));
+      const sentence = `Not measured here: ${lacks.join("; ")}.`;
+      if (suite && lacks.length) group.prepend(element("p", "instead", sentence));
     });
   };
   const filter = () => {
@@ -147,11 +147,11 @@
   choose();
 
   // Charts: the value of a point, under the pointer or by the arrow keys; one series among many.
-  const tip = made("div", "tip");
+  const tip = element("div", "tip");
   tip.hidden = true;
-  const heard = made("div", "heard");
-  heard.setAttribute("aria-live", "polite");
-  document.body.append(tip, heard);
+  const announced = element("div", "announced");
+  announced.setAttribute("aria-live", "polite");
+  document.body.append(tip, announced);
   const place = (chart, [x, y]) => {
     const [left, right, low, high] = chart.values;
     const [x0, x1, y0, y1] = chart.places;
@@ -162,7 +162,7 @@
     if (Number.isInteger(at)) return String(at);
     return Math.abs(at) < 100 ? at.toPrecision(4) : at.toFixed(0);
   };
-  const told = (chart, series, [x, y, name]) => {
+  const sentenceOf = (chart, series, [x, y, name]) => {
     const at = chart.names[x] !== undefined ? chart.names[x] : short(x);
     const who = name ? `${series.name}, ${name}` : series.name;
     return `${who}. ${chart.axes[1]}: ${short(y)}. ${chart.axes[0]}: ${at}.`;
@@ -177,7 +177,7 @@
     const redraw = (hover) => charts.forEach((svg) => faint(svg, hover ? new Set([hover]) : kept));
     all(block, ".legend li").forEach((item) => {
       const name = item.textContent;
-      const button = made("button");
+      const button = element("button");
       button.type = "button";
       button.setAttribute("aria-pressed", "false");
       button.append(...item.childNodes);
@@ -199,30 +199,30 @@
       const own = series.spot ? [...series.points, series.spot] : series.points;
       own.forEach((point) => points.push({ line, series, point, at: place(chart, point) }));
     });
-    const tell = (found, aloud) => {
-      const text = told(chart, found.series, found.point);
-      const spot = new DOMPoint(...found.at).matrixTransform(svg.getScreenCTM());
+    const showPoint = (near, aloud) => {
+      const text = sentenceOf(chart, near.series, near.point);
+      const spot = new DOMPoint(...near.at).matrixTransform(svg.getScreenCTM());
       tip.textContent = text;
       tip.hidden = false;
       const { width, height } = tip.getBoundingClientRect();
       tip.style.left = `${Math.max(4, Math.min(spot.x + 10, window.innerWidth - width - 4))}px`;
       tip.style.top = `${Math.max(4, spot.y - height - 10)}px`;
-      redraw(found.series.name);
-      if (aloud) heard.textContent = text;
+      redraw(near.series.name);
+      if (aloud) announced.textContent = text;
     };
     const leave = () => { tip.hidden = true; redraw(); };
     const nearest = (event) => {
       const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
       const far = (one) => (one.at[0] - at.x) ** 2 + (one.at[1] - at.y) ** 2;
-      const found = points.reduce((one, other) => (far(other) < far(one) ? other : one));
-      if (far(found) < 18 ** 2) tell(found, false); else leave();
+      const near = points.reduce((one, other) => (far(other) < far(one) ? other : one));
+      if (far(near) < 18 ** 2) showPoint(near, false); else leave();
     };
     svg.addEventListener("pointermove", nearest);
     svg.addEventListener("pointerdown", nearest);
     svg.addEventListener("pointerleave", leave);
     svg.setAttribute("tabindex", "0");
     let at = 0;
-    svg.addEventListener("focus", () => { if (svg.matches(":focus-visible")) tell(points[at], true); });
+    svg.addEventListener("focus", () => { if (svg.matches(":focus-visible")) showPoint(points[at], true); });
     svg.addEventListener("blur", leave);
     svg.addEventListener("keydown", (event) => {
       const steps = { ArrowRight: 1, ArrowLeft: -1 };
@@ -235,9 +235,9 @@
       } else if (event.key === "Escape") return leave();
       else return undefined;
       event.preventDefault();
-      return tell(points[at], true);
+      return showPoint(points[at], true);
     });
-    const button = made("button", "", "Figures as a table");
+    const button = element("button", "", "Figures as a table");
     button.type = "button";
     button.setAttribute("aria-expanded", "false");
     button.addEventListener("click", () => {
@@ -249,24 +249,24 @@
     svg.after(button);
   }
   function tabled(chart, points, label) {
-    const frame = made("div", "wide");
+    const frame = element("div", "wide");
     frame.tabIndex = 0;
-    const table = made("table", "sheet");
-    table.append(made("caption"));
-    table.caption.append(made("span", "", label));
+    const table = element("table", "sheet");
+    table.append(element("caption"));
+    table.caption.append(element("span", "", label));
     const head = table.createTHead().insertRow();
     ["", ...chart.axes].forEach((name) => {
-      const cell = made("th", "", name);
+      const cell = element("th", "", name);
       cell.scope = "col";
       head.append(cell);
     });
     const body = table.createTBody();
     points.forEach(({ series, point }) => {
       const row = body.insertRow();
-      const name = made("th", "", series.name);
+      const name = element("th", "", series.name);
       name.scope = "row";
       const x = chart.names[point[0]] !== undefined ? chart.names[point[0]] : short(point[0]);
-      row.append(name, made("td", "", x), made("td", "", short(point[1])));
+      row.append(name, element("td", "", x), element("td", "", short(point[1])));
     });
     frame.append(table);
     return frame;

@@ -1,0 +1,219 @@
+"""The verdict above a report: who is first, by how much, and what speaks against it. The facts are gathered
+here, and `templates/verdict.txt` makes sentences of them."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from unskew.api.zero_shot import learned_on
+from unskew.evaluation.metrics import written
+from unskew.experiments.bench_cell import METRIC
+from unskew.experiments.claims import Claim, ClaimVerdict, Outcome, overall_verdict
+from unskew.experiments.intervals import ArmResults, Difference
+from unskew.experiments.results import BALANCED, ORDINARY, BenchResults, SuiteResults
+from unskew.experiments.tables import usual_seeds
+from unskew.report.summary import Verdict
+from unskew.report.templates import render
+
+SHIPPED = ("pulse", "pulse-zero")  # the model that this package ships, learned on a log and on others
+OURS = ("pulse", "deps")  # the models that this package is about: the one that it ships, and the paper's
+TESTS = (ORDINARY, BALANCED)
+
+
+@dataclass(frozen=True)
+class Lead:
+    """How an arm stands on one data set against the best of some others."""
+
+    source: str
+    other: str
+    gain: Difference
+
+
+@dataclass(frozen=True)
+class First:
+    """The arms that are first in a test: on how many data sets, and how far the most frequent one leads."""
+
+    test: str
+    counts: Sequence[tuple[str, int]]
+    total: int
+    is_dated: bool  # whether data sets whose times only give an order were left out
+    leads: Sequence[Lead]  # of the most frequent one
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where an arm of ours is ahead of all others in a test, and where it is not."""
+
+    arm: str
+    test: str
+    leads: Sequence[Lead]
+
+    @property
+    def ahead(self) -> list[Lead]:
+        """The data sets on which it is ahead of all others."""
+        return [lead for lead in self.leads if lead.gain.difference > 0]
+
+    @property
+    def behind(self) -> list[Lead]:
+        """The data sets on which another arm is as good or better."""
+        return [lead for lead in self.leads if lead.gain.difference <= 0]
+
+
+def verdict_of(results: BenchResults, outcomes: Mapping[Claim, Sequence[Outcome]]) -> Verdict:
+    """The most important facts of a bench in sentences; those after the finding begin with their topics."""
+    suite = results.leading
+    shipped = [of for of in results.suites if of is not suite and of.arms[0].model == SHIPPED[0]]
+    text = render(
+        "experiments/templates/verdict.txt",
+        suite=suite,
+        results=results,
+        firsts=_firsts(suite),
+        standings=list(_standings(suite)),
+        rivals=_wins_over_rivals(suite),
+        popularity=dict(_models_below_popularity(suite)),
+        idle=_idle_weights(suite),
+        shipped=[(of, min(_seeds(of).values(), default=1), _firsts(of), _over_others(of)) for of in shipped],
+        claims=dict(_claim_counts(outcomes)),
+        claim_total=len(outcomes),
+        familiar=_familiar_sources(results),
+        limits=_limits(results.suites),
+        seeds=_seeds(suite),
+        failed=len({(run.source, run.arm, run.seed) for run in results.missing if run.why}),
+        metric=written(METRIC),
+        percent=_percent,
+        range_of=_range,
+    )
+    finding, *advice = (line.strip() for line in text.splitlines() if line.strip())
+    return Verdict(finding, tuple(advice))
+
+
+def _firsts(suite: SuiteResults) -> list[First]:
+    """The first arms in each test. Data sets whose times only give an order do not count, unless there are no
+    others."""
+    firsts = []
+    for by in TESTS:
+        every = suite.on_sources(by)
+        dated = {source: arms for source, arms in every.items() if source not in suite.order_only}
+        tables = dated or every
+        if tables:
+            counts = Counter(str(arms.best()) for arms in tables.values()).most_common()
+            leader = counts[0][0]
+            leads = [_lead(source, arms, leader) for source, arms in tables.items() if arms.best() == leader]
+            known = [lead for lead in leads if lead is not None]
+            firsts.append(First(by.test, counts, len(tables), len(tables) < len(every), known))
+    return firsts
+
+
+def _lead(source: str, arms: ArmResults, arm: str, without: Sequence[str] = ()) -> Lead | None:
+    """How much better an arm is than the best of all others."""
+    other = arms.best([name for name in arms.seeds if name != arm and name not in without])
+    gain = None if other is None else arms.compare(arm, other)
+    return None if gain is None or other is None else Lead(source, other, gain)
+
+
+def _standings(suite: SuiteResults) -> Iterator[Standing]:
+    """How the first arm of each model of ours stands against all others."""
+    named = {next((arm.name for arm in suite.arms if arm.model == model), "") for model in OURS}
+    for by in TESTS:
+        for arm in (arm.name for arm in suite.arms if arm.name in named):
+            tables = {source: arms for source, arms in suite.on_sources(by).items() if arm in arms.seeds}
+            leads = [_lead(source, arms, arm) for source, arms in tables.items()]
+            known = [lead for lead in leads if lead is not None]
+            if known:
+                yield Standing(arm, by.test, known)
+
+
+def _over_others(suite: SuiteResults) -> dict[str, list[Lead]]:
+    """By test and data set, the lead of the first arm over the best model that this package does not ship."""
+    kin, first = [arm.name for arm in suite.arms if arm.model in SHIPPED], suite.first
+    leads = {
+        by.test: [_lead(source, arms, first, kin) for source, arms in suite.on_sources(by).items()]
+        for by in TESTS
+    }
+    known = {test: [lead for lead in of if lead is not None] for test, of in leads.items()}
+    return {test: of for test, of in known.items() if of}
+
+
+def _wins_over_rivals(suite: SuiteResults) -> dict[str, tuple[int, int, int]]:
+    """By test, on how many data sets the first arm is better than the best of its rivals, on how many of
+    these significantly, and of how many; nothing if its rivals are all other arms."""
+    wins = {}
+    if suite.rivals and len(suite.rivals) < len(suite.arms) - 1:
+        for by in TESTS:
+            best = [arms.over_best_rival() for arms in suite.on_sources(by).values()]
+            gains = [gain for _, gain in (pair for pair in best if pair is not None)]
+            better = [gain for gain in gains if gain.difference > 0]
+            if gains:
+                wins[by.test] = len(better), sum(gain.starred for gain in better), len(gains)
+    return wins
+
+
+def _models_below_popularity(suite: SuiteResults) -> Iterator[tuple[str, tuple[str, int, int]]]:
+    """By test, the name of the popularity arm, and the smallest and the largest number of arms below it."""
+    # The last one, if there are several: the first is a plain total, and this one's recency is chosen.
+    name = next((arm.name for arm in reversed(suite.arms) if arm.model == "popularity"), "")
+    for by in TESTS:
+        tables = [arms for arms in suite.on_sources(by).values() if name in arms.seeds]
+        counts = [sum(arms.mean(arm) < arms.mean(name) for arm in arms.seeds) for arms in tables]
+        if counts:
+            yield by.test, (name, min(counts), max(counts))
+
+
+def _idle_weights(suite: SuiteResults) -> tuple[int, int]:
+    """On how many data sets the weights of the first arm do nothing, and of how many."""
+    cells = [suite.cell(source, suite.first) for source in suite.sources]
+    healths = [cell.health for cell in cells if cell is not None and cell.health is not None]
+    return sum(health.is_idle for health in healths), len(healths)
+
+
+def _claim_counts(outcomes: Mapping[Claim, Sequence[Outcome]]) -> Iterator[tuple[str, Counter[str]]]:
+    """By test, the number of claims with each verdict."""
+    for by in TESTS:
+        verdicts = [overall_verdict([one for one in of if one.by == by]) for of in outcomes.values()]
+        if any(verdict != ClaimVerdict.NOT_MEASURED for verdict in verdicts):
+            yield by.test, Counter({verdict.value: verdicts.count(verdict) for verdict in ClaimVerdict})
+
+
+def _familiar_sources(results: BenchResults) -> list[str]:
+    """The data sets on which the weights of `pulse-zero` were learned, where it is tested on them."""
+    hashes = set(learned_on().values())
+    suites = [suite for suite in results.suites if any(arm.model == "pulse-zero" for arm in suite.arms)]
+    pairs = ((suite, source) for suite in suites for source in suite.sources)
+    familiar = (source for suite, source in pairs if suite.any_cell(source).data.hash in hashes)
+    return list(dict.fromkeys(familiar))
+
+
+def _limits(suites: Sequence[SuiteResults]) -> dict[str, list[str]]:
+    """The limits of settings in words, and the data sets that had them."""
+    sources: dict[str, dict[str, None]] = {}
+    for suite in suites:
+        for source in suite.sources:
+            limits = suite.limits(source)
+            words = ", ".join(f"{name.replace('.', ' ')} {most:g}" for name, most in limits.items())
+            if words:
+                sources.setdefault(words, {})[source] = None
+    return {words: list(of) for words, of in sources.items()}
+
+
+def _seeds(suite: SuiteResults) -> dict[str, int]:
+    """The number of seeds that most arms have on each data set."""
+    return {source: usual_seeds([arms.means()]) for source, arms in suite.on_sources(ORDINARY).items()}
+
+
+def _percent(gain: Difference) -> str:
+    """A gain in per cent with its interval; as it is where the other's mean is 0."""
+    if math.isnan(gain.fraction):
+        return f"{gain.difference:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}]"
+    if math.isnan(gain.fraction_low):
+        return f"{100 * gain.fraction:+.1f} %"
+    return f"{100 * gain.fraction:+.1f} % [{100 * gain.fraction_low:+.1f}, {100 * gain.fraction_high:+.1f}]"
+
+
+def _range(leads: Sequence[Lead]) -> str:
+    """The smallest and the largest distance of some leads in per cent; empty if it is not known of any."""
+    fractions = [abs(100 * lead.gain.fraction) for lead in leads if not math.isnan(lead.gain.fraction)]
+    if not fractions:
+        return ""
+    low, high = f"{min(fractions):.1f}", f"{max(fractions):.1f}"
+    return f"{low} %" if low == high else f"{low} to {high} %"
