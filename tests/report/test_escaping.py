@@ -19,8 +19,9 @@ from unskew.diagnostics.log.inspect import inspect
 from unskew.diagnostics.log.page import inspect_page, picture
 from unskew.diagnostics.propensity.health import health
 from unskew.diagnostics.propensity.page import health_page
-from unskew.experiments.cell_store import Results
-from unskew.experiments.page import report_page
+from unskew.experiments.report import Report
+from unskew.experiments.report_page import report_page
+from unskew.experiments.results import BenchResults
 from unskew.report.templates import ROOT
 from unskew.serve import Event, Recommendation, Shown, open_store
 from unskew.serve.http.docs_page import docs_page
@@ -102,7 +103,7 @@ def test_the_report_of_a_bench(tmp_path: Path) -> None:
     folder = benched(
         tmp_path / "bench", suites, sources, skill=no_skill, units=60, about=about, health=health_of
     )
-    page = report_page(Results.open(folder), hostile("command"), hostile("date"))
+    page = report_page(Report.of(BenchResults.open(folder)), hostile("command"), hostile("date"))
     expected = [f"{what} {suite.name}" for suite in suites for what in ("title", "question")]
     assert_harmless(page, [*names, *expected, "data one", "data two", *FOOT], frozenset({"b"}))
 
