@@ -55,10 +55,12 @@ impressions count like any others.
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unskew.core.config import AtLeast0, AtLeast1, NotNegative, Positive, Probability, Range, Share, check
 from unskew.core.errors import BadInput
 from unskew.data.log.views import Ints
 from unskew.world import exact
@@ -71,26 +73,27 @@ SAMPLE = 256  # the number of users on whom the intercept is set; with fewer use
 Floats = NDArray[np.float32]
 Chances = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+AtLeast2 = Annotated[int, Range(least=2)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Simulation:
     """How large a simulated world is, what its users like, and how its exposure is biased."""
 
-    users: int = 1000
+    users: AtLeast2 = 1000
     """The number of users."""
-    items: int = 500
+    items: AtLeast2 = 500
     """The number of items."""
-    steps: int = 100
-    """The number of steps, an hour apart, at which users impression. What happens in a step is known from the
+    steps: AtLeast1 = 100
+    """The number of steps, an hour apart, at which users visit. What happens in a step is known from the
     next one on."""
-    impressions: float = 0.1
-    """The fraction of the users who impression in a step, each of them once."""
+    impressions: Probability = 0.1
+    """The fraction of the users who visit in a step, each of them once: an impression each."""
     shown: float = 10.0
     """The expected number of items that are shown in an impression."""
-    width: int = 8
+    width: AtLeast2 = 8
     """The number of dimensions of a taste vector."""
-    bias: float = 1.0
+    bias: NotNegative = 1.0
     """The strength of the exposure bias: with 0, every item is shown with the same probability."""
     popularity: float = 1.0
     """The weight of the item's popularity in the exposure bias."""
@@ -98,38 +101,38 @@ class Simulation:
     """The weight of the user's history in the exposure bias."""
     audience: float = 0.7
     """The weight of the item's audience in the exposure bias."""
-    memory: float = 0.9
+    memory: Share = 0.9
     """The factor by which old clicks of a history or an audience are multiplied when new ones come; with 1,
     nothing is forgotten."""
-    drift: float = 1.0
+    drift: NotNegative = 1.0
     """The angle, in radians, by which every taste turns from the first step to the last."""
     scale: float = 1.5
     """How much preference depends on taste."""
     offset: float = -2.0
     """The preference for an average item, regardless of taste, as a logit."""
-    appeal: float = 0.5
+    appeal: NotNegative = 0.5
     """The standard deviation of what everybody likes about an item."""
-    trend: float = 0.0
+    trend: NotNegative = 0.0
     """The standard deviation of the part of an item's appeal that rises and falls in time; with 0, appeal
     never changes."""
-    season: float = 100.0
+    season: Positive = 100.0
     """The number of steps from one height of an item's appeal to the next."""
-    recency: float = 1.0
+    recency: Share = 1.0
     """The factor by which the clicks that an item's popularity counts are multiplied at each step; with 1,
     popularity is the number of all clicks so far."""
     born: float = 0.0
     """The fraction of the items that are not there from the start but are born later, in the order of their
     ids."""
-    births: float = 1.0
+    births: Positive = 1.0
     """The number of items that are born at each step, until there are no more."""
     novelty: float = 0.0
     """The weight of newness in the exposure bias. It is 1 for an item that has just been born and fades with
     its age; items that are there from the start have none."""
-    young: float = 10.0
+    young: Positive = 10.0
     """The number of steps in which the newness of an item fades to 1/e."""
-    randomised: float = 0.1
+    randomised: Share = 0.1
     """The fraction of the impressions that are served uniformly at random; their rows have `exposed` 1."""
-    seed: int = 0
+    seed: AtLeast0 = 0
     """The seed of all random numbers."""
 
 
@@ -150,33 +153,17 @@ class Tastes:
 
 def check_settings(settings: Simulation) -> None:
     """Refuse settings that make no world."""
-    least = {"users": 2, "items": 2, "steps": 1, "width": 2, "bias": 0, "drift": 0, "appeal": 0, "seed": 0}
-    least |= {"trend": 0}
-    for name, bound in least.items():
-        if not bound <= getattr(settings, name) < np.inf:
-            raise BadInput(f"{name} {getattr(settings, name)}: expected at least {bound}")
-    for name in ("season", "births", "young"):
-        if not 0 < getattr(settings, name) < np.inf:
-            raise BadInput(f"{name} {getattr(settings, name)}: expected more than 0")
-    for name in ("popularity", "history", "audience", "novelty", "scale", "offset"):
-        if not np.isfinite(getattr(settings, name)):
-            raise BadInput(f"{name} {getattr(settings, name)}: expected a finite number")
+    check(settings)
     if not 1e-6 <= settings.shown / settings.items < 1:
         raise BadInput(
             f"shown {settings.shown}: expected at least items / 10^6 and fewer than items, {settings.items}"
         )
     if not 0 <= settings.born < 1:
         raise BadInput(f"born {settings.born}: expected a fraction from 0 to below 1")
-    first = np.count_nonzero(births(settings) == 0)
-    if not settings.shown < first:
+    if not settings.shown < np.count_nonzero(births(settings) == 0):
         raise BadInput(
             f"born {settings.born}: expected more than shown, {settings.shown}, items at the start"
         )
-    if not 0 < settings.impressions <= 1:
-        raise BadInput(f"impressions {settings.impressions}: expected a fraction above 0 and at most 1")
-    for name in ("memory", "recency", "randomised"):
-        if not 0 <= getattr(settings, name) <= 1:
-            raise BadInput(f"{name} {getattr(settings, name)}: expected from 0 to 1")
 
 
 def random_tastes(settings: Simulation, size: int, random: np.random.Generator) -> Tastes:

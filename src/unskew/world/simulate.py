@@ -94,12 +94,13 @@ class World:
     intercepts: Floats  # k_t of each step, and of the time after the last one
 
     def exposure(self, user: ArrayLike, item: ArrayLike, time: ArrayLike) -> Chances:
-        """P(o = 1): would the biased policy show the item, if the user visited at that time? The arguments
-        are broadcast."""
+        """P(o = 1): the probability that the biased policy shows the item, if the user visits at that time.
+        The arguments are broadcast."""
         return self._of_pairs(self._exposure, user, item, time)
 
     def preference(self, user: ArrayLike, item: ArrayLike, time: ArrayLike) -> Chances:
-        """P(r = 1): would the user click the item, if it were shown? The arguments are broadcast."""
+        """P(r = 1): the probability that the user clicks the item, if it is shown. The arguments are
+        broadcast."""
         return self._of_pairs(self._preference, user, item, time)
 
     def exists(self, item: ArrayLike, time: ArrayLike) -> Mask:
@@ -160,7 +161,27 @@ class World:
 
 @configured(Simulation)
 def simulate(settings: Simulation) -> World:
-    """Simulate a world. The same settings give the same world, to the last bit."""
+    """Simulate a world. The same settings give the same world, to the last bit, on every machine.
+
+    Returns
+    -------
+    World
+        The log of the world in `log`, and its true probabilities of exposure and preference.
+
+    Raises
+    ------
+    BadInput
+        If the settings make no world, or one without a click.
+
+    Examples
+    --------
+    >>> import unskew
+    >>> world = unskew.simulate(users=50, items=40, steps=20)
+    >>> world.preference([0, 1], 7, world.log.now).shape
+    (2,)
+
+    The settings are keywords:
+    """
     check_settings(settings)
     random = np.random.default_rng([settings.seed, 0])
     user_tastes, item_tastes = (
@@ -197,19 +218,15 @@ def simulate(settings: Simulation) -> World:
             liked = draw(
                 liking(settings, affinity, appeal_at(settings, appeal[item], phase[item], time)), random
             )
-            row = {
-                "user": user,
-                "item": item,
-                "time": np.full(len(user), time),
-                "label": liked.astype(np.int8),
-            }
-            impressions = np.int64(step) * settings.users + user
             rows.append(
-                row
-                | {
+                {
+                    "user": user,
+                    "item": item,
+                    "time": np.full(len(user), time),
+                    "label": liked.astype(np.int8),
                     "propensity": chance.astype(np.float64),
                     "exposed": at_random.astype(np.int8),
-                    "impression_id": impressions,
+                    "impression_id": np.int64(step) * settings.users + user,
                 }
             )
             histories.add(step, user[liked], item_now[item[liked]])
@@ -280,7 +297,7 @@ class _Profiles:
 
 
 def _visitors(settings: Simulation) -> int:
-    """The number of users who impression in a step."""
+    """The number of users who visit in a step."""
     return max(1, round(settings.impressions * settings.users))
 
 

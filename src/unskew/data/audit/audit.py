@@ -5,8 +5,9 @@ Every number is computed again in another way. What the samplers hand to the mod
 every kind of batch.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,10 +19,11 @@ from unskew.data.audit.label_leakage import Finding, label_leakage, look_ahead
 from unskew.data.log.arrays import distinct
 from unskew.data.log.held_out import held_out
 from unskew.data.log.split import Split
-from unskew.data.log.views import AUDIENCE, HISTORY, Ints, Sequences
+from unskew.data.log.views import AUDIENCE, HISTORY, Codes, Ints, Sequences
+from unskew.data.log.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from unskew.data.batches.batch import Prefixes, SequenceBatch
+    from unskew.data.batches.batch import Prefixes
 
 CHUNK = 1_000_000
 # Each context that a sampler hands out is computed again from the whole log. Of each kind of batch, so many
@@ -42,24 +44,24 @@ def audit(split: Split, history: int = HISTORY, audience: int = AUDIENCE) -> lis
     log = split.log
     with progress("audit", total=16 + 2 * math.ceil(len(log) / CHUNK)) as job:
 
-        def said(finding: Finding) -> Finding:
+        def report(finding: Finding) -> Finding:
             job.advance(note=finding.check)
             return finding
 
         return [
-            said(_borders(split)),
-            said(_counts(split, "user counts", split.user_counts, log.user, log.users.of)),
-            said(_counts(split, "item counts", split.item_counts, log.item, log.items.of)),
-            said(_known(split, "known users", split.known_users, log.user, log.users.of)),
-            said(_known(split, "known items", split.known_items, log.item, log.items.of)),
-            said(_balanced(split)),
-            _windows(split, "histories", log.histories, log.user, log.items.of, history, job),
-            _windows(split, "audiences", log.audiences, log.item, log.users.of, audience, job),
-            said(_views_hold_the_log(split)),
-            *(said(_handed_out(split, kind, history, audience)) for kind in ("pairs", "prefixes")),
-            *(said(_sequences(split, kind, history, audience)) for kind in ("histories", "sequences")),
-            *(said(finding) for finding in label_leakage(split, audience)),
-            said(look_ahead(split)),
+            report(_borders(split)),
+            report(_counts(split, "user counts", split.user_counts, log.user, log.users)),
+            report(_counts(split, "item counts", split.item_counts, log.item, log.items)),
+            report(_known(split, "known users", split.known_users, log.user, log.users)),
+            report(_known(split, "known items", split.known_items, log.item, log.items)),
+            report(_balanced(split)),
+            _windows(split, "histories", log.histories, log.user, log.items, history, job),
+            _windows(split, "audiences", log.audiences, log.item, log.users, audience, job),
+            report(_views_hold_the_log(split)),
+            *(report(_handed_out(split, kind, history, audience)) for kind in ("pairs", "prefixes")),
+            *(report(_sequences(split, kind, history, audience)) for kind in ("histories", "sequences")),
+            *(report(finding) for finding in label_leakage(split, audience)),
+            report(look_ahead(split)),
         ]
 
 
@@ -72,55 +74,58 @@ def require_no_leak(split: Split, history: int = HISTORY, audience: int = AUDIEN
     return findings
 
 
-Name = Callable[[NDArray[Any]], Any]
-
-
 def _row(split: Split, row: int) -> str:
     """A row of the log, for an error message."""
     log = split.log
-    user, item = log.users.of(log.user[[row]])[0].as_py(), log.items.of(log.item[[row]])[0].as_py()
+    user, item = _id(log.users, log.user[row]), _id(log.items, log.item[row])
     return f"row {row} (user {user!r}, item {item!r}, time {log.time[row]})"
+
+
+def _id(vocabulary: Vocabulary, code: int) -> Any:
+    return vocabulary.of(np.array([code]))[0].as_py()
 
 
 def _borders(split: Split) -> Finding:
     """Check that train is before valid, valid before test, and each row in exactly one part."""
     parts = [split.rows("train"), split.rows("valid"), split.rows("test")]
-    times = [split.log.time[rows] for rows in parts]
     everyone = np.concatenate(parts)
     offence = None
     if len(everyone) != len(split.log) or len(distinct(everyone)) != len(everyone):
-        twice = np.bincount(everyone, minlength=len(split.log))
-        offence = f"{_row(split, int(np.flatnonzero(twice != 1)[0]))} is in {twice[twice != 1][0]} parts"
-    for earlier, later, rows in ((0, 1, parts[0]), (1, 2, parts[1]), (0, 2, parts[0])):
-        if offence is None and len(times[earlier]) and len(times[later]):
-            late = times[earlier] >= times[later].min()
+        times_held = np.bincount(everyone, minlength=len(split.log))
+        wrong = int(np.flatnonzero(times_held != 1)[0])
+        offence = f"{_row(split, wrong)} is in {times_held[wrong]} parts"
+    for earlier, later in itertools.combinations(parts, 2):
+        if offence is None and len(earlier) and len(later):
+            start = split.log.time[later].min()
+            late = split.log.time[earlier] >= start
             if late.any():
-                offence = (
-                    f"{_row(split, int(rows[np.argmax(late)]))} is not before the next part, which "
-                    f"starts at {times[later].min()}"
-                )
+                row = _row(split, int(earlier[np.argmax(late)]))
+                offence = f"{row} is not before the next part, which starts at {start}"
     return Finding("borders", len(everyone), offence)
 
 
-def _counts(split: Split, name: str, counts: Ints, column: Any, of: Name) -> Finding:
+def _counts(split: Split, name: str, counts: Ints, column: Codes, vocabulary: Vocabulary) -> Finding:
     """Check that each count is the number of positives in the training set."""
     log = split.log
-    rows = np.flatnonzero((log.time < split.train_end) & (log.label == 1))
-    codes, expected = np.unique(column[rows], return_counts=True)
-    recounted = np.zeros(len(counts), np.int64)
-    recounted[codes] = expected
-    return Finding(name, len(counts), _first_difference(counts, recounted, of, "the training rows give"))
+    rows = (log.time < split.train_end) & (log.label == 1)
+    recounted = np.bincount(column[rows], minlength=len(counts))
+    wrong = np.flatnonzero(counts != recounted)
+    offence = None
+    if len(wrong):
+        code = wrong[0]
+        offence = f"{_id(vocabulary, code)!r} has {counts[code]}, the training rows give {recounted[code]}"
+    return Finding(name, len(counts), offence)
 
 
-def _known(split: Split, name: str, known: int, column: Any, of: Name) -> Finding:
+def _known(split: Split, name: str, known: int, column: Codes, vocabulary: Vocabulary) -> Finding:
     """Check that the known users (items) are exactly those with a positive in training."""
     seen = np.zeros(int(max(known, column.max(initial=-1) + 1)), bool)
     seen[column[(split.log.time < split.train_end) & (split.log.label == 1)]] = True
     wrong = np.flatnonzero(seen != (np.arange(len(seen)) < known))
     offence = None
     if len(wrong):
-        said, ground_truth = ("known", "never saw") if wrong[0] < known else ("not known", "saw")
-        offence = f"{of(wrong[:1])[0].as_py()!r} is called {said}, but training {ground_truth} it"
+        called, training = ("known", "never saw") if wrong[0] < known else ("not known", "saw")
+        offence = f"{_id(vocabulary, wrong[0])!r} is called {called}, but training {training} it"
     return Finding(name, len(seen), offence)
 
 
@@ -130,30 +135,16 @@ def _balanced(split: Split) -> Finding:
     total: dict[int, float] = {}
     for item, weight in zip(split.log.item[tested.rows].tolist(), tested.weights.tolist(), strict=True):
         total[item] = total.get(item, 0.0) + weight
-    wrong = next(
-        (item for item, weight in total.items() if not math.isclose(weight, 1.0, rel_tol=1e-6)), None
-    )
-    offence = None
-    if wrong is not None:
-        offence = (
-            f"item {split.log.items.of(np.array([wrong]))[0].as_py()!r} weighs {total[wrong]:g} in "
-            "the balanced test; expected 1"
-        )
-    return Finding("balanced test", len(tested.rows), offence)
-
-
-def _first_difference(found: Any, expected: Any, of: Name, said: str) -> str | None:
-    """What is wrong with the first number that is not the expected one; None if all are equal."""
-    wrong = np.flatnonzero(~np.isclose(found, expected, rtol=1e-9, atol=0))
-    return (
-        f"{of(wrong[:1])[0].as_py()!r} has {found[wrong[0]]:g}, {said} {expected[wrong[0]]:g}"
-        if len(wrong)
-        else None
-    )
+    for item, weight in total.items():
+        if not math.isclose(weight, 1.0, rel_tol=1e-6):
+            name = _id(split.log.items, item)
+            offence = f"item {name!r} weighs {weight:g} in the balanced test; expected 1"
+            return Finding("balanced test", len(tested.rows), offence)
+    return Finding("balanced test", len(tested.rows), None)
 
 
 def _windows(
-    split: Split, name: str, view: Sequences, column: Any, of: Name, newest: int, job: Job
+    split: Split, name: str, view: Sequences, column: Codes, vocabulary: Vocabulary, newest: int, job: Job
 ) -> Finding:
     """Check what a model would read for every row: each event belongs to the user (the item) of the row and
     is before the row."""
@@ -163,7 +154,7 @@ def _windows(
         entity, time = column[first:last], log.time[first:last]
         start, end = view.before(entity, time, newest)
         foreign = (end > start) & ((start < view.offsets[entity]) | (end > view.offsets[entity + 1]))
-        late = np.full(len(time), -1)
+        late = np.full(len(time), -1)  # the newest event of each row that is not before it
         for place in range(newest):
             at = end - 1 - place
             inside = at >= start
@@ -175,11 +166,9 @@ def _windows(
         if len(wrong):
             row = int(wrong[0])
             held = late[row] if late[row] >= 0 else start[row]
-            event = of(view.ids[[held]])[0].as_py()
             what = "another's event" if foreign[row] else "an event that is not before it"
-            return Finding(
-                name, last, f"{_row(split, first + row)} holds {what}: {event!r} at time {view.times[held]}"
-            )
+            event = f"{_id(vocabulary, view.ids[held])!r} at time {view.times[held]}"
+            return Finding(name, last, f"{_row(split, first + row)} holds {what}: {event}")
     return Finding(name, len(log), None)
 
 
@@ -188,34 +177,21 @@ def _views_hold_the_log(split: Split) -> Finding:
     hide a leak from the other checks."""
     log = split.log
     rows = np.flatnonzero(log.label == 1)
-    by_user = rows[np.lexsort((log.item[rows], log.time[rows], log.user[rows]))]
-    by_item = rows[np.lexsort((log.user[rows], log.time[rows], log.item[rows]))]
-    for name, view, order, ids in (
-        ("history", log.histories, by_user, log.item),
-        ("audience", log.audiences, by_item, log.user),
+    for name, view, owner, ids in (
+        ("history", log.histories, log.user, log.item),
+        ("audience", log.audiences, log.item, log.user),
     ):
+        order = rows[np.lexsort((ids[rows], log.time[rows], owner[rows]))]
+        offsets, offence = np.searchsorted(owner[order], np.arange(len(view) + 1)), None
         if len(view.ids) != len(order):
-            return Finding(
-                "views",
-                len(rows),
-                f"the {name} view has {len(view.ids)} events, the log {len(order)} positives",
-            )
-        owner = log.user if name == "history" else log.item
-        owned = np.searchsorted(owner[order], np.arange(len(view) + 1))
-        if not np.array_equal(view.offsets, owned):
-            wrong = np.flatnonzero(view.offsets != owned)
-            return Finding(
-                "views",
-                len(rows),
-                f"the {name} of number {max(wrong[0] - 1, 0)} holds another's events: wrong offsets",
-            )
-        wrong = np.flatnonzero((view.ids != ids[order]) | (view.times != log.time[order]))
-        if len(wrong):
-            said = (
-                f"{_row(split, int(order[wrong[0]]))} stands in the {name} view with time "
-                f"{view.times[wrong[0]]}"
-            )
-            return Finding("views", len(rows), said)
+            offence = f"the {name} view has {len(view.ids)} events, the log {len(order)} positives"
+        elif len(wrong := np.flatnonzero(view.offsets != offsets)):
+            offence = f"the {name} of number {max(wrong[0] - 1, 0)} holds another's events: wrong offsets"
+        elif len(wrong := np.flatnonzero((view.ids != ids[order]) | (view.times != log.time[order]))):
+            row = _row(split, int(order[wrong[0]]))
+            offence = f"{row} stands in the {name} view with time {view.times[wrong[0]]}"
+        if offence is not None:
+            return Finding("views", len(rows), offence)
     return Finding("views", len(rows), None)
 
 
@@ -232,38 +208,28 @@ def _handed_out(split: Split, kind: str, history: int, audience: int) -> Finding
     from unskew.data.batches.samplers import Sampler, Sampling
 
     name, log = f"batches of {kind}", split.log
-    wanted = int(np.clip(RECOUNTED // max(len(log), 1), 20, CONTEXTS))
+    contexts = int(np.clip(RECOUNTED // max(len(log), 1), 20, CONTEXTS))
+    is_shared = kind == "prefixes"
+    sampling = Sampling(batch_size=contexts, history=history, audience=audience, shared=is_shared)
     try:
-        sampler = Sampler(
-            split, Sampling(batch_size=wanted, history=history, audience=audience, shared=kind == "prefixes")
-        )
-        made = next(sampler.epoch())
+        made = next(Sampler(split, sampling).epoch())
     except BadInput as error:
         return Finding(name, 0, None, str(error))
     checked = 0
     for place in range(len(made.user_B)):
-        user, time = int(made.user_B[place]), int(made.times_B[place])
-        past = _past(log.item, log.user == user, split, time)
-        if not _is_newest(_prefix(made.histories, place), past, history, kind == "prefixes"):
-            return Finding(
-                name,
-                checked,
-                f"the history of user {log.users.of(np.array([user]))[0].as_py()!r} at time {time} {_WRONG}",
-            )
         candidate = place % made.candidates_BC.shape[1]  # one per context, each position in turn
-        item = int(made.candidates_BC[place, candidate])
-        past = _past(log.user, log.item == item, split, time)
-        if not _is_newest(
-            _prefix(made.audiences, int(made.audience_of_BC[place, candidate])),
-            past,
-            audience,
-            kind == "prefixes",
+        user, time, item = (
+            int(code)
+            for code in (made.user_B[place], made.times_B[place], made.candidates_BC[place, candidate])
+        )
+        audience_of = int(made.audience_of_BC[place, candidate])
+        for who, ids, rows, prefix, newest in (
+            (f"history of user {_id(log.users, user)!r}", log.item, log.user == user, place, history),
+            (f"audience of item {_id(log.items, item)!r}", log.user, log.item == item, audience_of, audience),
         ):
-            return Finding(
-                name,
-                checked,
-                f"the audience of item {log.items.of(np.array([item]))[0].as_py()!r} at time {time} {_WRONG}",
-            )
+            prefixes = made.histories if ids is log.item else made.audiences
+            if not _is_newest(_prefix(prefixes, prefix), _past(ids, rows, split, time), newest, is_shared):
+                return Finding(name, checked, f"the {who} at time {time} {_WRONG}")
         checked += 1 + made.candidates_BC.shape[1]
     return Finding(name, checked, None)
 
@@ -287,11 +253,11 @@ def _prefix(prefixes: "Prefixes", place: int) -> Events:
     return list(zip(ids, times, strict=True))
 
 
-def _is_newest(found: Events, past: Events, most: int, shared: bool) -> bool:
+def _is_newest(sequence: Events, past: Events, most: int, shared: bool) -> bool:
     """Whether a sequence is the newest part of the past. It has `most` events, or at least half as many where
     sequences share the events that they have in common."""
     enough = min(len(past), most // 2 if shared else most)
-    return enough <= len(found) <= most and found == past[len(past) - len(found) :]
+    return enough <= len(sequence) <= most and sequence == past[len(past) - len(sequence) :]
 
 
 def _sequences(split: Split, kind: str, history: int, audience: int) -> Finding:
@@ -304,21 +270,24 @@ def _sequences(split: Split, kind: str, history: int, audience: int) -> Finding:
     )
     checked = 0
     for _, made in zip(range(20), sampler.epoch(), strict=False):
-        for name, view, owner, event, past, told in _views_of(split, made):
+        for name, view, batch in (
+            ("histories", split.log.histories, (made.user_B, made.event_BL, made.past_BL, made.time_BL)),
+            (
+                "audiences",
+                split.log.audiences,
+                (made.item_B, made.users_event_BM, made.users_past_BM, made.users_time_BM),
+            ),
+        ):
+            owner, event, past, batch_time = (part.numpy() for part in batch)
             inside = event >= 0
             start = event.max(axis=1, initial=-1) - inside.sum(axis=1) + 1
-            wrong = inside & (
-                (event < view.offsets[owner][:, None]) | (event >= view.offsets[owner + 1][:, None])
-            )
+            wrong = (event < view.offsets[owner][:, None]) | (event >= view.offsets[owner + 1][:, None])
             time = view.times[np.where(inside, event, 0)]
-            last, following = start[:, None] + past - 1, start[:, None] + past
-            wrong |= inside & (past > 0) & (view.times[np.maximum(last, 0)] >= time)
-            wrong |= (
-                inside
-                & (following < event)
-                & (view.times[np.maximum(np.minimum(following, event), 0)] < time)
-            )
-            wrong |= inside & ((time >= split.train_end) | (time != told))
+            following = start[:, None] + past
+            wrong |= (past > 0) & (view.times[np.maximum(following - 1, 0)] >= time)
+            earlier = view.times[np.maximum(np.minimum(following, event), 0)] < time
+            wrong |= ((following < event) & earlier) | (time >= split.train_end) | (time != batch_time)
+            wrong &= inside
             if wrong.any():
                 row, place = np.argwhere(wrong)[0]
                 return Finding(
@@ -328,17 +297,3 @@ def _sequences(split: Split, kind: str, history: int, audience: int) -> Finding:
                 )
             checked += int(inside.sum())
     return Finding(f"batches of {kind}", checked, None)
-
-
-def _views_of(split: Split, made: "SequenceBatch") -> Iterator[tuple[str, Sequences, Ints, Ints, Ints, Ints]]:
-    """Of each view: its name, the view itself, and what the batch says: owners, events, sizes of pasts, and
-    times."""
-    log = split.log
-    histories = made.user_B, made.event_BL, made.past_BL, made.time_BL
-    audiences = made.item_B, made.users_event_BM, made.users_past_BM, made.users_time_BM
-    for name, view, told in (
-        ("histories", log.histories, histories),
-        ("audiences", log.audiences, audiences),
-    ):
-        owner, event, past, time = (part.numpy() for part in told)
-        yield name, view, owner, event, past, time

@@ -1,10 +1,10 @@
-"""Samplers: seeded walks over the training set that hand out batches and can be stopped and resumed."""
+"""Samplers: seeded passes over the training set that hand out batches and can be stopped and resumed."""
 
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ from unskew.data.log.views import AUDIENCE, HISTORY, PAD, Ints, Sequences
 # How many batches' worth of rows (or sequences) are sorted by length together: enough for little padding,
 # few enough for batches to stay random.
 POOL_OF_ROWS, POOL_OF_SEQUENCES = 64, 32
+
+B = TypeVar("B")
 
 
 class BatchSource(Protocol):
@@ -56,19 +58,68 @@ class Sampling:
     """Whether to leave out rows that were shown and not clicked."""
     shared: bool = False
     """Whether the rows of a user stay together, with histories and audiences as prefixes of rows that many
-    contexts fraction. This is for networks that read each row once."""
+    contexts share. This is for networks that read each row once."""
     seed: int = 0
     """The seed of the order of the rows and of the negatives."""
 
 
-class Sampler:
-    """An endless, seeded pass over the training rows that may be targets: `for batch in sampler.epoch()`.
+class _SeededPass(Generic[B]):
+    """An endless, seeded pass over the training set. Everything that is drawn is a function of (seed, epoch,
+    step), so the whole state is two numbers, and a restored sampler continues exactly where the saved one
+    stopped."""
 
-    Everything drawn is a function of (seed, epoch, step), so the whole state is two numbers, and a restored
-    sampler continues exactly where the saved one stopped.
+    seed: int
+    epoch_number = 0
+    step = 0  # how many batches of the current epoch were handed out
 
-    settings: how rows become batches.
-    drawing: how negatives are drawn.
+    def _identity(self) -> dict[str, Any]:
+        """What a restored sampler must have in common with the saved one."""
+        raise NotImplementedError
+
+    def _plan(self) -> list[list[Ints]]:
+        """What each batch of the epoch is made of."""
+        raise NotImplementedError
+
+    def _batch(self, chosen: list[Ints]) -> B:
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """The epoch, the step, and what a restored sampler must have in common with this one."""
+        return {"epoch": self.epoch_number, "step": self.step, **self._identity()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where the saved sampler stopped; refuse if its settings or its rows differ."""
+        for name, mine in self._identity().items():
+            if state.get(name) != mine:
+                raise BadInput(f"the saved sampler had {name} {state.get(name)}, this one has {mine}")
+        self.epoch_number, self.step = state["epoch"], state["step"]
+
+    def epoch(self) -> Iterator[B]:
+        """The rest of the current epoch; all of it, unless a state was restored in the middle."""
+        plan = self._plan()
+        while self.step < len(plan):
+            made = self._batch(plan[self.step])
+            # The step is counted before the batch is handed out, so a state that is saved during its training
+            # step says that the batch is done.
+            self.step += 1
+            yield made
+        self.epoch_number, self.step = self.epoch_number + 1, 0
+
+    def _random(self, *what: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, self.epoch_number, *what])
+
+
+class Sampler(_SeededPass[Batch]):
+    """Batches of the training rows that may be targets: `for batch in sampler.epoch()`.
+
+    Parameters
+    ----------
+    split
+        The split whose training rows are sampled.
+    settings
+        How rows become batches.
+    drawing
+        How negatives are drawn.
     """
 
     def __init__(
@@ -90,39 +141,16 @@ class Sampler:
         positives = int(self.log.label[self.rows].sum())
         mostly_positives = 2 * positives > len(self.rows)
         self.negatives = int(mostly_positives) if settings.negatives is None else settings.negatives
-        self.epoch_number, self.step = 0, 0
+        self.seed = settings.seed
 
     def __len__(self) -> int:
         """The number of batches in an epoch."""
         return math.ceil(len(self.rows) / self.settings.batch_size)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The epoch, the step, and the settings that a restored sampler must fraction."""
-        return {"epoch": self.epoch_number, "step": self.step, **self._identity()}
-
     def _identity(self) -> dict[str, Any]:
         return {**asdict(self.settings), "rows": len(self.rows)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where the saved sampler stopped; refuse if its settings or its rows differ."""
-        _check_same(state, self._identity())
-        self.epoch_number, self.step = state["epoch"], state["step"]
-
-    def epoch(self) -> Iterator[Batch]:
-        """The rest of the current epoch; all of it, unless a state was restored in the middle."""
-        plan = self._plan()
-        while self.step < len(plan):
-            made = self._batch(plan[self.step])
-            # The step is counted before the batch is handed out, so a state that is saved during its training
-            # step says that the batch is done.
-            self.step += 1
-            yield made
-        self.epoch_number, self.step = self.epoch_number + 1, 0
-
-    def _random(self, *what: int) -> np.random.Generator:
-        return np.random.default_rng([self.settings.seed, self.epoch_number, *what])
-
-    def _plan(self) -> list[Ints]:
+    def _plan(self) -> list[list[Ints]]:
         """The rows of each batch. Rows are shuffled, sorted by length within pools, and the batches are
         shuffled again; or, if shared, rows go user by user."""
         random, size = self._random(), self.settings.batch_size
@@ -137,7 +165,7 @@ class Sampler:
         batches = [
             self.rows[random.permutation(shuffled[at : at + size])] for at in range(0, len(shuffled), size)
         ]
-        return [batches[number] for number in random.permutation(len(batches))]
+        return [[batches[number]] for number in random.permutation(len(batches))]
 
     @cached_property
     def _lengths(self) -> NDArray[np.int64]:
@@ -145,7 +173,8 @@ class Sampler:
         start, end = self.log.histories.before(user, time, self.settings.history)
         return end - start
 
-    def _batch(self, rows: Ints) -> Batch:
+    def _batch(self, chosen: list[Ints]) -> Batch:
+        (rows,) = chosen
         user, item = self.log.user[rows].astype(np.int64), self.log.item[rows].astype(np.int64)
         time = self.log.time[rows]
         candidates, labels = item[:, None], self.log.label[rows][:, None].astype(np.float32)
@@ -180,20 +209,23 @@ class Sampler:
         return Positives(self.split)
 
 
-def _check_same(state: dict[str, Any], identity: dict[str, Any]) -> None:
-    for name, mine in identity.items():
-        if state.get(name) != mine:
-            raise BadInput(f"the saved sampler had {name} {state.get(name)}, this one has {mine}")
+class SequenceSampler(_SeededPass[SequenceBatch]):
+    """Batches of all training sequences, cut into windows.
 
-
-class SequenceSampler:
-    """An endless, seeded pass over all training sequences, cut into windows. Its state is two numbers, as
-    that of `Sampler`.
-
-    batch_size: how many sequences are in a batch, of the view that has more of them.
-    history: the length of a window of a history.
-    audience: the length of a window of an audience; with 0 or None, only histories are walked.
-    overlap: how many of the last events of one window the next one begins with. Then every event but a user's
+    Parameters
+    ----------
+    split
+        The split whose training sequences are sampled.
+    batch_size
+        How many sequences are in a batch, of the view that has more of them.
+    seed
+        The seed of the order of the sequences.
+    history
+        The length of a window of a history.
+    audience
+        The length of a window of an audience; with 0 or None, only histories are read.
+    overlap
+        How many of the last events of one window the next one begins with. Then every event but a user's
         first has a past in the window in which it is a target.
     """
 
@@ -217,38 +249,22 @@ class SequenceSampler:
         self.windows = [windows(split.log.histories, split.known_users, history, split.train_end, overlap)]
         if audience:
             self.windows.append(windows(split.log.audiences, split.known_items, audience, split.train_end))
-        self.epoch_number, self.step = 0, 0
 
     def __len__(self) -> int:
         """The number of batches in an epoch."""
-        return max(-(-len(found.start) // self.batch_size) for found in self.windows)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The epoch, the step, and what a restored sampler must fraction."""
-        return {"epoch": self.epoch_number, "step": self.step, **self._identity()}
+        return max(-(-len(part.start) // self.batch_size) for part in self.windows)
 
     def _identity(self) -> dict[str, Any]:
-        windows = [len(found.start) for found in self.windows]
+        windows = [len(part.start) for part in self.windows]
         return {"seed": self.seed, "batch_size": self.batch_size, "windows": windows}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where the saved sampler stopped; refuse if its settings or its windows differ."""
-        _check_same(state, self._identity())
-        self.epoch_number, self.step = state["epoch"], state["step"]
+    def _plan(self) -> list[list[Ints]]:
+        return [list(parts) for parts in zip(*map(self._plan_of, range(len(self.windows))), strict=True)]
 
-    def epoch(self) -> Iterator[SequenceBatch]:
-        """The rest of the current epoch; all of it, unless a state was restored in the middle."""
-        plans = [self._plan(number) for number in range(len(self.windows))]
-        while self.step < len(self):
-            made = self._batch([plan[self.step] for plan in plans])
-            self.step += 1
-            yield made
-        self.epoch_number, self.step = self.epoch_number + 1, 0
-
-    def _plan(self, number: int) -> list[Ints]:
+    def _plan_of(self, number: int) -> list[Ints]:
         """The windows of each batch, of one view (0 is histories, 1 is audiences). Both views have the same
         number of batches, so the smaller view has smaller batches."""
-        random = np.random.default_rng([self.seed, self.epoch_number, 100 + number])
+        random = self._random(100 + number)
         start, end = self.windows[number].start, self.windows[number].end
         shuffled = random.permutation(len(start))
         pool = np.arange(len(shuffled)) * len(self) // (POOL_OF_SEQUENCES * max(len(shuffled), 1))
@@ -280,8 +296,8 @@ class SequenceSampler:
         )
 
     def _read(self, number: int, chosen: Ints) -> "_Read":
-        view, found = self.views[number], self.windows[number]
-        owner, start, end, first = (column[chosen] for column in found)
+        view = self.views[number]
+        owner, start, end, first = (column[chosen] for column in self.windows[number])
         ids = view.padded(start, end).astype(np.int64)
         event = end[:, None] - ids.shape[1] + np.arange(ids.shape[1])
         inside = event >= start[:, None]

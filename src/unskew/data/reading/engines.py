@@ -180,7 +180,7 @@ class DuckDB(Engine):
 
 class Spark(Engine):
     """SQL on Spark 4. `master` is `local[*]` or the address of a cluster; `scratch` is a folder that the
-    driver and the workers fraction. The methods are explained in `Engine`."""
+    driver and the workers share. The methods are explained in `Engine`."""
 
     def __init__(self, master: str, memory: str, scratch: Path) -> None:
         try:

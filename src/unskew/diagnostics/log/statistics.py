@@ -39,14 +39,14 @@ class Size:
 
 @dataclass(frozen=True)
 class Times:
-    """When the log begins and ends, how finely it tells time, and how many events share their time."""
+    """When the log begins and ends, how fine its times are, and how many events share their time."""
 
     first: str | int  # a date, or the number itself where times are only an order
     last: str | int
     days: float  # nan where times are only an order
     distinct: int
     resolution: str
-    tied_rows: float  # fraction of rows that fraction their time with any other row
+    tied_rows: float  # fraction of rows that share their time with any other row
     tied_positives: float  # fraction of positives whose user has another positive at the same time
 
 
