@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import unskew
 from tests.conftest import columns, random_table
+from tests.helpers.errors import refused
 from unskew.data.log.split import PART_OF_THE_TASK, borders
 
 fractions = st.tuples(st.integers(1, 9), st.integers(0, 9), st.integers(0, 9))
@@ -134,7 +135,7 @@ def test_the_threshold_of_prepare_is_the_default_of_split(tmp_path: Path) -> Non
     assert split.known.items.rare is not None
     assert split.known.items.rare.tolist() == [count < 3 for count in counts.values()]
     assert unskew.split(log, min_count=1).known.items.rare is None  # the caller has the last word
-    with pytest.raises(unskew.BadInput, match="min_count 0: expected at least 1"):
+    with refused("min_count"):
         unskew.split(log, min_count=0)
 
 
@@ -254,13 +255,13 @@ def test_an_item_that_was_only_shown_does_not_exist() -> None:
 
 
 def test_wrong_use(log: unskew.Log) -> None:
-    with pytest.raises(unskew.BadInput, match="expected three"):
+    with refused("fractions"):
         unskew.split(log, fractions=(0, 1, 1))
     with pytest.raises(unskew.BadInput, match="no part 'tset'"):
         unskew.split(log).mask("tset")  # type: ignore[arg-type]
-    with pytest.raises(unskew.BadInput, match="repeats 'never': expected one of auto, keep, hide"):
+    with refused("repeats"):
         unskew.split(log, repeats="never")  # type: ignore[call-arg]
-    with pytest.raises(unskew.BadInput, match="split has no setting 'fraction'; did you mean 'fractions'"):
+    with refused("fraction"):
         unskew.split(log, fraction=(1, 1, 1))  # type: ignore[call-arg]
     late = unskew.read({"user": [1, 2, 3], "item": [1, 2, 3], "time": [1, 2, 3], "label": [0, 0, 1]})
     with pytest.raises(unskew.BadInput, match="the training set has no positive"):

@@ -12,6 +12,7 @@ from rich.console import Console
 import unskew
 from tests.conftest import SMALL_DEPS
 from tests.helpers.command import run
+from tests.helpers.errors import refused
 from unskew.cli import main, shared
 from unskew.core.errors import BadInput
 from unskew.core.progress import shown_on
@@ -242,7 +243,7 @@ def test_a_sample_is_seeded_and_of_weighted_rows(split):
     assert some.tolist() == weighted_rows(split, 100, seed=1).tolist()
     assert some.tolist() != weighted_rows(split, 100, seed=2).tolist()
     assert weighted_rows(split, 10**9).tolist() == everything.tolist()
-    with pytest.raises(BadInput, match="sample 0: expected at least 1"):
+    with refused("sample"):
         weighted_rows(split, 0)
 
 

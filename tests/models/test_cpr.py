@@ -9,6 +9,7 @@ from torch import Tensor
 
 import unskew
 from tests.helpers.by_hand import pairs as pairs_of
+from tests.helpers.errors import refused
 from unskew.core.config import check
 from unskew.data.batches.batch import Batch
 from unskew.data.batches.negatives import Positives
@@ -199,7 +200,7 @@ def test_a_epoch_has_the_steps_of_an_epoch_of_the_authors(
     "wrong", [{"longest": 1}, {"sample_ratio": 0.0}, {"sample_rate": 0.5}, {"regulariser": -1.0}]
 )
 def test_bad_settings(wrong: dict[str, Any]) -> None:
-    with pytest.raises(unskew.BadInput, match=f"{next(iter(wrong))} .*: expected"):
+    with refused(next(iter(wrong))):
         check(CPR.Config(**wrong))
 
 

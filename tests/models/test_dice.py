@@ -11,6 +11,7 @@ from torch import Tensor
 
 import unskew
 from tests.helpers.by_hand import pairs
+from tests.helpers.errors import refused
 from unskew.core.config import check
 from unskew.data.batches.batch import Batch
 from unskew.data.batches.negatives import Draw, Positives
@@ -271,5 +272,5 @@ def test_the_authors_optimizer_survives_a_checkpoint(split: unskew.Split) -> Non
 
 @pytest.mark.parametrize("wrong", [{"margin": -1.0}, {"pool": 0}, {"decay": 0.0}, {"decay": 1.1}])
 def test_bad_settings(wrong: dict[str, Any]) -> None:
-    with pytest.raises(unskew.BadInput, match=f"{next(iter(wrong))} .*: expected"):
+    with refused(next(iter(wrong))):
         check(DICE.Config(**wrong))

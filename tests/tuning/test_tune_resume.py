@@ -14,6 +14,7 @@ import pytest
 
 import unskew
 from tests.conftest import SMALL_DEPS, random_table
+from tests.helpers.errors import refused
 from tests.helpers.processes import start_python
 from tests.helpers.tuned import QUICK, finished, quiet, small, tried
 from unskew.data.log.split import split_at
@@ -243,5 +244,5 @@ def test_a_trial_without_a_epoch_is_not_counted(data: BeforeTest, monkeypatch) -
 @pytest.mark.parametrize("wrong", [{"trials": 0}, {"trials": -1}, {"budget": 0}, {"budget": math.inf}])
 def test_numbers_that_make_no_sense(data: BeforeTest, wrong: dict[str, Any]) -> None:
     (name,) = wrong
-    with pytest.raises(unskew.BadInput, match=f"{name} .*: expected above 0"):
+    with refused(name):
         quiet("itemknn", data, **wrong)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import pytest
 
 import unskew
+from tests.helpers.errors import refused
 from tests.helpers.tuned import QUICK, quiet, small, tried
 from unskew.api.create import create_model
 from unskew.core.config import AtLeast1, Range, Search, check, searched
@@ -164,7 +165,7 @@ def test_heads_always_divide_the_width(headed: str, data: BeforeTest) -> None:
     assert choices(width=20) == (None, (1, 2, 4, 5))
     assert choices(heads=4) == ((8, 12, 20), None)
     assert choices(heads=1) == ((6, 8, 12, 20), None)
-    with pytest.raises(unskew.BadInput, match="heads 5: expected a divisor of width, 8"):
+    with refused("heads"):
         choices(heads=5)
     few = QUICK | {"epochs": 1}
     few.pop("width")

@@ -69,9 +69,9 @@ class Serve:
     def run(self) -> int:
         """Serve until a signal comes. Returns the exit code."""
         if not 1 <= self.workers <= MOST_WORKERS:
-            raise BadInput(f"workers {self.workers}: expected from 1 to {MOST_WORKERS}")
+            raise BadInput(f"workers {self.workers}: expected from 1 to {MOST_WORKERS}", field="workers")
         if self.timeout <= 0:
-            raise BadInput(f"timeout {self.timeout:g}: expected more than 0 seconds")
+            raise BadInput(f"timeout {self.timeout:g}: expected more than 0 seconds", field="timeout")
         try:
             import fastapi
             import uvicorn
@@ -197,7 +197,7 @@ def _is_loopback(host: str) -> bool:
 def _listening(host: str, port: int) -> socket.socket:
     """A socket that listens, or one line that says why not."""
     if not 0 <= port <= 65535:
-        raise BadInput(f"port {port}: expected from 0 to 65535")
+        raise BadInput(f"port {port}: expected from 0 to 65535", field="port")
     name = host.strip("[]")
     try:
         family, kind, _, _, address = socket.getaddrinfo(

@@ -111,7 +111,7 @@ def use_threads(threads: int | None) -> None:
 
     if threads is not None:
         if threads < 1:
-            raise BadInput(f"threads {threads}: expected at least 1")
+            raise BadInput(f"threads {threads}: expected at least 1", field="threads")
         torch.set_num_threads(threads)
 
 

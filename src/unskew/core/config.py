@@ -62,7 +62,7 @@ class configured(Generic[P, C]):  # noqa: N801 (used as a decorator)
             for name in keywords:
                 if name not in allowed:
                     near = meant(name, allowed)
-                    raise BadInput(f"{function.__name__} has no setting {name!r}{near}")
+                    raise BadInput(f"{function.__name__} has no setting {name!r}{near}", field=name)
             arguments = signature.bind(*args, **keywords).arguments
             leading = [arguments.pop(parameter.name) for parameter in given]
             for name, value in arguments.items():
@@ -79,8 +79,10 @@ def check_type(name: str, value: Any, hint: Any) -> None:
     if not fits(value, hint):
         several = isinstance(value, list | tuple) and all(isinstance(part, str) for part in value)
         if several and fits(",".join(value), hint):
-            raise BadInput(f"{name} {value!r}: expected one text, with commas: {','.join(value)!r}")
-        raise BadInput(f"{name} {value!r}: expected {in_words(hint)}")
+            raise BadInput(
+                f"{name} {value!r}: expected one text, with commas: {','.join(value)!r}", field=name
+            )
+        raise BadInput(f"{name} {value!r}: expected {in_words(hint)}", field=name)
 
 
 def fits(value: Any, hint: Any) -> bool:
@@ -178,10 +180,10 @@ def check(settings: Any) -> None:
         elif isinstance(value, int | float):
             for allowed in _ranges(hints[field.name]):
                 if value not in allowed:
-                    raise BadInput(f"{field.name} {value}: expected {allowed}")
+                    raise BadInput(f"{field.name} {value}: expected {allowed}", field=field.name)
     width, heads = getattr(settings, "width", 0), getattr(settings, "heads", 1)
     if width % heads:
-        raise BadInput(f"heads {heads}: expected a divisor of width, {width}")
+        raise BadInput(f"heads {heads}: expected a divisor of width, {width}", field="heads")
 
 
 def _ranges(hint: Any) -> Iterator[Range]:

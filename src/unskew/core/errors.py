@@ -9,9 +9,13 @@ class UnskewError(Exception):
 
 class BadInput(UnskewError):  # noqa: N818 (callers catch what it is, not what it is called)
     """The caller's data or settings are wrong. The message says what is wrong, where, and what was
-    expected."""
+    expected. `field` is the name of the setting or argument that is wrong, if it is a single one."""
 
     exit_code = 2
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class NothingToRank(BadInput):

@@ -257,7 +257,7 @@ def compare_models(
     seed: the seed of these draws.
     """
     if against not in ("first", "best", "all"):
-        raise BadInput(f"against {against!r}: expected first, best or all")
+        raise BadInput(f"against {against!r}: expected first, best or all", field="against")
     groups = _given(models) if isinstance(models, Mapping) else grouped(models)
     if len(groups) < 2:
         raise BadInput(

@@ -43,7 +43,7 @@ def evaluations(
     The other parameters are those of `Model.evaluate`.
     """
     if not cutoffs or min(cutoffs) < 1:
-        raise BadInput(f"cutoffs {cutoffs}: expected whole numbers of at least 1")
+        raise BadInput(f"cutoffs {cutoffs}: expected whole numbers of at least 1", field="cutoffs")
     held = {test: held_out(split, "test", test, sample, seed, until, frozen) for test in tests}
     for test, tested in held.items():
         if not len(tested.rows):

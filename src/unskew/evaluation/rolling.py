@@ -136,7 +136,7 @@ def rolling(
     pause = _pause(log.clock, refresh, length)
     starts: Sequence[int] = range(split.valid_end, last, length)
     if windows is not None and windows < 1:
-        raise BadInput(f"windows {windows}: expected at least 1")
+        raise BadInput(f"windows {windows}: expected at least 1", field="windows")
     starts = starts if windows is None else starts[-windows:]
     if not starts:
         raise BadInput("the test set is empty: nothing to roll over")
@@ -167,7 +167,9 @@ def _pause(clock: Clock, refresh: str, length: int) -> int | None:
     try:
         return clock.ticks_in(refresh)
     except BadInput as error:
-        raise BadInput(f"refresh {refresh!r}: expected never, each, or a time such as 1w ({error})") from None
+        raise BadInput(
+            f"refresh {refresh!r}: expected never, each, or a time such as 1w ({error})", field="refresh"
+        ) from None
 
 
 def _everything_before(split: Split, time: int) -> Split:

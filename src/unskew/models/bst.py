@@ -69,7 +69,10 @@ class BST(Recommender, name="bst", paper="Chen et al., Behavior Sequence Transfo
 
         def __post_init__(self) -> None:
             if self.place_width >= self.width:
-                raise BadInput(f"place_width {self.place_width}: expected less than width, {self.width}")
+                raise BadInput(
+                    f"place_width {self.place_width}: expected less than width, {self.width}",
+                    field="place_width",
+                )
 
     config: Config
     knows_by = ("items",)

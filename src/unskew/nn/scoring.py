@@ -70,7 +70,7 @@ def scores_at(
     wanted = [exposed.debias if debias is None else debias for debias in strengths]
     for debias in wanted:
         if not 0 <= debias <= 1:
-            raise BadInput(f"debias {debias}: expected from 0 to 1")
+            raise BadInput(f"debias {debias}: expected from 0 to 1", field="debias")
     itself: Callable[[Batch, Sequence[float]], list[Tensor]] | None = getattr(
         catalog, "scores_at_strengths", None
     )

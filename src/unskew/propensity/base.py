@@ -70,9 +70,9 @@ class Propensity(nn.Module, ABC):
     def __init__(self, alpha: float = 0.5, clip: float = 0.05) -> None:
         super().__init__()
         if not 0 <= alpha <= 1:
-            raise BadInput(f"alpha {alpha}: expected from 0 to 1")
+            raise BadInput(f"alpha {alpha}: expected from 0 to 1", field="alpha")
         if not 0 < clip <= 1:
-            raise BadInput(f"clip {clip}: expected above 0 and at most 1")
+            raise BadInput(f"clip {clip}: expected above 0 and at most 1", field="clip")
         self.alpha, self.clip = alpha, clip
 
     @classmethod

@@ -74,7 +74,7 @@ class Power(Propensity, name="power"):
     def __init__(self, alpha: float, clip: float, gamma: float | None = None, seed: int = 0) -> None:
         super().__init__(alpha, clip)
         if gamma is not None and not 0 <= gamma <= 1:
-            raise BadInput(f"gamma {gamma}: expected from 0 to 1")
+            raise BadInput(f"gamma {gamma}: expected from 0 to 1", field="gamma")
         self.fixed, self.seed = gamma, seed
         for name in ("gamma", "uncapped", "standard_error"):
             self.register_buffer(name, torch.full((), torch.nan, dtype=torch.float64))

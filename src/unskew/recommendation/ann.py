@@ -65,7 +65,7 @@ class Proposals:
         self, model: Recommender, catalog: Catalog, log: LogView, wanted: float = 0.95, seed: int = 0
     ) -> None:
         if not 0 < wanted <= 1:
-            raise BadInput(f"recall {wanted}: expected more than 0 and at most 1")
+            raise BadInput(f"recall {wanted}: expected more than 0 and at most 1", field="recall")
         self.model, self.wanted = model, wanted
         self._catalog = _with_vectors(model, catalog)
         self._vectors = self._all_vectors(len(log.items))

@@ -46,9 +46,9 @@ class RecommendOptions:
 
     def __post_init__(self) -> None:
         if self.k < 1:
-            raise BadInput(f"k {self.k}: expected at least 1")
+            raise BadInput(f"k {self.k}: expected at least 1", field="k")
         if not 0 <= self.diverse <= 1:
-            raise BadInput(f"diverse {self.diverse}: expected from 0 to 1")
+            raise BadInput(f"diverse {self.diverse}: expected from 0 to 1", field="diverse")
         if self.approximate and self.debias is not None:
             raise BadInput(
                 f"debias {self.debias}: approximate lists have the debiasing strength of the model, so "

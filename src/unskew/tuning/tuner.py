@@ -108,7 +108,7 @@ def tune(
         raise BadInput(f"expected {wanted}; found {type(data).__name__}")
     for name, number in (("trials", trials), ("budget", budget)):
         if number is not None and not 0 < number < math.inf:
-            raise BadInput(f"{name} {number}: expected above 0")
+            raise BadInput(f"{name} {number}: expected above 0", field=name)
     if find_spec("optuna") is None:
         raise BadInput("Optuna is not installed: pip install 'unskew[tune]'")
     made, kind = create_model(model, settings, preset), model_named(model)

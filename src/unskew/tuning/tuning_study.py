@@ -23,7 +23,7 @@ WAIT = 60  # seconds that a process waits for another one that writes into the s
 def address_of(storage: str | None, out: Path | None) -> str | None:
     """The URL of a study: what was given, or an SQLite file beside the output; None is the memory."""
     if storage is not None and "://" not in storage:
-        raise BadInput(f"storage {storage!r}: expected a URL, such as sqlite:///study.db")
+        raise BadInput(f"storage {storage!r}: expected a URL, such as sqlite:///study.db", field="storage")
     if out is not None and out.suffix != ".json":
         raise BadInput(f"{out}: expected a name that ends with .json")
     if out is None:

@@ -68,7 +68,7 @@ def evaluate_against_ground_truth(
     debias: of the scores, for models that have one; by default as the chosen weights have it.
     """
     if cut < 1:
-        raise BadInput(f"cut {cut}: expected at least 1")
+        raise BadInput(f"cut {cut}: expected at least 1", field="cut")
     if not isinstance(model, Model):
         if split is None:
             raise BadInput("a scorer without a split: expected the split whose test set is asked")
@@ -92,7 +92,7 @@ def impressions_of(split: Split, sample: int | None = IMPRESSIONS, seed: int = 0
     """Some impressions of the test set in order of time, each as one of its rows in the log. An impression is
     a user at a time."""
     if sample is not None and sample < 1:
-        raise BadInput(f"sample {sample}: expected at least 1")
+        raise BadInput(f"sample {sample}: expected at least 1", field="sample")
     log, rows = split.log, split.rows("test")
     if not len(rows):
         raise BadInput("the test set of this split has no rows, so there are no impressions to ask")

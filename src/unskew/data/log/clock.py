@@ -61,7 +61,9 @@ class Clock:
         except ValueError:
             if re.fullmatch(r"-?\d+", at.strip()):
                 return int(at)
-            raise BadInput(f"at {at!r}: expected an ISO date, such as 2026-01-31, or ticks") from None
+            raise BadInput(
+                f"at {at!r}: expected an ISO date, such as 2026-01-31, or ticks", field="at"
+            ) from None
         when = when.replace(tzinfo=UTC) if when.tzinfo is None else when
         return self.tick_of((when - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1))
 
@@ -83,15 +85,21 @@ class Clock:
         unit = parts.group(2) if parts else ""
         known = ", ".join(DURATIONS)
         if parts is None or (unit and unit not in DURATIONS):
-            raise BadInput(f"window {duration!r}: expected a number and a unit ({known}), such as 7d")
+            raise BadInput(
+                f"window {duration!r}: expected a number and a unit ({known}), such as 7d", field="window"
+            )
         if unit and self.ticks is None:
             wanted = "expected a number of ticks"
             raise BadInput(f"window {duration!r}: the times of this log are only an order; {wanted}")
         if not unit and self.ticks is not None:
-            raise BadInput(f"window {duration!r}: expected a unit ({known}), such as {duration.strip()}d")
+            raise BadInput(
+                f"window {duration!r}: expected a unit ({known}), such as {duration.strip()}d", field="window"
+            )
         length = int(float(parts.group(1)) * (DURATIONS[unit] * (self.ticks or 1) if unit else 1))
         if length < 1:
-            raise BadInput(f"window {duration!r}: expected at least one tick of the log's clock")
+            raise BadInput(
+                f"window {duration!r}: expected at least one tick of the log's clock", field="window"
+            )
         return length
 
     def resolution(self, distinct: Ints) -> str:

@@ -117,7 +117,7 @@ def held_out(
     if frozen is not None:
         return _frozen(split, part, test, sample, seed, until, frozen)
     if sample is not None and sample < 1:
-        raise BadInput(f"sample {sample}: expected at least 1")
+        raise BadInput(f"sample {sample}: expected at least 1", field="sample")
     log = split.log
     positive = split.mask(part) & (log.label == 1)
     if until is not None:

@@ -256,7 +256,9 @@ class Log:
         test set of a split begin."""
         tests = [name.strip() for name in names.split(",")]
         if len(tests) != 2:
-            raise BadInput(f"borders {names!r}: expected two named tests between a comma, VALID,TEST")
+            raise BadInput(
+                f"borders {names!r}: expected two named tests between a comma, VALID,TEST", field="borders"
+            )
         for name in tests:
             if name not in self.marks or not self.marks[name].any():
                 available = ", ".join(self.marks) or "none; `prepare --tests` makes them"

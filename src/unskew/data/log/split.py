@@ -264,7 +264,10 @@ def split(log: Log, settings: Splitting) -> Split:
     on training rows."""
     fractions = np.asarray(settings.fractions, float)
     if len(fractions) != 3 or (fractions < 0).any() or not fractions.sum() > 0 or fractions[0] == 0:
-        raise BadInput(f"fractions {settings.fractions}: expected three of at least 0, the first above 0")
+        raise BadInput(
+            f"fractions {settings.fractions}: expected three of at least 0, the first above 0",
+            field="fractions",
+        )
     prepared = log.metadata.settings.borders
     names = prepared if settings.borders is None else settings.borders
     if settings.kind == "leave-one-out":
@@ -287,7 +290,7 @@ def _borders_at(log: Log, at: str, fractions: NDArray[np.float64]) -> tuple[int,
     """The borders that `at` asks for."""
     given = [text.strip() for text in at.split(",")]
     if len(given) > 2:
-        raise BadInput(f"at {at!r}: expected one or two dates or quantiles between a comma")
+        raise BadInput(f"at {at!r}: expected one or two dates or quantiles between a comma", field="at")
     times = [_border_at(log, text) for text in given]
     if len(times) == 1:
         before = log.time[log.time < times[0]]
@@ -307,7 +310,7 @@ def _border_at(log: Log, at: str) -> int:
     except ValueError:
         return log.clock.moment(at)
     if not 0 < quantile < 1:
-        raise BadInput(f"at {at!r}: expected an ISO date, or a quantile between 0 and 1")
+        raise BadInput(f"at {at!r}: expected an ISO date, or a quantile between 0 and 1", field="at")
     return int(np.quantile(log.time, quantile, method="lower")) + 1
 
 
@@ -345,7 +348,7 @@ def _counts(
     prepared = log.metadata.settings.min_count
     min_count = prepared if settings.min_count is None else settings.min_count
     if min_count < 1:
-        raise BadInput(f"min_count {min_count}: expected at least 1")
+        raise BadInput(f"min_count {min_count}: expected at least 1", field="min_count")
     positives = log.positives
     user_counts = np.bincount(log.user[:positives][train], minlength=len(log.users))
     item_counts = np.bincount(log.item[:positives][train], minlength=len(log.items))

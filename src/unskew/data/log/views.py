@@ -108,7 +108,7 @@ class WindowMethods:
         """See `EventView`."""
         entities, times = np.broadcast_arrays(np.asarray(entity, np.int64), np.asarray(time, np.int64))
         if newest is not None and newest < 0:
-            raise BadInput(f"newest {newest}: expected at least 0")
+            raise BadInput(f"newest {newest}: expected at least 0", field="newest")
         inside = (entities >= 0) & (entities < len(self))
         if inside.all():
             start, end = self.starts[entities], self.position(entities, times)

@@ -179,7 +179,7 @@ def _number(column: Column) -> str:
         return f"CASE WHEN {x} THEN 1.0 WHEN NOT {x} THEN 0.0 END"
     if column.kind in ("int", "float"):
         return f"CAST({x} AS DOUBLE)"
-    raise BadInput(f"column {column.name!r}: expected numbers, found {column.kind} values")
+    raise BadInput(f"column {column.name!r}: expected numbers, found {column.kind} values", field="column")
 
 
 def _number_checks(source: Source) -> list[Check]:
@@ -234,7 +234,7 @@ def _words(positive: str) -> list[str]:
     """The labels that the caller calls positive."""
     words = [word.strip() for word in positive.split(",") if word.strip()]
     if not words:
-        raise BadInput(f"positive {positive!r}: expected {POSITIVE}")
+        raise BadInput(f"positive {positive!r}: expected {POSITIVE}", field="positive")
     return words
 
 

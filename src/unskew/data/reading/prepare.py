@@ -125,7 +125,7 @@ def prepare(source: Any, out: str | os.PathLike[str], settings: Preparation) -> 
     """
     for name in ("min_count", "k_core"):
         if getattr(settings, name) < 1:
-            raise BadInput(f"{name} {getattr(settings, name)}: expected at least 1")
+            raise BadInput(f"{name} {getattr(settings, name)}: expected at least 1", field=name)
     if settings.ties == "file-order" and settings.engine != "duckdb":
         raise BadInput("ties file-order: only the engine duckdb knows the order of the file")
     target = Path(out).expanduser().resolve()

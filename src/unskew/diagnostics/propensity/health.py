@@ -196,7 +196,7 @@ def weighted_rows(split: Split, sample: int | None = None, seed: int = 0) -> Int
     if sample is None:
         return rows
     if sample < 1:
-        raise BadInput(f"sample {sample}: expected at least 1")
+        raise BadInput(f"sample {sample}: expected at least 1", field="sample")
     if sample >= len(rows):
         return rows
     return np.sort(np.random.default_rng([seed, 17]).choice(rows, sample, replace=False))

@@ -59,7 +59,7 @@ class Service:
         mapped: bool = False,
     ) -> None:
         if not 0 <= explore <= 1:
-            raise BadInput(f"explore {explore}: expected from 0 to 1")
+            raise BadInput(f"explore {explore}: expected from 0 to 1", field="explore")
         self.store, self.explore = store, explore
         self._run, self._data, self._patience, self._mapped = run, data, patience, mapped
         self._random = np.random.default_rng(seed)

@@ -26,9 +26,11 @@ class BadEvent(BadInput):
     """A field of an event or of a recommendation is wrong. The reason does not repeat the value, because
     messages end up in logs."""
 
+    field: str
+
     def __init__(self, field: str, reason: str) -> None:
-        super().__init__(f"{field}: {reason}")
-        self.field, self.reason = field, reason
+        super().__init__(f"{field}: {reason}", field=field)
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ class Reader:
     def frames(self, kind: Kind, after: int, batch: int) -> Iterator[pa.Table]:
         """All rows after a sequence number, in order, up to the one that is the newest now."""
         if batch < 1:
-            raise BadInput(f"batch {batch}: expected at least 1")
+            raise BadInput(f"batch {batch}: expected at least 1", field="batch")
         with self._database.reading() as cursor:
             newest = newest_of(cursor, kind)
         return self._frames(kind, after, newest, batch)

@@ -102,7 +102,7 @@ def open_parts(
     """The parts of a store, which `Store` closes if they do not fit. See `open_store`."""
     for name, value, allowed in (("mode", mode, Mode), ("synchronous", synchronous, Synchronous)):
         if value not in get_args(allowed):
-            raise BadInput(f"{name} {value!r}: expected one of {', '.join(get_args(allowed))}")
+            raise BadInput(f"{name} {value!r}: expected one of {', '.join(get_args(allowed))}", field=name)
     text = os.fspath(where)
     scheme, is_url, _ = text.partition("://")
     if is_url and scheme in SCHEMES:
