@@ -4,6 +4,7 @@ users and items)."""
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,12 @@ def fast(request: pytest.FixtureRequest) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patched:
         if request.config.getoption("--fast"):
-            for owner, name in ((subprocess.Popen, "__init__"), (os, "fork"), (Trainer, "run")):
+            for owner, name in (
+                (subprocess.Popen, "__init__"),
+                (BaseProcess, "start"),
+                (os, "fork"),
+                (Trainer, "run"),
+            ):
                 patched.setattr(owner, name, skip)
         yield
 

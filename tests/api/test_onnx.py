@@ -140,6 +140,7 @@ def test_a_debiased_model(split: unskew.Split, tmp_path: Path) -> None:
 # The command
 
 
+@pytest.mark.slow
 def test_the_command(small_split: unskew.Split, tmp_path: Path, capsys) -> None:
     """From a stored run to the same lists, with the caller's ids, as the model recommends."""
     made = create_model("sasrec", {"width": 4, "epochs": 2, "valid_examples": 20, "history": 6})

@@ -35,6 +35,7 @@ def test_prepare_sets_bad_rows_aside(capsys, tmp_path: Path) -> None:
     assert "1 bad rows were set aside" in err
 
 
+@pytest.mark.slow
 def test_inspect(capsys, data: Path, tmp_path: Path) -> None:
     page = tmp_path / "deep" / "page.html"
     code, out, _ = run(capsys, "inspect", data, "--json", "--html", page, "--fractions", 80, 10, 10)
@@ -88,6 +89,7 @@ def test_a_file_in_the_place_of_a_prepared_folder(capsys, source: Path, tmp_path
         assert f"prepare it first: `unskew prepare {source} --out DATA`" in err.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_square_brackets_are_only_brackets(capsys, source: Path, tmp_path: Path) -> None:
     code, out, _ = run(capsys, "prepare", source, "--out", tmp_path / "[red]x", "--name", "[/b] log")
     assert code == 0

@@ -41,6 +41,7 @@ def tiny(monkeypatch) -> None:
         monkeypatch.setattr(demo, table, models)
 
 
+@pytest.mark.slow
 def test_the_whole_demo_as_a_document(capsys, tmp_path: Path, tiny: None) -> None:
     code, out, err = run(capsys, "demo", "--out", tmp_path / "demo", "--json")
     assert code == 0
@@ -69,6 +70,7 @@ def test_the_whole_demo_as_a_document(capsys, tmp_path: Path, tiny: None) -> Non
     assert stored.items() <= document.items()
 
 
+@pytest.mark.slow
 def test_the_whole_demo_as_people_read_it(capsys, tmp_path: Path, tiny: None) -> None:
     code, out, _ = run(capsys, "demo", "--out", tmp_path / "demo")
     assert code == 0

@@ -100,6 +100,7 @@ def test_the_page_is_one_file_without_network(capsys, where: Path, tmp_path: Pat
     assert 'class="verdict none"' in text  # the judged window shows nothing
 
 
+@pytest.mark.slow
 def test_the_look_of_the_verdict(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs the extra `report`")
     with open_store(tmp_path / "events.db") as store:
@@ -118,6 +119,7 @@ def test_the_look_of_the_verdict(tmp_path: Path) -> None:
         assert "u99" not in text
 
 
+@pytest.mark.slow
 def test_pages_of_stores_that_have_little(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs the extra `report`")
     with open_store(tmp_path / "<b>.db") as store:

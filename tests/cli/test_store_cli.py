@@ -26,6 +26,7 @@ def flags(place: Place) -> list[object]:
     return ["--segments", place.segments] if place.in_postgres else []
 
 
+@pytest.mark.slow
 def test_the_verbs_in_their_order(capsys, filled: Place, tmp_path: Path) -> None:
     where = [filled.where, *flags(filled)]
     code, out, err = run(capsys, "store", "compact", *where, "--before", "2026-01-01T00:00:20Z", "--json")

@@ -103,6 +103,7 @@ def test_other_threads_leave_handlers_alone() -> None:
     assert seen == [before]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2])
 def test_what_is_saved_is_whole(small_split: unskew.Split, tmp_path: Path, monkeypatch, times: int) -> None:
     """After one interrupt the step is in the checkpoint. After two the weights have moved and the counters

@@ -56,6 +56,7 @@ def same_log(one: Log, other: Log) -> None:
             np.testing.assert_array_equal(getattr(mine, part), getattr(theirs, part))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(first=st.lists(event, max_size=8), later=st.lists(event, min_size=1, max_size=12))
 def test_the_snapshot_is_the_log_prepared_again(
@@ -71,6 +72,7 @@ def test_the_snapshot_is_the_log_prepared_again(
     assert live.positives == len(whole) == len({*BASE, *first}) + added
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(later=st.lists(event, min_size=1, max_size=25), time=st.integers(-1, 11), newest=st.integers(0, 4))
 def test_its_views_are_those_of_any_log_event_by_event(later: list[Event], time: int, newest: int) -> None:
@@ -291,6 +293,7 @@ def test_diverse_lists_are_less_equally(split: unskew.Split) -> None:
         ranker.for_users(["u1"], RecommendOptions(diverse=1.5))
 
 
+@pytest.mark.slow
 def test_scores_of_pulse_do_not_depend_on_who_asked_before() -> None:
     """With a clock of seconds, what belongs to items is read once a minute and after each event; the scores
     are those of a catalogue from nothing, and near those of a frozen log."""

@@ -59,6 +59,7 @@ def usable(events: list[Row]) -> bool:
     return len({e[0] for e in events}) > 1 and len({e[1] for e in events}) > 1 and any(e[3] for e in events)
 
 
+@pytest.mark.slow
 @effort(max_examples=60)
 @given(
     rows,

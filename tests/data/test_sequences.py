@@ -180,6 +180,7 @@ def test_a_quick_log_is_the_log_that_is_read(positive_log: unskew.Log) -> None:
         assert all((getattr(one, name) == getattr(other, name)).all() for name in names)
 
 
+@pytest.mark.slow
 @effort(max_examples=300)
 @given(baskets, st.integers(1, 6), st.sampled_from([0, 1, 3]), st.sampled_from(["keep", "hide"]))
 def test_every_positive_is_a_target_once_and_reads_what_is_strictly_before(

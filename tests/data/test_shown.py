@@ -1,5 +1,6 @@
 """The shown test: what was shown in the same impression and not clicked, against a naive loop and by hand."""
 
+import pytest
 from hypothesis import given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
@@ -121,6 +122,7 @@ visited = st.lists(
 )
 
 
+@pytest.mark.slow
 @effort(max_examples=25)
 @given(visited, st.booleans(), st.sampled_from(["keep", "hide"]))
 def test_candidates_is_the_naive_loop(rows: list, with_impressions: bool, repeats: str) -> None:

@@ -149,6 +149,7 @@ triples = st.lists(
 )
 
 
+@pytest.mark.slow
 @effort(max_examples=25)
 @given(triples)
 def test_repeated_is_the_naive_loop(rows: list[tuple[int, int, int, int]]) -> None:

@@ -94,9 +94,9 @@ class Bench:
         command: the command line that asked for it, which the report repeats.
         """
         if self.workers < 1:
-            raise BadInput(f"workers {self.workers}: expected at least 1")
+            raise BadInput(f"workers {self.workers}: expected at least 1", field="workers")
         if self.budget is not None and not self.budget > 0:
-            raise BadInput(f"budget {self.budget}: expected more than 0 minutes")
+            raise BadInput(f"budget {self.budget}: expected more than 0 minutes", field="budget")
         cells, placements = plan_cells(
             self.suites, self.sources, self.splitting, self.seeds, self.sample, self.smoke, self.at_most
         )

@@ -115,7 +115,9 @@ def plan_cells(
     suites = list(suites)
     for suite in suites:
         if not suite.worlds and not sources:
-            raise BadInput(f"suite {suite.name}: expected DATA, one or more folders of `unskew prepare`")
+            raise BadInput(
+                f"suite {suite.name}: expected DATA, one or more folders of `unskew prepare`", field="suite"
+            )
     for seed in range(max((seeds or suite.seeds for suite in suites), default=0)):
         for suite in suites:
             if seed >= (seeds or suite.seeds):

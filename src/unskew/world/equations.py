@@ -159,7 +159,7 @@ def check_settings(settings: Simulation) -> None:
             f"shown {settings.shown}: expected at least items / 10^6 and fewer than items, {settings.items}"
         )
     if not 0 <= settings.born < 1:
-        raise BadInput(f"born {settings.born}: expected a fraction from 0 to below 1")
+        raise BadInput(f"born {settings.born}: expected a fraction from 0 to below 1", field="born")
     if not settings.shown < np.count_nonzero(births(settings) == 0):
         raise BadInput(
             f"born {settings.born}: expected more than shown, {settings.shown}, items at the start"
