@@ -1,12 +1,12 @@
 """Help names everything there is; wrong use exits with 2 and says why on standard error."""
 
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from tests.helpers.command import run
 from unskew.cli import VERBS, main
+from unskew.cli.hints import flag_names
 from unskew.data.log.preparation import Preparation
 from unskew.data.log.split import Splitting
 from unskew.world.equations import Simulation
@@ -25,8 +25,8 @@ def test_help_lists_every_verb(capsys) -> None:
 def test_every_field_is_a_flag(capsys, verb: str, settings: type) -> None:
     code, out, _ = run(capsys, verb, "--help")
     assert code == 0
-    for field in fields(settings):
-        assert f"--{field.name.replace('_', '-')} " in out
+    for name in flag_names(settings):
+        assert f"--{name.replace('_', '-')} " in out
 
 
 @pytest.mark.parametrize(

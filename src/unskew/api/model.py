@@ -14,7 +14,7 @@ import pyarrow as pa
 from unskew.core.atomic_files import save_frames
 from unskew.core.errors import BadInput, check_is
 from unskew.core.progress import shown
-from unskew.data.log.held_out import Criterion, Protocol
+from unskew.data.log.held_out import Criterion, Protocol, Targets
 from unskew.data.log.live import Live
 from unskew.data.log.log import Log, LogView
 from unskew.data.log.split import Part, Split, split
@@ -148,7 +148,7 @@ class Model:
             model=self.name,
             config=self.config,
             training=self.training,
-            data=split.log.folder or "",
+            data=split.source.folder or "",
             chosen=chosen,
         )
         with shown(show_progress):
@@ -220,6 +220,8 @@ class Model:
         select_by: str | None = None,
         debias: float | None = None,
         until: int | None = None,
+        frozen: bool = False,
+        targets: Targets = "next",
         show_progress: bool = True,
     ) -> Evaluation:
         """Rank the positives of the test set.
@@ -247,6 +249,13 @@ class Model:
             that have a debiasing strength; by default as the chosen weights have it.
         until
             Rank only what happened before this time.
+        frozen
+            Make one list for each user at the begin of the test set, from what happened before; nothing later
+            is read by any model. By default the evaluation is live: a list for each positive, from everything
+            strictly before it.
+        targets
+            In a frozen evaluation, what a list should contain: the `next` positive of the user, or `all`
+            later ones. With `all`, metrics are computed for each user.
         show_progress
             Whether progress is shown on standard error.
 
@@ -265,6 +274,8 @@ class Model:
             select_by=select_by,
             strengths=(debias,),
             until=until,
+            frozen=frozen,
+            targets=targets,
             show_progress=show_progress,
         )[test][0]
 
@@ -279,6 +290,8 @@ class Model:
         select_by: str | None = None,
         strengths: Sequence[float | None] = (None,),
         until: int | None = None,
+        frozen: bool = False,
+        targets: Targets = "next",
         show_progress: bool = True,
     ) -> dict[str, list[Evaluation]]:
         """Evaluate several tests, each under some protocols, with as few rankings as possible.
@@ -291,7 +304,7 @@ class Model:
             The protocols of each test.
         strengths
             The debiasing strengths; None is as the chosen weights have it.
-        sample, seed, cutoffs, select_by, until, show_progress
+        sample, seed, cutoffs, select_by, until, frozen, targets, show_progress
             As for `evaluate`.
 
         Returns
@@ -300,6 +313,10 @@ class Model:
             The evaluations of each test by strength, and for each strength by protocol.
         """
         check_is(split, Split, "a split of a log, as `unskew.split(log)` makes it")
+        if targets != "next" and not frozen:
+            raise BadInput(
+                f"targets {targets!r} are for a frozen evaluation; a live one has a list for each target"
+            )
         self._make_ready(split)
         self.check_unseen(split)
         trained = self.trained
@@ -317,6 +334,7 @@ class Model:
                     seed=seed,
                     cutoffs=cutoffs,
                     until=until,
+                    frozen=targets if frozen else None,
                 )
         finally:
             trained.network.load_state_dict(trained.weights[trained.select_by])
@@ -349,6 +367,11 @@ class Model:
         """Refuse a split of another log, or one whose test set the model was trained or chosen on."""
         self._check_ids(split.log)
         cut = self.trained.split
+        if cut.settings.kind != split.settings.kind:
+            raise BadInput(
+                f"this model was trained on a {cut.settings.kind} split, and this is a {split.settings.kind} "
+                "split: its test set may be among what the model was trained on"
+            )
         for end, done in ((cut.train_end, "trained"), (cut.valid_end, "chosen")):
             if split.valid_end < end:
                 dates = [split.log.clock.date(time) for time in (end, split.valid_end)]

@@ -10,7 +10,7 @@ from tyro.conf import Positional
 from unskew.cli.shared import RunArg, Verb, in_words, pairs, split_of_run, table
 from unskew.core.errors import BadInput
 from unskew.core.formatting import plain
-from unskew.data.log.held_out import Protocol
+from unskew.data.log.held_out import Protocol, Targets
 from unskew.data.log.split import Split
 
 if TYPE_CHECKING:
@@ -42,6 +42,11 @@ class Evaluate(Verb):
     select_by: Literal["ordinary", "balanced", "shown"] | None = None
     """Which validation metric chose the weights that are evaluated; by default the test's own,
     where there is one."""
+    frozen: bool = False
+    """Make one list for each user at the begin of the test set, from what happened before, as a nightly job
+    does. By default the evaluation is live: all that happened strictly before each positive is read."""
+    targets: Targets = "next"
+    """With --frozen: the next positive of each user, or all later ones."""
     save: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Also write every ranked row with its values as a Parquet file, for `unskew compare`."""
     rolling: Annotated[str | None, tyro.conf.arg(metavar="WINDOW")] = None
@@ -70,6 +75,8 @@ class Evaluate(Verb):
             seed=self.seed,
             cutoffs=self.cutoffs,
             select_by=self.select_by,
+            frozen=self.frozen,
+            targets=self.targets,
         )
         if self.save is not None:
             found.save(self.save)
@@ -90,12 +97,15 @@ class Evaluate(Verb):
             for segment, parts in found.by_segment().items()
             for group, figures in parts.items()
         ]
-        title = f"{trained.name}, {found.test} test, protocol {found.protocol}"
+        about = found.about
+        title = f"{trained.name}, {found.test} test, protocol {found.protocol}, {about['reads']}"
         sampled = f" (a sample of {found.about['whole_test']:,})" if self.sample is not None else ""
         said = {
             "units": f"{len(found.user):,}{sampled}",
             "effective sample size": round(found.effective_sample_size),
-            "repeats": found.about["repeats"],
+            "split": about["split"],
+            "ties": about["ties"],
+            "repeats": about["repeats"],
         }
         said |= {
             "left out": in_words(found.about["left_out"]),
@@ -115,6 +125,8 @@ class Evaluate(Verb):
 
         if self.save is not None or self.select_by is not None:
             raise BadInput("--save and --select-by do not go with --rolling")
+        if self.frozen:
+            raise BadInput("--frozen makes all lists at one moment: it does not go with --rolling")
         assert self.rolling is not None
         asked = self.rolling, self.refresh, self.protocol, self.test, self.sample, self.seed, self.windows
         found = rolling(trained, cut, *asked)

@@ -1,8 +1,8 @@
 """Words that are nearly right: a verb, a flag of another library, a setting of another model."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import is_dataclass
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from unskew.cli.train import flag_of, model_of
 from unskew.core.config import ALIASES as SETTINGS
@@ -55,12 +55,22 @@ def _check_settings(name: str, given: list[str]) -> set[str]:
 def check_flags(arguments: list[str], verb: Any) -> None:
     """A flag that a verb does not have, with the one that was probably meant."""
     kinds = [verb, *(kind for kind in get_args(get_type_hints(verb).get("verb")) if is_dataclass(kind))]
-    known = {f"--{name.replace('_', '-')}" for kind in kinds for name in names_of(kind)} | {"--help"}
+    known = {f"--{name.replace('_', '-')}" for kind in kinds for name in flag_names(kind)} | {"--help"}
     for argument in arguments[1:]:
         flag = argument.split("=", 1)[0]
         if flag.startswith("--") and flag != "--" and flag.replace("_", "-") not in known:
             near = did_you_mean(flag, known)
             raise BadInput(f"unskew {arguments[0]} has no flag {flag}{near}; `unskew {arguments[0]} --help`")
+
+
+def flag_names(settings: Any) -> Iterator[str]:
+    """The names of the flags of all settings, those within settings included."""
+    for name, hint in get_type_hints(settings, include_extras=True).items():
+        kind, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        if is_dataclass(kind):
+            yield from flag_names(kind)
+        else:
+            yield next((note.name for note in notes if getattr(note, "name", None)), name)
 
 
 def one_line(box: str) -> str:

@@ -132,6 +132,8 @@ def rolling(
     windows: roll over so many windows at the end of the log only; by default over the whole test set.
     """
     log = split.log
+    if split.settings.kind != "time":
+        raise BadInput("rolling evaluation needs a split by time")
     length, last = log.clock.ticks_in(window), int(log.time.max()) + 1
     pause = _pause(log.clock, refresh, length)
     starts: Sequence[int] = range(split.valid_end, last, length)

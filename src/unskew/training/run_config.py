@@ -81,7 +81,7 @@ class RunConfig(RunSettings):
             known=KnownShape.of(split.known),
             min_count=split.min_count,
             repeats=split.repeats,
-            hash=split.log.fingerprint(),
+            hash=split.source.fingerprint(),
         )
 
     def to_json(self) -> dict[str, Any]:

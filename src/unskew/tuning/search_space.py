@@ -15,7 +15,7 @@ from unskew.core.config import Search, flat, names_of, searched
 from unskew.core.errors import BadInput
 from unskew.data.log.folder import MARK
 from unskew.data.log.preparation import Metadata
-from unskew.data.log.split import Split, split_at
+from unskew.data.log.split import LeaveOneOut, Split, split_at
 from unskew.data.reading.prepare import read
 from unskew.models.base import Recommender, Training, model_named
 from unskew.nn.phases import Stage
@@ -42,6 +42,10 @@ class BeforeTest:
         if not split.rows("valid").size:
             fractions = ", ".join(f"{fraction:g}" for fraction in split.settings.fractions)
             raise BadInput(f"tuning needs a validation set, and this split has none (fractions {fractions})")
+        if isinstance(split, LeaveOneOut):
+            self.split: Split = split.without_test()
+            self.splitting, self.fingerprint = split.settings, self.split.log.fingerprint()
+            return
         before = pa.array(np.asarray(split.log.time) < split.valid_end)
         table = split.log.table().filter(before)
         # No model reads the names of tests and the titles, which are those of the whole log.

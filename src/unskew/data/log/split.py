@@ -248,6 +248,11 @@ class LeaveOneOut(Split):
         ]
         return _with_views(self.log, order, len(order))
 
+    def without_test(self) -> "LeaveOneOut":
+        """The same split of a log that has no test rows."""
+        log = _with_views(self.log, np.flatnonzero(self.part != 2), self.log.positives)
+        return replace(self, log=log, part=self.part[self.part != 2], whole=log, test_past=log.histories)
+
     def candidates(self, time: ArrayLike) -> Ints:
         return np.full(np.shape(time), self.known_items)
 
