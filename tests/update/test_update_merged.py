@@ -161,8 +161,8 @@ def test_extras_titles_and_features_of_the_runs_log_stay(tmp_path: Path) -> None
 def test_a_store_is_read_up_to_the_newest_event_of_the_beginning(own: unskew.Log, tmp_path: Path) -> None:
     add(tmp_path / "e.db", drawn(30, 1, BEGIN + SPAN))
     with open_store(tmp_path / "e.db", "read") as store:
-        real = store.newest
-        store.newest = lambda: real() - 10  # as if ten came while it is read
+        real = store.state
+        store.state = lambda: real()._replace(newest=real().newest - 10)  # as if ten came while it is read
         found = merged(base_from(own), store, StorePosition())
     assert found.newest.events == 20
     assert len(found.log) == 220
