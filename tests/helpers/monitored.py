@@ -1,4 +1,4 @@
-"""What tests of the monitor fraction: a store with everything, and its figures by naive loops."""
+"""What tests of the monitor share: a store with everything, and its figures by naive loops."""
 
 import math
 from collections import Counter, defaultdict
@@ -15,56 +15,75 @@ NOW = MONDAY + 100 * WEEK
 ITEMS = [f"i{n}" for n in range(25)]
 
 
-def filled(seed: int = 0, weeks: int = 5) -> tuple[list[Event], list[Recommendation]]:
-    """Events of all kinds, in no order of time: with and without recommendations, with impressions of three
-    kinds, purchases, views, clicks twice, clicks on what was recommended to others, ties."""
-    random = np.random.default_rng(seed)
-    events: list[Event] = []
-    made: list[Recommendation] = []
+class Filler:
+    """Events and recommendations, drawn at random."""
 
-    def moment() -> int:
-        return MONDAY + int(random.integers(0, weeks * 7 * 24)) * DAY // 24
+    def __init__(self, seed: int, weeks: int) -> None:
+        self.random, self.weeks = np.random.default_rng(seed), weeks
+        self.events: list[Event] = []
+        self.recommendations: list[Recommendation] = []
 
-    def add(user: str, item: str, kind: str, at: int, **more: Any) -> None:
-        events.append(Event(f"e{len(events)}", user, item, kind, at, **more))
+    def moment(self) -> int:
+        return MONDAY + int(self.random.integers(0, self.weeks * 7 * 24)) * DAY // 24
 
-    for number in range(120):
-        user, at = f"u{random.integers(12)}", moment()
+    def add(self, user: str, item: str, kind: str, at: int, **more: Any) -> None:
+        self.events.append(Event(f"e{len(self.events)}", user, item, kind, at, **more))
+
+    def recommend(self, number: int) -> None:
+        """A recommendation, and often what became of it."""
+        random = self.random
+        user, at = f"u{random.integers(12)}", self.moment()
         picked = random.choice(len(ITEMS), random.integers(1, 6), replace=False)
         shown = tuple(
             Shown(ITEMS[i], float(random.integers(1, 11)) / 10, bool(random.random() < 0.2)) for i in picked
         )
         model = random.choice(["pulse", "pulse", "fallback", "fallback:new user"])
-        made.append(Recommendation(f"r{number}", user, at, str(model), "1", shown))
+        self.recommendations.append(Recommendation(f"r{number}", user, at, str(model), "1", shown))
         if random.random() < 0.5:
             item = shown[int(random.integers(len(shown)))].item_id
             for _ in range(int(random.integers(1, 3))):
                 later = at + int(random.integers(0, 3 * DAY))
-                add(user, item, "click", later, recommendation_id=f"r{number}", propensity=0.9)
+                self.add(user, item, "click", later, recommendation_id=f"r{number}", propensity=0.9)
         if random.random() < 0.2:
-            add("u99", ITEMS[0], "purchase", at, recommendation_id=f"r{number}")
-        if random.random() < 0.2:  # what the store's own record says is believed
-            add(user, shown[0].item_id, "impression", at, recommendation_id=f"r{number}", propensity=0.05)
-    for number in range(20):  # impressions that only events tell of; one that says its propensity is believed
-        user, item, at, impression = (
-            f"u{random.integers(12)}",
-            ITEMS[number],
-            moment(),
-            {"recommendation_id": f"x{number}"},
-        )
-        add(user, item, "view", at, impression=(ITEMS[number + 1], item), **impression)
-        add(user, item, "impression", at + DAY, propensity=float(random.integers(1, 11)) / 10, **impression)
-        add(user, item, "click", at + DAY, **impression)
-    for _ in range(150):
-        user, item, at = f"u{random.integers(20)}", ITEMS[int(25 * random.random() ** 2)], moment()
-        kind = str(random.choice(["click", "purchase", "view", "impression"]))
+            self.add("u99", ITEMS[0], "purchase", at, recommendation_id=f"r{number}")
+        if random.random() < 0.2:  # the store believes its own record
+            self.add(
+                user, shown[0].item_id, "impression", at, recommendation_id=f"r{number}", propensity=0.05
+            )
+
+    def show(self, number: int) -> None:
+        """An impression that only events tell of. The propensity that one of them has is believed."""
+        user, at = f"u{self.random.integers(12)}", self.moment()
+        item, names = ITEMS[number], {"recommendation_id": f"x{number}"}
+        self.add(user, item, "view", at, impression=(ITEMS[number + 1], item), **names)
+        propensity = float(self.random.integers(1, 11)) / 10
+        self.add(user, item, "impression", at + DAY, propensity=propensity, **names)
+        self.add(user, item, "click", at + DAY, **names)
+
+    def happen(self) -> None:
+        """An event of any kind, without a recommendation."""
+        random = self.random
+        user, item = f"u{random.integers(20)}", ITEMS[int(25 * random.random() ** 2)]
+        at, kind = self.moment(), str(random.choice(["click", "purchase", "view", "impression"]))
         more: dict[str, Any] = {}
         if random.random() < 0.3:
             more["impression"] = tuple(ITEMS[i] for i in random.integers(0, 25, 3))
         if random.random() < 0.3:
             more["propensity"] = float(random.integers(1, 11)) / 10
-        add(user, item, kind, at, **more)
-    return events, made
+        self.add(user, item, kind, at, **more)
+
+
+def filled(seed: int = 0, weeks: int = 5) -> tuple[list[Event], list[Recommendation]]:
+    """Events of all kinds, in no order of time: with and without recommendations, with impressions of three
+    kinds, purchases, views, clicks twice, clicks on what was recommended to others, ties."""
+    filler = Filler(seed, weeks)
+    for number in range(120):
+        filler.recommend(number)
+    for number in range(20):
+        filler.show(number)
+    for _ in range(150):
+        filler.happen()
+    return filler.events, filler.recommendations
 
 
 def fill(store: Store, seed: int = 0, weeks: int = 5) -> tuple[list[Event], list[Recommendation]]:

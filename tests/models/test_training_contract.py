@@ -196,7 +196,7 @@ def test_a_backbone_may_read_less_than_the_estimator(kind: type[Recommender]) ->
 
 @cache
 def cycle(items: int = 40, users: int = 60, steps: int = 14) -> unskew.Split:
-    """Each user starts anywhere on a circle of items and goes on by one at a time. Nobody comes epoch."""
+    """Each user starts anywhere on a circle of items and goes on by one at a time, for less than a circle."""
     random = np.random.default_rng(0)
     start, begin = random.integers(0, items, users), random.integers(0, 1000, users)
     step = np.arange(steps)

@@ -1,4 +1,4 @@
-"""What all verbs fraction: arguments, consoles, tables, and the split that a run was trained on."""
+"""What all verbs share: arguments, consoles, tables, and the split that a run was trained on."""
 
 import inspect
 import json as json_library

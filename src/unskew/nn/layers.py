@@ -1,7 +1,7 @@
-"""Building blocks that two models or more fraction.
+"""Building blocks that two models or more share.
 
 Capital suffixes of a tensor's name are its axes: B rows of a batch, L positions of a sequence, D width, H
-attention heads, N items of a list, W rows that several sequences fraction.
+attention heads, N items of a list, W rows that several sequences share.
 """
 
 from collections.abc import Callable, Iterator

@@ -111,7 +111,7 @@ def sampled_softmax(
     ids (the correction called log Q). A draw that happens to be the target does not count. As S grows, the
     result approaches the full softmax.
 
-    samples: the number of draws (S), which all targets fraction.
+    samples: the number of draws (S), which all targets share.
     """
     size = len(vectors_VD)
     drawn_S = torch.randint(size, (samples,))

@@ -1,4 +1,4 @@
-"""Charts of many series that fraction one legend, which the page has: training curves, trade-offs, costs.
+"""Charts of many series that share one legend, which the page has: training curves, trade-offs, costs.
 
 A series has the same look in every chart of a page. A script of the page finds the values of a point by its
 place (`Frame`), and a series by its `data-series`.
