@@ -1,7 +1,7 @@
 """The theorems of the paper where the ground truth is known: bias and deviation of the weighted loss against
 the clip M.
 
-    python benchmarks/ground_truth.py [--tables-only]
+    python benchmarks/truth.py [--tables-only]
 
 The figures go to results/theorems.jsonl, one line a clip; the picture to docs/ground-truth.svg, the page to
 docs/ground-truth.md.
@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 import tyro
+from theorems import UNCLIPPED, TruePropensity, redrawn
 
 from unskew.report.charts import Lines, picture
 from unskew.world.equations import Simulation
 from unskew.world.simulate import simulate
-from unskew.world.theorems import UNCLIPPED, TruePropensity, redrawn
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PICTURE, PAGE = (
@@ -205,8 +205,8 @@ the shown ones. The guess here is what can be had from the shown pairs, the mean
 the bias of the shown pairs back in, and is no better than dividing by the mean weight but for clips with
 which nothing is good. So there is no such option: it did not prove itself.
 
-Made by `python benchmarks/ground_truth.py` from [results/theorems.jsonl](../results/theorems.jsonl); tested
-in [tests/test_truth.py](../tests/test_truth.py).
+Made by `python benchmarks/truth.py` from [results/theorems.jsonl](../results/theorems.jsonl); tested
+in [tests/world/test_ground_truth.py](../tests/world/test_ground_truth.py).
 """
 
 
@@ -217,7 +217,9 @@ def main(settings: Settings) -> None:
         RESULTS.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     records = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
     PICTURE.write_text(drawing(records) + "\n", encoding="utf-8")
-    PAGE.write_text(page(records), encoding="utf-8")
+    # What other benchmarks wrote on the page stays below.
+    _, mark, others = PAGE.read_text(encoding="utf-8").partition("\n<!-- made by ")
+    PAGE.write_text(page(records) + mark + others, encoding="utf-8")
     print(PAGE.read_text(encoding="utf-8"))
 
 

@@ -6,10 +6,10 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from benchmarks.theorems import Redrawn, TruePropensity, predicted, redrawn
 
 from unskew.propensity.estimators import Propensity
 from unskew.world.simulate import simulate
-from unskew.world.theorems import Redrawn, TruePropensity, predicted, redrawn
 
 DRAWS = 400
 CLIPS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
