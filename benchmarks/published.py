@@ -3,9 +3,9 @@
     python benchmarks/published.py run [--protocols ...] [--sets ...] [--models ...]   results/published.jsonl
     python benchmarks/published.py page                                                docs/published.md
 
-leave-one-out   the last item of each user is the test set; the order of the file breaks ties inside a day; the
-                whole catalogue is ranked without the user's past items; no event of the validation or test
-                set of another user is visible
+leave-one-out   the last item of each user is the test set; the order of the file breaks ties inside a day;
+                the whole catalogue is ranked without the user's past items; no event of the validation or
+                test set of another user is visible
 time-to-split   the test set is what happened after the 90 % quantile of all times; lists are frozen at that
                 moment; all later items of a user are the targets; means over the users with a history
 
