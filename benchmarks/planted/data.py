@@ -4,8 +4,9 @@ from planted.mutant import of
 
 MUTANTS = [
     *of(
-        "data/views.py",
-        "test_views.py test_sequences.py test_batch.py test_negatives.py test_samplers.py",
+        "data/log/views.py",
+        "data/test_views.py data/test_sequences.py "
+        "data/test_batch.py data/test_negatives.py data/test_samplers.py",
         (
             "what happens now is past",
             "self._index.wanted(entity, time))",
@@ -39,8 +40,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "data/split.py",
-        "test_split.py test_held_out.py",
+        "data/log/split.py",
+        "data/test_split.py data/test_held_out.py",
         (
             "first appearances are targets",
             "(first[self.log.item] >= self.log.time)",
@@ -67,8 +68,8 @@ MUTANTS = [
         ("a border is not the nearest", "0 < first and wanted - first <= last - wanted", "0 < first"),
     ),
     *of(
-        "data/samplers.py",
-        "test_sequences.py",
+        "data/batches/samplers.py",
+        "data/test_sequences.py",
         (
             "an event is a target of two windows",
             "(event >= histories.first[:, None]) & self.wanted[event]",
@@ -90,8 +91,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "data/negatives.py",
-        "test_negatives.py",
+        "data/batches/negatives.py",
+        "data/test_negatives.py",
         ("the logged item is its own negative", "np.asarray(own | (drawn == item))", "np.asarray(own)"),
         ("past items are never negatives", "if draw.repeats:\n", "if False:\n"),
         (
@@ -101,8 +102,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "data/samplers.py",
-        "test_samplers.py test_negatives.py",
+        "data/batches/samplers.py",
+        "data/test_samplers.py data/test_negatives.py",
         (
             "what does not exist yet is a negative",
             "existing = np.minimum(self.log.audiences.existing(time), self.split.known_items)",
@@ -125,7 +126,7 @@ MUTANTS = [
         ),
     ),
     *of(
-        "data/samplers.py",
+        "data/batches/samplers.py",
         "models/test_debiased.py",
         (
             "neighbours in a batch are equal",
@@ -134,8 +135,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "data/batch.py",
-        "test_batch.py test_samplers.py",
+        "data/batches/batch.py",
+        "data/test_batch.py data/test_samplers.py",
         (
             "an audience is another user's",
             "np.where(end > start, end, -1)",

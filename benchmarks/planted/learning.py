@@ -5,7 +5,8 @@ from planted.mutant import of
 MUTANTS = [
     *of(
         "propensity/base.py",
-        "test_propensity_views.py test_propensity_weights.py test_propensity_loss.py",
+        "propensity/test_propensity_views.py "
+        "propensity/test_propensity_weights.py propensity/test_propensity_loss.py",
         (
             "the item view is not clipped",
             "views = self.item_view(batch), self.user_view(batch)\n        "
@@ -22,7 +23,8 @@ MUTANTS = [
     ),
     *of(
         "propensity/correction.py",
-        "models/test_debiased.py test_correction.py test_correction_auto.py test_theory.py",
+        "models/test_debiased.py propensity/test_correction.py "
+        "propensity/test_correction_auto.py propensity/test_theory.py",
         (
             "an event has its neighbour's weight",
             "self._rows()[batch.event_BL]",
@@ -50,7 +52,8 @@ MUTANTS = [
     ),
     *of(
         "propensity/estimators.py",
-        "test_propensity_views.py test_propensity_weights.py test_propensity_loss.py",
+        "propensity/test_propensity_views.py "
+        "propensity/test_propensity_weights.py propensity/test_propensity_loss.py",
         ("the loss trains embeddings of others", "if self.trains else table(ids_BL).detach()\n", "\n"),
         (
             "ties are a past",
@@ -76,8 +79,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "losses.py",
-        "test_losses.py test_propensity_loss.py",
+        "nn/losses.py",
+        "nn/test_losses.py propensity/test_propensity_loss.py",
         (
             "the gradient forgets the weights",
             "slope = logits.mul_(scale / normaliser)",
@@ -103,8 +106,9 @@ MUTANTS = [
         ("a mean forgets the weights", "terms if weight is None else terms * weight)", "terms)"),
     ),
     *of(
-        "train.py",
-        "test_trainer.py test_select_by.py test_run.py test_debias.py",
+        "training/trainer.py",
+        "training/test_trainer.py evaluation/test_select_by.py "
+        "training/test_run.py recommendation/test_debias.py",
         (
             "validation drops activations",
             "model = self.model.eval()\n        strengths",

@@ -2,11 +2,11 @@
 
 from planted.mutant import of
 
-TESTS = "test_live.py test_decay.py"
+TESTS = "data/test_live.py data/test_decay.py"
 
 MUTANTS = [
     *of(
-        "data/growing.py",
+        "data/log/live_views.py",
         TESTS,
         ("an event at that very moment is before it", "newest < time, high", "newest <= time, high"),
         ("the first event is the newest one", "min(int(self._firsts[entity]), time)", "time"),
@@ -18,7 +18,7 @@ MUTANTS = [
         ("a late event is the last one", "if before[0] > time or", "if before[0] > time + 10**9 or"),
     ),
     *of(
-        "data/live.py",
+        "data/log/live.py",
         TESTS,
         (
             "now is the time of the last event that came",
@@ -31,7 +31,7 @@ MUTANTS = [
         ("codes follow the ids", "np.lexsort((rank, seen, first))", "np.lexsort((seen, first, rank))"),
     ),
     *of(
-        "data/decay.py",
+        "data/log/decay.py",
         TESTS,
         ("a new event forgets the older ones", "counts[place] += counts", "counts[place] = counts"),
         (
@@ -41,12 +41,12 @@ MUTANTS = [
         ),
     ),
     *of(
-        "data/tags.py",
+        "models/pulse/tags.py",
         TESTS,
         ("tastes stand still", "self.__dict__[view].add(entity, item, time)", "pass"),
     ),
     *of(
-        "catalog.py",
+        "nn/scoring.py",
         TESTS,
         (
             "an audience that grew is not read again",
@@ -55,25 +55,25 @@ MUTANTS = [
         ),
     ),
     *of(
-        "models/pulse_catalog.py",
+        "models/pulse/scoring.py",
         TESTS,
         ("an item is read before its newest event", "newest + 1", "newest"),
         ("events do not count until the next minute", "self._moments.add(time)", "pass"),
         ("a late event changes nothing", "or time < self._begins", "or False"),
     ),
     *of(
-        "ranker.py",
+        "recommendation/ranker.py",
         TESTS,
         ("the past is read from now", "moment = None if at >= log.now else at", "moment = None"),
     ),
     *of(
-        "diversity.py",
+        "recommendation/diversity.py",
         TESTS,
         ("likeness costs nothing", "fraction * nearest", "0 * nearest"),
     ),
     *of(
-        "requests.py",
-        "test_batch_requests.py",
+        "recommendation/batch_requests.py",
+        "recommendation/test_batch_requests.py",
         ("times are left away", "list(zip(items, times, strict=True)) if times else items", "items"),
         (
             "every block begins at row 0",
@@ -83,7 +83,7 @@ MUTANTS = [
     ),
     *of(
         "propensity/impressions.py",
-        "test_exposure.py",
+        "propensity/test_exposure.py",
         ("one random item makes a impression random", "random & ~mixed[impression]", "random"),
     ),
 ]

@@ -4,8 +4,8 @@ from planted.mutant import of
 
 MUTANTS = [
     *of(
-        "evaluate.py",
-        "test_ranks.py test_evaluate.py",
+        "evaluation/evaluate.py",
+        "evaluation/test_ranks.py evaluation/test_evaluate.py",
         ("a constant scorer is first", "((scores == mine[:, None]).sum(1) - 1) / 2", "0"),
         (
             "past items are hidden where they are kept",
@@ -27,8 +27,8 @@ MUTANTS = [
         ("a tie in a impression is a loss", "+ 0.5 * (theirs == mine[row])", "+ 1.0 * (theirs == mine[row])"),
     ),
     *of(
-        "metrics.py",
-        "test_metrics.py",
+        "evaluation/metrics.py",
+        "evaluation/test_metrics.py",
         (
             "the discount is off by one place",
             "np.log2(np.maximum(rank, 1) + 1)",
@@ -36,8 +36,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "segments.py",
-        "test_evaluate.py",
+        "evaluation/segments.py",
+        "evaluation/test_evaluate.py",
         (
             "an event counts at its own time",
             'np.searchsorted(times, time, "left")',
@@ -50,8 +50,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "significance.py",
-        "test_significance.py",
+        "evaluation/significance.py",
+        "evaluation/test_significance.py",
         ("few seeds are not widened", "math.sqrt(size / (size - 1))", "1.0"),
         (
             "each model has users of its own",
@@ -101,13 +101,13 @@ MUTANTS = [
         ("nothing is clipped", "np.asarray(weight) * clip >= 1 - 1e-6", "np.asarray(weight) * clip > 1"),
     ),
     *of(
-        "significance.py",
-        "test_compare.py",
+        "evaluation/significance.py",
+        "evaluation/test_compare.py",
         ("what has no p-value does not count", "1.0 if p is None else p for", "p or 0.0 for"),
     ),
     *of(
-        "comparison.py",
-        "test_compare.py test_table.py",
+        "evaluation/comparison.py",
+        "evaluation/test_compare.py report/test_table.py",
         (
             "the t-test is not corrected",
             "holm({each: one.p_t for each, one in found.items()})",
@@ -153,7 +153,7 @@ MUTANTS = [
     ),
     *of(
         "report/table.py",
-        "test_table.py",
+        "report/test_table.py",
         ("underscores are not escaped", 'in "&%$#_{}"', 'in "&%$#{}"'),
         ("per cent begins a comment", 'in "&%$#_{}"', 'in "&$#_{}"'),
         ("ampersands are columns", 'in "&%$#_{}"', 'in "%$#_{}"'),
@@ -170,7 +170,7 @@ MUTANTS = [
     ),
     *of(
         "cli/compare.py",
-        "test_compare.py",
+        "evaluation/test_compare.py",
         ("other data are compared", 'if one["hash"] != other["hash"]:', "if False:"),
         ("other splits are compared", "elif _split_in_words(one) != _split_in_words(other):", "elif False:"),
         ("fractions are compared as they are written", "100 * fraction / sum(fractions)", "fraction"),
@@ -212,8 +212,8 @@ MUTANTS = [
         ("a folder is found too late", "if file is not None and file.is_dir():", "if False:"),
     ),
     *of(
-        "storage.py",
-        "test_compare.py::test_tables_are_printed_and_written test_cli_data.py",
+        "core/atomic_files.py",
+        "evaluation/test_compare.py::test_tables_are_printed_and_written cli/test_cli_data.py",
         ("an old table stays", "with beside(file) as path:", 'with beside(file.with_suffix(".x")) as path:'),
         (
             "a file in the place of a folder has no words of its own",
@@ -222,8 +222,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "data/held_out.py",
-        "test_held_out.py test_shown.py",
+        "data/log/held_out.py",
+        "data/test_held_out.py data/test_shown.py",
         (
             "balanced is ordinary",
             "1 / np.bincount(log.item[rows], minlength=len(log.items))[log.item[rows]]",
@@ -268,8 +268,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "catalog.py",
-        "test_catalog.py",
+        "nn/scoring.py",
+        "nn/test_scoring.py",
         (
             "the patch of a block stops one tick early",
             "np.searchsorted(moments, time[-1])])",

@@ -4,16 +4,16 @@ from planted.mutant import of
 
 MUTANTS = [
     *of(
-        "config.py",
-        "test_config.py",
+        "core/config.py",
+        "core/test_config.py",
         ("a lower bound may be reached", "and value > self.above", "and value >= self.above"),
         ("infinity is within", "math.isfinite(value) and self.least", "self.least"),
         ("what may be None has no range", "yield from _notes(part)", "yield from ()"),
         ("settings within settings have no ranges", "            check(value)\n", "            pass\n"),
     ),
     *of(
-        "config.py",
-        "test_config.py",
+        "core/config.py",
+        "core/test_config.py",
         ("the second of one name is the model", "if other is not None and (", "if False and ("),
         (
             "a class cannot be defined again",
@@ -22,8 +22,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "create.py",
-        "test_config.py",
+        "api/create.py",
+        "core/test_config.py",
         ("the first preset counts", "found |= presets[name]", "found = presets[name] | found"),
         (
             "a preset overrides what is given",
@@ -68,7 +68,7 @@ MUTANTS = [
     ),
     *of(
         "propensity/estimators.py",
-        "test_propensity_weights.py",
+        "propensity/test_propensity_weights.py",
         (
             "frequencies of items are those of users",
             "(self.item_share, split.item_counts)",

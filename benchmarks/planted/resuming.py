@@ -4,8 +4,8 @@ from planted.mutant import of
 
 MUTANTS = [
     *of(
-        "run.py",
-        "test_run.py::test_runs_are_not_overwritten",
+        "training/run.py",
+        "training/test_run.py::test_runs_are_not_overwritten",
         (
             "other settings of training are resumed",
             'but=("data", "hash")):',
@@ -23,13 +23,13 @@ MUTANTS = [
         ),
     ),
     *of(
-        "run.py",
-        "test_select_by.py",
+        "training/run.py",
+        "evaluation/test_select_by.py",
         ("patience cannot be added", '("epochs", "patience")', '("epochs",)'),
     ),
     *of(
-        "run.py",
-        "test_resume.py::test_rounds_are_added_to_a_finished_run",
+        "training/run.py",
+        "training/test_resume.py::test_rounds_are_added_to_a_finished_run",
         (
             "a finished run gets no more epochs",
             "return self.has_card and read_card(self.folder).training == training",
@@ -37,8 +37,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "run.py",
-        "test_resume.py::test_a_stopped_run_is_used_at_its_best_round_so_far",
+        "training/run.py",
+        "training/test_resume.py::test_a_stopped_run_is_used_at_its_best_round_so_far",
         (
             "a stopped run has its last weights",
             'below(f"best/{name}", tensors) for',
@@ -46,8 +46,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "run.py",
-        "test_resume.py::test_a_killed_extension_goes_on",
+        "training/run.py",
+        "training/test_resume.py::test_a_killed_extension_goes_on",
         (
             "new limits are not noted",
             'made.lock()\n            made._write_json("config.json", config)\n            return',
@@ -55,8 +55,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "train.py",
-        "test_resume.py::test_rounds_are_added_to_a_finished_run",
+        "training/trainer.py",
+        "training/test_resume.py::test_rounds_are_added_to_a_finished_run",
         (
             "epochs of all stages are counted",
             "done = sum(record.stage == stage.name for record in self.records)",
@@ -69,24 +69,24 @@ MUTANTS = [
         ),
     ),
     *of(
-        "train.py",
-        "test_interrupts.py",
+        "training/trainer.py",
+        "core/test_interrupts.py",
         ("a step that is half done is saved", "if not self.interrupts.in_step:", "if True:"),
         ("an interrupt saves nothing", "if not self.interrupts.in_step:", "if False:"),
     ),
     *of(
-        "train.py",
-        "test_select_by.py",
+        "training/trainer.py",
+        "evaluation/test_select_by.py",
         ("patience is an epoch longer", ">= self.settings.patience", "> self.settings.patience"),
     ),
     *of(
-        "train.py",
-        "test_tracking.py",
+        "training/trainer.py",
+        "training/test_tracking.py",
         ("a resumed run does not repeat its records", "self.tell(self.records)\n        with", "with"),
     ),
     *of(
-        "interrupts.py",
-        "test_interrupts.py",
+        "core/interrupts.py",
+        "core/test_interrupts.py",
         ("a step is stopped in the middle", "if self.in_step and not self._asked:", "if False:"),
         ("a second interrupt waits, too", "if self.in_step and not self._asked:", "if self.in_step:"),
         ("handlers stay", "signal.signal(each, handler)", "pass"),

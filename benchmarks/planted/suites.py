@@ -4,8 +4,8 @@ from planted.mutant import of
 
 MUTANTS = [
     *of(
-        "suites/recipe.py",
-        "test_suites.py",
+        "experiments/suite.py",
+        "experiments/test_suites.py",
         ("the key forgets the split", '"splitting": asdict(self.splitting), ', ""),
         ("the key forgets how the model is trained", ', "training": self.training}', "}"),
         (
@@ -20,8 +20,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "suites/bench.py",
-        "test_suites.py",
+        "experiments/bench.py",
+        "experiments/test_suites.py",
         ("what is stored is done again", "if key not in results.cells]", "]"),
         ("the budget is never used up", ">= 60 * self.budget:", ">= 3600 * self.budget:"),
         (
@@ -39,8 +39,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "suites/store.py",
-        "test_suites.py",
+        "experiments/cell_store.py",
+        "experiments/test_suites.py",
         ("halves of ranks are lost", "EXACT = 2", "EXACT = 1"),
         ("a rank beyond the last is a hit", "LOWEST = max(CUTOFFS) + 1", "LOWEST = max(CUTOFFS)"),
         ("half a line stays", 'if not text.endswith(b"\\n"):', 'if text.endswith(b"\\n"):'),
@@ -51,8 +51,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "suites/store.py",
-        "test_report.py",
+        "experiments/cell_store.py",
+        "experiments/test_report.py",
         ("what a line lacks is not looked for", "if gone := lacking(line, READ[name]):", "if gone := '':"),
         ("the line before is named", "in enumerate(lines, 1):", "in enumerate(lines):"),
         ("ranks need no means", "(RANKED, []) if", "((), []) if"),
@@ -60,8 +60,8 @@ MUTANTS = [
         ("what may be left out is asked for", "is None and key != name:", "is None and False:"),
     ),
     *of(
-        "suites/figures.py",
-        "test_report.py",
+        "experiments/intervals.py",
+        "experiments/test_report.py",
         (
             "a debiasing strength is drawn that not all runs have",
             "if all(at in strengths[key]",
@@ -69,8 +69,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "suites/measure.py",
-        "test_suites.py",
+        "experiments/runner.py",
+        "experiments/test_suites.py",
         ("a stopped run begins again", '(folder / "config.json").is_file(), show', "False, show"),
         (
             "the ground truth is asked with ordinary weights",
@@ -79,8 +79,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "assess.py",
-        "test_evaluate_many.py",
+        "evaluation/evaluate_many.py",
+        "evaluation/test_evaluate_many.py",
         (
             "all weights are taken for equal",
             "if by == other or _equal(weights[by], weights[other]):",
@@ -89,14 +89,14 @@ MUTANTS = [
         ("nothing is shared", "if by == other or _equal(weights[by], weights[other]):", "if False:"),
     ),
     *of(
-        "timeline.py",
-        "test_rolling.py",
+        "evaluation/rolling.py",
+        "evaluation/test_rolling.py",
         ("a refresh is late", "start - cut.valid_end >= pause", "start - cut.valid_end > pause"),
         ("the first windows are taken", "starts[-windows:]", "starts[:windows]"),
     ),
     *of(
-        "data/log.py",
-        "test_named_tests.py",
+        "data/log/log.py",
+        "evaluation/test_named_tests.py",
         ("a border is the last row", "[self.marks[name] == 1].min()", "[self.marks[name] == 1].max()"),
     ),
 ]

@@ -4,8 +4,8 @@ from planted.mutant import of
 
 MUTANTS = [
     *of(
-        "data/batch.py",
-        "test_what_batches_know.py test_batch.py",
+        "data/batches/batch.py",
+        "data/test_what_batches_know.py data/test_batch.py",
         (
             "a shorter history has the oldest times",
             "history_times_BL=self.history_times_BL[:, items]",
@@ -22,8 +22,8 @@ MUTANTS = [
         ("a bare history is now", "time_B[:, None] - 1)", "time_B[:, None])"),
     ),
     *of(
-        "data/views.py",
-        "test_what_batches_know.py",
+        "data/log/views.py",
+        "data/test_what_batches_know.py",
         (
             "times are padded on the left",
             "where, inside = self._rows(start, end, right)\n        return np.where(inside, self.times",
@@ -31,8 +31,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "data/samplers.py",
-        "test_what_batches_know.py test_sequences.py",
+        "data/batches/samplers.py",
+        "data/test_what_batches_know.py data/test_sequences.py",
         ("padding has a time", "np.where(inside, view.times[event], PAD)", "view.times[event]"),
         (
             "a killed step of sequences is trained twice",
@@ -42,9 +42,9 @@ MUTANTS = [
         ("a state of another sampler is taken", "if state.get(name) != mine:", "if False:"),
     ),
     *of(
-        "data/features.py",
-        "test_features.py::test_the_earliest_value_stays "
-        "test_features.py::test_of_values_at_the_same_time_the_smallest_stays_whatever_their_order",
+        "data/reading/features.py",
+        "data/test_features.py::test_the_earliest_value_stays "
+        "data/test_features.py::test_of_values_at_the_same_time_the_smallest_stays_whatever_their_order",
         (
             "the latest value stays",
             "MIN(CASE WHEN {value} IS NOT NULL THEN t END)",
@@ -58,8 +58,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "data/clock.py",
-        "test_rolling.py test_inspection_statistics.py",
+        "data/log/clock.py",
+        "evaluation/test_rolling.py diagnostics/test_inspection_statistics.py",
         ("the first time need not be a date", "if low <= first and last < high", "if low <= last < high"),
         ("a duration is in seconds", "DURATIONS[unit] * (self.ticks or 1)", "DURATIONS[unit]"),
         (
@@ -69,8 +69,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "data/audit.py",
-        "test_audit_batches.py test_audit.py",
+        "data/audit/audit.py",
+        "data/test_audit_batches.py data/test_audit.py",
         ("times of sequences are not looked at", "| (time != told))", ")"),
         (
             "times of pairs are not looked at",

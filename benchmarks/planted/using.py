@@ -4,8 +4,8 @@ from planted.mutant import of
 
 MUTANTS = [
     *of(
-        "ranker.py",
-        "test_zero_shot.py test_ranker.py test_ranker_keeps.py",
+        "recommendation/ranker.py",
+        "api/test_zero_shot.py recommendation/test_ranker.py recommendation/test_ranker_keeps.py",
         (
             "what nobody had yet is recommended",
             "np.append(first >= at,",
@@ -47,8 +47,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "catalog.py",
-        "test_scoring.py test_ranker_keeps.py",
+        "nn/scoring.py",
+        "nn/test_scoring.py recommendation/test_ranker_keeps.py",
         (
             "new items have no vector",
             "same = len(log.items) == self.vectors.shape[1]",
@@ -62,8 +62,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "api.py",
-        "test_ranker_keeps.py test_saved_model.py",
+        "api/model.py",
+        "recommendation/test_ranker_keeps.py api/test_saved_model.py",
         (
             "other items are the same ids",
             "(known.items.ids, log.items.ids)",
@@ -86,8 +86,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "api.py",
-        "test_select_by.py",
+        "api/model.py",
+        "evaluation/test_select_by.py",
         ("a refit has all epochs", "epochs=max(epochs, 1), select_by=by", "select_by=by"),
         ("a refit has the worst epoch", "max(scores, key=", "min(scores, key="),
         (
@@ -102,18 +102,18 @@ MUTANTS = [
         ),
     ),
     *of(
-        "api.py",
-        "test_resume.py::test_a_refit_is_of_the_same_task",
+        "api/model.py",
+        "training/test_resume.py::test_a_refit_is_of_the_same_task",
         ("a refit guesses about repeats", '"keep" if self.repeats else "hide"', '"auto"'),
     ),
     *of(
-        "api.py",
-        "test_resume.py::test_a_refit_knows_whom_its_run_knew",
+        "api/model.py",
+        "training/test_resume.py::test_a_refit_knows_whom_its_run_knew",
         ("a refit knows everybody", ", min_count=self.min_count)", ")"),
     ),
     *of(
-        "api.py",
-        "test_resume.py::test_a_refit_takes_over_settings_that_no_gradient_learns",
+        "api/model.py",
+        "training/test_resume.py::test_a_refit_takes_over_settings_that_no_gradient_learns",
         (
             "a refit forgets what was chosen",
             "on_record, show_progress, chosen)\n\n",
@@ -121,14 +121,14 @@ MUTANTS = [
         ),
     ),
     *of(
-        "memory.py",
-        "test_run_log.py",
+        "training/run_log.py",
+        "training/test_run_log.py",
         ("nobody is rare in a loaded run", "if ids.rare is not None:", "if False:"),
         ("a loaded run is at its last event", 'end=int(memory["now"][0])', 'end=int(memory["now"][0]) - 1'),
     ),
     *of(
         "propensity/export.py",
-        "test_export.py",
+        "propensity/test_export.py",
         (
             "a border belongs to the part before",
             'np.searchsorted(borders, time, "right")',
@@ -146,8 +146,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "storage.py",
-        "test_ranker_keeps.py test_export.py",
+        "core/atomic_files.py",
+        "recommendation/test_ranker_keeps.py propensity/test_export.py",
         (
             "the first block is not written",
             "for frame in chain([first], frames):\n                writer",
