@@ -20,7 +20,6 @@ import copy
 import io
 import os
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -38,14 +37,7 @@ from unskew.core.atomic_files import new_file
 from unskew.core.errors import BadInput, UnskewError
 from unskew.data.batches.batch import bare_contexts
 from unskew.data.log.views import PAD
-from unskew.models.base import DotProduct, NextItem, Recommender
-from unskew.models.bert4rec import BERT4Rec
-from unskew.models.debiased import Debiased
-from unskew.models.gru4rec import GRU4Rec
-from unskew.models.gsasrec import GSASRec
-from unskew.models.lightsans import LightSANs
-from unskew.models.sasrec import SASRec
-from unskew.models.stamp import STAMP
+from unskew.models.base import MODELS, DotProduct, Recommender
 from unskew.nn.layers import Embeddings, is_real
 
 OPSET = 17
@@ -77,10 +69,10 @@ def export(model: Model, file: str | os.PathLike[str]) -> Exported:
         raise BadInput(f"{target}: expected a name that ends with .onnx")
     onnx, runtime = _packages()
     network, log, folder = model.network, model.known_log, model.trained.folder
-    dotted, of_history = _scoring(network)
+    dotted = _exported(network)
     beside = target.with_suffix(".items.parquet")
     with torch.no_grad(), new_file(target) as path, new_file(beside) as ids_path:
-        scoring = Scoring(dotted, of_history, len(log.items)).eval()
+        scoring = Scoring(dotted, len(log.items)).eval()
         size = sum(tensor.nbytes for tensor in scoring.state_dict().values())
         if size > LARGEST:
             raise BadInput(
@@ -129,9 +121,9 @@ class Scoring(nn.Module):
 
     vectors: Tensor
 
-    def __init__(self, network: DotProduct, of_history: "OfHistory", items: int) -> None:
+    def __init__(self, network: DotProduct, items: int) -> None:
         super().__init__()
-        self.length, self.of_history = network.history, of_history
+        self.length = network.history
         self.register_buffer("vectors", network.vectors(torch.arange(items)).T.contiguous())
         self.network = copy.deepcopy(network)
         for module in list(self.network.modules()):
@@ -141,7 +133,7 @@ class Scoring(nn.Module):
 
     def forward(self, history: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The scores of all items, the codes of the best, and their scores."""
-        state_BD = self.of_history(self.network, self._newest(history))
+        state_BD = self.network.read_histories(self._newest(history))
         scores = state_BD @ self.vectors
         found = scores.topk(cast(int, k))
         return scores, found.indices, found.values
@@ -157,71 +149,16 @@ class Scoring(nn.Module):
         return ids_BL.gather(1, order_BL)[:, -self.length :]
 
 
-# How the vector of a context comes from a history, (B, D), for each kind of model. These compute what the
-# models' own `context` does, without what a file cannot hold: groups of rows of a like length, and steps that
-# depend on values. A Lookup has taken the place of each embedding table.
-OfHistory = Callable[[Any, Tensor], Tensor]
-
-
-def _causal(network: NextItem, ids_BL: Tensor) -> Tensor:
-    """The state after the newest item, of a network that reads histories padded on the right."""
-    L, lengths_B1 = ids_BL.shape[1], is_real(ids_BL).sum(1, keepdim=True)
-    place_BL = torch.arange(L) + L - lengths_B1
-    ids_BL = ids_BL.gather(1, place_BL.clamp(max=L - 1)).masked_fill(place_BL >= L, PAD)
-    states_BLD = network.encode(ids_BL[:, 0], ids_BL)
-    newest_B11 = (lengths_B1 - 1).clamp(min=0)[..., None]
-    state_BD = states_BLD.gather(1, newest_B11.expand(-1, -1, states_BLD.shape[2])).squeeze(1)
-    return torch.where(lengths_B1 > 0, state_BD, network.start)
-
-
-def _gru4rec(network: GRU4Rec, ids_BL: Tensor) -> Tensor:
-    return functional.pad(_causal(network, ids_BL), (0, 1), value=1.0)
-
-
-def _lightsans(network: LightSANs, ids_BL: Tensor) -> Tensor:
-    return network._newest(ids_BL)
-
-
-def _bert4rec(network: BERT4Rec, ids_BL: Tensor) -> Tensor:
-    with_mask_BL = functional.pad(ids_BL, (0, 1), value=network.items.known)
-    newest_B1 = torch.full_like(ids_BL[:, :1], ids_BL.shape[1])
-    g_BD = network.head(network.states(with_mask_BL, None, newest_B1).squeeze(1))
-    return functional.pad(g_BD, (0, 1), value=1.0)
-
-
-def _stamp(network: STAMP, ids_BL: Tensor) -> Tensor:
-    x_BLD, real_BL1 = network.items(ids_BL), is_real(ids_BL)[..., None]
-    mean_BD = (x_BLD * real_BL1).sum(1) / real_BL1.sum(1).clamp(min=1)
-    last_BD = x_BLD[:, -1]
-    of_last_BD = network.of_last(last_BD) + network.of_mean(mean_BD)
-    alpha_BL = torch.sigmoid(network.of_item(x_BLD) + of_last_BD[:, None]) @ network.strength
-    memory_BD = (alpha_BL[..., None] * x_BLD * real_BL1).sum(1)
-    if network.config.add_mean:
-        memory_BD = memory_BD + mean_BD
-    state_BD = torch.tanh(network.memory(memory_BD)) * torch.tanh(network.last(last_BD))
-    return torch.where(real_BL1.any(1), state_BD, network.start)
-
-
-KINDS: dict[type[DotProduct], OfHistory] = {
-    BERT4Rec: _bert4rec,
-    GRU4Rec: _gru4rec,
-    GSASRec: _causal,
-    LightSANs: _lightsans,
-    SASRec: _causal,
-    STAMP: _stamp,
-}
-
-
-def _scoring(network: Recommender) -> tuple[DotProduct, OfHistory]:
-    """The network that scores, and how it reads a history. That of `debiased-NAME` is the one of NAME."""
-    dotted: Any = network.backbone if isinstance(network, Debiased) else network
-    if type(dotted) not in KINDS:
-        able = ", ".join(sorted(kind.name for kind in KINDS))
+def _exported(network: Recommender) -> DotProduct:
+    """The network that can be written. That of `debiased-NAME` is the one of NAME."""
+    if network.exported is None:
+        kinds = [kind for kind in MODELS.values() if issubclass(kind, DotProduct) and kind.is_exportable]
+        able = ", ".join(sorted(kind.name for kind in kinds))
         raise BadInput(
             f"{network.name} cannot be written as an ONNX file: {able} can, and debiased-NAME with any of "
             "them"
         )
-    return dotted, KINDS[type(dotted)]
+    return network.exported
 
 
 def _traced(scoring: Scoring) -> bytes:

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -30,10 +31,11 @@ from unskew.cli.runs import Models, Recommend
 from unskew.cli.serve import Serve
 from unskew.cli.shared import joined_help, messages
 from unskew.cli.store import Store
-from unskew.cli.train import Train, train_of
+from unskew.cli.train import Train, flags_of, train_of
 from unskew.cli.tune import Tune, tune_of
 from unskew.cli.update import Update
 from unskew.core.errors import BadInput, UnskewError
+from unskew.core.imports import import_file
 from unskew.core.progress import shown_on
 
 VERBS: dict[str, Callable[..., Any]] = {
@@ -68,6 +70,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     signal.signal(signal.SIGTERM, _stopped)
     try:
+        for file in flags_of(arguments, "--import"):
+            import_file(Path(file))
         check_words(arguments, VERBS)
         verbs = VERBS | ({"train": train_of(arguments)} if arguments[:1] == ["train"] else {})
         verbs |= {"simulate": simulate_of(arguments)} if arguments[:1] == ["simulate"] else {}

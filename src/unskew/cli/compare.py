@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from rich.text import Text
 from tyro.conf import Positional
 
-from unskew.cli.shared import Verb, grid, split_of_run, write_file
+from unskew.cli.shared import RunVerb, grid, split_of_run, write_file
 from unskew.core.errors import BadInput
 from unskew.data.log.held_out import Protocol, held_out, nothing_to_rank
 from unskew.data.log.split import Split
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compare(Verb):
+class Compare(RunVerb):
     """Compare runs on the same rows: the mean of each with its interval, their differences, and whether these
     are due to chance. Runs that differ in the training seed only are one model."""
 

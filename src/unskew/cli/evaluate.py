@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 from tyro.conf import Positional
 
-from unskew.cli.shared import RunArg, Verb, in_words, pairs, split_of_run, table
+from unskew.cli.shared import RunArg, RunVerb, in_words, pairs, split_of_run, table
 from unskew.core.errors import BadInput
 from unskew.core.formatting import plain
 from unskew.data.log.held_out import Protocol, Targets
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(Verb):
+class Evaluate(RunVerb):
     """Rank the test set with a trained run, under one protocol, and show the metrics with their
     intervals."""
 

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 import tyro
 from tyro.conf import Positional
 
-from unskew.cli.shared import RunArg, Verb, pairs
+from unskew.cli.shared import RunArg, RunVerb, pairs
 
 
 @dataclass(frozen=True, kw_only=True)
-class Export(Verb):
+class Export(RunVerb):
     """Write a stored run as a file that programs without Python and torch can run: histories of item codes
     in, scores of all items and the best ones out. The item id of each code is written beside it.
 

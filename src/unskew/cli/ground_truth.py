@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from tyro.conf import OmitArgPrefixes, Positional
 
 from unskew.cli.data import Simulate
-from unskew.cli.shared import Verb, messages, split_of_run, table
+from unskew.cli.shared import RunVerb, messages, split_of_run, table
 from unskew.cli.train import flag_of
 from unskew.core.errors import BadInput
 from unskew.core.formatting import plain
@@ -29,7 +29,7 @@ EXPLAINED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroundTruth(Verb):
+class GroundTruth(RunVerb):
     """Compare what runs rank first with what users truly like, in the simulated world that they were trained
     in. Several runs are also compared with the first one, impression by impression."""
 

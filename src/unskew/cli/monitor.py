@@ -8,7 +8,7 @@ import tyro
 from rich.text import Text
 from tyro.conf import OmitArgPrefixes
 
-from unskew.cli.shared import Verb, command_line, output, table, write_file
+from unskew.cli.shared import RunVerb, command_line, output, table, write_file
 from unskew.core.errors import UnskewError
 from unskew.serve.monitor.monitor import Monitor as Found
 from unskew.serve.monitor.monitor import Monitoring, monitor
@@ -43,7 +43,7 @@ class Watched:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Monitor(Verb):
+class Monitor(RunVerb):
     """Say window by window whether the recommender is still healthy: what happened, what was shown and what
     was clicked, how far the logged propensities carry and, with a run, how well it ranks what it has not
     seen.

@@ -10,7 +10,7 @@ from tyro.conf import OmitSubcommandPrefixes, Positional
 from unskew.cli.shared import (
     Data,
     RunArg,
-    Verb,
+    RunVerb,
     command_line,
     flat,
     inspection_table,
@@ -29,7 +29,7 @@ from unskew.diagnostics.propensity.health import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class PropensityHealth(Verb):
+class PropensityHealth(RunVerb):
     """Say what the propensity weights of a run do and what to do about it, and show their figures: weights,
     clipping, balance and, where the true propensities are known, calibration."""
 
@@ -64,7 +64,7 @@ class PropensityHealth(Verb):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PropensityExport(Verb):
+class PropensityExport(RunVerb):
     """Write both propensities, the weight and the part (train, valid, test) of every row, with your ids, for
     any other library."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from tyro.conf import Positional
 
-from unskew.cli.shared import Verb, messages, pairs, table
+from unskew.cli.shared import RunVerb, messages, pairs, table
 from unskew.core.errors import BadInput
 from unskew.data.log.log import Log
 from unskew.recommendation.options import RecommendKeywords
@@ -23,7 +23,7 @@ Items = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recommend(Verb):
+class Recommend(RunVerb):
     """Recommend the best items for a user, after a history of item ids, for all users, or for a file of
     users or histories, from a stored run.
 
@@ -161,7 +161,7 @@ def _text(value: Any) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Models(Verb):
+class Models(RunVerb):
     """List all models with their papers and settings."""
 
     def run(self) -> None:

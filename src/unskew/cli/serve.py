@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from tyro.conf import Positional
 
-from unskew.cli.shared import messages, use_threads
+from unskew.cli.shared import Imports, messages, use_threads
 from unskew.core.errors import BadInput, UnskewError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ MOST_WORKERS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serve:
+class Serve(Imports):
     """Recommend over HTTP from a run and from a store of events, and record what was recommended.
 
     Open the printed address for the page, and /docs for the endpoints. SIGTERM and Ctrl-C let requests
@@ -113,6 +113,7 @@ class Serve:
             hosts=(*LOOPBACK, self.host.lower()) if is_local else None,
             tokens=None if tokens is None else (tokens.read, tokens.write),
             report=None if self.report is None else str(self.report),
+            imports=tuple(map(str, self.imports)),
         )
         with open_store(self.store, positive=_words(self.positive), segments=self.segments) as store:
             if self.workers == 1:

@@ -48,6 +48,22 @@ class Verb:
                 output.print(table)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Imports:
+    """What all verbs of models and runs have: `--import`."""
+
+    imports: Annotated[
+        tuple[Path, ...], tyro.conf.UseAppendAction, tyro.conf.arg(name="import", metavar="FILE")
+    ] = ()
+    """A Python file that defines a model or an estimator of your own; the flag may be given several times. A
+    run that needs such a file names it when it is missing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunVerb(Imports, Verb):
+    """A verb of models and runs."""
+
+
 def joined_help(verb: Any) -> None:
     """Give the flags of a verb, and of the settings within it, their help as one paragraph each: tyro keeps
     the line breaks of the source, unless the help stands in the docstring of the class."""

@@ -10,7 +10,7 @@ import tyro
 from rich.console import RenderableType
 from tyro.conf import OmitArgPrefixes, Positional, Suppress
 
-from unskew.cli.shared import Verb, messages, pairs, table, use_threads
+from unskew.cli.shared import RunVerb, Verb, messages, pairs, table, use_threads
 from unskew.core.config import names_of
 from unskew.core.errors import BadInput
 from unskew.data.log.log import Log
@@ -26,7 +26,7 @@ DEFAULT = "pulse"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(Verb):
+class Train(RunVerb):
     """Train a model on a prepared log.
 
     Ctrl-C saves before it stops, and `unskew train --resume RUN` goes on and ends with the same weights, bit
@@ -206,11 +206,15 @@ def _weights_warning(trained: "Model", cut: Split) -> str:
     return seen.finding.sentence if is_told else ""
 
 
+def flags_of(arguments: list[str], flag: str) -> list[str]:
+    """The values of a flag that may be given several times, before the command line is parsed."""
+    values = [value for name, value in pairwise(arguments) if name == flag]
+    return values + [argument.split("=", 1)[1] for argument in arguments if argument.startswith(f"{flag}=")]
+
+
 def flag_of(arguments: list[str], flag: str) -> str | None:
-    """What the command line says for a flag, before it is parsed."""
-    said = [value for name, value in pairwise(arguments) if name == flag]
-    said += [argument.split("=", 1)[1] for argument in arguments if argument.startswith(f"{flag}=")]
-    return said[-1] if said else None
+    """The value of a flag, before the command line is parsed."""
+    return next(reversed(flags_of(arguments, flag)), None)
 
 
 def model_of(arguments: list[str]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from tyro.conf import Positional, Suppress
 
-from unskew.cli.shared import Data, Verb, command_line, messages, pairs, split_of, table, use_threads
+from unskew.cli.shared import Data, RunVerb, command_line, messages, pairs, split_of, table, use_threads
 from unskew.cli.train import defaults_of, flag_of, with_flags
 from unskew.core.config import flat
 from unskew.core.errors import BadInput
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tune(Verb):
+class Tune(RunVerb):
     """Search the settings of a model on the validation set. The test set is cut off before it begins.
 
     A setting that a flag names has that value; the others that have a range are searched. The first trial has
@@ -131,7 +131,7 @@ def _plain(value: Any) -> str:
 
 def tune_of(arguments: list[str]) -> type[Tune]:
     """The verb with the flags of the model that was named, and with the names of those that were given."""
-    own = {f"--{field.name}" for field in fields(Tune) if field.name != "json"}
+    own = {f"--{field.name}" for field in fields(Tune) if field.name != "json"} | {"--import"}
     words = [word for before, word in pairwise(arguments) if before not in own and not word.startswith("-")]
     if not words:
         return Tune

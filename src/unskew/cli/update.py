@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional
 
-from unskew.cli.shared import Verb, messages
+from unskew.cli.shared import RunVerb, messages
 from unskew.core.errors import BadInput
 from unskew.update.updating import Updating
 
@@ -18,7 +18,7 @@ CODES = {"published": 0, "would be published": 0, "nothing new": 3, "worse": 4}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Update(Verb):
+class Update(RunVerb):
     """Train on from a run with the events that a store got since, and write the new run unless it is worse.
 
     The newest window of the new events is ranked by the old run and by the new one before anything learns

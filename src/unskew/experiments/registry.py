@@ -1,13 +1,13 @@
 """The suites by name: those of this package, those of others (entry point `unskew.suites`), and those of a
 file."""
 
-import runpy
 from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 
 from unskew.core.config import did_you_mean
-from unskew.core.errors import BadInput, UnskewError
+from unskew.core.errors import BadInput
+from unskew.core.imports import import_file
 from unskew.experiments import extra_suites, paper_suites
 from unskew.experiments.suite import Suite
 
@@ -40,14 +40,7 @@ def suites_named(name: str, by_name: dict[str, Suite]) -> list[Suite]:
 def suites_in(file: Path) -> dict[str, Suite]:
     """The suites that a Python file defines, by their names. Models that it defines are registered. A suite
     of this package that it imports, to take arms or worlds from, is not its own."""
-    if not file.is_file():
-        raise BadInput(f"{file}: no such file; expected a Python file that defines a `Suite`")
-    try:
-        values = runpy.run_path(str(file), run_name=file.stem).values()
-    except UnskewError:
-        raise
-    except Exception as error:
-        raise BadInput(f"{file}: could not be read ({type(error).__name__}: {error})") from error
+    values = vars(import_file(file)).values()
     others = list(suites().values())
     own = [value for value in values if isinstance(value, Suite) and value not in others]
     if not own:

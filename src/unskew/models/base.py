@@ -19,7 +19,7 @@ from unskew.data.batches.batch import Batch, Offset, SequenceBatch
 from unskew.data.log.held_out import Criterion
 from unskew.data.log.log import Log, LogView
 from unskew.data.log.split import Known, Split
-from unskew.data.log.views import HISTORY
+from unskew.data.log.views import HISTORY, PAD
 from unskew.nn.layers import Embeddings, is_real, read_before, right_padded
 from unskew.nn.losses import cross_entropy
 from unskew.nn.phases import Phase, Stage
@@ -123,6 +123,11 @@ class Recommender(nn.Module, ABC):
         model's; what is resolve_auto stays as it is."""
         return config
 
+    @classmethod
+    def required_classes(cls, config: Any) -> tuple[type, ...]:
+        """The models and estimators that a run with these settings needs."""
+        return (cls,)
+
     @abstractmethod
     def forward(self, batch: Batch) -> Tensor:
         """The logits of each candidate in each context, (B, C). It must not read the labels of the batch."""
@@ -204,6 +209,11 @@ class Recommender(nn.Module, ABC):
             f"debiased-{self.name} with an estimator of exposure"
         )
 
+    @property
+    def exported(self) -> "DotProduct | None":
+        """The network that a file for other programs can hold; None if there is none."""
+        return None
+
     def statistics(self, batch: Batch) -> dict[str, float]:
         """Numbers about the model for the record of an epoch, beside its losses. The batch is a fixed sample
         of training pairs."""
@@ -243,6 +253,17 @@ class DotProduct(Recommender):
     """
 
     supports_live_log = True
+    # Whether a history of items decides the vector of a context, so that the model can be exported.
+    is_exportable: ClassVar[bool] = False
+
+    @property
+    def exported(self) -> "DotProduct | None":
+        return self if self.is_exportable else None
+
+    def read_histories(self, ids_BL: Tensor) -> Tensor:
+        """The vector of each context, (B, D), from histories that are padded on the left. Exported models
+        have this method; its steps must not depend on values, because a file holds them as they are."""
+        raise NotImplementedError(f"{self.name} cannot be exported")
 
     @abstractmethod
     def context(self, batch: Batch) -> Tensor:
@@ -295,6 +316,15 @@ class NextItem(DotProduct):
     def context(self, batch: Batch) -> Tensor:
         lengths = is_real(batch.history_BL).sum(1)
         return self.states(batch.user_B, right_padded(batch.history_BL))[torch.arange(len(lengths)), lengths]
+
+    def read_histories(self, ids_BL: Tensor) -> Tensor:
+        L, lengths_B1 = ids_BL.shape[1], is_real(ids_BL).sum(1, keepdim=True)
+        place_BL = torch.arange(L) + L - lengths_B1
+        ids_BL = ids_BL.gather(1, place_BL.clamp(max=L - 1)).masked_fill(place_BL >= L, PAD)
+        states_BLD = self.encode(ids_BL[:, 0], ids_BL)
+        newest_B11 = (lengths_B1 - 1).clamp(min=0)[..., None]
+        state_BD = states_BLD.gather(1, newest_B11.expand(-1, -1, states_BLD.shape[2])).squeeze(1)
+        return torch.where(lengths_B1 > 0, state_BD, self.start)
 
     def vectors(self, item: Tensor) -> Tensor:
         return self.items(item)

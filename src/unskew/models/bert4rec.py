@@ -75,6 +75,7 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
         """The number of epochs in an epoch, each with new masks."""
 
     config: Config
+    is_exportable = True
     knows_by = ("items",)
     recipe: ClassVar[dict[str, Any]] = {"sequences": 128, "epochs": 100, "patience": 10}
 
@@ -113,15 +114,15 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
     # As a recommender
 
     def context(self, batch: Batch) -> Tensor:
-        g_BD = in_groups(batch.history_BL, self._next)
-        return torch.cat([g_BD, torch.ones(len(g_BD), 1)], dim=1)
+        return in_groups(batch.history_BL, self.read_histories)
 
-    def _next(self, ids_BL: Tensor) -> Tensor:
-        """The state g at a mask behind each history, (B, D)."""
+    def read_histories(self, ids_BL: Tensor) -> Tensor:
+        """The state g at a mask behind each history, and a one, (B, D + 1)."""
         # Any unknown id will do as the mask: both have the same vector.
         with_mask_BL = functional.pad(ids_BL, (0, 1), value=self.items.known)
-        newest_B1 = torch.full((len(ids_BL), 1), ids_BL.shape[1])
-        return self.head(self.states(with_mask_BL, None, newest_B1).squeeze(1))
+        newest_B1 = torch.full_like(with_mask_BL[:, :1], ids_BL.shape[1])
+        g_BD = self.head(self.states(with_mask_BL, None, newest_B1).squeeze(1))
+        return functional.pad(g_BD, (0, 1), value=1.0)
 
     def vectors(self, item: Tensor) -> Tensor:
         """The embedding of each item with its bias as one more entry; a context has a one there."""

@@ -44,7 +44,7 @@ from unskew.data.log.held_out import Criterion
 from unskew.data.log.log import Log, LogView
 from unskew.data.log.split import Known, Split
 from unskew.data.log.views import AUDIENCE, HISTORY
-from unskew.models.base import FAMILIES, ModelConfig, Recommender
+from unskew.models.base import FAMILIES, DotProduct, ModelConfig, Recommender
 from unskew.nn.phases import Phase, Stage
 from unskew.nn.scoring import Catalog, apply_debias, scores_at
 from unskew.propensity.correction import Correction, Method, Scale, resolve_auto_settings
@@ -126,6 +126,10 @@ class Debiased(Recommender):
         reads_shown = any(phase.batches in ("pairs", "prefixes") for phase in phases)
         return resolve_auto_settings(config, split, all(phase.separate for phase in phases), reads_shown)
 
+    @classmethod
+    def required_classes(cls, config: Any) -> tuple[type, ...]:
+        return (*cls.Backbone.required_classes(config.backbone), estimator_named(config.propensity))
+
     def fit_statistics(self, split: Split) -> None:
         self.backbone.fit_statistics(split)
         self.correction.fit_statistics(split)
@@ -145,6 +149,10 @@ class Debiased(Recommender):
     def audience(self) -> int | None:
         mine, its = self.config.past_users, self.backbone.audience
         return its if its is None or self.plain else max(mine, its)
+
+    @property
+    def exported(self) -> DotProduct | None:
+        return self.backbone.exported
 
     @property
     def window(self) -> int:

@@ -181,6 +181,10 @@ class DEPS(
     def resolve_auto(cls, config: Any, split: Split) -> Any:
         return resolve_auto_settings(config, split, separate=True)
 
+    @classmethod
+    def required_classes(cls, config: Any) -> tuple[type, ...]:
+        return cls, estimator_named(config.propensity)
+
     def fit_statistics(self, split: Split) -> None:
         self.correction.fit_statistics(split)
 

@@ -85,6 +85,7 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
         """The optimizer: Adagrad as in the authors' code, or Adam as in RecBole."""
 
     config: Config
+    is_exportable = True
     cumulative: Tensor
     recipe: ClassVar[dict[str, Any]] = {"learning_rate": 0.05, "sequences": 64, "epochs": 40, "patience": 4}
     searched: ClassVar[dict[str, Search]] = {"learning_rate": Search(0.01, 0.25, log=True)}
@@ -119,6 +120,9 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
 
     def context(self, batch: Batch) -> Tensor:
         return functional.pad(super().context(batch), (0, 1), value=1.0)
+
+    def read_histories(self, ids_BL: Tensor) -> Tensor:
+        return functional.pad(super().read_histories(ids_BL), (0, 1), value=1.0)
 
     def vectors(self, item: Tensor) -> Tensor:
         return torch.cat([self.items(item), self.bias(item)], dim=-1)

@@ -61,6 +61,7 @@ class GSASRec(NextItem, name="gsasrec", paper="Petrov and Macdonald, RecSys 2023
         items that are read (`tied`)."""
 
     config: Config
+    is_exportable = True
     recipe: ClassVar[dict[str, Any]] = {"sequences": 128, "epochs": 200, "patience": 20}
 
     def __init__(self, known: Known, config: Config) -> None:

@@ -72,6 +72,7 @@ class LightSANs(DotProduct, name="lightsans", paper="Fan et al., LightSANs, SIGI
         (`query`), as in RecBole."""
 
     config: Config
+    is_exportable = True
     knows_by = ("items",)
     recipe: ClassVar[dict[str, Any]] = {"learning_rate": 3e-3, "batch_size": 1024}
     searched: ClassVar[dict[str, Search]] = {"learning_rate": Search(3e-4, 1e-2, log=True)}
@@ -87,9 +88,9 @@ class LightSANs(DotProduct, name="lightsans", paper="Fan et al., LightSANs, SIGI
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
 
     def context(self, batch: Batch) -> Tensor:
-        return in_groups(batch.history_BL, self._newest)
+        return in_groups(batch.history_BL, self.read_histories)
 
-    def _newest(self, ids_BL: Tensor) -> Tensor:
+    def read_histories(self, ids_BL: Tensor) -> Tensor:
         """The state at the newest item, (B, D); the learned start for an empty history."""
         L, real_BL = ids_BL.shape[1], is_real(ids_BL)
         if not L:

@@ -45,6 +45,7 @@ class SASRec(
         """The fraction of activations that dropout sets to zero."""
 
     config: Config
+    is_exportable = True
     recipe: ClassVar[dict[str, Any]] = {"sequences": 128, "epochs": 40, "patience": 4}
     presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"epochs": 100, "patience": 10}}
 

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from unskew.core.config import Search, Width
 from unskew.data.log.split import Known
 from unskew.models.base import HistoryConfig, NextItem
+from unskew.nn.layers import is_real
 
 CHUNK = 1 << 18  # sigmoids held at once: few enough to stay in the cache
 
@@ -44,6 +45,7 @@ class STAMP(NextItem, name="stamp", paper="Liu et al., KDD 2018"):
         equation does not."""
 
     config: Config
+    is_exportable = True
     recipe: ClassVar[dict[str, Any]] = {"learning_rate": 3e-3, "sequences": 64}
     searched: ClassVar[dict[str, Search]] = {"learning_rate": Search(1e-3, 1e-2, log=True)}
 
@@ -69,6 +71,17 @@ class STAMP(NextItem, name="stamp", paper="Liu et al., KDD 2018"):
         if self.config.add_mean:
             memory_BLD = memory_BLD + mean_BLD
         return torch.tanh(self.memory(memory_BLD)) * torch.tanh(self.last(x_BLD))
+
+    def read_histories(self, ids_BL: Tensor) -> Tensor:
+        x_BLD, real_BL1 = self.items(ids_BL), is_real(ids_BL)[..., None]
+        mean_BD = (x_BLD * real_BL1).sum(1) / real_BL1.sum(1).clamp(min=1)
+        of_last_BD = self.of_last(x_BLD[:, -1]) + self.of_mean(mean_BD)
+        alpha_BL = torch.sigmoid(self.of_item(x_BLD) + of_last_BD[:, None]) @ self.strength
+        memory_BD = (alpha_BL[..., None] * x_BLD * real_BL1).sum(1)
+        if self.config.add_mean:
+            memory_BD = memory_BD + mean_BD
+        state_BD = torch.tanh(self.memory(memory_BD)) * torch.tanh(self.last(x_BLD[:, -1]))
+        return torch.where(real_BL1.any(1), state_BD, self.start)
 
     def attention(self, x_BLD: Tensor, mean_BLD: Tensor) -> Tensor:
         """alpha of each item i for each last item t, (B, t, i); zero if i comes after t."""

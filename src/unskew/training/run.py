@@ -30,6 +30,7 @@ from unskew.core.atomic_files import beside, check_free
 from unskew.core.config import check
 from unskew.core.errors import BadInput, UnskewError
 from unskew.core.file_lock import lock_file
+from unskew.core.imports import MissingImport
 from unskew.data.log.held_out import Criterion
 from unskew.data.log.log import Log
 from unskew.data.log.split import Split
@@ -187,7 +188,7 @@ def _check_same(folder: Path, before: RunConfig, now: RunConfig) -> None:
     if before.hash != now.hash:
         where = before.data or "from Python"
         raise BadInput(f"{folder}: this run was begun on other data ({where}); train a new one on these")
-    for name, old, new in differences(before.to_json(), now.to_json(), but=("data", "hash")):
+    for name, old, new in differences(before.to_json(), now.to_json(), but=("data", "hash", "imports")):
         if name not in {f"training {setting}" for setting in EXTENDABLE}:
             raise BadInput(f"{folder}: this run was begun with {name} {old}, not {new}")
 
@@ -288,6 +289,8 @@ def read_config(folder: Path) -> RunConfig:
         )
     try:
         return RunConfig.from_json(document)
+    except MissingImport as error:
+        raise MissingImport(f"{folder}: {error}") from None
     except (BadInput, TypeError) as error:
         raise BadInput(f"{folder}: the run is damaged ({error})") from None
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from unskew.core.config import from_document
 from unskew.core.errors import BadInput
+from unskew.core.imports import MissingImport, files_of
 from unskew.data.log.clock import Clock
 from unskew.data.log.log import Log
 from unskew.data.log.split import Ids, Known, Mask, Split, Splitting, split
@@ -23,6 +24,7 @@ class RunSettings:
     model, config, training: the name of the model, its settings, and those of training.
     data: where the prepared log is, if that is known.
     chosen: settings that another run's validation set chose, by their names in the model's state.
+    imports: files of the caller that define the model or its estimator (`unskew train --import FILE`).
     """
 
     model: str
@@ -30,6 +32,7 @@ class RunSettings:
     training: Training
     data: str = ""
     chosen: Mapping[str, float] | None = None
+    imports: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,8 @@ class RunConfig(RunSettings):
     def of(cls, settings: RunSettings, split: Split) -> "RunConfig":
         """The configuration of a run on a split."""
         asked = {name.name: getattr(settings, name.name) for name in fields(RunSettings)}
+        classes = model_named(settings.model).required_classes(settings.config)
+        asked["imports"] = files_of(classes) or settings.imports
         return cls(
             **asked,
             split=split.settings,
@@ -93,7 +98,15 @@ class RunConfig(RunSettings):
         """The configuration that `to_json` wrote. An unknown or missing field is bad input."""
         if not {"model", "config"} <= document.keys():
             raise BadInput("RunConfig: model or config is missing")
-        config = from_document(model_named(document["model"]).Config, document["config"])
+        try:
+            config = from_document(model_named(document["model"]).Config, document["config"])
+        except BadInput:
+            if files := document.get("imports"):
+                raise MissingImport(
+                    f"{', '.join(files)} defines its model or its estimator, and is not imported: say where "
+                    f"that file is now (--import {files[0]})"
+                ) from None
+            raise
         return from_document(cls, document | {"config": config})
 
     def open_log(self, data: str | os.PathLike[str] | None = None) -> Log:

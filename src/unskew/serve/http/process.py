@@ -33,6 +33,7 @@ class Serving:
     hosts: the names by which it may be called; None is any.
     tokens: the tokens for reading and writing; None if everybody may come in.
     report: the file of a report.
+    imports: Python files that define the run's model or estimator.
     """
 
     run: str
@@ -45,6 +46,7 @@ class Serving:
     hosts: tuple[str, ...] | None = None
     tokens: tuple[str, str] | None = None
     report: str | None = None
+    imports: tuple[str, ...] = ()
 
     def service(self, store: Store, kind: type[S], mapped: bool = False) -> S:
         """The service, which is still to be loaded."""

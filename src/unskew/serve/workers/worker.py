@@ -10,11 +10,13 @@ import socket
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from unskew.core.errors import UnskewError
+from unskew.core.imports import import_file
 from unskew.serve.http.process import Serving, http_server
 from unskew.serve.http.service import Service
 from unskew.serve.store.maintenance import Erased
@@ -82,6 +84,8 @@ def run_worker(listener: socket.socket, connection: socket.socket) -> int:
     serving = Serving(**channel.ask("begin").result())
     torch.set_num_threads(serving.threads)
     try:
+        for file in serving.imports:
+            import_file(Path(file))
         database, segments = open_parts(serving.store, "read", segments=serving.segments)
         with RelayedStore(database, segments) as store:
             store.channel = channel
