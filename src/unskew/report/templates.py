@@ -27,7 +27,7 @@ def render(template: str, /, **context: object) -> str:
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(ROOT),
-        autoescape=select_autoescape(("html",)),
+        autoescape=select_autoescape(("html", "svg")),
         undefined=StrictUndefined,
         trim_blocks=True,
         keep_trailing_newline=True,
