@@ -140,9 +140,13 @@ def test_the_page_about_the_endpoints() -> None:
     assert "example&lt;script&gt;" in page
 
 
-def test_no_template_turns_the_escaping_off() -> None:
+def test_no_template_and_no_other_module_turns_the_escaping_off() -> None:
+    """Only drawings, tables, styles and scripts become `Markup`; templates make or check them."""
     for path in ROOT.rglob("templates/*"):
         assert not re.search(r"\|\s*safe\b|autoescape", path.read_text(encoding="utf-8")), path
+    modules = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if "Markup(" in path.read_text()}
+    report = {f"report/{name}.py" for name in ("curves", "svg", "table", "templates")}
+    assert modules == {*report, "experiments/report_page.py"}
 
 
 @pytest.mark.parametrize("text", [hostile("x"), hostile_file("x")])
