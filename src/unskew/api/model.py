@@ -190,7 +190,8 @@ class Model:
         # Nothing is chosen any more, so a metric that only a validation set has is not asked for.
         select_by: Any = by if by != "shown" else "ordinary"
         training = replace(self.training, epochs=max(self.best_epoch(), 1), select_by=select_by)
-        return Model(self.name, self.config, training).fit(
+        config = self.config if self.best_epoch() else self.network.untrained(self.config)
+        return Model(self.name, config, training).fit(
             everything, folder, on_record=on_record, show_progress=show_progress, chosen=self.chosen
         )
 

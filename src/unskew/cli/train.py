@@ -168,7 +168,7 @@ def _epochs_table(trained: "Model", card: "RunCard", title: str) -> RenderableTy
             for name, value in state.items()
         }
         return pairs(title, chosen or {"epochs": len(trained.records)})
-    versions, losses = list(epochs[0].valid), list(epochs[0].losses)
+    versions, losses = list(epochs[0].valid), list(epochs[-1].losses)
     head = ("epoch", *losses, *(f"{version} {METRIC}" for version in versions))
     rows = []
     for record in epochs:
@@ -177,7 +177,8 @@ def _epochs_table(trained: "Model", card: "RunCard", title: str) -> RenderableTy
             debias = f" debias {metrics['debias']:g}" if "debias" in metrics else ""
             is_best = card.best[version]["epoch"] == record.epoch
             scores.append(f"{metrics[METRIC]:.4f}{debias}{'*' if is_best else ''}")
-        rows.append((str(record.epoch), *(f"{record.losses[name]:.4f}" for name in losses), *scores))
+        shown = (f"{record.losses[name]:.4f}" if name in record.losses else "-" for name in losses)
+        rows.append((str(record.epoch), *shown, *scores))
     return table(f"{title} (* the best epoch by each validation metric)", head, rows)
 
 

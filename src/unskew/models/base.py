@@ -179,6 +179,21 @@ class Recommender(nn.Module, ABC):
         """
         return []
 
+    def starting_points(self) -> list[dict[str, Tensor]]:
+        """States that are validated before training, as epoch 0: what training does not improve on is kept.
+        By default there are none, because untrained weights are random."""
+        return []
+
+    def untrained(self, config: Any) -> Any:
+        """The settings of a model that stays at its starting point, which no epoch improved on."""
+        return config
+
+    def horizon(self, split: Split) -> int | None:
+        """How many ticks ahead of a list its targets may be: validation then ranks the positives that come
+        within so many ticks after the beginning of the validation set, in one list per user. None is the
+        next event, with a list for each."""
+        return None
+
     def catalog(self, log: LogView, first: int, last: int) -> Catalog:
         """The scores of all items at times from `first` up to `last`. A model may override this with
         something faster that gives the same scores as `forward`."""

@@ -202,6 +202,17 @@ class Debiased(Recommender):
 
     # How it learns
 
+    def starting_points(self) -> list[dict[str, Tensor]]:
+        """Those of the backbone are no match for a loss that is corrected for exposure, unless it is not."""
+        states = self.backbone.starting_points() if self.plain else []
+        return [{f"backbone.{name}": value for name, value in state.items()} for state in states]
+
+    def untrained(self, config: Any) -> Any:
+        return replace(config, backbone=self.backbone.untrained(config.backbone))
+
+    def horizon(self, split: Split) -> int | None:
+        return self.backbone.horizon(split)
+
     def stages(self, epochs: int) -> tuple[Stage, ...]:
         its = tuple(
             replace(stage, phases=tuple(map(self._corrected, stage.phases)))

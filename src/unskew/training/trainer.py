@@ -24,7 +24,7 @@ from unskew.core.interrupts import Interrupts
 from unskew.core.progress import progress
 from unskew.data.batches.batch import Batch, SequenceBatch, batch_of_rows
 from unskew.data.batches.samplers import BatchSource, Sampler, Sampling, SequenceSampler
-from unskew.data.log.held_out import Criterion, criteria_of, held_out
+from unskew.data.log.held_out import Criterion, Targets, criteria_of, held_out
 from unskew.data.log.split import Split
 from unskew.evaluation.evaluate import evaluation, rank_each
 from unskew.models.base import Recommender, Training
@@ -86,8 +86,14 @@ class Trainer:
             name: self._sampler(phase, place) for place, (name, phase) in enumerate(phases.items())
         }
         self.optimizers = {name: self._optimizer(phase) for name, phase in phases.items()}
-        self.valid = held_out(split, "valid", "ordinary", settings.valid_examples, settings.seed)
-        tested = {name: held_out(split, "valid", name) for name in criteria_of(split)}
+        horizon = model.horizon(split)
+        self.frozen: Targets | None = None if horizon is None else "all"
+        until = None if horizon is None else split.train_end + horizon
+        self.valid = held_out(
+            split, "valid", "ordinary", settings.valid_examples, settings.seed, until, self.frozen
+        )
+        tests = criteria_of(split) if horizon is None else ("ordinary",)
+        tested = {name: held_out(split, "valid", name, until=until, frozen=self.frozen) for name in tests}
         # A version of which the ranked sample holds nothing cannot choose.
         ranked = self.valid.rows
         self.criteria = {
@@ -156,6 +162,8 @@ class Trainer:
         if self.store is not None:
             self.store.restore(self)
             self._reopen()
+        if not self.records and not self.progress.step and self.stages and len(self.valid.rows):
+            self._validate_starting_points()
         self.tell(self.records)
         with self.interrupts.deferred():
             try:
@@ -164,6 +172,18 @@ class Trainer:
                 if not self.interrupts.in_step:
                     self._save()
                 raise
+
+    def _validate_starting_points(self) -> None:
+        """Validate what the model may be without any training: epoch 0."""
+        states = self.model.starting_points()
+        before = {name: value.clone() for name, value in self.model.state_dict().items()}
+        for state in states:
+            self.model.load_state_dict(state, strict=False)
+            valid = self._validate()
+            self._keep_best(valid, 0)
+            self.records.append(self._record("before training", 0, valid))
+        self.model.load_state_dict(before)
+        self.progress.records = len(self.records)
 
     def _reopen(self) -> None:
         """A run that had finished its last stage goes on with it, if it may now have more epochs."""
@@ -247,21 +267,27 @@ class Trainer:
             self._keep_best(valid, number)
         elif stage.validated:
             at.best_epoch = {self.select_by: number}  # nothing to stop early by
-        record = EpochRecord(
-            stage=stage.name,
-            epoch=number,
-            losses=dict(at.losses),
-            step=at.step,
-            valid=valid,
-            strengths=self.curve if valid else [],
-            statistics=self.model.eval().statistics(self.probe),
-            rows_per_s=round(rows / max(time.perf_counter() - started, 1e-9), 1),
-            peak_gb=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 3),
-        )
+        seconds = max(time.perf_counter() - started, 1e-9)
+        record = self._record(stage.name, number, valid, round(rows / seconds, 1))
         self.records.append(record)
         at.losses, at.epoch, at.phase, at.records = {}, number, 0, len(self.records)
         self._save(record)
         self.tell([record])
+
+    def _record(
+        self, stage: str, epoch: int, valid: dict[str, dict[str, float]], rows_per_s: float = 0.0
+    ) -> EpochRecord:
+        return EpochRecord(
+            stage=stage,
+            epoch=epoch,
+            losses=dict(self.progress.losses),
+            step=self.progress.step,
+            valid=valid,
+            strengths=self.curve if valid else [],
+            statistics=self.model.eval().statistics(self.probe),
+            rows_per_s=rows_per_s,
+            peak_gb=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 3),
+        )
 
     def tell(self, records: list[EpochRecord]) -> None:
         """Call `on_record` with some records, each as a copy."""
@@ -305,13 +331,23 @@ class Trainer:
         gives is in `curve`."""
         model = self.model.eval()
         strengths: Sequence[float | None] = model.strengths or (None,)
-        ranked = rank_each(model, self.split, self.valid.rows, strengths, self.settings.seed, part="valid")
+        ranked = rank_each(
+            model,
+            self.split,
+            self.valid.rows,
+            strengths,
+            self.settings.seed,
+            part="valid",
+            frozen=self.frozen is not None,
+        )
         found: dict[str, dict[str, float]] = {}
         self.curve = [{"debias": debias} for debias in model.strengths]
         for (debias, each), (name, tested) in product(
             zip(strengths, ranked, strict=True), self.criteria.items()
         ):
-            exact = evaluation(self.split, each, "full", tested, segmented=False).metrics()
+            exact = evaluation(
+                self.split, each, "full", tested, segmented=False, frozen=self.frozen
+            ).metrics()
             metrics = {metric: round(value, 6) for metric, value in exact.items()}
             if debias is not None:
                 self.curve[strengths.index(debias)][name] = metrics[METRIC]

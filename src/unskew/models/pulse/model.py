@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.core.config import AtLeast1, Search, Share
+from unskew.core.config import AtLeast1, NotNegative, Search, Share
 from unskew.core.errors import BadInput
 from unskew.data.batches.batch import Batch, batch_of_rows
 from unskew.data.batches.negatives import with_negatives
@@ -54,6 +54,7 @@ from unskew.models.pulse.signals import (
     ITEM_FEATURES,
     NEIGHBOUR_FEATURES,
     USER_FEATURES,
+    Reads,
     Requests,
     Signals,
 )
@@ -64,7 +65,9 @@ from unskew.nn.phases import Phase, Stage
 from unskew.nn.scoring import Catalog
 
 MEASURED, EACH = 2000, 8  # rows that standardise the inputs, and items of each
+SHIPPED_HIDDEN = 64  # the width of the shipped weights
 OWN_EVENTS = 200  # of a user's newest events, those that repeats are known from
+NEVER = np.iinfo(np.int64).min
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)  # that are tried
 ZERO = Path(__file__).with_name("pulse-zero.safetensors")  # made by benchmarks/pulse_zero.py
 
@@ -88,8 +91,29 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         neighbours: Annotated[AtLeast1, Search.among(100, 300, 1000)] = NeighbourSettings.neighbours
         """The number of neighbours whose events are read. More of them reach more rare items, and cost
         more."""
+        reads: Reads = "all"
+        """What is read of the log: everything, or, to see what each part is worth, only the decayed counts of
+        items and users (`counts`) or only what neighbours took (`neighbours`)."""
+        start: Literal["shipped", "random", "kept"] = "random"
+        """Whether training starts from the weights that come with the package, those of `pulse-zero`
+        (`shipped`), or from random ones; with `kept` the shipped ones are not trained at all. They are 64
+        wide and read everything; other settings start at random. Wherever they fit, validation has them to
+        choose from, as epoch 0."""
+        pull: Annotated[NotNegative, Search.among(0.0, 0.01, 0.1)] = 0.0
+        """How strongly training from the shipped weights is drawn back to them: the factor of the squared
+        distance in the loss."""
+        horizon: str = "next"
+        """What a list is made for: the next event (`next`), or whatever the user takes in a longer time after
+        it, as for a mail that is sent once a month: a duration such as `30d`, or `all`, which is as long as
+        the validation set. Training then reads each target as of a random moment within the horizon before
+        it, and validation ranks all targets of a user in one list."""
 
     config: Config
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "counts": {"reads": "counts"},
+        "neighbours": {"reads": "neighbours"},
+        "shipped": {"start": "shipped"},
+    }
     supports_live_log = True
     recipe: ClassVar[dict[str, Any]] = {"epochs": 5, "patience": 5, "batch_size": 128}
     recipe |= {"learning_rate": 5e-3, "weight_decay": 1e-5}
@@ -107,6 +131,13 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config)
+        if config.start == "kept" and not self._may_be_shipped():
+            raise BadInput(f"start kept: the shipped weights are {SHIPPED_HIDDEN} wide and read everything")
+        if config.pull and (config.start != "shipped" or not self._may_be_shipped()):
+            raise BadInput(
+                f"pull {config.pull:g}: only training that starts from the shipped weights (start shipped, "
+                f"hidden {SHIPPED_HIDDEN}, reads all) can be drawn towards them"
+            )
         hidden, half = config.hidden, max(config.hidden // 2, 1)
         self.of_item, self.of_user = (
             nn.Linear(ITEM_FEATURES, hidden),
@@ -132,6 +163,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         self.register_buffer("scale_w", torch.ones(NEIGHBOUR_FEATURES))
         self._signals: Signals | None = None
         self._memory: ValidationMemory[Requests] | None = None
+        self._pulled_to: dict[str, Tensor] | None = None
 
     @property
     def history(self) -> int:
@@ -148,7 +180,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
 
     @property
     def strengths(self) -> tuple[float, ...]:
-        return STRENGTHS
+        return () if self.config.start == "kept" else STRENGTHS
 
     def set_debias(self, debias: float) -> None:
         self.debias_now.fill_(debias)
@@ -175,6 +207,44 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
             scale.copy_(torch.from_numpy(np.maximum(values.std(0), 1e-3)))
         self.scale_w.copy_(torch.from_numpy(np.maximum(np.sqrt((w**2).mean(0)), 1e-2)))
 
+        if self.config.start != "random":
+            self.load_state_dict(self._shipped(), strict=False)
+
+    def _shipped(self) -> dict[str, Tensor]:
+        """The weights that come with the package, with the scale of their inputs; empty where this network
+        has another shape or reads less. They know no tags."""
+        if not self._may_be_shipped():
+            return {}
+        tags = {} if self.tag_skip is None else {"tag_skip": torch.zeros_like(self.tag_skip)}
+        return load_file(ZERO) | tags
+
+    def _may_be_shipped(self) -> bool:
+        return self.config.reads == "all" and self.config.hidden == SHIPPED_HIDDEN
+
+    def starting_points(self) -> list[dict[str, Tensor]]:
+        shipped = self._shipped()
+        return [shipped] if shipped else []
+
+    def untrained(self, config: Any) -> Any:
+        return replace(config, start="kept", pull=0.0)
+
+    def options(self, split: Split) -> list[dict[str, Tensor]]:
+        if self.config.start != "kept" or not split.mask("valid").any():
+            return []
+        return [{"debias_now": torch.tensor(debias)} for debias in STRENGTHS]
+
+    def horizon(self, split: Split) -> int | None:
+        if self.config.horizon == "next":
+            return None
+        if self.config.horizon == "all":
+            return max(split.valid_end - split.train_end, 1)
+        try:
+            return max(split.log.clock.ticks_in(self.config.horizon), 1)
+        except BadInput as error:
+            raise BadInput(
+                f"horizon {self.config.horizon!r}: expected next, all, or a duration such as 30d ({error})"
+            ) from None
+
     def refresh_statistics(self, split: Split) -> None:
         """What was learned was learned from inputs on this scale, so the scale stays."""
 
@@ -184,7 +254,11 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         if kept is None or kept.log is not log or (kept.day, kept.repeats) != how:
             neighbour_settings = NeighbourSettings(neighbours=self.config.neighbours)
             kept = self._signals = Signals(
-                log, *how, tagged=self.tag_skip is not None, neighbour_settings=neighbour_settings
+                log,
+                *how,
+                tagged=self.tag_skip is not None,
+                neighbour_settings=neighbour_settings,
+                reads=self.config.reads,
             )
         return kept
 
@@ -241,6 +315,8 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
     # How it learns
 
     def stages(self, epochs: int) -> tuple[Stage, ...]:
+        if self.config.start == "kept":
+            return ()
         phase = Phase("clicks", self._batches, self.softmax_loss, self.parameters, passes=2)
         return (Stage("train", (phase,), epochs, validated=True),)
 
@@ -256,7 +332,14 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         for logits in (self.clicks(items, users, batch.w_BCF, batch.c_BCF), items.exposure):
             masked = (logits + more).masked_fill(batch.hidden_BC, -torch.inf)
             total = total + weighted_mean(-functional.log_softmax(masked, dim=1)[:, 0], batch.weight_B)
-        return total
+        return total + self.config.pull * self._distance() if self.config.pull else total
+
+    def _distance(self) -> Tensor:
+        """The squared distance of all parameters from the shipped ones."""
+        if self._pulled_to is None:
+            self._pulled_to = self._shipped()
+        pairs = ((value, self._pulled_to.get(name)) for name, value in self.named_parameters())
+        return torch.stack([((value - to) ** 2).sum() for value, to in pairs if to is not None]).sum()
 
 
 class PulseZero(
@@ -272,7 +355,9 @@ class PulseZero(
     recipe: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, known: Known, config: ModelConfig) -> None:
-        super().__init__(replace(known, items=replace(known.items, categories={})), Pulse.Config())
+        super().__init__(
+            replace(known, items=replace(known.items, categories={})), Pulse.Config(start="kept")
+        )
         self.load_state_dict(load_file(ZERO), strict=False)
         for module in self.modules():  # nothing is learned, so nothing is a parameter
             for name, value in list(module.named_parameters(recurse=False)):
@@ -281,20 +366,6 @@ class PulseZero(
 
     def fit_statistics(self, split: Split) -> None:
         self.adapt_to_log(split)
-
-    def options(self, split: Split) -> list[dict[str, Tensor]]:
-        return (
-            [{"debias_now": torch.tensor(debias)} for debias in STRENGTHS]
-            if split.mask("valid").any()
-            else []
-        )
-
-    @property
-    def strengths(self) -> tuple[float, ...]:
-        return ()
-
-    def stages(self, epochs: int) -> tuple[Stage, ...]:
-        return ()
 
 
 # What it learns from
@@ -332,8 +403,24 @@ class PulseSampler:
         self.model, self.split, self.seed, self.batch_size = model, split, seed, batch_size
         random = np.random.default_rng([seed, 29])
         rows = training_rows(split, model.config.newest)
-        self.rows = np.sort(random.permutation(rows)[: model.config.sample])
+        moments = self._moments(rows)
+        rows, moments = rows[moments > NEVER], moments[moments > NEVER]
+        if not len(rows):
+            raise BadInput(f"horizon {model.config.horizon}: no training positive is within it")
+        chosen = np.sort(random.permutation(len(rows))[: model.config.sample])
+        order = np.argsort(rows[chosen], kind="stable")
+        self.rows, self.moments = rows[chosen][order], moments[chosen][order]
         self.epoch_number, self.step = 0, 0
+
+    def _moments(self, rows: Ints) -> Ints:
+        """When the list of each target is made: at the target's own time, or at a random moment within the
+        horizon before it. NEVER, if the item did not exist then."""
+        log, horizon = self.split.log, self.model.horizon(self.split)
+        time = np.asarray(log.time[rows])
+        if horizon is None:
+            return time
+        ahead = (np.random.default_rng([self.seed, 37]).random(len(rows)) * horizon).astype(np.int64)
+        return np.where(log.audiences.first_times[log.item[rows]] < time - ahead, time - ahead, NEVER)
 
     def __len__(self) -> int:
         return math.ceil(len(self.rows) / self.batch_size)
@@ -360,14 +447,16 @@ class PulseSampler:
         """All rows with their candidates and what is read of them."""
         log, rows, drawn = self.split.log, self.rows, self.model.config.drawn
         signals = self.model.signals(log)
-        user, target, time = log.user[rows].astype(np.int64), log.item[rows].astype(np.int64), log.time[rows]
+        user, target, time = log.user[rows].astype(np.int64), log.item[rows].astype(np.int64), self.moments
         candidates, log_q = with_negatives(log, target, time, drawn, np.random.default_rng([self.seed, 31]))
         hidden = candidates == target[:, None]
         if not self.split.repeats:
-            hidden |= log.had_before(user[:, None], candidates, time[:, None])
+            # What the user takes later within the horizon is a target, too, and no negative.
+            until = time + (self.model.horizon(self.split) or 0)
+            hidden |= log.had_before(user[:, None], candidates, until[:, None])
         hidden[:, 0] = False
         a, times = signals.of_items(candidates, time[:, None]), np.asarray(time)
-        profile, near, taste = signals.of_rows(rows, candidates, self.model.history)
+        profile, near, taste = signals.of_contexts(user, time, candidates, self.model.history)
         parts: tuple[NDArray[Any], ...] = (rows, times, candidates, a, profile, near, log_q, hidden)
         made = PulseBatch(*map(torch.from_numpy, parts))
         return made if taste is None else made._replace(c_BCF=torch.from_numpy(taste))

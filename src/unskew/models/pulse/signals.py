@@ -17,13 +17,13 @@ only the items that something is known about are stored; it is zero for all othe
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unskew.core.progress import progress
-from unskew.data.batches.batch import Batch, batch_of_rows
+from unskew.data.batches.batch import Batch, contexts
 from unskew.data.log.arrays import distinct
 from unskew.data.log.decay import Decay
 from unskew.data.log.log import LogView
@@ -42,6 +42,8 @@ ITEM_FEATURES, USER_FEATURES, NEIGHBOUR_FEATURES = (
     len(SCALES) + OWN,
 )
 BLOCK = 512  # requests that are read together
+
+Reads = Literal["all", "counts", "neighbours"]
 
 Floats = NDArray[np.float32]
 
@@ -82,7 +84,8 @@ class Signals:
     day: the ticks of the log's clock that count as a day.
     repeats: whether the user's own past items are candidates, so that w says what is known of them.
     tagged: whether the tags of items are read.
-    neighbour_settings: how far near go.
+    neighbour_settings: how far the walk to neighbours goes.
+    reads: `counts` leaves the neighbourhood at zero, `neighbours` everything else.
     """
 
     def __init__(
@@ -92,9 +95,11 @@ class Signals:
         repeats: bool,
         tagged: bool = False,
         neighbour_settings: NeighbourSettings | None = None,
+        reads: Reads = "all",
     ) -> None:
         self.log, self.day, self.repeats = log, day, repeats
-        self.tags = Tags(log) if tagged else None
+        self.reads = reads
+        self.tags = Tags(log) if tagged and reads != "neighbours" else None
         half_lives = tuple(day * life for life in HALF_LIVES)
         self.decay = Decay(log.audiences, half_lives)
         self.neighbourhood = Neighbourhood(log, day * NEIGHBOUR_DAYS, neighbour_settings)
@@ -121,6 +126,8 @@ class Signals:
             yield self._vectors(counts, total, time - np.minimum(self.born, time))
 
     def _vectors(self, counts: NDArray[np.float64], totals: NDArray[np.float64], age: Ints) -> Floats:
+        if self.reads == "neighbours":
+            return np.zeros((*counts.shape[:-1], ITEM_FEATURES), np.float32)
         found = np.empty((*counts.shape[:-1], ITEM_FEATURES), np.float32)
         np.subtract(np.log(counts + FLOOR), totals, out=found[..., :-1], casting="same_kind")
         found[..., -1] = np.log1p(age / self.day)
@@ -132,7 +139,7 @@ class Signals:
         own, when = batch.history_BL.numpy(), batch.history_times_BL.numpy()
         own = np.where(own < len(self.log.items), own, PAD)  # of what the log does not have, nothing is known
         items, keys, values = max(len(self.log.items), 1), [np.zeros(0, np.int64)], []
-        for first in range(0, len(time), BLOCK):
+        for first in range(0, len(time) if self.reads != "counts" else 0, BLOCK):
             part = slice(first, first + BLOCK)
             reached = self.neighbourhood.reach(user[part], time[part], own[part])
             keys.append((first + reached.request) * items + reached.item)
@@ -142,25 +149,28 @@ class Signals:
         tastes = None if self.tags is None else self.tags.tastes(time, own)
         return Requests(time, self._profile(user, time, own, when), *found, items, tastes)
 
-    def of_rows(self, rows: Ints, candidates: Ints, history: int) -> tuple[Floats, Floats, Floats | None]:
-        """The values u of rows of the log, and w and c of their candidates (rows, candidates). A few rows at
-        a time, because a neighbourhood reaches far more than the candidates."""
+    def of_contexts(
+        self, user: Ints, time: Ints, candidates: Ints, history: int
+    ) -> tuple[Floats, Floats, Floats | None]:
+        """The values u of users at some times, and w and c of their candidates (contexts, candidates). A few
+        at a time, because a neighbourhood reaches far more than the candidates."""
         profiles, near, tastes = [], [], []
-        with progress("read", len(rows)) as job:
-            for first in range(0, len(rows), BLOCK):
-                some, among = rows[first : first + BLOCK], candidates[first : first + BLOCK]
-                read = self.of_requests(batch_of_rows(self.log.frozen(), some, history, 0))
-                which = np.repeat(np.arange(len(some)), among.shape[1])
+        with progress("read", len(user)) as job:
+            for first in range(0, len(user), BLOCK):
+                part = slice(first, first + BLOCK)
+                among = candidates[part]
+                read = self.of_requests(contexts(self.log, user[part], time[part], history))
+                which = np.repeat(np.arange(len(among)), among.shape[1])
                 profiles.append(read.profile)
                 near.append(read.of_pairs(which, among.ravel()).reshape(*among.shape, -1))
                 if read.tastes is not None:
                     tastes.append(read.tastes.of_pairs(which, among.ravel()).reshape(*among.shape, -1))
-                job.advance(len(some))
+                job.advance(len(among))
         return np.concatenate(profiles), np.concatenate(near), np.concatenate(tastes) if tastes else None
 
     def _taken(self, user: Ints, time: Ints, own: Ints, when: Ints, items: int) -> tuple[Ints, Floats]:
         """Of each item that a user took before: how often, how many days ago, and a one."""
-        if not self.repeats:
+        if not self.repeats or self.reads == "neighbours":
             return np.zeros(0, np.int64), np.zeros((0, OWN), np.float32)
         row, place = np.nonzero(own != PAD)
         key, which, count = np.unique(row * items + own[row, place], return_inverse=True, return_counts=True)
@@ -171,6 +181,8 @@ class Signals:
 
     def _profile(self, user: Ints, time: Ints, own: Ints, when: Ints) -> Floats:
         """The vector u of each request."""
+        if self.reads == "neighbours":
+            return np.zeros((len(time), USER_FEATURES), np.float32)
         given = (own != PAD).sum(1)
         own, when = (
             rows[:, max(rows.shape[1] - self.neighbourhood.settings.own, 0) :] for rows in (own, when)
