@@ -270,9 +270,9 @@ def test_a_run_knows_what_each_debias_gives(tmp_path: Path) -> None:
     curve = json.loads((tmp_path / "run" / "card.json").read_text())["debias_curve"]
     assert [point["debias"] for point in curve] == list(pulse.STRENGTHS)
     best = max(model.records, key=lambda record: record.valid["ordinary"]["ndcg@10"])
-    assert curve == best["strengths"]
-    assert max(point["ordinary"] for point in curve) == best["valid"]["ordinary"]["ndcg@10"]
-    assert max(point["balanced"] for point in curve) == best["valid"]["balanced"]["ndcg@10"]
+    assert curve == best.strengths
+    assert max(point["ordinary"] for point in curve) == best.valid["ordinary"]["ndcg@10"]
+    assert max(point["balanced"] for point in curve) == best.valid["balanced"]["ndcg@10"]
     assert len({point["balanced"] for point in curve}) > 1
 
 

@@ -54,11 +54,15 @@ def test_an_ablation_keeps_the_contract(split: unskew.Split, reads: Any) -> None
             check(builder(Pulse, Pulse.Config(reads=reads, sample=300)), split)
 
 
-def test_training_that_gains_nothing_keeps_the_shipped_weights(tmp_path: Path) -> None:
-    """With a learning rate that ruins everything, the run is pulse-zero, and so is its refit."""
+def test_training_that_gains_nothing_keeps_the_shipped_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where training learns the opposite, the run is pulse-zero, and so is its refit."""
+    loss = Pulse.softmax_loss
+    monkeypatch.setattr(Pulse, "softmax_loss", lambda self, batch: -loss(self, batch))
     split = friends()  # where neighbours matter
-    ruined = {"sample": 300, "epochs": 2, "valid_examples": 100, "learning_rate": 50.0}
-    model = unskew.create_model("pulse", ruined).fit(split, tmp_path / "run", show_progress=False)
+    brief = {"sample": 300, "epochs": 2, "valid_examples": 100}
+    model = unskew.create_model("pulse", brief).fit(split, tmp_path / "run", show_progress=False)
     zero = unskew.create_model("pulse-zero", {"valid_examples": 100}).fit(split, show_progress=False)
     assert (model.best_epoch(), model.records[0].stage) == (0, "before training")
     found, expected = (each.evaluate(split, show_progress=False).metrics() for each in (model, zero))
