@@ -33,7 +33,16 @@ from unskew.models.deps import DEPS
 from unskew.nn.layers import Embeddings
 from unskew.nn.phases import parameters_of
 
-WITHOUT_EMBEDDINGS = {"popularity", "itemknn", "userknn", "personal", "ease", "pulse", "pulse-zero"}
+WITHOUT_EMBEDDINGS = {
+    "popularity",
+    "itemknn",
+    "userknn",
+    "personal",
+    "ease",
+    "neighbours-by-hand",
+    "pulse",
+    "pulse-zero",
+}
 
 
 @every_model
