@@ -13,6 +13,7 @@ import unskew
 import unskew.models
 from tests.helpers.contract import CHECKS, builder, every_model
 from unskew.data.batches.batch import Batch
+from unskew.data.log.log import LogView
 from unskew.data.log.split import Known
 from unskew.data.log.views import PAD
 from unskew.models.base import MODELS, Recommender
@@ -129,22 +130,16 @@ def renews_nothing(kind: type[Recommender]) -> type[Recommender]:
     """Its catalogue of a newer log is the old one."""
 
     class Stale:
-        def __init__(self, made: Catalog, items: int) -> None:
-            self.made, self.items = made, items
+        def __init__(self, catalog: Catalog, items: int) -> None:
+            self.catalog, self.items = catalog, items
 
         def scores(self, context: Batch) -> Tensor:
-            return nn.functional.pad(self.made.scores(context), (0, self.items), value=1.0)
-
-        def renewed(self, log: unskew.Log, first: int, last: int) -> "Stale":
-            return Stale(self.made, len(log.items) - self.items_before)
-
-        items_before = 0
+            scores = self.catalog.scores(context)
+            return nn.functional.pad(scores, (0, self.items - scores.shape[1]), value=1.0)
 
     class Faulty(kind):  # type: ignore[misc, valid-type]
-        def catalog(self, log: unskew.Log, first: int, last: int) -> Catalog:
-            made = Stale(super().catalog(log, first, last), 0)
-            made.items_before = len(log.items)
-            return made
+        def renew_catalog(self, catalog: Catalog, log: LogView, first: int, last: int) -> Catalog:
+            return Stale(catalog, len(log.items))
 
     return Faulty
 

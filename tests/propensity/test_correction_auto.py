@@ -19,11 +19,11 @@ from unskew.api.create import create_model
 from unskew.data.log.split import Splitting, split_at
 from unskew.models.base import MODELS, Training, build, model_named
 from unskew.models.debiased import Debiased
+from unskew.propensity.base import estimator_named
 from unskew.propensity.correction import (
     Correction,
     Method,
     has_impressions,
-    knows_items,
     resolve_auto_settings,
 )
 from unskew.propensity.estimators import Unit
@@ -76,7 +76,7 @@ def test_auto_goes_by_the_log_and_by_the_loss(backbone: str, shown: bool) -> Non
         assert resolve_auto(backbone, shown, propensity=propensity) == (expected[0], propensity, 0.5)
     # What knows no propensity of items alone can only weight.
     for propensity in ("dual", "item", "user", "logged", "user-pro"):
-        assert not knows_items(propensity)
+        assert not estimator_named(propensity).knows_items()
         assert resolve_auto(backbone, shown, propensity=propensity) == ("ips", propensity, 0.5)
     # What was asked for stays.
     for method in ("logit-offset", "weighted-negatives", "ips", "ips-both"):

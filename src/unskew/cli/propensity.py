@@ -30,7 +30,7 @@ from unskew.diagnostics.propensity.health import (
 
 @dataclass(frozen=True, kw_only=True)
 class PropensityHealth(RunVerb):
-    """Say what the propensity weights of a run do and what to do about it, and show their figures: weights,
+    """Say what the propensity weights of a run do and what to do about it, and show their values: weights,
     clipping, balance and, where the true propensities are known, calibration."""
 
     folder: Positional[RunArg]

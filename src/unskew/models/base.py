@@ -21,7 +21,7 @@ from unskew.data.log.log import Log, LogView
 from unskew.data.log.split import Known, Split
 from unskew.data.log.views import HISTORY, PAD
 from unskew.nn.layers import Embeddings, is_real, read_before, right_padded
-from unskew.nn.losses import cross_entropy
+from unskew.nn.losses import click_loss, cross_entropy
 from unskew.nn.phases import Phase, Stage
 from unskew.nn.scoring import Catalog, DotCatalog, PlainCatalog
 from unskew.propensity.correction import Correction
@@ -99,8 +99,8 @@ class Recommender(nn.Module, ABC):
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     # Whether it reads nothing of a log but its views, so that it can rank a live log as it is.
     supports_live_log: ClassVar[bool] = False
-    # What it knows a user by: at least one past item that training saw, or being a user whom training saw.
-    # Of people without either it has nothing to say. A model that knows nobody by an id has an empty tuple.
+    # By what it knows a user: by at least one past item that training saw, or because training saw the user.
+    # For other users its scores are the same for all. A model that knows no user by an id has an empty tuple.
     knows_by: ClassVar[tuple[Literal["items", "user"], ...]] = ()
     # What its loss makes of propensities; None for a model without any.
     correction: Correction | None = None
@@ -120,7 +120,7 @@ class Recommender(nn.Module, ABC):
     @classmethod
     def resolve_auto(cls, config: Any, split: Split) -> Any:
         """The settings with everything chosen that depends on what the log holds. `config` is one of this
-        model's; what is resolve_auto stays as it is."""
+        model's; what was chosen already stays as it is."""
         return config
 
     @classmethod
@@ -142,12 +142,12 @@ class Recommender(nn.Module, ABC):
     @property
     def history(self) -> int:
         """How many past items of a user the model reads."""
-        return int(getattr(self.config, "history", 0))
+        return self.config.history if isinstance(self.config, HistoryConfig) else 0
 
     @property
     def audience(self) -> int | None:
         """How many past users of an item the model reads; None is all of them."""
-        return int(getattr(self.config, "audience", 0))
+        return 0
 
     @property
     def window(self) -> int:
@@ -155,14 +155,14 @@ class Recommender(nn.Module, ABC):
         return self.history
 
     def knows(self, context: Batch) -> Tensor:
-        """Of which contexts the model has something to say that it would not say of anybody, (B,)."""
+        """Whether the scores of each context depend on whose it is, (B,); see `knows_by`."""
         users, items = self._sizes
-        found = torch.full((len(context.user_B),), not self.knows_by)
+        is_known = torch.full((len(context.user_B),), not self.knows_by)
         if "items" in self.knows_by:
-            found |= (is_real(context.history_BL) & (context.history_BL < items)).any(1)
+            is_known |= (is_real(context.history_BL) & (context.history_BL < items)).any(1)
         if "user" in self.knows_by:
-            found |= context.user_B < users
-        return found
+            is_known |= context.user_B < users
+        return is_known
 
     def fit_statistics(self, split: Split) -> None:
         """Count on the training set, before training, what the model needs and no gradient learns, into its
@@ -198,6 +198,11 @@ class Recommender(nn.Module, ABC):
         """The scores of all items at times from `first` up to `last`. A model may override this with
         something faster that gives the same scores as `forward`."""
         return PlainCatalog(self.forward, log, self.audience)
+
+    def renew_catalog(self, catalog: Catalog, log: LogView, first: int, last: int) -> Catalog:
+        """The same for a log that continues the log of an older catalogue of this model. A model may reuse
+        what has not changed."""
+        return self.catalog(log, first, last)
 
     @property
     def debias(self) -> float:
@@ -293,6 +298,25 @@ class DotProduct(Recommender):
 
     def catalog(self, log: LogView, first: int, last: int) -> Catalog:
         return DotCatalog(self, log.items)
+
+    def renew_catalog(self, catalog: Catalog, log: LogView, first: int, last: int) -> Catalog:
+        if isinstance(catalog, DotCatalog):
+            return catalog.renewed(log, first, last)
+        return self.catalog(log, first, last)
+
+
+class ClickModel(Recommender):
+    """A network that predicts whether each pair is clicked, one pair at a time."""
+
+    knows_by = ("items",)
+
+    def stages(self, epochs: int) -> tuple[Stage, ...]:
+        phase = Phase("clicks", "pairs", self.click_loss, self.parameters)
+        return (Stage("train", (phase,), epochs, validated=True),)
+
+    def click_loss(self, batch: Batch) -> Tensor:
+        """The binary cross-entropy of clicks."""
+        return click_loss(batch.with_offset(self(batch)), batch.labels_BC, batch.weight_BC)
 
 
 class NextItem(DotProduct):

@@ -35,16 +35,14 @@ from unskew.core.errors import BadInput
 from unskew.data.batches.batch import Batch
 from unskew.data.log.log import LogView
 from unskew.data.log.split import Known
-from unskew.models.base import HistoryConfig, Recommender
+from unskew.models.base import ClickModel, HistoryConfig
 from unskew.nn.layers import Dropout, Embeddings, is_real
-from unskew.nn.losses import click_loss
-from unskew.nn.phases import Phase, Stage
 from unskew.nn.scoring import Catalog
 
 TOGETHER = 1 << 13  # positions whose states a catalogue holds at once: few enough to stay in the cache
 
 
-class BST(Recommender, name="bst", paper="Chen et al., Behavior Sequence Transformer, DLP-KDD 2019"):
+class BST(ClickModel, name="bst", paper="Chen et al., Behavior Sequence Transformer, DLP-KDD 2019"):
     """A transformer block over a history and one candidate behind it."""
 
     @dataclass(frozen=True, kw_only=True)
@@ -75,7 +73,6 @@ class BST(Recommender, name="bst", paper="Chen et al., Behavior Sequence Transfo
                 )
 
     config: Config
-    knows_by = ("items",)
     recipe: ClassVar[dict[str, Any]] = {"batch_size": 256}
 
     def __init__(self, known: Known, config: Config) -> None:
@@ -141,16 +138,6 @@ class BST(Recommender, name="bst", paper="Chen et al., Behavior Sequence Transfo
     def catalog(self, log: LogView, first: int, last: int) -> Catalog:
         return SharingCatalog(self, len(log.items))
 
-    # How it learns
-
-    def stages(self, epochs: int) -> tuple[Stage, ...]:
-        phase = Phase("clicks", "pairs", self.click_loss, self.parameters)
-        return (Stage("train", (phase,), epochs, validated=True),)
-
-    def click_loss(self, batch: Batch) -> Tensor:
-        """The binary cross-entropy of clicks."""
-        return click_loss(batch.with_offset(self(batch)), batch.labels_BC, batch.weight_BC)
-
 
 class Past(NamedTuple):
     """What attention makes of a history without a candidate. There are H heads of width E."""
@@ -177,7 +164,7 @@ class CandidateAttention(nn.Module):
     """Self-attention over a history with one candidate behind it, for many candidates at once.
 
     The attention among past items is computed without the candidate. The candidate then adds one more key to
-    it, which takes a fraction and scales the rest down.
+    it, which takes a part of the attention and scales the rest down.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -248,9 +235,9 @@ class SharingCatalog:
         past = self.model.past(history_1L[:, history_1L.shape[1] - int(is_real(history_1L).sum()) :])
         x, *parts = self.candidates
         size = max(1, TOGETHER // (1 + past.real_BL.shape[1]))
-        found = []
+        logits = []
         for at in range(0, x.shape[1], size):
             some = slice(at, at + size)
             candidates = Candidate(x[:, some], *(part[:, :, some] for part in parts))
-            found.append(self.model.join(past, candidates))
-        return torch.cat(found, dim=1)
+            logits.append(self.model.join(past, candidates))
+        return torch.cat(logits, dim=1)

@@ -6,15 +6,16 @@ it is estimated. With `auto`, both are chosen by what the log holds:
 
     the log has impressions    propensity `exposure`; nothing is weighted (`ips` of strength 0) for losses of
                                single pairs that read them: these learn what is liked of what is shown, and
-                               weights did harm; `negatives` for those that draw their own
-    the log has clicks alone   propensity `power`; `negatives` for losses of single pairs
-    either                     `offset` for losses that compare items: softmax, BPR; half of the propensity is
-                               taken out, because that came nearer to the ground truth than all
+                               weights did harm; `weighted-negatives` for those that draw
+                               their own
+    the log has clicks alone   propensity `power`; `weighted-negatives` for losses of single pairs
+    either                     `logit-offset` for losses that compare items: softmax, BPR; half of the
+                               propensity is taken out, because that came nearer to the ground truth than all
                                (docs/ground-truth.md)
 
 The preset `paper` is the paper's claim that its weights fit every backbone (Table model-agnostic): two GRUs,
 both sides weighted. Its stage 1 trains the estimator; stage 2 alternates between estimator and backbone. For
-the weights, `scale` is one of
+the weights, `weights` is one of
 
     clipped    w = alpha / max(P(i, h_u), M) + (1 - alpha) / max(P(u, h_i), M), times M
                the bias grows with M; the variance is at most (1/M - 1) delta^2 per pair before the factor M
@@ -68,7 +69,7 @@ class Weighting(ModelConfig):
     `item-user-pro`), as logged (`logged`), not at all (`none`), or by a registered estimator of your own.
     `auto` is `exposure` or `power`, by what the log holds."""
     strength: Annotated[NotNegative, Search(0.0, 1.0)] | None = None
-    """How much of the propensity is taken out, 1 is all of it. By default 1/2, and 1 for `both`; 0 where
+    """How much of the propensity is taken out, 1 is all of it. By default 1/2, and 1 for `ips-both`; 0 where
     `auto` is to choose everything, and the loss reads what was shown and not clicked."""
     weights: Scale = "clipped"
     """How weights are scaled: clipped propensities (`clipped`), plain ones (`ips`), or clipped ones with
@@ -173,6 +174,10 @@ class Debiased(Recommender):
     def catalog(self, log: LogView, first: int, last: int) -> Catalog:
         return _Shorter(self, self.backbone.catalog(log, first, last))
 
+    def renew_catalog(self, catalog: Catalog, log: LogView, first: int, last: int) -> Catalog:
+        assert isinstance(catalog, _Shorter)
+        return _Shorter(self, self.backbone.renew_catalog(catalog.catalog, log, first, last))
+
     @property
     def debias(self) -> float:
         return self.backbone.debias if self.plain else self.correction.debias
@@ -257,10 +262,6 @@ class _Shorter:
         if self.model.plain:
             return scores_at(self.model.backbone, self.catalog, self.model._own(context), strengths)
         return apply_debias(self.model, self.scores(context), context, strengths)
-
-    def renewed(self, log: LogView, first: int, last: int) -> "_Shorter":
-        renewed = getattr(self.catalog, "renewed", self.model.backbone.catalog)
-        return _Shorter(self.model, renewed(log, first, last))
 
 
 @cache

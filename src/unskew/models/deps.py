@@ -19,8 +19,8 @@ ids, lambda_p L^MLM. Stage 2 has, in each epoch, n_b epochs of L^AR and one of L
 `unskew.propensity.estimators` has the estimators, and what is known of their bias and variance.
 
 What was decided: A fraction of the ids is hidden from the recommender while training (`hidden_ids`), so that
-the vector of unknown ids is learned. Weights are multiplied by M, so that none is above one. The default
-audience is longer than the authors' 30 users; the preset `paper` has their values.
+the vector of unknown ids is learned. Weights are multiplied by M, so that none is above one. By default,
+500 users of an item are read instead of the authors' 30; the preset `paper` has their values.
 """
 
 from dataclasses import dataclass
@@ -94,11 +94,11 @@ class DEPS(
         `auto` is `exposure` or `power`, by what the log holds."""
         method: Method = "ips-both"
         """What the loss makes of propensities: observed pairs and sampled negatives are weighted by their
-        inverse, as in the paper (`both`), observed pairs alone (`weights`), sampled negatives by the
-        propensity itself (`negatives`), or it is added to the logits while training (`offset`). `auto` goes
-        by the log."""
+        inverse, as in the paper (`ips-both`), observed pairs alone (`ips`), sampled negatives by the
+        propensity itself (`weighted-negatives`), or it is added to the logits while training
+        (`logit-offset`). `auto` chooses by the log."""
         strength: Annotated[NotNegative, Search(0.0, 1.0)] | None = None
-        """How much of the propensity is taken out, 1 is all of it. By default 1/2, and 1 for `both`; 0
+        """How much of the propensity is taken out, 1 is all of it. By default 1/2, and 1 for `ips-both`; 0
         where `auto` is to choose everything, and the log says what was shown and not clicked."""
         alpha: Alpha = 0.5
         """The weight of the item view, which is an item's propensity given the user's history. The user view,
@@ -189,6 +189,10 @@ class DEPS(
         self.correction.fit_statistics(split)
 
     @property
+    def audience(self) -> int:
+        return self.config.audience
+
+    @property
     def debias(self) -> float:
         return self.correction.debias
 
@@ -242,6 +246,11 @@ class DEPS(
             return AudiencesNow(self, log, self.config.audience)
         return AudienceCatalog(self, log.frozen(), first, last, self.config.audience)
 
+    def renew_catalog(self, catalog: Catalog, log: LogView, first: int, last: int) -> Catalog:
+        if isinstance(catalog, AudienceCatalog):
+            return catalog.renewed(log, first, last)
+        return self.catalog(log, first, last)
+
     # How it learns: Algorithm 1
 
     def stages(self, epochs: int) -> tuple[Stage, ...]:
@@ -271,8 +280,8 @@ class DEPS(
         ):
             if encoder is None or not ids.numel():
                 continue
-            found = masked_prediction(encoder, table, ids, self.config.masked)
-            total, count = total + found.loss, count + found.places
+            prediction = masked_prediction(encoder, table, ids, self.config.masked)
+            total, count = total + prediction.loss, count + prediction.places
         return self.config.mlm_weight * total / max(count, 1)
 
     def unbiased_loss(self, batch: Batch) -> Tensor:
@@ -318,7 +327,7 @@ def masked_prediction(encoder: Encoder, table: Table, ids_BL: Tensor, fraction: 
     """
     real_BL = is_real(ids_BL)
     order = torch.rand(ids_BL.shape).masked_fill(~real_BL, 2).argsort(dim=1).argsort(dim=1)
-    wanted = (fraction * real_BL.sum(1, keepdim=True)).round().clamp(min=1)
-    masked = real_BL & (order < wanted) & ~table.is_unknown(ids_BL)
+    count_B1 = (fraction * real_BL.sum(1, keepdim=True)).round().clamp(min=1)
+    masked = real_BL & (order < count_B1) & ~table.is_unknown(ids_BL)
     states = encoder(table(ids_BL, masked), real_BL)[masked]
     return Masked(cross_entropy(states, table.table(), ids_BL[masked]), int(masked.sum()))

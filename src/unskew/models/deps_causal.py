@@ -100,10 +100,10 @@ class CausalDEPS(
             (self.history_encoder, self.items, batch.items_BL, batch.past_BL),
             (self.audience_encoder, self.users, batch.users_BM, batch.users_past_BM),
         ):
-            wanted = is_real(ids) & (past > 0)
-            if encoder is None or not bool(wanted.any()):
+            is_target_BL = is_real(ids) & (past > 0)
+            if encoder is None or not bool(is_target_BL.any()):
                 continue
-            row, before = wanted.nonzero()[:, 0], past[wanted]
+            row, before = is_target_BL.nonzero()[:, 0], past[is_target_BL]
             states = encoder(table(read_before(ids, before)))[row, before - 1]
-            total, count = total + cross_entropy(states, table.table(), ids[wanted]), count + len(row)
+            total, count = total + cross_entropy(states, table.table(), ids[is_target_BL]), count + len(row)
         return self.config.mlm_weight * total / max(count, 1)

@@ -129,10 +129,10 @@ class DICE(
         popularity_BC = self.popularity_I[batch.candidates_BC]
         mask = (popularity_BC[:, 1:] > popularity_BC[:, :1]).float()
         weight = None if batch.weight_BC is None else batch.weight_BC[:, :1]
-        found = causes(differences(of_interest_BC), differences(of_conformity_BC), mask, weight)
+        losses = causes(differences(of_interest_BC), differences(of_conformity_BC), mask, weight)
         fading = config.decay**batch.epoch
-        parts = config.interest_weight * found.interest + config.conformity_weight * found.conformity
-        loss = found.click + fading * parts
+        parts = config.interest_weight * losses.interest + config.conformity_weight * losses.conformity
+        loss = losses.click + fading * parts
         of_items = self.apart(self.items.table(), batch.candidates_BC)
         apart = of_items + self.apart(self.users.table(), batch.user_B)
         return loss - config.discrepancy_weight * apart * (1.0 if weight is None else weight.mean())
@@ -184,7 +184,7 @@ def causes(interest: Tensor, conformity: Tensor, mask: Tensor, weight: Tensor | 
     nothing = torch.zeros(())
     of_conformity = mask * bpr(nothing, conformity) + (1 - mask) * bpr(conformity, nothing)
     terms = bpr(interest + conformity, nothing), mask * bpr(interest, nothing), of_conformity
-    return Causes(*(weighted_mean(each, weight) for each in terms))
+    return Causes(*(weighted_mean(term, weight) for term in terms))
 
 
 def discrepancy(x_ND: Tensor, y_ND: Tensor, kind: Discrepancy) -> Tensor:
@@ -201,7 +201,7 @@ def distance_correlation(x_ND: Tensor, y_ND: Tensor) -> Tensor:
 
     It is 0 only if the two are independent, and 1 if they are equal up to scale.
     """
-    a_NN, b_NN = (doubly_centred(torch.cdist(each, each)) for each in (x_ND, y_ND))
+    a_NN, b_NN = (doubly_centred(torch.cdist(points, points)) for points in (x_ND, y_ND))
     together, of_x, of_y = (
         (left * right).mean().clamp(min=SMALLEST)
         for left, right in ((a_NN, b_NN), (a_NN, a_NN), (b_NN, b_NN))

@@ -35,10 +35,8 @@ from unskew.core.config import AtLeast1, Width
 from unskew.data.batches.batch import Batch
 from unskew.data.log.log import LogView
 from unskew.data.log.split import Known
-from unskew.models.base import HistoryConfig, Recommender
+from unskew.models.base import ClickModel, HistoryConfig
 from unskew.nn.layers import Embeddings, is_real
-from unskew.nn.losses import click_loss
-from unskew.nn.phases import Phase, Stage
 from unskew.nn.scoring import Catalog
 
 KEPT = 1 << 26  # how many activation weights a catalogue keeps: 256 MB
@@ -47,7 +45,7 @@ EPSILON = 1e-8  # added to the variance in Dice
 MOMENTUM = 0.1  # how much a batch changes the running statistics of Dice
 
 
-class DIN(Recommender, name="din", paper="Zhou et al., Deep Interest Network, KDD 2018"):
+class DIN(ClickModel, name="din", paper="Zhou et al., Deep Interest Network, KDD 2018"):
     """Weights past items by the candidate, with an activation unit."""
 
     @dataclass(frozen=True, kw_only=True)
@@ -64,7 +62,6 @@ class DIN(Recommender, name="din", paper="Zhou et al., Deep Interest Network, KD
         """Whether the weights of a history's items are normalised by a softmax, so that they sum to one."""
 
     config: Config
-    knows_by = ("items",)
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config)
@@ -81,14 +78,6 @@ class DIN(Recommender, name="din", paper="Zhou et al., Deep Interest Network, KD
 
     def catalog(self, log: LogView, first: int, last: int) -> Catalog:
         return PairCatalog(self, len(log.items))
-
-    def stages(self, epochs: int) -> tuple[Stage, ...]:
-        phase = Phase("clicks", "pairs", self.click_loss, self.parameters)
-        return (Stage("train", (phase,), epochs, validated=True),)
-
-    def click_loss(self, batch: Batch) -> Tensor:
-        """The binary cross-entropy of clicks."""
-        return click_loss(batch.with_offset(self(batch)), batch.labels_BC, batch.weight_BC)
 
 
 class ActivationUnit(nn.Module):

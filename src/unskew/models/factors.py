@@ -1,5 +1,5 @@
-"""What the unbiased models without a history fraction: matrix factorisation, and popularity as a propensity.
-This file is not a model by itself."""
+"""What the unbiased models without a history have in common: matrix factorisation, and popularity as a
+propensity. This file is not a model by itself."""
 
 import torch
 from torch import Tensor

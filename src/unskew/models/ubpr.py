@@ -16,11 +16,11 @@ Bias: the loss is unbiased with the true theta and beta = infinity. Variance: if
 negative and may be arbitrarily large; the floor adds bias and bounds the variance.
 
 What was decided: A term at the floor has no gradient. With the authors' small beta this is nearly every term
-with a clicked j, so the fraction
-of such pairs is reported. The other items j are drawn from all items, also from those that
-the user clicked, which have label 1. The authors draw from the user's rows; a sampler without positives would
-silently turn the model into a weighted BPR. Propensities count positives only and have a lower bound M. (The
-authors' matrix for Coat also has unlabelled pairs, so that all their propensities are one, without a bound.)
+with a clicked j, so the fraction of such pairs is reported. The other items j are drawn from all items, also
+from those that the user clicked, which have label 1. The authors draw from the user's rows; a sampler without
+positives would silently turn the model into a weighted BPR. Propensities count positives only and have a
+lower bound M. (The authors' matrix for Coat also has unlabelled pairs, so that all their propensities are
+one, without a bound.)
 """
 
 from dataclasses import dataclass

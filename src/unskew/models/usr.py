@@ -173,9 +173,9 @@ class USR(
         shown_BD = self._exposed(right_padded(batch.history_BL))[0][torch.arange(len(lengths)), lengths]
         p_N = propensities(shown_BD[clicked_B], batch.candidates_BC[clicked_B, 0], self.items, 0.0)
         weight_N = inverse(p_N, self.clip)
-        found = {"propensity": p_N.median(), "clipped": (p_N < self.clip).float().mean()}
-        found |= {"weight": weight_N.mean(), "weight_deviation": weight_N.std(correction=0)}
-        return {name: round(float(value), 6) for name, value in found.items()}
+        figures = {"propensity": p_N.median(), "clipped": (p_N < self.clip).float().mean()}
+        figures |= {"weight": weight_N.mean(), "weight_deviation": weight_N.std(correction=0)}
+        return {name: round(float(value), 6) for name, value in figures.items()}
 
 
 class Exposure(nn.Module):
@@ -212,10 +212,10 @@ class Exposure(nn.Module):
         return self.out(states_BLD * confounder_BLD), confounder_BLD
 
     def _recurrent(self, states_BLD: Tensor, learning: bool) -> Tensor:
-        found = [torch.zeros_like(states_BLD[:, 0])]
+        confounders = [torch.zeros_like(states_BLD[:, 0])]
         for state_BD in states_BLD.unbind(1):
-            found.append(self._mlp(torch.cat([state_BD, found[-1]], dim=1), learning))
-        return torch.stack(found[1:], dim=1)
+            confounders.append(self._mlp(torch.cat([state_BD, confounders[-1]], dim=1), learning))
+        return torch.stack(confounders[1:], dim=1)
 
     def _mlp(self, x: Tensor, learning: bool) -> Tensor:
         assert self.first is not None
@@ -230,11 +230,11 @@ def propensities(shown_ND: Tensor, targets_N: Tensor, items: Embeddings, least: 
 
     shown_ND: W (h * z) before each target.
     """
-    found = [shown_ND.new_zeros(0)]
+    parts = [shown_ND.new_zeros(0)]
     for shown, targets in zip(torch.split(shown_ND, TARGETS), torch.split(targets_N, TARGETS), strict=True):
         logits = (shown * items(targets)).sum(1, keepdim=True)
-        found.append(probability(logits, shown, torch.arange(len(shown))[:, None], items, least).squeeze(1))
-    return torch.cat(found)
+        parts.append(probability(logits, shown, torch.arange(len(shown))[:, None], items, least).squeeze(1))
+    return torch.cat(parts)
 
 
 def inverse(p_N: Tensor, clip: float, normalised: bool = False) -> Tensor:

@@ -90,7 +90,7 @@ class Embeddings(nn.Module):
             self.unknown = nn.Parameter(torch.zeros(width))
 
     def unknown_vector(self) -> Tensor:
-        """The vector that all unknown ids fraction, (D,)."""
+        """The vector that all unknown ids share, (D,)."""
         return self.weight.mean(0) if self.unknown is None else self.unknown
 
     def first_vector(self) -> Tensor:
@@ -175,11 +175,11 @@ def in_groups(ids_BL: Tensor, encode: Callable[[Tensor], Tensor]) -> Tensor:
 
     encode: makes one vector per sequence, (rows, D), of sequences (rows, positions).
     """
-    found, order = [], []
+    encoded, order = [], []
     for group, longest in groups(ids_BL):
-        found.append(encode(ids_BL[group, ids_BL.shape[1] - longest :]))
+        encoded.append(encode(ids_BL[group, ids_BL.shape[1] - longest :]))
         order.append(group)
-    return torch.cat(found)[torch.cat(order).argsort()] if found else encode(ids_BL)
+    return torch.cat(encoded)[torch.cat(order).argsort()] if encoded else encode(ids_BL)
 
 
 def states_after(prefixes: Prefixes, encode: Callable[[Tensor], Tensor]) -> Tensor:
@@ -187,13 +187,13 @@ def states_after(prefixes: Prefixes, encode: Callable[[Tensor], Tensor]) -> Tens
 
     encode: makes (rows, positions + 1, D) of ids (rows, positions): the states after the first 0, 1, ... ids.
     """
-    found, used = [], 0
+    states, used = [], 0
     first_W = torch.empty(len(prefixes.ids_WL), dtype=torch.int64)
     for group, longest in groups(prefixes.ids_WL):
-        found.append(encode(prefixes.ids_WL[group, :longest]).flatten(0, 1))
+        states.append(encode(prefixes.ids_WL[group, :longest]).flatten(0, 1))
         first_W[group] = used + torch.arange(len(group)) * (longest + 1)
-        used += len(found[-1])
-    return torch.cat(found)[first_W[prefixes.row_N] + prefixes.length_N]
+        used += len(states[-1])
+    return torch.cat(states)[first_W[prefixes.row_N] + prefixes.length_N]
 
 
 def is_real(ids: Tensor) -> Tensor:

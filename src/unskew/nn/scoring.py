@@ -26,8 +26,7 @@ ENCODED = 1024  # audiences that are encoded together
 class Catalog(Protocol):
     """Scores of all items for any context of a period.
 
-    A catalogue that is expensive to make may have a method `renewed(log, first, last)`. It returns the
-    catalogue of a log that continues this one's, and reuses what has not changed.
+    A catalogue with a method `scores_at_strengths` also gives the scores at several debiasing strengths.
     """
 
     def scores(self, context: Batch) -> Tensor:
@@ -46,8 +45,7 @@ class Scorer(Protocol):
 
 
 class HasExposure(Scorer, Protocol):
-    """A scorer that knows how exposed items are, so that its scores can be turned away from the log's taste
-    or towards it."""
+    """A scorer that knows how exposed items are, so that exposure can be taken out of its scores."""
 
     @property
     def debias(self) -> float:
@@ -67,16 +65,16 @@ def scores_at(
         scores = catalog.scores(context)
         return [scores.clone() if place else scores for place in range(len(strengths))]
     exposed = cast(HasExposure, scorer)
-    wanted = [exposed.debias if debias is None else debias for debias in strengths]
-    for debias in wanted:
+    values = [exposed.debias if debias is None else debias for debias in strengths]
+    for debias in values:
         if not 0 <= debias <= 1:
             raise BadInput(f"debias {debias}: expected from 0 to 1", field="debias")
     itself: Callable[[Batch, Sequence[float]], list[Tensor]] | None = getattr(
         catalog, "scores_at_strengths", None
     )
     if itself is not None:
-        return itself(context, wanted)
-    return apply_debias(exposed, catalog.scores(context), context, wanted)
+        return itself(context, values)
+    return apply_debias(exposed, catalog.scores(context), context, values)
 
 
 def apply_debias(

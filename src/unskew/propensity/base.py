@@ -116,9 +116,14 @@ class Propensity(nn.Module, ABC):
         Only events strictly before `time` count. Items and times are broadcast; items may be new to training.
         """
         raise BadInput(
-            f"`{self.name or type(self).__name__}` has no propensity of items alone: offset and negatives "
-            "need `exposure` or `power`"
+            f"`{self.name or type(self).__name__}` has no propensity of items alone: logit-offset and "
+            "weighted-negatives need `exposure` or `power`"
         )
+
+    @classmethod
+    def knows_items(cls) -> bool:
+        """Whether it has a propensity of items alone (`log_exposure`)."""
+        return cls.log_exposure is not Propensity.log_exposure
 
     def clipped(self, batch: Batch) -> tuple[Tensor | None, Tensor | None]:
         """The item view and the user view, raised to at least the clip (eq. clip_prob_item,
@@ -145,12 +150,12 @@ class Propensity(nn.Module, ABC):
         """For the record of an epoch: typical propensities, the fraction that is clipped, and the spread of
         the weights."""
         weight = self.weights(batch)
-        found = {"weight": float(weight.mean()), "weight_deviation": float(weight.std())}
+        figures = {"weight": float(weight.mean()), "weight_deviation": float(weight.std())}
         for name, view in (("item_view", self.item_view(batch)), ("user_view", self.user_view(batch))):
             if view is not None:
-                found[name] = float(view.median())
-                found[f"{name}_clipped"] = float((view < self.clip).float().mean())
-        return {name: round(value, 6) for name, value in found.items()}
+                figures[name] = float(view.median())
+                figures[f"{name}_clipped"] = float((view < self.clip).float().mean())
+        return {name: round(value, 6) for name, value in figures.items()}
 
 
 def estimator_named(name: str) -> type[Propensity]:

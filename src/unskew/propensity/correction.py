@@ -3,17 +3,17 @@
 A click needs exposure and preference, P(c = 1) = p r. A loss over clicks and sampled negatives learns p r;
 each correction takes p^strength out of it:
 
-    offset     logits s + strength log p while training, ranking by s: the optimum of a softmax over
-               s + log p is s = log r + constant, and that of a binary cross-entropy likewise
-    negatives  a sampled negative counts p^strength times as much as another one. In a softmax, or where two
-               items are compared, that is the offset; so such losses get the offset
-    weights    an observed pair counts p^(-strength) times as much; sampled negatives count once
-    both       clicks and sampled negatives both count 1 / p times as much: the paper's way. With sampled
-               negatives the optimum stays at odds of p r, whatever the clip; with impressions, where both
-               labels were observed, it is unbiased
+    logit-offset        logits s + strength log p while training, ranking by s: the optimum of a softmax over
+                        s + log p is s = log r + constant, and that of a binary cross-entropy likewise
+    weighted-negatives  a sampled negative counts p^strength times as much as another one. In a softmax, or
+                        where two items are compared, that is the offset; so such losses get the offset
+    ips                 an observed pair counts p^(-strength) times as much; sampled negatives count once
+    ips-both            clicks and sampled negatives both count 1 / p times as much: the paper's way. With
+                        sampled negatives the optimum stays at odds of p r, whatever the clip; with
+                        impressions, where both labels were observed, it is unbiased
 
 `logit-offset` and `weighted-negatives` use p of the item at that time, without anything personal: exposure
-that follows taste carries taste. Their factors are bounded. `weights` and `both` use p of the pair, clipped
+that follows taste carries taste. Their factors are bounded. `ips` and `ips-both` use p of the pair, clipped
 from below.
 """
 
@@ -44,14 +44,6 @@ def has_impressions(split: Split) -> bool:
     return int((label == 0).sum()) >= max(int((label == 1).sum()), 1)
 
 
-def knows_items(propensity: str) -> bool:
-    """Whether an estimator knows a propensity of items alone, which `logit-offset` and `weighted-negatives`
-    need."""
-    kind = estimator_named(propensity)
-    only_users = getattr(kind, "named_views", "both") == "user"
-    return kind.log_exposure is not Propensity.log_exposure and not only_users
-
-
 def resolve_auto_settings(config: Any, split: Split, separate: bool, reads_shown: bool = True) -> Any:
     """The same settings with everything chosen that is `auto`.
 
@@ -67,7 +59,7 @@ def resolve_auto_settings(config: Any, split: Split, separate: bool, reads_shown
         )
     if propensity == "auto":
         propensity = "exposure" if impressions else "power"
-    if method == "auto" and (not knows_items(propensity) or both_observed):
+    if method == "auto" and (not estimator_named(propensity).knows_items() or both_observed):
         method = "ips"
     elif method == "auto":
         method = "weighted-negatives" if separate else "logit-offset"
@@ -111,6 +103,10 @@ class Correction:
         self._split = split
         self.propensity.fit_statistics(split)
 
+    def forget(self) -> None:
+        """Compute weights and offsets anew: the estimator is about to learn."""
+        self._of_rows = self._mean = self._moments = None
+
     def phases(self, passes: int = 1, prefix: str = "") -> tuple[Phase, ...]:
         """The phases that train the estimator.
 
@@ -120,7 +116,7 @@ class Correction:
 
         def learning(phase: Phase) -> Phase:
             def loss(batch: Any) -> Tensor:
-                self._of_rows = self._mean = self._moments = None  # this step changes what they come from
+                self.forget()
                 return phase.loss(batch)
 
             return replace(
@@ -136,7 +132,7 @@ class Correction:
 
     @property
     def debias(self) -> float:
-        """How much of the exposure is taken out of the scores. Of `both`, nothing is known."""
+        """How much of the exposure is taken out of the scores. Of `ips-both`, nothing is known."""
         return 0.0 if self.method == "ips-both" else self.strength
 
     @property
@@ -183,7 +179,7 @@ class Correction:
     # Offsets
 
     def _offset_of(self, batch: Any) -> Tensor:
-        """power log p of each candidate at its own time, relative to the mean of p over all items then."""
+        """strength log p of each candidate at its own time, relative to the mean of p over all items then."""
         item, time = batch.candidates_BC.numpy(), batch.times_B.numpy()
         raw = self.strength * self.propensity.log_exposure(self._training.log, item, time[:, None])
         moments, _ = self._at_moments()

@@ -270,6 +270,10 @@ class Frequency(Propensity, name="item-user-pro"):
         for name, ids in (("item_share", known.items), ("user_share", known.users)):
             self.register_buffer(name, torch.zeros(ids.size))
 
+    @classmethod
+    def knows_items(cls) -> bool:
+        return cls.named_views != "user"
+
     def fit_statistics(self, split: Split) -> None:
         for fraction, counts in ((self.item_share, split.item_counts), (self.user_share, split.user_counts)):
             fraction.copy_(torch.from_numpy(counts[: len(fraction)] / counts.max()))
@@ -283,7 +287,7 @@ class Frequency(Propensity, name="item-user-pro"):
         return _share_of(self.user_share, batch.user_B)[:, None].expand(batch.candidates_BC.shape)
 
     def log_exposure(self, log: Log, item: ArrayLike, time: ArrayLike) -> Tensor:
-        """The logarithm of the fraction. An item without a training positive counts as if it had half of
+        """The logarithm of the share. An item without a training positive counts as if it had half of
         one."""
         if self.views == "user":
             return super().log_exposure(log, item, time)
@@ -305,10 +309,10 @@ class UserPro(Frequency, name="user-pro"):
     named_views = "user"
 
 
-def _share_of(fractions: Tensor, ids: Tensor) -> Tensor:
+def _share_of(shares: Tensor, ids: Tensor) -> Tensor:
     """The fractions of some ids; 0 for those that training never saw."""
-    known = (ids >= 0) & (ids < len(fractions))
-    return fractions[ids.masked_fill(~known, 0)] * known
+    is_known = (ids >= 0) & (ids < len(shares))
+    return shares[ids.masked_fill(~is_known, 0)] * is_known
 
 
 class Logged(Propensity, name="logged"):

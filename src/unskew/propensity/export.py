@@ -34,10 +34,10 @@ def propensity_tables(
     past: how many past items and past users the estimator reads.
     rows: which rows of the log; by default all of them.
     """
-    wanted = np.arange(len(log)) if rows is None else rows
-    with progress("propensities", len(wanted)) as job:
-        for first in range(0, len(wanted), ROW_GROUP):
-            rows = wanted[first : first + ROW_GROUP]
+    every_row = np.arange(len(log)) if rows is None else rows
+    with progress("propensities", len(every_row)) as job:
+        for first in range(0, len(every_row), ROW_GROUP):
+            rows = every_row[first : first + ROW_GROUP]
             columns: dict[str, Any] = {
                 "user": log.users.of(log.user[rows]),
                 "item": log.items.of(log.item[rows]),
@@ -46,12 +46,12 @@ def propensity_tables(
             }
             blocks = [rows[at : at + BLOCK] for at in range(0, len(rows), BLOCK)]
             parts = []
-            for some in blocks:
-                parts.append(_estimates(estimator, batch_of_rows(log, some, *past)))
-                job.advance(len(some))
-            found = np.concatenate(parts)
-            for place, name in enumerate(ESTIMATES):
-                columns[name] = pa.array(found[:, place], from_pandas=True)
+            for block in blocks:
+                parts.append(_estimates(estimator, batch_of_rows(log, block, *past)))
+                job.advance(len(block))
+            estimates = np.concatenate(parts)
+            for column, name in enumerate(ESTIMATES):
+                columns[name] = pa.array(estimates[:, column], from_pandas=True)
             columns["part"] = pa.array(np.array(PARTS)[part_of(borders, log.time[rows])])
             yield pa.table(columns)
 

@@ -78,12 +78,12 @@ class Exposure(Propensity, name="exposure"):
 
     @torch.no_grad()
     def fit_statistics(self, split: Split) -> None:
-        found = fit(split, self.fitting)
-        arrays = {"theta": found.theta, "covariance": found.covariance, "line": found.line}
-        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()} | found.vectors
-        tensors["half_lives"] = torch.tensor(found.half_lives)
-        tensors["moments"] = torch.tensor([found.moments.first, found.moments.step])
-        tensors["random_share"] = torch.tensor(found.random_share)
+        fitted = fit(split, self.fitting)
+        arrays = {"theta": fitted.theta, "covariance": fitted.covariance, "line": fitted.line}
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()} | fitted.vectors
+        tensors["half_lives"] = torch.tensor(fitted.half_lives)
+        tensors["moments"] = torch.tensor([fitted.moments.first, fitted.moments.step])
+        tensors["random_share"] = torch.tensor(fitted.random_share)
         for name, tensor in tensors.items():
             self.get_buffer(name).copy_(tensor)
 
@@ -124,13 +124,13 @@ class Exposure(Propensity, name="exposure"):
             raise BadInput("this `exposure` has not been fitted: call `fit_statistics` first")
         past, sums = self._past(log)
         theta = self.theta.numpy()
-        found, which = Moments(*self.moments.tolist()).of_times(time)
-        for moment in found.tolist():
+        moments, which = Moments(*self.moments.tolist()).of_times(time)
+        for moment in moments.tolist():
             if moment not in sums:
-                items, each = spread_items(shown_before(log, moment), len(self.item_bias))
+                items, times = spread_items(shown_before(log, moment), len(self.item_bias))
                 logit = past.at(items, moment) @ theta[1:]
-                sums[moment] = float(logit.max() + np.log(np.exp(logit - logit.max()).sum() * each))
-        total = np.array([sums[moment] for moment in found.tolist()])[which]
+                sums[moment] = float(logit.max() + np.log(np.exp(logit - logit.max()).sum() * times))
+        total = np.array([sums[moment] for moment in moments.tolist()])[which]
         return torch.from_numpy(np.asarray(theta[0] + past.at(item, time) @ theta[1:] - total))
 
     def _past(self, log: Log) -> tuple[ItemPast, dict[int, float]]:
@@ -161,10 +161,10 @@ def served_at_random(log: Log, user: Ints, time: Ints) -> Mask:
     if not len(impressions):
         return np.zeros(len(user), bool)
     ticks = np.searchsorted(times, time)
-    there = times[np.minimum(ticks, len(times) - 1)] == time
-    wanted = user.astype(np.int64) * (len(times) + 1) + ticks
-    place = np.minimum(np.searchsorted(impressions, wanted), len(impressions) - 1)
-    return np.asarray(there & (impressions[place] == wanted))
+    is_a_time = times[np.minimum(ticks, len(times) - 1)] == time
+    keys = user.astype(np.int64) * (len(times) + 1) + ticks
+    positions = np.minimum(np.searchsorted(impressions, keys), len(impressions) - 1)
+    return np.asarray(is_a_time & (impressions[positions] == keys))
 
 
 def _mean(table: Tensor, prefixes: Prefixes) -> Tensor:
@@ -179,7 +179,7 @@ def _mean(table: Tensor, prefixes: Prefixes) -> Tensor:
 
 def _rows(table: Tensor, ids: Tensor) -> Tensor:
     """The rows of some ids, (..., D); zero for PAD and for ids that training never saw."""
-    known = (ids >= 0) & (ids < len(table))
+    is_known = (ids >= 0) & (ids < len(table))
     if not len(table):
         return torch.zeros(*ids.shape, table.shape[1])
-    return functional.embedding(ids.masked_fill(~known, 0), table) * known[..., None]
+    return functional.embedding(ids.masked_fill(~is_known, 0), table) * is_known[..., None]

@@ -1,7 +1,8 @@
-"""Method `exposure` is fitted: Newton's method for what is not personal, Adam for the rest, and a line that
+"""How `exposure` is fitted: Newton's method for what is not personal, Adam for the rest, and a line that
 calibrates the two on held-out training impressions. The model and its symbols are explained in
 `exposure.py`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,8 +23,10 @@ from unskew.propensity.impressions import (
     Moments,
     blocks,
     few_enough,
+    normalisers,
     pairs_of,
     shown_before,
+    sigmoid,
     spread_items,
     training_impressions,
 )
@@ -40,7 +43,7 @@ NEWTON = 50  # steps at most, each of which changes no number by more than one
 
 @dataclass(frozen=True, kw_only=True)
 class Fitting:
-    """Method `exposure` is fitted."""
+    """How `exposure` is fitted."""
 
     width: int = 16
     """The width of the personal vectors."""
@@ -151,6 +154,19 @@ class _Block:
     offset_N: Tensor  # the personal terms
 
 
+def newton(theta: Floats, derivatives: Callable[[Floats], tuple[Floats, Floats]]) -> Floats:
+    """The most likely parameters, by Newton's method whose steps are at most one.
+
+    derivatives: the information and the slope of the log likelihood at some parameters.
+    """
+    for _ in range(NEWTON):
+        step = np.linalg.solve(*derivatives(theta))
+        theta = theta + step * min(1, 1 / max(float(abs(step).max()), 1e-12))
+        if abs(step).max() < 1e-6:
+            break
+    return theta
+
+
 class _Part:
     """Impressions to learn from, or to stop by."""
 
@@ -203,19 +219,9 @@ class _Part:
                 )
             )
 
-    def normalisers(self, weight: Floats) -> tuple[Floats, Floats]:
-        """At each moment the log of the sum of exp(w . f) over all items, and its derivative by w."""
-        sums, slopes = [], []
-        for features, log_each in self.all_items:
-            logit = features @ weight
-            fraction = np.exp(logit - logit.max())
-            sums.append(logit.max() + np.log(fraction.sum()) + log_each)
-            slopes.append(fraction @ features / fraction.sum())
-        return np.array(sums), np.array(slopes)
-
     def rebase(self, theta: Floats) -> None:
         """Compute b + w . f - log sum exp of all pairs."""
-        sums, _ = self.normalisers(theta[1:])
+        sums, _ = normalisers(self.all_items, theta[1:])
         for block in self.blocks:
             moment = block.moment_V[block.impression_N.numpy()]
             base = theta[0] + block.features_NF @ theta[1:] - sums[moment]
@@ -231,22 +237,21 @@ class _Part:
 
         The covariance is the sandwich of the information around the scores of the users.
         """
-        size = len(theta)
-        for _ in range(NEWTON):
+
+        def derivatives(theta: Floats) -> tuple[Floats, Floats]:
             information, scores = self._information(theta)
-            step = np.linalg.solve(information, scores.sum(0))
-            theta = theta + step * min(1, 1 / max(float(abs(step).max()), 1e-12))
-            if abs(step).max() < 1e-6:
-                break
+            return information, scores.sum(0)
+
+        theta = newton(theta, derivatives)
         information, scores = self._information(theta)
         users = max(int((abs(scores).sum(1) > 0).sum()), 2)
         half = np.linalg.solve(information, scores.T)
-        return theta, (half @ half.T * users / (users - 1)).reshape(size, size)
+        return theta, half @ half.T * users / (users - 1)
 
     def _information(self, theta: Floats) -> tuple[Floats, Floats]:
         """The expected information of b and w, and the score of each user. A trace of a ridge keeps what no
         data tell apart from running away."""
-        sums, slopes = self.normalisers(theta[1:])
+        sums, slopes = normalisers(self.all_items, theta[1:])
         information, scores = 1e-3 * np.eye(len(theta)), np.zeros((self.users + 1, len(theta)))
         for block in self.blocks:
             impression = block.impression_N.numpy()
@@ -255,7 +260,7 @@ class _Part:
                 [np.ones((len(impression), 1)), block.features_NF - slopes[moment]], axis=1
             )
             logit = theta[0] + block.features_NF @ theta[1:] - sums[moment] + block.offset_N.numpy()
-            chance = _sigmoid(logit)
+            chance = sigmoid(logit)
             weight = block.weight_N.numpy().astype(np.float64)
             information += (design * (weight * chance * (1 - chance))[:, None]).T @ design
             each = design * (weight * (block.shown_N.numpy() - chance))[:, None]
@@ -274,15 +279,15 @@ class _Part:
         logit = torch.cat(parts).double().numpy()
         shown = torch.cat([block.shown_N for block in self.blocks]).double().numpy()
         weight = torch.cat([block.weight_N for block in self.blocks]).double().numpy()
-        design, found = np.stack([np.ones(len(logit)), logit], axis=1), np.array([0.0, 1.0])
-        for _ in range(NEWTON):
-            chance = _sigmoid(design @ found)
+        design = np.stack([np.ones(len(logit)), logit], axis=1)
+
+        def derivatives(line: Floats) -> tuple[Floats, Floats]:
+            chance = sigmoid(design @ line)
             curve = (design * (weight * chance * (1 - chance))[:, None]).T @ design + 1e-3 * np.eye(2)
-            step = np.linalg.solve(curve, design.T @ (weight * (shown - chance)))
-            found = found + step * min(1, 1 / max(float(abs(step).max()), 1e-12))
-            if abs(step).max() < 1e-6:
-                break
-        return found if found[1] > 0 else np.array([0.0, 1.0])
+            return curve, design.T @ (weight * (shown - chance))
+
+        line = newton(np.array([0.0, 1.0]), derivatives)
+        return line if line[1] > 0 else np.array([0.0, 1.0])
 
 
 def _personal(learn: _Part, stop: _Part, known: Known, theta: Floats, fitting: Fitting) -> Vectors:
@@ -301,8 +306,8 @@ def _personal(learn: _Part, stop: _Part, known: Known, theta: Floats, fitting: F
     optimizer = torch.optim.Adam(parameters, lr=fitting.learning_rate, fused=True)
     order = np.random.default_rng([fitting.seed, 31])
     for epoch in range(fitting.epochs):
-        for place in order.permutation(len(learn.blocks)).tolist():
-            block = learn.blocks[place]
+        for number in order.permutation(len(learn.blocks)).tolist():
+            block = learn.blocks[number]
             with torch.enable_grad():
                 penalty = sum(((vector**2).sum() for vector in parameters), torch.zeros(()))
                 loss = (
@@ -311,10 +316,10 @@ def _personal(learn: _Part, stop: _Part, known: Known, theta: Floats, fitting: F
                 optimizer.zero_grad()
                 loss.backward()
             optimizer.step()
-        found = stop.loss(vectors)
-        if found < best_loss:
+        loss_now = stop.loss(vectors)
+        if loss_now < best_loss:
             best = {name: vector.detach().clone() for name, vector in vectors.items()}
-            best_loss, best_epoch = found, epoch
+            best_loss, best_epoch = loss_now, epoch
         elif epoch - best_epoch >= PATIENCE:
             break
     for name in DRAWN_FIRST:  # of whom no impression taught anything, nothing is said
@@ -386,7 +391,3 @@ def _row(codes: Tensor, ids: Ids) -> Tensor:
         rare = torch.from_numpy(np.append(ids.rare, False))
         rows = rows.masked_fill(rare[rows], ids.size)
     return rows
-
-
-def _sigmoid(logit: Floats) -> Floats:
-    return np.asarray(1 / (1 + np.exp(-np.clip(logit, -30, 30))))

@@ -6,7 +6,7 @@ shown are those that some user was shown before; where only clicks are known, th
 before.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -45,12 +45,12 @@ class Impressions:
     def __len__(self) -> int:
         return len(self.user)
 
-    def some(self, wanted: Mask) -> "Impressions":
+    def some(self, chosen: Mask) -> "Impressions":
         """Only the impressions that are wanted, with their rows."""
-        number = np.cumsum(wanted) - 1
-        kept = wanted[self.of_row]
-        of_row, user, time = number[self.of_row[kept]], self.user[wanted], self.time[wanted]
-        random, existing = self.random[wanted], self.existing[wanted]
+        number = np.cumsum(chosen) - 1
+        kept = chosen[self.of_row]
+        of_row, user, time = number[self.of_row[kept]], self.user[chosen], self.time[chosen]
+        random, existing = self.random[chosen], self.existing[chosen]
         return Impressions(self.log, self.rows[kept], of_row, user, time, random, existing, self.order)
 
 
@@ -60,11 +60,11 @@ def training_impressions(split: Split, clicked: bool) -> Impressions:
     log, rows = split.log, split.rows("train")
     rows = rows[log.label[rows] == 1] if clicked else rows
     together = np.asarray(log.time if log.impression_id is None else log.impression_id)[rows]
-    known = np.ones(len(rows), bool) if log.impression_id is None else together != PAD
+    is_shown = np.ones(len(rows), bool) if log.impression_id is None else together != PAD
     if clicked:  # a click that belongs to no impression is one by itself
-        together = np.where(known, together, -2 - np.arange(len(rows)))
+        together = np.where(is_shown, together, -2 - np.arange(len(rows)))
     else:
-        rows, together = rows[known], together[known]
+        rows, together = rows[is_shown], together[is_shown]
     _, number = np.unique(together, return_inverse=True)
     width = int(number.max(initial=0)) + 1
     impressions, of_row = np.unique(log.user[rows].astype(np.int64) * width + number, return_inverse=True)
@@ -74,11 +74,11 @@ def training_impressions(split: Split, clicked: bool) -> Impressions:
     if log.exposed is not None:
         random[of_row[_drawn(log)[rows]]] = True
     order = np.argsort(time, kind="stable")
-    user, time, place = impressions[order] // width, time[order], np.argsort(order)
+    user, time, position = impressions[order] // width, time[order], np.argsort(order)
     first = (log.audiences if clicked else impressions_of(log)).first_times
     items = np.argsort(first, kind="stable")
     existing = np.searchsorted(first[items], time, "left")
-    return Impressions(log, rows, place[of_row], user, time, random[order], existing, items)
+    return Impressions(log, rows, position[of_row], user, time, random[order], existing, items)
 
 
 def _drawn(log: Log) -> Mask:
@@ -107,10 +107,10 @@ def pairs_of(
     """All items that were met in each impression, and those that were not: all of them where at most `most`
     items exist, and otherwise an even draw, weighted so that it stands for all."""
     log, existing, size = impressions.log, impressions.existing, len(impressions.log.items)
-    place = np.argsort(impressions.order)
+    position = np.argsort(impressions.order)
     item = log.item[impressions.rows].astype(np.int64)
-    there = place[item] < existing[impressions.of_row]
-    met = np.unique(impressions.of_row[there] * size + item[there])
+    exists = position[item] < existing[impressions.of_row]
+    met = np.unique(impressions.of_row[exists] * size + item[exists])
     all_of = existing <= most
     count = np.where(all_of, existing, drawn)
     impression = np.repeat(np.arange(len(impressions)), count)
@@ -135,10 +135,10 @@ def few_enough(
 ) -> Impressions:
     """The impressions with at least two items to choose from; an even draw of them where their pairs would be
     too many."""
-    wanted = impressions.existing > 1
-    pairs = np.where(impressions.existing <= most, impressions.existing, drawn)[wanted].sum()
+    is_usable = impressions.existing > 1
+    pairs = np.where(impressions.existing <= most, impressions.existing, drawn)[is_usable].sum()
     fraction = min(1.0, PAIRS / max(int(pairs), 1))
-    return impressions.some(wanted & (random.random(len(impressions)) < fraction))
+    return impressions.some(is_usable & (random.random(len(impressions)) < fraction))
 
 
 def blocks(pairs: Pairs, size: int) -> Iterator[slice]:
@@ -166,8 +166,8 @@ class Moments:
     def of_times(self, time: ArrayLike) -> tuple[Ints, Ints]:
         """The distinct newest moments at some times, and which of them each time has."""
         newest = (np.asarray(time, np.int64) - self.first) // self.step
-        found, which = np.unique(newest, return_inverse=True)
-        return self.first + found * self.step, which.reshape(newest.shape)
+        moments, which = np.unique(newest, return_inverse=True)
+        return self.first + moments * self.step, which.reshape(newest.shape)
 
 
 def spread_items(items: Ints, otherwise: int) -> tuple[Ints, float]:
@@ -177,6 +177,25 @@ def spread_items(items: Ints, otherwise: int) -> tuple[Ints, float]:
         return np.zeros(1, np.int64), float(otherwise)
     some = items[:: -(-len(items) // SPREAD)]
     return some, len(items) / len(some)
+
+
+def normalisers(all_items: Sequence[tuple[Floats, float]], weight: Floats | float) -> tuple[Floats, Floats]:
+    """At each moment the log of the sum of exp(weight . features) over all items, and its derivative.
+
+    all_items: at each moment the features of some items, and the log of how many items each stands for.
+    """
+    sums, slopes = [], []
+    for features, log_each in all_items:
+        logit = np.dot(features, weight)
+        odds = np.exp(logit - logit.max())
+        sums.append(logit.max() + np.log(odds.sum()) + log_each)
+        slopes.append(odds @ features / odds.sum())
+    return np.array(sums), np.array(slopes)
+
+
+def sigmoid(logit: Floats) -> Floats:
+    """The logistic function."""
+    return np.asarray(1 / (1 + np.exp(-np.clip(logit, -30, 30))))
 
 
 _IMPRESSIONS: WeakKeyDictionary[Log, Sequences] = WeakKeyDictionary()

@@ -44,7 +44,9 @@ from unskew.propensity.impressions import (
     Impressions,
     Moments,
     few_enough,
+    normalisers,
     pairs_of,
+    sigmoid,
     spread_items,
     training_impressions,
 )
@@ -81,9 +83,9 @@ class Power(Propensity, name="power"):
 
     @torch.no_grad()
     def fit_statistics(self, split: Split) -> None:
-        found = (self.fixed, 0.0) if self.fixed is not None else fitted_gamma(split, self.seed)
-        self.uncapped.fill_(found[0])
-        self.standard_error.fill_(found[1])
+        estimate = (self.fixed, 0.0) if self.fixed is not None else fitted_gamma(split, self.seed)
+        self.uncapped.fill_(estimate[0])
+        self.standard_error.fill_(estimate[1])
         self.gamma.copy_(self.uncapped.clamp(0, 1))
 
     def coefficients(self) -> tuple[Coefficient, ...]:
@@ -95,8 +97,8 @@ class Power(Propensity, name="power"):
             raise BadInput("`power` counts what happened in a log, and this batch comes from none")
         time = batch.times_B.numpy()[:, None]
         largest = torch.from_numpy(np.log1p(most_clicks(batch.log.frozen(), time)))
-        found = self.log_exposure(batch.log.frozen(), batch.candidates_BC.numpy(), time)
-        return (found - self._used() * largest).exp().clamp(max=1).float()
+        log_exposure = self.log_exposure(batch.log.frozen(), batch.candidates_BC.numpy(), time)
+        return (log_exposure - self._used() * largest).exp().clamp(max=1).float()
 
     def user_view(self, batch: Batch) -> None:
         return None
@@ -164,7 +166,7 @@ class _Likelihood:
         """gamma and its standard error, by Fisher's scoring. The g_i are random effects, whose variance is
         renewed in every step."""
         theta, appeal, variance = np.zeros(4), np.zeros(self.items), 1.0
-        theta[[0, 2]] = np.log(self.per_impression / _sigmoid(np.array(APPEAL)))
+        theta[[0, 2]] = np.log(self.per_impression / sigmoid(np.array(APPEAL)))
         covariance: Floats = np.eye(4)
         for _ in range(STEPS):
             slope, appeal_slope, own, mixed, appeal_own = self._scores(theta, appeal)
@@ -177,19 +179,19 @@ class _Likelihood:
             before, variance = variance, max(float((appeal**2 + 1 / appeal_own).mean()), LEAST_VARIANCE)
             if abs(step).max() < 1e-3 and abs(np.log(variance / before)) < 1e-2:
                 break
-        wanted = np.array([0, 1, 0, -1 if self.with_random else 0])
-        return float(wanted @ theta), float(np.sqrt(wanted @ covariance @ wanted))
+        contrast = np.array([0, 1, 0, -1 if self.with_random else 0])
+        return float(contrast @ theta), float(np.sqrt(contrast @ covariance @ contrast))
 
     def _scores(self, theta: Floats, appeal: Floats) -> tuple[Floats, Floats, Floats, Floats, Floats]:
         """The scores of theta and of the g_i, and the blocks of their information."""
         design, logit = np.zeros((4, len(self.item_N))), np.zeros(len(self.item_N))
         for place, here in ((0, ~self.random_N), (2, self.random_N)):
             constant, gamma = theta[place : place + 2]
-            sums, slopes = self._normalisers(gamma)
+            sums, slopes = normalisers(self.all_items, gamma)
             popularity, moment = self.popularity_N[here], self.moment_N[here]
             logit[here] = constant + gamma * popularity - sums[moment]
             design[place, here], design[place + 1, here] = 1, popularity - slopes[moment]
-        shown, liked = _sigmoid(logit), _sigmoid(APPEAL + appeal[self.item_N])
+        shown, liked = sigmoid(logit), sigmoid(APPEAL + appeal[self.item_N])
         chance = np.minimum(shown * liked, 1 - 1e-9)
         residual = self.weight_N * (self.clicked_N - chance) / (1 - chance)
         certain = self.weight_N * chance / (1 - chance)
@@ -206,22 +208,8 @@ class _Likelihood:
             by_item(certain * (1 - liked) ** 2),
         )
 
-    def _normalisers(self, gamma: float) -> tuple[Floats, Floats]:
-        """At each moment the log of the sum of (1 + n)^gamma over all items, and its derivative."""
-        sums, slopes = [], []
-        for popularity, log_each in self.all_items:
-            logit = gamma * popularity
-            fraction = np.exp(logit - logit.max())
-            sums.append(logit.max() + np.log(fraction.sum()) + log_each)
-            slopes.append(fraction @ popularity / fraction.sum())
-        return np.array(sums), np.array(slopes)
-
 
 def _popularity(log: Log, item: ArrayLike, time: ArrayLike) -> Floats:
     """log(1 + clicks) of each item strictly before each time."""
     start, end = log.audiences.before(item, time)
     return np.asarray(np.log1p(end - start))
-
-
-def _sigmoid(logit: Floats) -> Floats:
-    return np.asarray(1 / (1 + np.exp(-np.clip(logit, -30, 30))))

@@ -154,8 +154,11 @@ class Ranker:
         if before is not None and before[0] is log and before[1] == moment:
             return log, before[2]
         first = log.now if moment is None else moment
-        renewed = getattr(before[2], "renewed", None) if before and moment is None else None
-        made = (renewed or model.eval().catalog)(log, first, first + 1)
+        model.eval()
+        if before and moment is None:
+            made = model.renew_catalog(before[2], log, first, first + 1)
+        else:
+            made = model.catalog(log, first, first + 1)
         self._catalogs[key] = log, moment, made
         return log, made
 

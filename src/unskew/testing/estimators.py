@@ -56,24 +56,24 @@ def check_estimator(kind: type[Propensity], split: Split | None = None) -> None:
 def builder(kind: type[Propensity]) -> Build:
     """Builds a small estimator of this kind, ready to be asked."""
 
-    def made_for(split: Split) -> Propensity:
+    def build(split: Split) -> Propensity:
         torch.manual_seed(0)
-        made = kind.build(Needs(known=split.known, alpha=0.4, clip=0.02, width=8))
-        made.fit_statistics(split)
-        return made.eval()
+        estimator = kind.build(Needs(known=split.known, alpha=0.4, clip=0.02, width=8))
+        estimator.fit_statistics(split)
+        return estimator.eval()
 
-    return made_for
+    return build
 
 
 def asked(log: Log, user: Ints, time: Ints, items: Ints) -> Batch:
     """Contexts with the same candidates each. As if the log had recorded propensities for them, for
     estimators that read these."""
-    made = batch(log, user, time, np.tile(items, (len(user), 1)), None, *PAST)
-    return made._replace(logged_BC=(0.1 + made.candidates_BC % 7 / 10).float())
+    pairs = batch(log, user, time, np.tile(items, (len(user), 1)), None, *PAST)
+    return pairs._replace(logged_BC=(0.1 + pairs.candidates_BC % 7 / 10).float())
 
 
 def some(log: Log, rows: int = 16) -> Batch:
-    """Contexts at all times, with strangers, and with items that are not in the log."""
+    """Contexts at all times, with unknown users, and with items that are not in the log."""
     random, first = np.random.default_rng(4), int(log.time.min())
     user = random.integers(0, len(log.users), rows)
     time = np.sort(random.integers(first, log.now + 20, rows))
@@ -84,8 +84,8 @@ def some(log: Log, rows: int = 16) -> Batch:
 
 def views(estimator: Propensity, rows: Batch) -> list[Tensor]:
     """The views that there are, and the weights."""
-    found = (estimator.item_view(rows), estimator.user_view(rows))
-    return [view.detach() for view in found if view is not None] + [estimator.weights(rows)]
+    both = (estimator.item_view(rows), estimator.user_view(rows))
+    return [view.detach() for view in both if view is not None] + [estimator.weights(rows)]
 
 
 def log_exposures(estimator: Propensity, log: Log, items: Ints, times: Ints) -> Tensor | None:
@@ -129,11 +129,11 @@ def rows_are_independent(build: Build, split: Split) -> None:
     """The propensities of a context do not depend on the other contexts of the batch."""
     estimator, rows = build(split), some(split.log)
     together = views(estimator, rows)
-    for place in range(len(rows.user_B)):
-        user, time = (of[place : place + 1].numpy() for of in (rows.user_B, rows.times_B))
-        alone = asked(split.log, user, time, rows.candidates_BC[place].numpy())
-        for whole, one in zip(together, views(estimator, alone), strict=True):
-            close(one[0], whole[place])
+    for number in range(len(rows.user_B)):
+        user, time = (of[number : number + 1].numpy() for of in (rows.user_B, rows.times_B))
+        alone = asked(split.log, user, time, rows.candidates_BC[number].numpy())
+        for whole, single in zip(together, views(estimator, alone), strict=True):
+            close(single[0], whole[number])
 
 
 def no_future_event_changes_a_propensity(build: Build, split: Split) -> None:
@@ -162,15 +162,15 @@ def items_alone_have_a_propensity_or_say_so(build: Build, split: Split) -> None:
     refused."""
     estimator, log = build(split), split.log
     items, times = np.array([0, 3, len(log.items) - 1, len(log.items) + 7]), np.unique(log.time)[::97]
-    found = log_exposures(estimator, log, items, times)
-    if found is None:
+    table = log_exposures(estimator, log, items, times)
+    if table is None:
         return
-    assert found.shape == (len(times), len(items)), "items and times are not broadcast"
-    assert bool(found.isfinite().all()), "a log propensity is not a finite number"
-    assert not found.requires_grad
+    assert table.shape == (len(times), len(items)), "items and times are not broadcast"
+    assert bool(table.isfinite().all()), "a log propensity is not a finite number"
+    assert not table.requires_grad
     for row, time in enumerate(times.tolist()):
         for column, item in enumerate(items.tolist()):
-            close(estimator.log_exposure(log, item, time), found[row, column])
+            close(estimator.log_exposure(log, item, time), table[row, column])
 
 
 def a_stored_state_is_enough(build: Build, split: Split) -> None:

@@ -1,4 +1,4 @@
-"""The contract that every model keeps, for people who write models in packages of their own.
+"""The contract that every model keeps, for those who write models of their own.
 
     from unskew.testing import check_model
 
@@ -63,20 +63,20 @@ def check_model(kind: type[Recommender], config: ModelConfig | None = None) -> N
 def builder(kind: type[Recommender], config: ModelConfig | None = None) -> Build:
     """Builds the model away from its initial values, because what starts at zero would hide a fault."""
 
-    def made_for(split: Split) -> Recommender:
+    def build_model(split: Split) -> Recommender:
         torch.manual_seed(0)
-        made = build(kind, split, kind.Config() if config is None else config).eval()
+        model = build(kind, split, kind.Config() if config is None else config).eval()
         random = torch.Generator().manual_seed(1)
         with torch.no_grad():
-            for parameter in made.parameters():
+            for parameter in model.parameters():
                 parameter.add_(torch.randn(parameter.shape, generator=random) * 0.3)
-        return made
+        return model
 
-    return made_for
+    return build_model
 
 
 def some(log: Log, model: Recommender, rows: int = 24, candidates: int = 5, shorter: int = 0) -> Batch:
-    """Contexts at all times: empty histories, strangers, and items that training never saw.
+    """Contexts at all times: empty histories, unknown users, and items that training never saw.
 
     shorter: by how much histories and audiences are shorter than what the model reads.
     """
@@ -171,11 +171,11 @@ def no_future_event_changes_a_score(build: Build, split: Split) -> None:
         now, past = build(split), build(then)
         users, items = np.arange(len(then.log.users)), np.arange(len(then.log.items))
         everything = np.tile(items, (len(users), 1))
-        asked = np.full(len(users), time), everything, None, now.history, now.audience
-        close(now(batch(split.log, users, *asked)), past(batch(then.log, users, *asked)))
-        whole, known = (m.catalog(s.log, time, time + 1) for m, s in ((now, split), (past, then)))
-        found = whole.scores(contexts(split.log, users, asked[0], now.history))[:, : len(items)]
-        close(found, known.scores(contexts(then.log, users, asked[0], now.history)))
+        query = np.full(len(users), time), everything, None, now.history, now.audience
+        close(now(batch(split.log, users, *query)), past(batch(then.log, users, *query)))
+        whole, cut = (m.catalog(s.log, time, time + 1) for m, s in ((now, split), (past, then)))
+        scores = whole.scores(contexts(split.log, users, query[0], now.history))[:, : len(items)]
+        close(scores, cut.scores(contexts(then.log, users, query[0], now.history)))
 
 
 @torch.no_grad()
@@ -215,9 +215,7 @@ def a_log_that_goes_on_can_be_scored(build: Build, split: Split) -> None:
     expected = model(with_candidates(context, log, everything, None, model.audience))
     assert bool(expected.isfinite().all()), "a score is not a finite number"
     close(model.catalog(log, now, now + 1).scores(context), expected)
-    renewed = getattr(old, "renewed", None)
-    if renewed is not None:
-        close(renewed(log, now, now + 1).scores(context), expected)
+    close(model.renew_catalog(old, log, now, now + 1).scores(context), expected)
 
 
 def every_parameter_is_reached(build: Build, split: Split) -> None:
@@ -252,20 +250,20 @@ CHECKS: tuple[Check, ...] = (
 def that_goes_on(log: Log) -> Log:
     """The same log, with a few more events afterwards: of users and items that it has, and of new ones."""
     table = log.table()
-    some = pa.concat_tables([table.slice(0, 1), table.slice(log.positives // 2, 2), table.slice(0, 1)])
-    columns = {name: some[name].to_pylist() for name in some.column_names}
+    newer = pa.concat_tables([table.slice(0, 1), table.slice(log.positives // 2, 2), table.slice(0, 1)])
+    columns = {name: newer[name].to_pylist() for name in newer.column_names}
     for name in ("user", "item"):
         new = (
             "a new user" if pa.types.is_string(table[name].type) else len(log) + max(table[name].to_pylist())
         )
         columns[name][-1] = new
     columns["item"][0] = columns["item"][-1]  # a known user takes something new
-    columns["time"] = [log.now + 1 + place for place in range(len(some))]
+    columns["time"] = [log.now + 1 + place for place in range(len(newer))]
     return read(pa.concat_tables([table, pa.table(columns, schema=table.schema)]))
 
 
 def cut_at(split: Split, time: int) -> Split:
-    """What a witness at this time knows: the same split of a log that ends strictly before."""
+    """What is known at this time: the same split of a log that ends strictly before."""
     log = split.log
     cut = read(log.table().filter((log.time < time).tolist()))
     users, items = len(cut.users), len(cut.items)

@@ -100,7 +100,7 @@ def sample(looked_at: int, events: int) -> str:
     """A sentence that only a sample was looked at; empty where everything was."""
     if looked_at == events:
         return ""
-    return f"all figures are of a random sample of {looked_at:,} of the {events:,} training events."
+    return f"all values are of a random sample of {looked_at:,} of the {events:,} training events."
 
 
 def clipping(clip: float, views: Sequence[View]) -> str:
@@ -207,15 +207,17 @@ def view_rows(view: View) -> list[Row]:
     if not math.isnan(view.clipped):
         rows.append(Row(group, "below the clip", formatting.fraction(view.clipped), "all weigh the same"))
     if view.calibration is not None:
-        found = view.calibration
+        calibration = view.calibration
         rows += [
             Row(group, "rank correlation with ground truth", _correlated(view), "1: the right order"),
-            Row(group, "typical error", _factor(found.error), "factor between ground truth and estimate"),
+            Row(
+                group, "typical error", _factor(calibration.error), "factor between ground truth and estimate"
+            ),
             Row(
                 group,
                 "typical error, rescaled",
-                _factor(found.scaled_error),
-                f"after all estimates are multiplied by {significant(found.scale)}",
+                _factor(calibration.scaled_error),
+                f"after all estimates are multiplied by {significant(calibration.scale)}",
             ),
         ]
     return rows
@@ -224,7 +226,7 @@ def view_rows(view: View) -> list[Row]:
 def tables(views: Sequence[View], deciles: Sequence[Decile]) -> tuple[Tenths, ...]:
     """Shares, weights and, where the ground truth is known, correlations by tenths of the known items."""
     clipped = [view.name for view in views if not math.isnan(view.clipped)]
-    known = [view.name for view in views if view.calibration is not None]
+    compared = [view.name for view in views if view.calibration is not None]
     fractions, weights, correlations = [], [], []
     for part in deciles:
         by_name = {view.name: view for view in part.views}
@@ -234,12 +236,12 @@ def tables(views: Sequence[View], deciles: Sequence[Decile]) -> tuple[Tenths, ..
         )
         worth = significant(part.weights.median), formatting.fraction(part.weights.effective_share)
         weights.append((number, *worth, *(formatting.fraction(by_name[name].clipped) for name in clipped)))
-        correlations.append((number, *(_correlated(by_name[name]) for name in known)))
-    found = [
+        correlations.append((number, *(_correlated(by_name[name]) for name in compared)))
+    tables = [
         Tenths(
             "Balance by popularity",
             "Share of the events in each tenth of the items, without and with weights. Good weights bring it "
-            "near the fraction in an even sample.",
+            "near the share in an even sample.",
             ("tenth", "events", "weighted", "even"),
             tuple(fractions),
         ),
@@ -250,11 +252,11 @@ def tables(views: Sequence[View], deciles: Sequence[Decile]) -> tuple[Tenths, ..
             tuple(weights),
         ),
     ]
-    if known:
+    if compared:
         meaning = "Rank correlation of the estimates with the true propensities; 1 is the right order."
-        heads = ("tenth", *(LABELS[name] for name in known))
-        found.append(Tenths("Truth by popularity", meaning, heads, tuple(correlations)))
-    return tuple(found)
+        heads = ("tenth", *(LABELS[name] for name in compared))
+        tables.append(Tenths("Truth by popularity", meaning, heads, tuple(correlations)))
+    return tuple(tables)
 
 
 def _correlation(view: View) -> float:

@@ -95,7 +95,7 @@ class Health:
         )
 
     def rows(self) -> tuple[Row, ...]:
-        """All figures as a table for people, but for those by popularity: see `tables`."""
+        """All values as a table, but for those by popularity: see `tables`."""
         return (
             *words.event_rows(self.pairs, self.pairs_in_training, self.clip),
             *words.weight_rows(self.weights),
@@ -104,7 +104,7 @@ class Health:
         )
 
     def tables(self) -> tuple[words.Tenths, ...]:
-        """The figures by tenths of the known items, the most popular first."""
+        """The values by tenths of the known items, the most popular first."""
         return words.tables(self.views, self.deciles)
 
 

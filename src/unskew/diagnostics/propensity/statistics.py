@@ -1,6 +1,6 @@
-"""How good estimated propensities are, in figures: calibration, clipping, weights and balance.
+"""How good estimated propensities are: calibration, clipping, weights and balance.
 
-Pure functions of arrays. An undefined figure (the mean of nothing) is nan.
+Pure functions of arrays. An undefined value (the mean of nothing) is nan.
 
 calibration    rows in bins of their estimate; in each the mean estimate and the mean ground truth. A softmax
                over all ids sums to 1 whatever the number of exposures, so estimates are at best proportional
@@ -146,10 +146,10 @@ def tenths(split: Split, item: Codes | Ints) -> Ints:
 
     An item that was shown in training and never clicked is not known; it counts to the last tenth.
     """
-    known = split.known_items
-    place = np.empty(known, np.int64)
-    place[np.argsort(-split.item_counts[:known], kind="stable")] = np.arange(known)
-    return np.where(item < known, place[np.minimum(item, known - 1)] * DECILES // known, DECILES - 1)
+    items = split.known_items
+    rank = np.empty(items, np.int64)
+    rank[np.argsort(-split.item_counts[:items], kind="stable")] = np.arange(items)
+    return np.where(item < items, rank[np.minimum(item, items - 1)] * DECILES // items, DECILES - 1)
 
 
 # Figures
@@ -157,11 +157,11 @@ def tenths(split: Split, item: Codes | Ints) -> Ints:
 
 def views_of(columns: dict[str, Floats], clip: float) -> tuple[View, ...]:
     """The views that the estimator has, then both combined. A view that it does not have is all nan."""
-    found = []
+    views = []
     for name, estimate in (("item view", columns["item_view"]), ("user view", columns["user_view"])):
         if not np.isnan(estimate).all() or not len(estimate):
-            found.append(view_of(name, estimate, columns["ground-truth"], clip))
-    return (*found, view_of("1 / weight", 1 / columns["weight"], columns["ground-truth"], None))
+            views.append(view_of(name, estimate, columns["ground-truth"], clip))
+    return (*views, view_of("1 / weight", 1 / columns["weight"], columns["ground-truth"], None))
 
 
 def view_of(name: str, estimate: Floats, ground_truth: Floats, clip: float | None) -> View:
@@ -201,10 +201,10 @@ def calibration_of(estimate: Floats, ground_truth: Floats) -> Calibration | None
 def curve_of(estimate: Floats, ground_truth: Floats) -> tuple[Point, ...]:
     """The calibration curve, in bins of equal width on a log scale; empty bins are left out."""
     edges = np.geomspace(estimate.min(), estimate.max(), BINS + 1)
-    place = np.searchsorted(edges[1:-1], estimate, "right")
-    found = []
-    for at in np.unique(place):
-        here = place == at
+    bins = np.searchsorted(edges[1:-1], estimate, "right")
+    points = []
+    for at in np.unique(bins):
+        here = bins == at
         point = Point(
             float(edges[at]),
             float(edges[at + 1]),
@@ -212,8 +212,8 @@ def curve_of(estimate: Floats, ground_truth: Floats) -> tuple[Point, ...]:
             float(estimate[here].mean()),
             float(ground_truth[here].mean()),
         )
-        found.append(point)
-    return tuple(found)
+        points.append(point)
+    return tuple(points)
 
 
 def weights_of(weight: Floats) -> Weights:
@@ -255,18 +255,18 @@ def balance_of(
     Both differences of means are divided by the spread of the unweighted events, so that only the means can
     change.
     """
-    found = []
-    for name, one in observed.items():
-        other = uniform[name]
-        if not len(one) or not len(other):
-            found.append(Balance(name, math.nan, math.nan))
+    balance = []
+    for name, values in observed.items():
+        even = uniform[name]
+        if not len(values) or not len(even):
+            balance.append(Balance(name, math.nan, math.nan))
             continue
-        spread = math.sqrt((float(one.var()) + float(other.var())) / 2)
+        spread = math.sqrt((float(values.var()) + float(even.var())) / 2)
         differences = (
-            float(one.mean() - other.mean()),
-            float(np.average(one, weights=weight) - other.mean()),
+            float(values.mean() - even.mean()),
+            float(np.average(values, weights=weight) - even.mean()),
         )
-        found.append(
+        balance.append(
             Balance(name, *(difference / spread if spread else math.nan for difference in differences))
         )
-    return tuple(found)
+    return tuple(balance)
