@@ -13,11 +13,12 @@ from torch.nn import functional
 import unskew
 from tests.conftest import SMALL_DEPS
 from unskew.api.create import create_model
+from unskew.cli import main
 from unskew.core.errors import BadInput
 from unskew.data.batches.batch import Batch, batch
 from unskew.data.log.split import Known
 from unskew.nn.phases import Phase
-from unskew.propensity.base import Needs, Propensity
+from unskew.propensity.base import ESTIMATORS, Needs, Propensity
 
 ROOT = Path(__file__).parents[2]
 
@@ -127,3 +128,7 @@ def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     model = names["model"]
     assert isinstance(model, unskew.Model)
     assert float(model.propensity.line.weight.detach()) > 0  # popular items are shown more often
+    del ESTIMATORS["shown-or-drawn"]  # the command line imports it by itself
+    (commands,) = re.findall(r"```bash\n(.*?)```", tutorial, re.DOTALL)
+    for command in commands.splitlines():
+        assert main(command.split()[1:]) == 0, command
