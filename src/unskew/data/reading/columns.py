@@ -24,33 +24,20 @@ REQUIRED = ("user", "item", "time")
 
 # Usual names of the columns, in order of preference; upper and lower case are the same.
 ALIASES = {
-    "user": ("user", "user_id", "userid", "uid", "reviewerid", "visitorid", "customer_id", "session_id"),
-    "item": (
-        "item",
-        "item_id",
-        "itemid",
-        "iid",
-        "movieid",
-        "movie_id",
-        "video_id",
-        "parent_asin",
-        "asin",
-        "product_id",
-        "news_id",
-        "sku",
-    ),
-    "time": ("time", "time_ms", "timestamp", "ts", "unixreviewtime", "event_time", "datetime", "date"),
-    "label": ("label", "click", "is_click", "clicked", "rating", "overall"),
-    "propensity": ("propensity", "propensity_score", "pscore"),
-    "exposed": ("exposed", "is_rand", "exposed_at_random"),
-    "position": ("position",),
-    "impression_id": ("impression_id", "impression"),
-    "title": ("title",),
+    "user": "user user_id userid uid reviewerid visitorid customer_id session_id",
+    "item": "item item_id itemid iid movieid movie_id video_id parent_asin asin product_id news_id sku",
+    "time": "time time_ms timestamp ts unixreviewtime event_time datetime date",
+    "label": "label click is_click clicked rating overall",
+    "propensity": "propensity propensity_score pscore",
+    "exposed": "exposed is_rand exposed_at_random",
+    "position": "position",
+    "impression_id": "impression_id impression visit_id visit",
+    "title": "title",
 }
-
 
 Kind = Literal["text", "int", "float", "moment", "zoned", "bool", "other"]
 Derive = Callable[[str, str], str]
+TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 
 
 @dataclass(frozen=True)
@@ -92,18 +79,15 @@ def columns_of(scan: Scan, reading: Reading, name: str) -> Source:
     simple = {column.split(":")[0].strip().lower(): column for column in reversed(names)}
     roles: dict[str, Column] = {}
     for role in ROLES:
-        wanted: str | None = getattr(reading, role)
-        guessed = next((simple[alias] for alias in ALIASES[role] if alias in simple), None)
-        column = guessed if wanted is None else wanted
+        given: str | None = getattr(reading, role)
+        guess = next((simple[alias] for alias in ALIASES[role].split() if alias in simple), None)
+        column = guess if given is None else given
         if column is None and role not in REQUIRED:
             continue
         if column is None or column not in names:
-            asked = f"no column {wanted!r}" if wanted is not None else f"no column for the {role}"
-            there = ", ".join(map(repr, names))
-            raise BadInput(
-                f"{name}: {asked}; name one of its columns with --{role} or {role}=: "
-                f"{there}{_headerless(scan)}"
-            )
+            missing = f"no column {given!r}" if given is not None else f"no column for the {role}"
+            hint = f"name one of its columns with --{role} or {role}=: {', '.join(map(repr, names))}"
+            raise BadInput(f"{name}: {missing}; {hint}{_headerless(scan)}")
         place = _place(scan, name, column, f"the {role}")
         roles[role] = _column(scan, name, place)
         if role in ("user", "item") and not _sql_knows(scan.schema.field(place).type):
@@ -142,7 +126,7 @@ def _column(scan: Scan, name: str, place: int) -> Column:
 
 def _marks(scan: Scan, reading: Reading, name: str) -> dict[str, Column]:
     """The columns of named tests: those that the caller lists, and those of an earlier log."""
-    found = {}
+    marks = {}
     for listed, column in _named(scan, reading.tests, MARK).items():
         test, where, value = _condition(scan, listed, column)
         if test in (*TESTS, "resampled"):
@@ -151,8 +135,8 @@ def _marks(scan: Scan, reading: Reading, name: str) -> dict[str, Column]:
         if value is not None:
             same = f"trim(CAST({marked.sql} AS STRING)) = {literal(value)}"
             marked = replace(marked, sql=f"CASE WHEN {same} THEN 1 ELSE 0 END", kind="int")
-        found[f"{MARK}{test}"] = marked
-    return found
+        marks[f"{MARK}{test}"] = marked
+    return marks
 
 
 def _condition(scan: Scan, test: str, column: str) -> tuple[str, str, str | None]:
@@ -165,39 +149,33 @@ def _condition(scan: Scan, test: str, column: str) -> tuple[str, str, str | None
 
 def _features(scan: Scan, reading: Reading, name: str) -> dict[str, dict[str, Column]]:
     """The columns that describe users and items: those that the caller lists, and those of an earlier log."""
-    found: dict[str, dict[str, Column]] = {}
-    for role, wanted in (("user", reading.user_features), ("item", reading.item_features)):
-        for feature, column in _named(scan, wanted, f"{role}_{FEATURE}").items():
+    features: dict[str, dict[str, Column]] = {}
+    for role, names in (("user", reading.user_features), ("item", reading.item_features)):
+        for feature, column in _named(scan, names, f"{role}_{FEATURE}").items():
             described = _column(scan, name, _place(scan, name, column, f"a feature of the {role}"))
             if described.kind == "other":
                 raise BadInput(
                     f"{name}, column {column!r}: expected text, numbers, dates, or true and false for a "
                     f"feature of the {role}, found {described.type}"
                 )
-            found.setdefault(role, {})[feature] = described
-    return found
+            features.setdefault(role, {})[feature] = described
+    return features
 
 
-def _named(scan: Scan, wanted: str | None, prefix: str) -> dict[str, str]:
+def _named(scan: Scan, listed: str | None, prefix: str) -> dict[str, str]:
     """Columns by name: those in the caller's list, and those whose names begin with the prefix, which
     `Log.table` writes. The prefix is no part of the name."""
-    named = {column.strip(): column.strip() for column in (wanted or "").split(",") if column.strip()}
+    named = {column.strip(): column.strip() for column in (listed or "").split(",") if column.strip()}
     return named | {column.removeprefix(prefix): column for column in scan.names if column.startswith(prefix)}
 
 
 def _sql_knows(kind: pa.DataType) -> bool:
     """Whether ids of this type go through SQL and come back unchanged."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    plain = (
-        pa.types.is_integer,
-        pa.types.is_floating,
-        pa.types.is_boolean,
-        pa.types.is_date32,
-        pa.types.is_binary,
-        pa.types.is_large_binary,
-    )
-    text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    return any(test(kind) for test in (*plain, *text)) or (pa.types.is_timestamp(kind) and kind.tz is None)
+    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_date32)
+    other = (pa.types.is_binary, pa.types.is_large_binary, *TEXT)
+    is_plain_moment = pa.types.is_timestamp(kind) and kind.tz is None
+    return is_plain_moment or any(test(kind) for test in (*numbers, *other))
 
 
 def _by_position(scan: Scan, place: int, column: Column) -> tuple[Scan, Column]:
@@ -229,7 +207,7 @@ def _kind(kind: pa.DataType, name: str, column: str) -> Kind:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     tests: list[tuple[Kind, tuple[Callable[[pa.DataType], bool], ...]]] = [
-        ("text", (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)),
+        ("text", TEXT),
         ("int", (pa.types.is_integer,)),
         ("float", (pa.types.is_floating, pa.types.is_decimal)),
         ("zoned", (lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None,)),
@@ -237,6 +215,6 @@ def _kind(kind: pa.DataType, name: str, column: str) -> Kind:
         ("bool", (pa.types.is_boolean,)),
     ]
     if pa.types.is_nested(kind):
-        found = "values of several kinds" if kind == pa.struct([]) else str(kind)
-        raise BadInput(f"{name}, column {column!r}: expected plain values of one kind, found {found}")
-    return next((found for found, checks in tests if any(check(kind) for check in checks)), "other")
+        values = "values of several kinds" if kind == pa.struct([]) else str(kind)
+        raise BadInput(f"{name}, column {column!r}: expected plain values of one kind, found {values}")
+    return next((name for name, checks in tests if any(check(kind) for check in checks)), "other")

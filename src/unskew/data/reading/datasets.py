@@ -18,26 +18,14 @@ def mind(name: str, files: list[str], reading: Reading) -> Source:
 
     Every file numbers its impressions from 1, so the time becomes a part of their names.
     """
-    for asked, columns_for in (
-        (reading.tests, "named tests"),
-        (reading.item_features or reading.user_features, "features"),
-    ):
-        if asked is not None:
-            raise BadInput(
-                f"{name}: MIND's format has no columns for {columns_for}; read it as a table with such a "
-                "column"
-            )
-    columns = ("impression", "user", "time", "history", "impressions")
-    scan = Scan(
-        "text",
-        pa.schema([(column, pa.string()) for column in columns]),
-        list(columns),
-        tuple(files),
-        "\t",
-        "",
-        header=False,
-    )
-    scan = replace(scan, tolerant=reading.skip_bad_rows)
+    features = reading.item_features or reading.user_features
+    for setting, what in ((reading.tests, "named tests"), (features, "features")):
+        if setting is not None:
+            without = f"MIND's format has no columns for {what}"
+            raise BadInput(f"{name}: {without}; read it as a table with such a column")
+    columns = ["impression", "user", "time", "history", "impressions"]
+    schema, tolerant = pa.schema([(column, pa.string()) for column in columns]), reading.skip_bad_rows
+    scan = Scan("text", schema, columns, tuple(files), "\t", "", header=False, tolerant=tolerant)
     check_width(files[0], len(columns), "\t")
 
     def derive(relation: str, keep: str) -> str:
@@ -85,23 +73,24 @@ def open_bandit(name: str, scan: Scan, reading: Reading) -> Source:
             f"{name}: no columns 'user_feature_*', so this is not Open Bandit; name the format and the "
             "columns"
         )
-    found = columns_of(scan, replace(reading, user=reading.user or scan.names[features[0]]), name)
+    source = columns_of(scan, replace(reading, user=reading.user or scan.names[features[0]]), name)
     if reading.user is None:
         parts = ", ".join(identifier(scan.schema.names[place]) for place in features)
-        found.roles["user"] = Column(f"concat_ws('|', {parts})", "text", "user_feature_*")
-    if "exposed" not in found.roles:  # the folders are POLICY/CAMPAIGN/CAMPAIGN.csv
-        at_random = f"regexp_like({FILE}, '(^|/)random/[^/]+/[^/]+$')"
-        found.roles["exposed"] = Column(
-            f"CASE WHEN {at_random} THEN 1 ELSE 0 END", "int", "the folder's name"
-        )
-    return found
+        source.roles["user"] = Column(f"concat_ws('|', {parts})", "text", "user_feature_*")
+    # The folders are POLICY/CAMPAIGN/CAMPAIGN.csv.
+    return _exposed_by_name(source, "(^|/)random/[^/]+/[^/]+$", "the folder's name")
 
 
 def kuairand(source: Source) -> Source:
     """KuaiRand keeps the randomly exposed rows in files of their own, `log_random*`."""
+    return _exposed_by_name(source, "(^|/)log_random[^/]*$", "the file's name")
+
+
+def _exposed_by_name(source: Source, pattern: str, what: str) -> Source:
+    """The rows of files whose names match a pattern were exposed at random, unless a column says so."""
     if "exposed" not in source.roles:
-        at_random = f"regexp_like({FILE}, '(^|/)log_random[^/]*$')"
-        source.roles["exposed"] = Column(f"CASE WHEN {at_random} THEN 1 ELSE 0 END", "int", "the file's name")
+        condition = f"CASE WHEN regexp_like({FILE}, '{pattern}') THEN 1 ELSE 0 END"
+        source.roles["exposed"] = Column(condition, "int", what)
     return source
 
 
