@@ -19,9 +19,8 @@ from unskew.data.log.views import Ints
 PAIRS = 20_000  # contexts whose candidates are compared, in training and in the test
 CANDIDATES = 20  # drawn for each of them
 FEWEST = 100  # contexts; with fewer, the AUC says nothing
-MAX_AUC_DEVIATION = (
-    0.01  # how far from one half the AUC of a property may be that must not give the label away
-)
+# How far from one half the AUC of a property may be that must not give the label away.
+MAX_AUC_DEVIATION = 0.01
 
 
 @dataclass(frozen=True)
@@ -47,49 +46,37 @@ def label_leakage(split: Split, audience: int) -> list[Finding]:
     task, being one of the user's past items may say something; but then past items must be as frequent among
     the drawn negatives as among all candidates.
     """
-    training, test = _training_pairs(split, audience), _test_candidates(split)
-    found = []
+    pairs = {"training pairs": _training_pairs(split, audience), "test candidates": _test_candidates(split)}
+    training = pairs["training pairs"]
+    # Logged negatives have their own contexts, and users without a history may well click less often.
+    informative = {("empty history", "training pairs")} if training and training.has_logged else set()
+    findings = []
     for name in ("empty audience", "empty history", "own past"):
-        figures = {
-            where: pairs.auc(name)
-            for where, pairs in (("training pairs", training), ("test candidates", test))
-            if pairs is not None
-        }
-        note = (
-            ", ".join(f"AUC {auc:.3f} on {where}" for where, auc in figures.items()) or "too few rows to tell"
-        )
+        aucs = {where: part.auc(name) for where, part in pairs.items() if part is not None}
         offence = None
-        # Logged negatives have their own contexts, and users without a history may well click less often.
-        logged = training is not None and training.has_logged
-        for where, auc in figures.items():
-            may_tell = name == "own past" or (
-                name == "empty history" and where == "training pairs" and logged
-            )
-            if not may_tell and abs(auc - 0.5) > MAX_AUC_DEVIATION:
+        for where, auc in aucs.items():
+            may_inform = name == "own past" or (name, where) in informative
+            if not may_inform and abs(auc - 0.5) > MAX_AUC_DEVIATION:
                 offence = f"on {where} it tells the label: AUC {auc:.3f} alone, expected 0.5"
         if name == "own past" and training is not None and training.drawn is not None:
-            fraction, expected = (
-                float(training.drawn[name].mean()),
-                _own_past_of_candidates(split, *training.contexts),
-            )
-            error = 4 * math.sqrt(max(expected * (1 - expected), 1e-12) / len(training.drawn[name]))
-            if split.repeats and abs(fraction - expected) > MAX_AUC_DEVIATION * expected + error:
-                offence = (
-                    f"{fraction:.2%} of the drawn negatives are past items of the user, but "
-                    f"{expected:.2%} of all candidates are"
-                )
-            if not split.repeats and training.positive[name].mean() != fraction:
-                offence = (
-                    f"{training.positive[name].mean():.2%} of the positives and {fraction:.2%} of the "
-                    "negatives are past items"
-                )
-        checked = sum(
-            len(pairs.positive[name]) + len(pairs.negative[name])
-            for pairs in (training, test)
-            if pairs is not None
-        )
-        found.append(Finding(name, checked, offence, note))
-    return found
+            offence = _own_past_offence(split, training, training.drawn[name])
+        note = ", ".join(f"AUC {auc:.3f} on {where}" for where, auc in aucs.items())
+        checked = sum(len(part.positive[name]) + len(part.negative[name]) for part in pairs.values() if part)
+        findings.append(Finding(name, checked, offence, note or "too few rows to tell"))
+    return findings
+
+
+def _own_past_offence(split: Split, training: "_Pairs", drawn: NDArray[np.bool_]) -> str | None:
+    """What is wrong with how often the drawn negatives are past items of their users."""
+    fraction, expected = float(drawn.mean()), _own_past_of_candidates(split, *training.contexts)
+    error = 4 * math.sqrt(max(expected * (1 - expected), 1e-12) / len(drawn))
+    if split.repeats and abs(fraction - expected) > MAX_AUC_DEVIATION * expected + error:
+        of_drawn = f"{fraction:.2%} of the drawn negatives are past items of the user"
+        return f"{of_drawn}, but {expected:.2%} of all candidates are"
+    of_positives = training.positive["own past"].mean()
+    if not split.repeats and of_positives != fraction:
+        return f"{of_positives:.2%} of the positives and {fraction:.2%} of the negatives are past items"
+    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,14 +155,10 @@ def _test_candidates(split: Split) -> _Pairs | None:
     log, rows = split.log, held_out(split, "test", "ordinary", PAIRS).rows
     if len(rows) < FEWEST:
         return None
-    user, item, time = (
-        log.user[rows].astype(np.int64),
-        log.item[rows].astype(np.int64),
-        np.asarray(log.time[rows]),
-    )
-    drawn = (
-        np.random.default_rng(31).random((len(rows), CANDIDATES)) * log.audiences.existing(time)[:, None]
-    ).astype(np.int64)
+    user, item = log.user[rows].astype(np.int64), log.item[rows].astype(np.int64)
+    time = np.asarray(log.time[rows])
+    uniform = np.random.default_rng(31).random((len(rows), CANDIDATES))
+    drawn = (uniform * log.audiences.existing(time)[:, None]).astype(np.int64)
     candidate = drawn != item[:, None]
     if not split.repeats:
         candidate &= ~log.had_before(user[:, None], drawn, time[:, None])
@@ -193,19 +176,19 @@ def look_ahead(split: Split) -> Finding:
     """Count the test positives that a k-core made certain: it keeps only items that are frequent enough in
     the whole log, so an item that has been less frequent so far is sure to come again."""
     log = split.log
-    least, count = _core(log.metadata)
+    minimum, count = _core(log.metadata)
     rows = held_out(split, "test", "ordinary").rows
-    if least <= 1:
+    if minimum <= 1:
         return Finding("look-ahead filter", len(rows), None, "no k-core")
     moments, tick = np.unique(log.time, return_inverse=True)
     counted = np.arange(log.positives if count == "positives" else len(log))  # positives come first
     keys = np.sort(log.item[counted].astype(np.int64) * len(moments) + tick[counted])
     first = log.item[rows].astype(np.int64) * len(moments)
     before = np.searchsorted(keys, first + tick[rows]) - np.searchsorted(keys, first)
-    certain = int((before < least).sum())
+    certain = int((before < minimum).sum())
     note = (
-        f"the {least}-core made {certain:,} of {len(rows):,} test positives certain: their items had "
-        f"fewer than {least} {count} by then"
+        f"the {minimum}-core made {certain:,} of {len(rows):,} test positives certain: their items had "
+        f"fewer than {minimum} {count} by then"
     )
     return Finding("look-ahead filter", len(rows), None, note)
 
