@@ -18,6 +18,8 @@ from unskew.data.batches.samplers import SequenceSampler
 from unskew.data.log.split import Split
 from unskew.data.log.views import Sequences
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("ends", ["at the event itself", "too early"])
 def test_ties_read_as_past_in_whole_sequences_and_pasts_that_are_cut(
