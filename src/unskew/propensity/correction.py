@@ -104,7 +104,7 @@ class Correction:
         self.propensity.fit_statistics(split)
 
     def forget(self) -> None:
-        """Compute weights and offsets anew: the estimator is about to learn."""
+        """Compute weights and offsets again: the estimator is about to learn."""
         self._of_rows = self._mean = self._moments = None
 
     def phases(self, passes: int = 1, prefix: str = "") -> tuple[Phase, ...]:

@@ -85,10 +85,10 @@ class Simulation:
     items: AtLeast2 = 500
     """The number of items."""
     steps: AtLeast1 = 100
-    """The number of steps, an hour apart, at which users visit. What happens in a step is known from the
+    """The number of steps, an hour apart, at which users come. What happens in a step is known from the
     next one on."""
     impressions: Probability = 0.1
-    """The fraction of the users who visit in a step, each of them once: an impression each."""
+    """The fraction of the users who come in a step, each of them once: an impression each."""
     shown: float = 10.0
     """The expected number of items that are shown in an impression."""
     width: AtLeast2 = 8

@@ -94,7 +94,7 @@ class World:
     intercepts: Floats  # k_t of each step, and of the time after the last one
 
     def exposure(self, user: ArrayLike, item: ArrayLike, time: ArrayLike) -> Chances:
-        """P(o = 1): the probability that the biased policy shows the item, if the user visits at that time.
+        """P(o = 1): the probability that the biased policy shows the item, if the user comes at that time.
         The arguments are broadcast."""
         return self._of_pairs(self._exposure, user, item, time)
 
@@ -297,7 +297,7 @@ class _Profiles:
 
 
 def _visitors(settings: Simulation) -> int:
-    """The number of users who visit in a step."""
+    """The number of users who come in a step."""
     return max(1, round(settings.impressions * settings.users))
 
 
