@@ -8,7 +8,7 @@ import numpy as np
 import unskew
 from tests.helpers.serving import ITEMS, click, saved_run, serving
 from unskew.serve import export_log
-from unskew.serve.http.request import Asked
+from unskew.serve.http.schemas import RecommendationRequest
 
 IMPRESSIONS, K, SHARE, BEGIN = 2000, 5, 0.4, 1_720_000_000
 
@@ -22,7 +22,7 @@ def test_logged_propensities_are_right(tmp_path: Path) -> None:
     ) as service:
         for impression in range(IMPRESSIONS):
             user, at = f"u{random.integers(40)}", BEGIN + 60 * impression
-            shown = service.recommend(Asked(user_id=user, k=K, at=at * 10**6, include_seen=True))
+            shown = service.recommend(RecommendationRequest(user_id=user, k=K, at=at, include_seen=True))
             items = [item["item_id"] for item in shown["items"]]
             clicked = [item for item in items if random.random() < taste[item]]
             name = shown["recommendation_id"]

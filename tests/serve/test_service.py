@@ -15,7 +15,8 @@ from tests.conftest import random_table
 from tests.helpers.serving import BEGIN, ITEMS, click, dated_table, run_fixture, saved_run, serving
 from unskew.serve import Event, open_store
 from unskew.serve.http.explore import draw, propensities
-from unskew.serve.http.request import Asked, Refused
+from unskew.serve.http.request import Refused
+from unskew.serve.http.schemas import HistoryItem, RecommendationRequest
 from unskew.serve.http.service import Service
 
 served_run = run_fixture
@@ -83,7 +84,7 @@ def test_repeated_requests_show_each_item_as_often_as_they_say(served_run: Path,
     requests, k = 1500, 4
     with serving(served_run, tmp_path / "e.db", explore=0.3, seed=1) as service:
         shown, said = dict[str, int](), dict[str, float]()
-        asked = Asked(user_id="u1", k=k, log=False, exclude=["i3"], include_seen=True)
+        asked = RecommendationRequest(user_id="u1", k=k, log=False, exclude=["i3"], include_seen=True)
         for _ in range(requests):
             for item in service.recommend(asked)["items"]:
                 shown[item["item_id"]] = shown.get(item["item_id"], 0) + 1
@@ -97,7 +98,7 @@ def test_repeated_requests_show_each_item_as_often_as_they_say(served_run: Path,
 
 def test_what_is_shown_is_in_the_store_before_the_answer(served_run: Path, tmp_path: Path) -> None:
     with serving(served_run, tmp_path / "e.db", explore=0.5, seed=2) as service:
-        answer = service.recommend(Asked(user_id="u1", k=6))
+        answer = service.recommend(RecommendationRequest(user_id="u1", k=6))
         kept = service.store.recommendation(answer["recommendation_id"])
         assert kept is not None
         assert [tuple(shown) for shown in kept.items] == [
@@ -105,18 +106,21 @@ def test_what_is_shown_is_in_the_store_before_the_answer(served_run: Path, tmp_p
         ]
         assert (kept.user_id, kept.model, kept.version) == ("u1", "itemknn", answer["version"])
         assert {item["exposed"] for item in answer["items"]} == {True, False}
-        for unrecorded in (Asked(user_id="u1", log=False), Asked(history=[("i1", None)])):
+        for unrecorded in (
+            RecommendationRequest(user_id="u1", log=False),
+            RecommendationRequest(history=["i1"]),
+        ):
             assert service.recommend(unrecorded)["recommendation_id"] is None
-        quiet = service.recommend(Asked(user_id="u1", k=6, explore=0.0))
+        quiet = service.recommend(RecommendationRequest(user_id="u1", k=6, explore=0.0))
         assert {item["propensity"] for item in quiet["items"]} == {1.0}
         with pytest.raises(Refused, match="at most"):
-            service.recommend(Asked(user_id="u1", explore=0.6))
+            service.recommend(RecommendationRequest(user_id="u1", explore=0.6))
         assert service.store.counts()["recommendations"] == 2
 
 
 def test_the_fallback_says_so(served_run: Path, tmp_path: Path) -> None:
     with serving(served_run, tmp_path / "e.db") as service:
-        nobody = service.recommend(Asked(user_id="nobody", k=2))
+        nobody = service.recommend(RecommendationRequest(user_id="nobody", k=2))
         assert (nobody["source"], nobody["reason"]) == (
             "fallback",
             "there is no history, so pulse-zero recommends",
@@ -124,7 +128,7 @@ def test_the_fallback_says_so(served_run: Path, tmp_path: Path) -> None:
         kept = service.store.recommendation(nobody["recommendation_id"])
         assert kept is not None
         assert kept.model == "fallback:pulse-zero"
-        known = service.recommend(Asked(history=[("i1", None), ("no such", None)], k=2))
+        known = service.recommend(RecommendationRequest(history=["i1", "no such"], k=2))
         assert (known["source"], known["reason"], known["unknown_items"]) == ("model", None, ["no such"])
 
 
@@ -133,19 +137,19 @@ def test_the_fallback_says_so(served_run: Path, tmp_path: Path) -> None:
 
 def test_an_event_counts_at_once(served_run: Path, tmp_path: Path) -> None:
     with serving(served_run, tmp_path / "e.db") as service:
-        asked = Asked(user_id="a new user", k=5, include_seen=False)
+        asked = RecommendationRequest(user_id="somebody new", k=5, include_seen=False)
         first = service.recommend(asked)
         best = ids(first)[0]
-        said = service.append([click(1, "a new user", best), click(1, "a new user", best)])
+        said = service.append([click(1, "somebody new", best), click(1, "somebody new", best)])
         assert said == {"accepted": 1, "duplicates": 1, "rejected": []}
         second = service.recommend(asked)
         assert best not in ids(second)
         assert (first["source"], second["source"]) == ("fallback", "model")
-        service.append([click(2, "a new user", "a fresh item"), click(3, "u2", "viewed", type="view")])
+        service.append([click(2, "somebody new", "a fresh item"), click(3, "u2", "viewed", type="view")])
         assert service.item("a fresh item")["positives"] == 1
         with pytest.raises(Refused, match="no such item"):
             service.item("viewed")  # a view is kept, and is no positive
-        assert service.user("a new user")["positives"] == 2
+        assert service.user("somebody new")["positives"] == 2
 
 
 def test_bad_events_are_told_and_the_others_stored(served_run: Path, tmp_path: Path) -> None:
@@ -180,7 +184,9 @@ def test_a_service_started_again_answers_as_one_from_nothing(dated: bool, tmp_pa
     ]
 
     def answers(service: Service) -> list[dict]:
-        found = [service.recommend(Asked(user_id=f"u{n}", k=12, log=False)) for n in range(45)]
+        found = [
+            service.recommend(RecommendationRequest(user_id=f"u{n}", k=12, log=False)) for n in range(45)
+        ]
         return [{name: value for name, value in each.items() if name != "took_ms"} for each in found]
 
     with serving(run, tmp_path / "e.db") as service:
@@ -199,9 +205,9 @@ def test_a_service_started_again_answers_as_one_from_nothing(dated: bool, tmp_pa
     assert len(stored) == len(events)
     with serving(run, tmp_path / "e.db") as again:
         assert answers(again) == before
-    with open_store(tmp_path / "new.db") as again:
+    with open_store(tmp_path / "new.db") as anew:
         names = ("event_id", "user_id", "item_id", "type", "timestamp")
-        again.append([Event(**{name: row[name] for name in names}) for row in stored])
+        anew.append([Event(**{name: row[name] for name in names}) for row in stored])
     with serving(run, tmp_path / "new.db") as fresh:
         assert answers(fresh) == before
 
@@ -211,19 +217,26 @@ def test_moments(served_run: Path, tmp_path: Path) -> None:
         ranker = service._loaded.ranker if service._loaded else None
         assert ranker is not None
         catalog = ranker._catalogs["itemknn", False]
-        early = service.recommend(Asked(user_id="u1", k=30, at=(BEGIN + 86_400) * 10**6, log=False))
-        now = service.recommend(Asked(user_id="u1", k=30, log=False))
+        early = service.recommend(RecommendationRequest(user_id="u1", k=30, at=BEGIN + 86_400, log=False))
+        now = service.recommend(RecommendationRequest(user_id="u1", k=30, log=False))
         assert len(early["items"]) < len(now["items"]) == ITEMS  # not all items were there on the second day
         assert ranker._catalogs["itemknn", False] is catalog  # the look at the past has not replaced it
         # A history of today, over a log of years ago, counts.
-        today = service.recommend(Asked(history=[("i1", LATER * 10**6)], k=5, include_seen=False))
+        today = service.recommend(
+            RecommendationRequest(
+                history=[HistoryItem(item_id="i1", timestamp=LATER)], k=5, include_seen=False
+            )
+        )
         assert (today["source"], "i1" in ids(today)) == ("model", False)
-        far = 32_503_680_000 * 10**6
-        for asked in (Asked(user_id="u1", at=far), Asked(history=[("i1", far)])):
+        far = 32_503_680_000
+        for asked in (
+            RecommendationRequest(user_id="u1", at=far),
+            RecommendationRequest(history=[HistoryItem(item_id="i1", timestamp=far)]),
+        ):
             with pytest.raises(Refused, match="more than a day after now"):
                 service.recommend(asked)
         with pytest.raises(Refused, match="itemknn has no debiasing strength"):
-            service.recommend(Asked(user_id="u1", debias=0.5))
+            service.recommend(RecommendationRequest(user_id="u1", debias=0.5))
 
 
 def test_pulse_zero_needs_no_training(tmp_path: Path) -> None:
@@ -231,23 +244,27 @@ def test_pulse_zero_needs_no_training(tmp_path: Path) -> None:
     unskew.prepare(tmp_path / "log.parquet", tmp_path / "data")
     with serving("pulse-zero", tmp_path / "e.db", data=tmp_path / "data") as service:
         lists = [
-            ids(service.recommend(Asked(user_id="u1", k=8, debias=debias, log=False)))
+            ids(service.recommend(RecommendationRequest(user_id="u1", k=8, debias=debias, log=False)))
             for debias in (0.0, 1.0)
         ]
         assert lists[0] != lists[1]
         assert service.about()["debias"]["available"]
-        first = service.recommend(Asked(user_id="new", k=8, explore=0.0))
+        first = service.recommend(RecommendationRequest(user_id="new", k=8, explore=0.0))
         service.append([click(1, "new", "i7")])
-        assert service.recommend(Asked(user_id="new", k=8))["items"] != first["items"]
+        assert service.recommend(RecommendationRequest(user_id="new", k=8))["items"] != first["items"]
 
 
 def test_diverse_lists_can_explore(served_run: Path, tmp_path: Path) -> None:
     with serving(served_run, tmp_path / "e.db", explore=0.3, seed=3) as service:
-        plain = Asked(user_id="u1", k=6, log=False, diverse=0.8, explore=0.0)
+        plain = RecommendationRequest(user_id="u1", k=6, log=False, diverse=0.8, explore=0.0)
         best = ids(service.recommend(plain))
-        assert best != ids(service.recommend(Asked(user_id="u1", k=6, log=False, explore=0.0)))
+        assert best != ids(
+            service.recommend(RecommendationRequest(user_id="u1", k=6, log=False, explore=0.0))
+        )
         for _ in range(20):
-            found = service.recommend(Asked(user_id="u1", k=6, log=False, diverse=0.8))["items"]
+            found = service.recommend(RecommendationRequest(user_id="u1", k=6, log=False, diverse=0.8))[
+                "items"
+            ]
             kept = [item["item_id"] for item in found if not item["exposed"]]
             assert kept == best[: len(kept)]
 
@@ -299,7 +316,7 @@ def test_an_erased_user_is_nowhere(served_run: Path, tmp_path: Path) -> None:
     with serving(run, tmp_path / "e.db") as service:
         before = service.about()["positives"]
         service.append([click(1, "u1", "i1"), click(2, "u2", "i1")])
-        service.recommend(Asked(user_id="u1"))
+        service.recommend(RecommendationRequest(user_id="u1"))
         known = service.user("u1")
         said = service.erase("u1")
         assert (said["events"], said["recommendations"], said["was_known"]) == (1, 1, True)
@@ -347,7 +364,11 @@ def test_reload_follows_the_link_and_drops_nothing(served_run: Path, tmp_path: P
                 while not stop.is_set():
                     count += 1
                     service.append([click(number * 10**6 + count, f"w{number}", f"i{count % ITEMS}")])
-                    versions.add(service.recommend(Asked(user_id=f"w{number}", k=3, log=False))["version"])
+                    versions.add(
+                        service.recommend(RecommendationRequest(user_id=f"w{number}", k=3, log=False))[
+                            "version"
+                        ]
+                    )
             except BaseException as error:
                 failed.append(error)
 
@@ -368,4 +389,4 @@ def test_reload_follows_the_link_and_drops_nothing(served_run: Path, tmp_path: P
         state = service.reload(30)
         assert state["state"] == "failed"
         assert "no such folder" in str(state["error"])
-        assert service.recommend(Asked(user_id="w0", k=3))["model"] == "popularity"
+        assert service.recommend(RecommendationRequest(user_id="w0", k=3))["model"] == "popularity"

@@ -24,8 +24,8 @@ from tests.serve.test_serve_process import ask, process
 from unskew.core.errors import BadInput, UnskewError
 from unskew.recommendation.options import RecommendOptions
 from unskew.serve import Event, open_store, parse_time
-from unskew.serve.http.loaded_run import Loaded
-from unskew.serve.http.request import Asked
+from unskew.serve.http.loaded_run import LoadedRun
+from unskew.serve.http.schemas import RecommendationRequest
 from unskew.serve.workers.channel import Channel, EndedError
 
 pytest_plugins = ("tests.helpers.store_places",)
@@ -85,7 +85,10 @@ def test_each_process_sees_at_once_what_another_one_has_acknowledged(
         assert server.wait(GUARD) == 0
     with serving(served_run, tmp_path / "new.db") as fresh:
         fresh.append(events)
-        expected = [fresh.recommend(Asked(user_id=f"new{n}", k=8, log=False))["items"] for n in range(3)]
+        expected = [
+            fresh.recommend(RecommendationRequest(user_id=f"new{n}", k=8, log=False))["items"]
+            for n in range(3)
+        ]
     assert answers == [expected, expected]
     with open_store(tmp_path / "e.db", "read") as store:
         assert store.counts() == {"events": 12, "recommendations": 1}
@@ -180,9 +183,9 @@ def test_everybody_loads_a_new_run_and_forgets_a_user(served_run: Path, tmp_path
 def test_the_weights_are_mapped_so_that_the_processes_share_them(tmp_path: Path) -> None:
     """The parameters are pages of the file, unchanged; a service of one process has a copy."""
     run = saved_run(tmp_path / "run", "sasrec")
-    alone, one = Loaded(str(run)), Loaded(str(run), mapped=True)
+    alone, one = LoadedRun(str(run)), LoadedRun(str(run), mapped=True)
 
-    def in_file(loaded: Loaded) -> list[bool]:
+    def in_file(loaded: LoadedRun) -> list[bool]:
         lines = Path("/proc/self/maps").read_text().splitlines()
         ends = [line.split()[0].split("-") for line in lines if f"{run}/weights-" in line]
         mapped = [(int(first, 16), int(last, 16)) for first, last in ends]

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query, Request
+from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
@@ -24,7 +24,7 @@ from unskew.serve.http.docs_page import STYLE, docs_page
 from unskew.serve.http.logs import write_log
 from unskew.serve.http.metrics import Metrics
 from unskew.serve.http.middleware import LOOPBACK, Gate, Limits, error_document
-from unskew.serve.http.request import Asked, Refused
+from unskew.serve.http.request import Refused
 from unskew.serve.http.service import Service
 from unskew.serve.http.tokens import Tokens
 from unskew.serve.store.events import BadEvent
@@ -34,19 +34,24 @@ DESCRIPTION = (
     "Recommendations from a trained run and from what happened a moment ago. What is recommended is recorded "
     "with the probability of being shown."
 )
-PASTS = {
+STATUS_DESCRIPTIONS = {
     400: "The request is no HTTP or no JSON.",
     401: "A token is missing.",
     403: "The token may only read.",
-    404: "It is not there.",
+    404: "There is no such user, item or path.",
     405: "The path has other methods.",
     408: "The request came too slowly.",
-    409: "It does not fit the model, its log, or what is under way.",
+    409: "The request does not fit the model, its log, or what is under way.",
     413: "The body is too large.",
     421: "The service is not called by that name.",
     422: "A field is wrong.",
     503: "Not ready, or too busy; try again.",
 }
+# The report has its styles and scripts within itself; in a sandbox it can ask this service for nothing.
+REPORT_POLICY = (
+    "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "img-src data:"
+)
 
 
 class _AnyText(PathConvertor):
@@ -61,10 +66,10 @@ register_url_convertor("id", _AnyText())
 class _Static(StaticFiles):
     """Files of the page, which a browser asks for again only if they have changed."""
 
-    def file_response(self, *arguments: Any, **more: Any) -> Response:
-        made = super().file_response(*arguments, **more)
-        made.headers["cache-control"] = "public, max-age=0, must-revalidate"
-        return made
+    def file_response(self, *arguments: Any, **options: Any) -> Response:
+        response = super().file_response(*arguments, **options)
+        response.headers["cache-control"] = "public, max-age=0, must-revalidate"
+        return response
 
     def lookup_path(self, path: str) -> Any:
         try:
@@ -80,18 +85,30 @@ def create_app(
     hosts: Iterable[str] | None = LOOPBACK,
     limits: Limits | None = None,
     report: Path | None = None,
-    metrics: Metrics | None = None,
 ) -> Gate:
-    """The application of a service.
+    """Create the application of a service.
 
-    tokens: who may come in; None is everybody who can reach it.
-    hosts: the names by which it may be called, so that no page on the web can point its own name to this
+    Parameters
+    ----------
+    service
+        The service, loaded or still to be loaded.
+    tokens
+        The tokens for reading and writing; without them, every client that reaches the service may do both.
+    hosts
+        The names by which it may be called, so that no page on the web can point its own name to this
         machine; None is any name.
-    limits: of the size of a body and the time of a request.
-    report: a page that `unskew report --html` made, for /report. Whoever reaches the service may read it.
-    metrics: what counts; by default new counters of its own.
+    limits
+        Of the size of a body and the time of a request.
+    report
+        A page that `unskew report --html` made, for /report. Every client that reaches the service may read
+        it.
+
+    Returns
+    -------
+    Gate
+        The ASGI application.
     """
-    metrics = metrics or Metrics()
+    metrics = Metrics()
     app = FastAPI(
         title="unskew",
         version=version("unskew"),
@@ -99,87 +116,110 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        responses={code: {"model": schemas.ErrorAnswer, "description": said} for code, said in PASTS.items()},
+        responses={
+            status: {"model": schemas.ErrorAnswer, "description": description}
+            for status, description in STATUS_DESCRIPTIONS.items()
+        },
     )
-    _add_endpoints(app, service, metrics, report is not None)
-    _add_pages(app, service, metrics, report)
-    _add_errors(app)
+    for routes in (
+        _recommendation_routes(service, metrics),
+        _lookup_routes(service),
+        _model_routes(service, report is not None),
+        _health_routes(service, metrics),
+        _page_routes(app, report),
+    ):
+        app.include_router(routes)
+    if PAGE.is_dir():
+        app.mount("/static", _Static(directory=PAGE), name="static")
+    _handle_errors(app)
     if tokens is not None:
-        _say_tokens(app)
+        _document_tokens(app)
     return Gate(app, metrics, tokens, hosts, limits)
 
 
-def _add_endpoints(app: FastAPI, service: Service, metrics: Metrics, has_report: bool) -> None:
-    def listed(asked: Asked) -> JSONResponse:
-        found = service.recommend(asked)
-        metrics.count_list(found["source"])
-        return JSONResponse(found)
+def _recommendation_routes(service: Service, metrics: Metrics) -> APIRouter:
+    routes = APIRouter(prefix="/v1")
 
-    @app.post("/v1/recommendations", responses=_answer(schemas.RecommendationAnswer))
     def recommend(request: schemas.RecommendationRequest) -> JSONResponse:
-        """Recommend items to a user, or after a history."""
-        return listed(request.asked())
+        answer = service.recommend(request)
+        metrics.count_list(answer["source"])
+        return JSONResponse(answer)
 
-    @app.get("/v1/recommendations", responses=_answer(schemas.RecommendationAnswer))
-    def recommend_to(
+    @routes.post("/recommendations", responses=_answer(schemas.RecommendationAnswer))
+    def recommend_by_post(request: schemas.RecommendationRequest) -> JSONResponse:
+        """Recommend items to a user, or after a history."""
+        return recommend(request)
+
+    @routes.get("/recommendations", responses=_answer(schemas.RecommendationAnswer))
+    def recommend_by_get(
         user_id: Annotated[schemas.Id, Query()],
         k: Annotated[int, Query(ge=1, le=schemas.MOST_SHOWN)] = 10,
         debias: Annotated[float | None, Query(ge=0, le=1)] = None,
         log: bool = True,
     ) -> JSONResponse:
         """The same for curl. It records the list, too, unless `log` is false."""
-        return listed(Asked(user_id=user_id, k=k, debias=debias, log=log))
+        return recommend(schemas.RecommendationRequest(user_id=user_id, k=k, debias=debias, log=log))
 
-    @app.post("/v1/events", responses=_answer(schemas.EventsAnswer))
+    @routes.post("/events", responses=_answer(schemas.EventsAnswer))
     def append(request: schemas.EventsRequest) -> JSONResponse:
         """Store events, durably. They count from the next request on."""
-        found = service.append(request.events)
-        metrics.count_events(found["accepted"], found["duplicates"], len(found["rejected"]))
-        return JSONResponse(found)
+        answer = service.append(request.events)
+        metrics.count_events(answer["accepted"], answer["duplicates"], len(answer["rejected"]))
+        return JSONResponse(answer)
 
-    @app.get("/v1/items", responses=_answer(schemas.ItemsAnswer))
+    return routes
+
+
+def _lookup_routes(service: Service) -> APIRouter:
+    routes = APIRouter(prefix="/v1")
+
+    @routes.get("/items", responses=_answer(schemas.ItemsAnswer))
     def items(
         query: Annotated[str, Query(max_length=200)] = "",
         limit: Annotated[int, Query(ge=1, le=schemas.MOST_FOUND)] = 20,
     ) -> JSONResponse:
-        """Items whose title or id holds the query: the best matches first, then the most popular ones.
+        """Items whose title or id contains the query: the best matches first, then the most popular ones.
         Without a query, the most popular ones."""
         return JSONResponse(service.items(query, limit))
 
-    @app.get("/v1/items/{item_id:id}", responses=_answer(schemas.ItemAnswer))
+    @routes.get("/items/{item_id:id}", responses=_answer(schemas.ItemAnswer))
     def item(item_id: schemas.Id) -> JSONResponse:
         """What is known of an item."""
         return JSONResponse(service.item(item_id))
 
-    @app.get("/v1/users/{user_id:id}", responses=_answer(schemas.UserAnswer))
+    @routes.get("/users/{user_id:id}", responses=_answer(schemas.UserAnswer))
     def user(user_id: schemas.Id) -> JSONResponse:
         """What is known of a user: the newest positives, and how much the store holds."""
         return JSONResponse(service.user(user_id))
 
-    @app.delete("/v1/users/{user_id:id}", responses=_answer(schemas.ErasedAnswer))
+    @routes.delete("/users/{user_id:id}", responses=_answer(schemas.ErasedAnswer))
     def erase(user_id: schemas.Id) -> JSONResponse:
         """Erase a user. The answer says what that does not cover."""
         return JSONResponse(service.erase(user_id))
 
-    @app.get("/v1/model", responses=_answer(schemas.ModelAnswer))
+    return routes
+
+
+def _model_routes(service: Service, has_report: bool) -> APIRouter:
+    routes = APIRouter(prefix="/v1")
+
+    @routes.get("/model", responses=_answer(schemas.ModelAnswer))
     def about() -> JSONResponse:
         """The model, its log, and what it can do."""
-        return JSONResponse(service.about() | {"report": has_report})
+        return JSONResponse(service.about(has_report))
 
-    @app.post(
-        "/v1/model/reload",
-        responses=_answer(schemas.Reload)
-        | {202: {"model": schemas.Reload, "description": "It is under way."}},
-    )
+    loading = {"model": schemas.Reload, "description": "It is under way."}
+
+    @routes.post("/model/reload", responses=_answer(schemas.Reload) | {202: loading})
     def reload(wait: Annotated[float, Query(ge=0, le=25)] = 0.0) -> JSONResponse:
         """Load the run again, from where its link points to now, while requests go on with the one before.
         With `wait`, answer when it is done, or after so many seconds."""
-        found = service.reload(wait)
-        if found["state"] == "failed":
-            raise Refused("run", f"{found['error']}; the run from before goes on")
-        return JSONResponse(found, 202 if found["state"] == "loading" else 200)
+        answer = service.reload(wait)
+        if answer["state"] == "failed":
+            raise Refused("run", f"{answer['error']}; the run from before goes on")
+        return JSONResponse(answer, 202 if answer["state"] == "loading" else 200)
 
-    @app.get("/v1/monitor", responses=_answer(dict[str, Any]))
+    @routes.get("/monitor", responses=_answer(dict[str, Any]))
     def monitor(
         every: Annotated[str, Query(pattern=r"^[1-9][0-9]{0,3}[dhw]$")] = "1w",
         windows: Annotated[int, Query(ge=1, le=104)] = 26,
@@ -189,44 +229,54 @@ def _add_endpoints(app: FastAPI, service: Service, metrics: Metrics, has_report:
         minute."""
         return JSONResponse(service.monitor(every, windows, sample))
 
+    return routes
 
-def _add_pages(app: FastAPI, service: Service, metrics: Metrics, report: Path | None) -> None:
-    @app.get("/health/live", responses=_answer(schemas.Health))
+
+def _health_routes(service: Service, metrics: Metrics) -> APIRouter:
+    routes = APIRouter()
+
+    @routes.get("/health/live", responses=_answer(schemas.HealthAnswer))
     def live() -> JSONResponse:
         """Whether the process lives."""
         return JSONResponse({"status": "live"})
 
-    @app.get("/health/ready", responses=_answer(schemas.Health))
+    @routes.get("/health/ready", responses=_answer(schemas.HealthAnswer))
     def ready() -> JSONResponse:
         """Whether it can answer."""
         if not service.ready:
             raise Refused("service", "not ready", 503)
         return JSONResponse({"status": "ready"})
 
-    @app.get("/metrics", response_class=PlainTextResponse)
-    def measured() -> PlainTextResponse:
+    @routes.get("/metrics", response_class=PlainTextResponse)
+    def exposition() -> PlainTextResponse:
         """Counters in the text format of Prometheus."""
         gauges: dict[str, float] = {"ready": int(service.ready)}
         model: dict[str, str] = {}
         if service.ready:
-            said = service.about()
-            model = {"model": said["model"], "version": said["version"]}
+            about = service.about()
+            model = {"model": about["model"], "version": about["version"]}
             gauges |= {
-                "store_sequence": said["store_sequence"],
-                "items": said["items"],
-                "users": said["users"],
+                "store_sequence": about["store_sequence"],
+                "items": about["items"],
+                "users": about["users"],
             }
         return PlainTextResponse(metrics.exposition(gauges, model), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
-    @app.get("/docs", include_in_schema=False)
+    return routes
+
+
+def _page_routes(app: FastAPI, report: Path | None) -> APIRouter:
+    routes = APIRouter(include_in_schema=False)
+
+    @routes.get("/docs")
     def docs() -> HTMLResponse:
         return HTMLResponse(docs_page(app.openapi()))
 
-    @app.get("/docs/style.css", include_in_schema=False)
+    @routes.get("/docs/style.css")
     def style() -> Response:
         return Response(STYLE, media_type="text/css")
 
-    @app.get("/", include_in_schema=False)
+    @routes.get("/")
     def page() -> Response:
         if not (PAGE / "index.html").is_file():
             return HTMLResponse(docs_page(app.openapi()))
@@ -234,63 +284,61 @@ def _add_pages(app: FastAPI, service: Service, metrics: Metrics, report: Path | 
         return HTMLResponse(text, headers={"cache-control": "no-cache"})
 
     if report is not None:
-        # The page has its styles and scripts within itself; in a sandbox it can ask this service for nothing.
-        policy = "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src "
-        policy += "'unsafe-inline'; img-src data:"
 
-        @app.get("/report", include_in_schema=False)
-        def reported() -> Response:
-            return FileResponse(report, media_type="text/html", headers={"content-security-policy": policy})
+        @routes.get("/report")
+        def serve_report() -> Response:
+            headers = {"content-security-policy": REPORT_POLICY}
+            return FileResponse(report, media_type="text/html", headers=headers)
 
-    if PAGE.is_dir():
-        app.mount("/static", _Static(directory=PAGE), name="static")
+    return routes
 
 
-def _add_errors(app: FastAPI) -> None:
-    def said(request: Request, status: int, field: str | None, reason: str, **headers: str) -> JSONResponse:
-        made = error_document(field, reason, request.scope.get("state", {}).get("request_id"))
-        more = {"retry-after": "5"} if status == 503 else {}
-        return JSONResponse(made, status, headers=headers | more)
+def _handle_errors(app: FastAPI) -> None:
+    def refuse(request: Request, status: int, field: str | None, reason: str, **headers: str) -> JSONResponse:
+        document = error_document(field, reason, request.scope.get("state", {}).get("request_id"))
+        retry = {"retry-after": "5"} if status == 503 else {}
+        return JSONResponse(document, status, headers=headers | retry)
 
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        place = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
-        reason = first["msg"].removeprefix("Value error, ")
         if first["type"] == "json_invalid":
-            return said(request, 400, "body", "this is not JSON")
-        return said(request, 422, ".".join(place)[:200] or "body", reason)
+            return refuse(request, 400, "body", "this is not JSON")
+        path = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
+        return refuse(
+            request, 422, ".".join(path)[:200] or "body", first["msg"].removeprefix("Value error, ")
+        )
 
     @app.exception_handler(Exception)
     def fault(request: Request, error: Exception) -> JSONResponse:
-        return said(request, 500, None, "a fault of the service; its log has it under this request id")
+        return refuse(request, 500, None, "a fault of the service; its log has it under this request id")
 
     @app.exception_handler(HTTPException)
-    def refused_by_routes(request: Request, error: HTTPException) -> JSONResponse:
+    def no_route(request: Request, error: HTTPException) -> JSONResponse:
         field = {404: "path", 405: "method", 400: "body"}.get(error.status_code)
-        return said(request, error.status_code, field, str(error.detail), **dict(error.headers or {}))
+        return refuse(request, error.status_code, field, str(error.detail), **dict(error.headers or {}))
 
     @app.exception_handler(UnskewError)
     def refused(request: Request, error: UnskewError) -> JSONResponse:
         if isinstance(error, Refused):
-            return said(request, error.status, error.field, error.reason)
+            return refuse(request, error.status, error.field, error.reason)
         if isinstance(error, BadEvent):
-            return said(request, 422, error.field, error.reason)
+            return refuse(request, 422, error.field, error.reason)
         write_log("the store or the run failed", 40, error, request_id=request.scope["state"]["request_id"])
         reason = "the store could not be read or written; what was acknowledged before is safe, so try again"
-        return said(request, 503, "service", reason)
+        return refuse(request, 503, "service", reason)
 
 
 def _answer(model: Any) -> dict[int | str, dict[str, Any]]:
     return {200: {"model": model}}
 
 
-def _say_tokens(app: FastAPI) -> None:
-    """Say in the OpenAPI document that tokens are needed."""
+def _document_tokens(app: FastAPI) -> None:
+    """Put into the OpenAPI document that tokens are needed."""
     document = app.openapi()
     schemes = document.setdefault("components", {}).setdefault("securitySchemes", {})
     schemes["token"] = {"type": "http", "scheme": "bearer"}
     for path, methods in document["paths"].items():
         if not path.startswith("/health/"):
-            for about in methods.values():
-                about["security"] = [{"token": []}]
+            for operation in methods.values():
+                operation["security"] = [{"token": []}]

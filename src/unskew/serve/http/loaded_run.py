@@ -23,11 +23,13 @@ from unskew.core.errors import BadInput
 from unskew.data.log.live import Live
 from unskew.data.log.log import Log
 from unskew.data.log.split import split
-from unskew.data.log.views import PAD, Ints
+from unskew.data.log.views import PAD, Codes, Ints
 from unskew.models.base import Recommender
 from unskew.models.pulse.model import PulseZero
 from unskew.recommendation.options import RecommendOptions
-from unskew.serve.http.item_index import Lookup
+from unskew.serve.http.item_index import ItemIndex
+from unskew.serve.http.schemas import ItemAnswer, UserItem
+from unskew.serve.store.events import in_iso
 from unskew.serve.store.store import Store
 from unskew.training.run import read_card
 from unskew.training.run_card import RunCard
@@ -42,10 +44,10 @@ class Order:
 
     codes: Ints
     scores: NDArray[np.float32]
-    known: bool
+    by_model: bool
 
 
-class Loaded:
+class LoadedRun:
     """A run and what happened since.
 
     run: the folder of a run, or a link to one, or `pulse-zero`.
@@ -56,9 +58,9 @@ class Loaded:
 
     def __init__(self, run: str, data: Path | None = None, mapped: bool = False) -> None:
         self.folder: Path | None = None if run == PulseZero.name and data is not None else Path(run).resolve()
-        self.model = _model(run, self.folder, data)
+        self.model = _load_model(run, self.folder, data)
         self.card = None if self.folder is None else read_card(self.folder)
-        self.version = _version(self.folder, self.card)
+        self.name, self.version = self.model.name, _version(self.folder, self.card)
         self.loaded_at = time.time_ns() // 1000
         self.live = Live(self.model.known_log, text=True)
         self.trained = (len(self.live.users), len(self.live.items))
@@ -68,14 +70,9 @@ class Loaded:
             if file.is_file():  # a run that was stopped has only a checkpoint
                 self.network.load_state_dict(load_file(file), assign=True)
         self.ranker = self.model.make_ranker(self.live)
-        self.lookup = Lookup(self.live.items)
+        self.index = ItemIndex(self.live.items)
         self.applied = 0  # the sequence number of the newest event of the store that is in the live log
-        self.left_out = 0  # events whose times cannot be
-
-    @property
-    def name(self) -> str:
-        """The name of the model."""
-        return self.model.name
+        self.left_out = 0  # events whose times lie in the future
 
     @property
     def repeats(self) -> bool:
@@ -92,11 +89,11 @@ class Loaded:
         """Whether times are more than an order."""
         return self.live.clock.ticks is not None
 
-    def catch_up(self, store: Store, positive: Sequence[str]) -> int:
-        """Add the events that the store got since, in the order of their commits, and return how many
-        positives there were."""
-        if store.state().newest == self.applied:
-            return 0
+    def catch_up(self, store: Store, newest: int, positive: Sequence[str]) -> None:
+        """Add the events that the store got since, in the order of their commits, if `newest` says that there
+        are any."""
+        if newest <= self.applied:
+            return
         latest = time.time_ns() // 1000 + AHEAD
         users: list[str] = []
         items: list[str] = []
@@ -105,21 +102,19 @@ class Loaded:
         for frame in store.events(self.applied, READ_AT_ONCE):
             self.applied = int(frame["sequence"][-1].as_py())
             positives = frame.filter(pc.is_in(frame["type"], value_set=types))
-            some = positives.filter(pc.less_equal(positives["timestamp"], latest))
-            self.left_out += len(positives) - len(some)
-            users += some["user_id"].to_pylist()
-            items += some["item_id"].to_pylist()
-            times.append(some["timestamp"].to_numpy())
+            valid = positives.filter(pc.less_equal(positives["timestamp"], latest))
+            self.left_out += len(positives) - len(valid)
+            users += valid["user_id"].to_pylist()
+            items += valid["item_id"].to_pylist()
+            times.append(valid["timestamp"].to_numpy())
         if users:
             self.live.append(users, items, self._ticks(np.concatenate(times)))
-        return len(users)
 
     def _ticks(self, microseconds: Ints) -> list[int]:
-        clock = self.live.clock
-        if clock.ticks is None:
+        if not self.is_dated:
             first = self.live.now
             return list(range(first, first + len(microseconds)))
-        return [clock.tick_of(moment) for moment in microseconds.tolist()]
+        return [self.live.clock.tick_of(moment) for moment in microseconds.tolist()]
 
     def warm(self) -> None:
         """Build the catalogue, so that the first request need not wait for it."""
@@ -132,73 +127,99 @@ class Loaded:
             lists = self.ranker.rank_histories([history], options)
         else:
             lists = self.ranker.rank_users([user_id], options)
-        ranked = np.isfinite(lists.scores)
-        return Order(lists.codes[ranked], lists.scores[ranked], bool(lists.known.all()))
+        is_ranked = np.isfinite(lists.scores)
+        return Order(lists.codes[is_ranked], lists.scores[is_ranked], bool(lists.known.all()))
 
     def whole_order(self, user_id: str | None, history: Sequence[Any], options: RecommendOptions) -> Order:
-        """All candidates. The first k are those of the list that was wanted, diverse or not."""
+        """All candidates. The first k are those of the list that was asked for, diverse or not."""
         everything = self.order(
             user_id, history, replace(options, k=max(len(self.live.items), 1), diverse=0.0)
         )
         if not options.diverse:
             return everything
         first = self.order(user_id, history, options)
-        rest = ~np.isin(everything.codes, first.codes)
-        codes = np.concatenate([first.codes, everything.codes[rest]])
-        scores = np.concatenate([first.scores, everything.scores[rest]])
-        return Order(codes, scores, first.known)
+        is_rest = ~np.isin(everything.codes, first.codes)
+        codes = np.concatenate([first.codes, everything.codes[is_rest]])
+        scores = np.concatenate([first.scores, everything.scores[is_rest]])
+        return Order(codes, scores, first.by_model)
 
     # Items and users
 
-    def popularity(self, codes: Ints) -> Ints:
-        """How many positives some items have."""
-        view = self.live.audiences
-        counts = np.zeros(len(codes), np.int64)
-        there = codes < len(view)
-        counts[there] = (view.ends - view.starts)[codes[there]]
-        return counts
+    def ids_of(self, codes: Ints | Codes) -> list[str]:
+        """The ids of items, as text."""
+        return self.live.items.of(codes).to_pylist()
 
-    def item(self, code: int) -> dict[str, Any]:
-        """What is known of an item, for JSON."""
-        count = int(self.popularity(np.array([code]))[0])
-        features = {
-            name: _plain(feature.values[code].as_py())
-            for name, feature in self.live.items.features.items()
-            if code < len(feature.values)
-        }
-        return {
-            "item_id": self.id_of(code),
-            "title": self.live.items.title_of(code),
-            "features": {name: value for name, value in features.items() if value is not None},
-            "positives": count,
-            "popularity": count / max(self.live.positives, 1),
-            "in_training": code < self.trained[1],
-        }
-
-    def id_of(self, code: int) -> str:
-        """The id of an item, as text."""
-        return str(self.live.items.of(np.array([code]))[0].as_py())
+    def titles_of(self, codes: Ints | Codes) -> list[str | None]:
+        """The titles of items, where they have one."""
+        return [self.live.items.title_of(code) for code in codes.tolist()]
 
     def code_of(self, item_id: str) -> int:
         """The code of an item; PAD if it is not known."""
         return int(self.live.items.codes([item_id])[0])
 
-    def history(self, user_id: str) -> tuple[bool, list[tuple[int, int]]]:
-        """Whether the user was in training, and the codes and times of the user's positives, oldest first."""
+    def popularity(self, codes: Ints) -> Ints:
+        """How many positives some items have."""
+        view = self.live.audiences
+        counts = np.zeros(len(codes), np.int64)
+        has_events = codes < len(view)
+        counts[has_events] = (view.ends - view.starts)[codes[has_events]]
+        return counts
+
+    def describe(self, codes: Ints) -> list[ItemAnswer]:
+        """What is known of items."""
+        features = self.live.items.features
+        rows = zip(
+            codes.tolist(),
+            self.ids_of(codes),
+            self.titles_of(codes),
+            self.popularity(codes).tolist(),
+            strict=True,
+        )
+        answers = []
+        for code, item_id, title, count in rows:
+            values = {
+                name: _plain(feature.values[code].as_py())
+                for name, feature in features.items()
+                if code < len(feature.values)
+            }
+            answers.append(
+                ItemAnswer(
+                    item_id=item_id,
+                    title=title,
+                    features={name: value for name, value in values.items() if value is not None},
+                    positives=count,
+                    popularity=count / max(self.live.positives, 1),
+                    in_training=code < self.trained[1],
+                )
+            )
+        return answers
+
+    def history(self, user_id: str) -> tuple[bool, Codes, Ints]:
+        """Whether the user was in training, and the codes and ticks of the user's positives, oldest first."""
         code, view = int(self.live.users.codes([user_id])[0]), self.live.histories
         if code == PAD or code >= len(view):
-            return False, []
-        here = slice(int(view.starts[code]), int(view.ends[code]))
-        return code < self.trained[0], list(
-            zip(view.ids[here].tolist(), view.times[here].tolist(), strict=True)
-        )
+            return False, np.zeros(0, np.int32), np.zeros(0, np.int64)
+        events = slice(int(view.starts[code]), int(view.ends[code]))
+        return code < self.trained[0], view.ids[events], view.times[events]
+
+    def describe_history(self, codes: Codes, ticks: Ints) -> list[UserItem]:
+        """Some positives of a user."""
+        rows = zip(self.ids_of(codes), self.titles_of(codes), ticks.tolist(), strict=True)
+        return [
+            UserItem(item_id=item_id, title=title, timestamp=self.iso_of(tick))
+            for item_id, title, tick in rows
+        ]
+
+    def iso_of(self, tick: int) -> str | None:
+        """A tick as ISO text; None where times are only an order, and before the first event."""
+        ticks = self.live.clock.ticks
+        return in_iso(tick * 10**6 // ticks) if ticks and tick >= 0 else None
 
 
-def _model(run: str, folder: Path | None, data: Path | None) -> Model:
+def _load_model(run: str, folder: Path | None, data: Path | None) -> Model:
     if folder is None:
         assert data is not None
-        made = ZeroShot()
-        return made.fit(split(Log.open(data), fractions=(100, 0, 0)), show_progress=False)
+        return ZeroShot().fit(split(Log.open(data), fractions=(100, 0, 0)), show_progress=False)
     if run == PulseZero.name and not folder.exists():
         raise BadInput(f"{run} has no log of its own: say --data DATA, a folder that `unskew prepare` made")
     if data is not None:
@@ -207,7 +228,7 @@ def _model(run: str, folder: Path | None, data: Path | None) -> Model:
 
 
 def _version(folder: Path | None, run_card: RunCard | None) -> str:
-    """What tells this run from others: the name of its folder, and a hash of its card."""
+    """What distinguishes this run from others: the name of its folder, and a hash of its card."""
     if folder is None or run_card is None:
         return version("unskew")
     card = json.dumps(run_card.to_json(), sort_keys=True)

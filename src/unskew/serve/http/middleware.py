@@ -1,4 +1,4 @@
-"""What every request passes: who may come in, how much and how long, what is counted, and safe headers."""
+"""What every request passes: rights, limits of size and time, counters and a log, and safe headers."""
 
 import asyncio
 import json
@@ -8,17 +8,17 @@ import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from unskew.serve.http.logs import write_log
 from unskew.serve.http.metrics import Metrics
-from unskew.serve.http.schemas import LARGEST_BODY
+from unskew.serve.http.schemas import LARGEST_BODY, ErrorAnswer, FieldError
 from unskew.serve.http.tokens import Right, Tokens
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-OPEN = ("/health/", "/static/", "/docs", "/report")  # they tell nothing about anybody
+OPEN_PATHS = ("/health/", "/static/", "/docs", "/report")  # they show nothing about users
 METHODS = ("GET", "HEAD", "POST", "DELETE", "PUT", "PATCH", "OPTIONS")
 HEADERS = {
     "content-security-policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri "
@@ -39,6 +39,14 @@ class Limits:
     seconds: float = 30.0
 
 
+class Refusal(NamedTuple):
+    """The status, the field and the reason of an answer that is not a success."""
+
+    status: int
+    field: str | None
+    reason: str
+
+
 class TooLarge(Exception):  # noqa: N818
     """A body goes on beyond what is allowed."""
 
@@ -46,7 +54,7 @@ class TooLarge(Exception):  # noqa: N818
 class Gate:
     """Wraps an application.
 
-    tokens: who may come in; None is everybody.
+    tokens: the tokens for reading and writing; without them, every client may do both.
     hosts: the names by which the service may be called, without the port; None is any name.
     """
 
@@ -61,107 +69,111 @@ class Gate:
         self._app, self._metrics, self._tokens = app, metrics, tokens
         self._hosts = None if hosts is None else frozenset(hosts)
         self._limits = limits or Limits()
+        self._too_large = Refusal(413, "body", f"expected at most {self._limits.body:,} bytes")
         self._late: set[asyncio.Task[None]] = set()  # that were answered for already
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun = time.perf_counter()
+        begin = time.perf_counter()
         headers = {
             name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
         }
-        asked = headers.get("x-request-id", "")
-        request_id = asked if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", asked) else uuid.uuid4().hex
+        request_id = headers.get("x-request-id", "")
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", request_id):
+            request_id = uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
         answer = _Answer(send, scope["path"], request_id)
-        refused = self._refused(scope, headers)
-        if refused is not None:
-            await answer.error(*refused)
+        refusal = self._refuse(scope, headers)
+        if refusal is not None:
+            await answer.refuse(refusal)
         else:
-            await self._passed(scope, receive, answer)
-        seconds = time.perf_counter() - begun
-        route = _route(scope)
-        method = scope["method"] if scope["method"] in METHODS else "other"
+            await self._pass_on(scope, receive, answer)
+        seconds = time.perf_counter() - begin
+        route, method = _route(scope), scope["method"] if scope["method"] in METHODS else "other"
         self._metrics.count_request(method, route, answer.status, seconds)
-        level = logging.WARNING if answer.status >= 500 else logging.INFO
-        ms = round(seconds * 1000, 2)
-        facts: dict[str, Any] = {"method": method, "route": route, "status": answer.status, "ms": ms}
-        write_log("request", level, None, **facts, request_id=request_id)
+        write_log(
+            "request",
+            logging.WARNING if answer.status >= 500 else logging.INFO,
+            method=method,
+            route=route,
+            status=answer.status,
+            ms=round(seconds * 1000, 2),
+            request_id=request_id,
+        )
 
-    def _refused(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str | None, str] | None:
-        """The status, the field and the reason, if a request may not come in."""
-        path, method = scope["path"], scope["method"]
-        if self._hosts is not None:
-            host = re.sub(r":\d+$", "", headers.get("host", "")).lower()
-            if host not in self._hosts:
-                return 421, "Host", "this service is not called by that name; call it by localhost"
-        if path.startswith("/v1/"):
+    def _refuse(self, scope: Scope, headers: dict[str, str]) -> Refusal | None:
+        """The refusal of a request that may not come in."""
+        host = headers.get("host", "")
+        if self._hosts is not None and re.sub(r":\d+$", "", host).lower() not in self._hosts:
+            return Refusal(421, "Host", "this service is not called by that name; call it by localhost")
+        if scope["path"].startswith("/v1/"):
             # Without CORS a browser keeps the answer from other sites, but the request would still be done.
             origin = headers.get("origin")
-            same = origin is None or origin.partition("://")[2] == headers.get("host")
-            if not same or headers.get("sec-fetch-site") == "cross-site":
-                return 403, "Origin", "requests from pages of other sites are refused"
-        if self._tokens is not None and path != "/" and not path.startswith(OPEN) and path != "/openapi.json":
-            right = _right(method, path)
-            scheme, _, token = headers.get("authorization", "").partition(" ")
-            given = token.strip() if scheme.lower() == "bearer" else ""
-            if not given or not (self._tokens.allows(given, "read")):
-                return (
-                    401,
-                    "Authorization",
-                    "expected a header `Authorization: Bearer TOKEN` with a valid token",
-                )
-            if not self._tokens.allows(given, right):
-                return 403, "Authorization", "this token may only read"
+            is_same = origin is None or origin.partition("://")[2] == host
+            if not is_same or headers.get("sec-fetch-site") == "cross-site":
+                return Refusal(403, "Origin", "requests from pages of other sites are refused")
         length = headers.get("content-length", "")
-        if length.isdigit() and int(length) > self._limits.body:
-            return 413, "body", f"expected at most {self._limits.body:,} bytes"
+        refusal = self._refuse_token(scope["method"], scope["path"], headers.get("authorization", ""))
+        if refusal is None and length.isdigit() and int(length) > self._limits.body:
+            return self._too_large
+        return refusal
+
+    def _refuse_token(self, method: str, path: str, authorization: str) -> Refusal | None:
+        if self._tokens is None or path in ("/", "/openapi.json") or path.startswith(OPEN_PATHS):
+            return None
+        scheme, _, token = authorization.partition(" ")
+        token = token.strip() if scheme.lower() == "bearer" else ""
+        if not token or not self._tokens.allows(token, "read"):
+            reason = "expected a header `Authorization: Bearer TOKEN` with a valid token"
+            return Refusal(401, "Authorization", reason)
+        if not self._tokens.allows(token, _right(method, path)):
+            return Refusal(403, "Authorization", "this token may only read")
         return None
 
-    async def _passed(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
+    async def _pass_on(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
         """Let a request through. One that takes too long is answered for; what it has begun comes to its end
         in its thread."""
-        read, whole = 0, False
+        size, is_whole = 0, scope["method"] == "GET"
 
         async def limited() -> Message:
-            nonlocal read, whole
+            nonlocal size, is_whole
             message = await receive()
             if message["type"] == "http.request":
-                read += len(message.get("body", b""))
-                whole = not message.get("more_body", False)
-                if read > self._limits.body:
-                    await answer.error(
-                        413, "body", f"expected at most {self._limits.body:,} bytes", last=True
-                    )
+                size += len(message.get("body", b""))
+                is_whole = is_whole or not message.get("more_body", False)
+                if size > self._limits.body:
+                    await answer.refuse(self._too_large, last=True)
                     raise TooLarge
             return message
 
-        task = asyncio.create_task(self._guarded(scope, limited, answer))
+        task = asyncio.create_task(self._run(scope, limited, answer))
         done, _ = await asyncio.wait({task}, timeout=self._limits.seconds)
-        if done:
+        if done or answer.begun:
             await task
-        elif not answer.begun:
-            self._late.add(task)
-            task.add_done_callback(self._late.discard)
-            said = f"more than {self._limits.seconds:g} seconds"
-            if whole or scope["method"] == "GET":
-                await answer.error(503, None, f"it took {said}; try again later", last=True)
-            else:
-                await answer.error(408, "body", f"sending the request took {said}", last=True)
+            return
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
+        spent = f"more than {self._limits.seconds:g} seconds"
+        if is_whole:
+            await answer.refuse(Refusal(503, None, f"it took {spent}; try again later"), last=True)
         else:
-            await task
+            await answer.refuse(Refusal(408, "body", f"sending the request took {spent}"), last=True)
 
-    async def _guarded(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
+    async def _run(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
         try:
             await self._app(scope, receive, answer)
         except TooLarge:  # which was answered already
             pass
         except Exception as error:
             write_log(
-                "a request failed", logging.ERROR, error, route=_route(scope), request_id=answer.request_id
+                *("a request failed", logging.ERROR, error),
+                route=_route(scope),
+                request_id=answer.request_id,
             )
-            await answer.error(500, None, "a fault of the service; its log has it under this request id")
+            reason = "a fault of the service; its log has it under this request id"
+            await answer.refuse(Refusal(500, None, reason))
 
 
 class _Answer:
@@ -176,25 +188,20 @@ class _Answer:
             return
         if message["type"] == "http.response.start":
             self.begun, self.status = True, int(message["status"])
-            given = {name.lower() for name, _ in message["headers"]}
-            more = HEADERS | {"x-request-id": self.request_id}
+            headers = HEADERS | {"x-request-id": self.request_id}
             if self._path.startswith(("/v1/", "/health/", "/metrics")):
-                more |= {"cache-control": "no-store"}
-            message["headers"] = [
-                *message["headers"],
-                *(
-                    (name.encode(), value.encode())
-                    for name, value in more.items()
-                    if name.encode() not in given
-                ),
-            ]
+                headers |= {"cache-control": "no-store"}
+            own = {name.lower() for name, _ in message["headers"]}
+            encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+            message["headers"] = [*message["headers"], *(pair for pair in encoded if pair[0] not in own)]
         await self._send(message)
 
-    async def error(self, status: int, field: str | None, reason: str, last: bool = False) -> None:
+    async def refuse(self, refusal: Refusal, last: bool = False) -> None:
         """Send what is wrong, unless an answer has begun."""
         if self.begun:
             return
-        body = json.dumps(error_document(field, reason, self.request_id)).encode()
+        status = refusal.status
+        body = json.dumps(error_document(refusal.field, refusal.reason, self.request_id)).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         headers += [(b"www-authenticate", b"Bearer")] if status == 401 else []
         headers += [(b"retry-after", b"5")] if status == 503 else []
@@ -204,11 +211,15 @@ class _Answer:
         self._over = last
 
 
-def error_document(field: str | None, reason: str, request_id: str | None) -> dict[str, Any]:
-    """The body of every answer that is not a success. Halves of surrogate pairs are no JSON."""
-    said = {"field": field, "reason": reason}
-    clean = {name: value and value.encode("utf-8", "replace").decode() for name, value in said.items()}
-    return {"error": clean, "request_id": request_id}
+def encodable(text: str) -> str:
+    """A text without halves of surrogate pairs, which are no JSON."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def error_document(field: str | None, reason: str, request_id: str | None) -> ErrorAnswer:
+    """The body of every answer that is not a success."""
+    error = FieldError(field=field and encodable(field), reason=encodable(reason))
+    return {"error": error, "request_id": request_id}
 
 
 def _right(method: str, path: str) -> Right:

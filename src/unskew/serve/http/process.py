@@ -1,4 +1,4 @@
-"""One process that answers over HTTP: what `unskew serve` was asked for, and the server made from it."""
+"""One process that answers over HTTP: the settings of `unskew serve`, and the server made from them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ PATIENCE = 0.8  # the fraction of a request's time for which it waits for others
 
 @dataclass(frozen=True, kw_only=True)
 class Serving:
-    """What each process that answers has to know. It is plain enough to be sent to one.
+    """The settings of each process that answers, in types that can be sent to one as JSON.
 
     run: the folder of a run, or a link to one, or `pulse-zero`.
     store: the file of the store, or its URL.
@@ -31,7 +31,7 @@ class Serving:
     timeout: how many seconds a request may take.
     threads: how many threads torch may use.
     hosts: the names by which it may be called; None is any.
-    tokens: the tokens for reading and writing; None if everybody may come in.
+    tokens: the tokens for reading and writing; None if every client may do both.
     report: the file of a report.
     imports: Python files that define the run's model or estimator.
     """

@@ -1,11 +1,11 @@
-"""What goes over HTTP, for pydantic and for OpenAPI: shapes, limits and examples."""
+"""What goes over HTTP: requests, which pydantic checks, and answers. OpenAPI shows both."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from unskew.core.errors import BadInput
-from unskew.serve.http.request import Asked, is_huge
 from unskew.serve.store.events import LONGEST, MOST_SHOWN, check_id, parse_time
 
 MOST_HISTORY = 1000  # items in a history
@@ -14,53 +14,64 @@ MOST_EVENTS = 1000  # in one request
 MOST_FOUND = 100  # items that a search gives
 LARGEST_BODY = 4 * 2**20  # bytes
 
-NOT_BLANK = r"^[^\u0000]*[^\s\u0000][^\u0000]*$"
 
-
-def _id(value: Any) -> str:
+def _check_id(value: Any) -> str:
     try:
         return check_id("id", value)
     except BadInput as error:
         raise ValueError(str(error).removeprefix("id: ")) from None
 
 
-def _moment(value: Any) -> int:
+def _parse_time(value: Any) -> int:
     try:
-        if is_huge(value):
-            raise BadInput("expected seconds since 1970, or ISO text such as 2026-01-31T23:59:59Z")
         return parse_time(value)
     except BadInput as error:
         raise ValueError(str(error)) from None
 
 
-def _whole(value: Any) -> Any:
+def _as_whole(value: Any) -> Any:
     """In JSON, 3.0 is a whole number too."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-ID_SCHEMA: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": LONGEST, "pattern": NOT_BLANK}
-MOMENT_SCHEMA: dict[str, Any] = {
+ID_SCHEMA: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": LONGEST}
+ID_SCHEMA["pattern"] = r"^[^\u0000]*[^\s\u0000][^\u0000]*$"  # not blank
+TIME_SCHEMA: dict[str, Any] = {
     "anyOf": [
         {"type": "string", "format": "date-time"},
         {"type": "number", "minimum": 0, "exclusiveMaximum": 1e11},
     ],
     "description": "ISO 8601, or seconds since 1970. Without an offset it is in UTC.",
 }
-Id = Annotated[str, BeforeValidator(_id), WithJsonSchema(ID_SCHEMA)]
-Moment = Annotated[int, BeforeValidator(_moment), WithJsonSchema(MOMENT_SCHEMA)]
-Whole = Annotated[int, BeforeValidator(_whole)]
-Share = Annotated[float, Field(ge=0, le=1)]
+EVENT_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "title": "Event",
+    "description": "`event_id` (your own key; a second copy is counted and not stored), `user_id`, "
+    "`item_id`, `type` (such as click), and maybe `timestamp` (ISO 8601 or seconds since 1970; by default "
+    "now), `recommendation_id`, `impression` (all items that were shown together), `propensity` and "
+    "`position`.",
+    "examples": [
+        {"event_id": "e1", "user_id": "ann", "item_id": "tea", "type": "click"}
+        | {"timestamp": "2026-01-31T12:00:00Z"}
+    ],
+}
+Id = Annotated[str, BeforeValidator(_check_id), WithJsonSchema(ID_SCHEMA)]
+Time = Annotated[int, BeforeValidator(_parse_time), WithJsonSchema(TIME_SCHEMA)]
+Whole = Annotated[int, BeforeValidator(_as_whole)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+# Requests
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class HistoryItem(_Strict):
     """An item of a history; without a time it counts as just past."""
 
     item_id: Id
-    timestamp: Moment | None = None
+    timestamp: Time | None = None
 
 
 class RecommendationRequest(_Strict):
@@ -80,114 +91,102 @@ class RecommendationRequest(_Strict):
         }
     )
 
-    user_id: Id | None = Field(None, description="Any text of up to 500 characters.")
+    user_id: Id | None = Field(default=None, description="Any text of up to 500 characters.")
     history: list[HistoryItem | Id] | None = Field(
-        None, max_length=MOST_HISTORY, description="Items, oldest first: objects, or ids alone."
+        default=None, max_length=MOST_HISTORY, description="Items, oldest first: objects, or ids alone."
     )
-    k: Whole = Field(10, ge=1, le=MOST_SHOWN, description="How many items the list has at most.")
-    debias: Share | None = Field(
-        None,
+    k: Whole = Field(default=10, ge=1, le=MOST_SHOWN, description="The largest number of items of the list.")
+    debias: Fraction | None = Field(
+        default=None,
         description="From 0 (what will be clicked) to 1 (what would be, if all items were exposed equally), "
         "for models that have a debiasing strength; by default as the model has it.",
     )
-    diverse: Share = Field(0.0, description="From 0 (the best items) to 1 (items unlike each other).")
+    diverse: Fraction = Field(
+        default=0.0, description="From 0 (the best items) to 1 (items unlike each other)."
+    )
     candidates: list[Id] | None = Field(
-        None, max_length=MOST_NAMED, description="The only items that can be recommended."
+        default=None, max_length=MOST_NAMED, description="The only items that can be recommended."
     )
-    exclude: list[Id] = Field([], max_length=MOST_NAMED, description="Items that are not recommended.")
+    exclude: list[Id] = Field(
+        default=[], max_length=MOST_NAMED, description="Items that are not recommended."
+    )
     include_seen: bool | None = Field(
-        None, description="Whether items of the history can come again; by default as in the model's tests."
+        default=None,
+        description="Whether items of the history can be recommended again; by default as in the model's "
+        "evaluation.",
     )
-    at: Moment | None = Field(
-        None, description="The moment of the request; by default just after the newest event that is known."
+    at: Time | None = Field(
+        default=None,
+        description="The moment of the request; by default just after the newest event that is known.",
     )
-    log: bool = Field(True, description="Whether the list is recorded in the store; it needs a user_id.")
-    explore: Share | None = Field(
-        None, description="The fraction of random items; by default, and at most, the service's own."
+    log: bool = Field(
+        default=True, description="Whether the list is recorded in the store; it needs a user_id."
+    )
+    explore: Fraction | None = Field(
+        default=None, description="The fraction of random items; by default, and at most, the service's own."
     )
 
     @model_validator(mode="after")
-    def _check_who(self) -> "RecommendationRequest":
+    def _check(self) -> "RecommendationRequest":
         if self.user_id is None and self.history is None:
             raise ValueError("expected user_id or history")
         return self
 
-    def asked(self) -> Asked:
-        """The same for the service."""
-        given = self.model_dump(exclude={"history"})
-        if self.history is None:
-            return Asked(**given)
-        pairs = [
-            (one, None) if isinstance(one, str) else (one.item_id, one.timestamp) for one in self.history
+    def history_pairs(self) -> list[tuple[str, int | None]]:
+        """The items of the history with their times, in microseconds since 1970."""
+        return [
+            (item, None) if isinstance(item, str) else (item.item_id, item.timestamp)
+            for item in self.history or ()
         ]
-        return Asked(**given, history=pairs)
 
 
 class EventsRequest(_Strict):
-    """Events. One that is wrong is told in `rejected`; the others are stored."""
+    """Events. One that is wrong is named in `rejected`; the others are stored."""
 
-    events: list[
-        Annotated[
-            dict[str, Any],
-            WithJsonSchema(
-                {
-                    "type": "object",
-                    "title": "Event",
-                    "description": "`event_id` (your own key; a second copy is counted and not stored), "
-                    "`user_id`, `item_id`, `type` (such as click), and maybe `timestamp` (ISO 8601 or "
-                    "seconds since 1970; by default now), `recommendation_id`, `impression` (all items that "
-                    "were shown together), `propensity` and `position`.",
-                    "examples": [
-                        {
-                            "event_id": "e1",
-                            "user_id": "ann",
-                            "item_id": "tea",
-                            "type": "click",
-                            "timestamp": "2026-01-31T12:00:00Z",
-                        }
-                    ],
-                }
-            ),
-        ]
-    ] = Field(min_length=1, max_length=MOST_EVENTS)
+    events: list[Annotated[dict[str, Any], WithJsonSchema(EVENT_SCHEMA)]] = Field(
+        min_length=1, max_length=MOST_EVENTS
+    )
 
 
 # Answers
 
 
-class Item(BaseModel):
+class Item(TypedDict):
     """An item of a list."""
 
     item_id: str
     title: str | None
-    score: float = Field(description="The model's.")
-    rank: int = Field(description="The place in this list, from 1.")
-    propensity: float = Field(gt=0, le=1, description="The probability with which the item was in this list.")
-    popularity: float = Field(ge=0, le=1, description="The item's fraction of all positives.")
-    exposed: bool = Field(description="Whether it was drawn at random.")
+    score: Annotated[float, Field(description="The model's.")]
+    rank: Annotated[int, Field(description="The position in this list, from 1.")]
+    propensity: Annotated[
+        float, Field(gt=0, le=1, description="The probability with which the item was in this list.")
+    ]
+    popularity: Annotated[float, Field(ge=0, le=1, description="The item's fraction of all positives.")]
+    exposed: Annotated[bool, Field(description="Whether it was drawn at random.")]
 
 
-class RecommendationAnswer(BaseModel):
+class RecommendationAnswer(TypedDict):
     """A list."""
 
-    recommendation_id: str | None = Field(
-        description="To be named by the events that answer the list; null if the list was not recorded."
-    )
+    recommendation_id: Annotated[
+        str | None,
+        Field(description="To be named by the events that answer the list; null if it was not recorded."),
+    ]
     model: str
     version: str
-    source: str = Field(
-        description="`model`, or `fallback` if the model has nothing to say.",
-        json_schema_extra={"enum": ["model", "fallback"]},
-    )
-    reason: str | None = Field(description="Why it is the fallback.")
+    source: Annotated[
+        Literal["model", "fallback"],
+        Field(description="The fallback recommends where the model has no score."),
+    ]
+    reason: Annotated[str | None, Field(description="Why it is the fallback.")]
     items: list[Item]
-    unknown_items: list[str] = Field(
-        description="Items of the request that nobody had yet; they are skipped."
-    )
+    unknown_items: Annotated[
+        list[str], Field(description="Items of the request that have no event; they are skipped.")
+    ]
     took_ms: float
 
 
-class RejectedEvent(BaseModel):
+class RejectedEvent(TypedDict):
     """An event that was not stored."""
 
     index: int
@@ -195,7 +194,7 @@ class RejectedEvent(BaseModel):
     reason: str
 
 
-class EventsAnswer(BaseModel):
+class EventsAnswer(TypedDict):
     """What became of events. What is accepted is on the disk."""
 
     accepted: int
@@ -203,7 +202,7 @@ class EventsAnswer(BaseModel):
     rejected: list[RejectedEvent]
 
 
-class ItemAnswer(BaseModel):
+class ItemAnswer(TypedDict):
     """What is known of an item."""
 
     item_id: str
@@ -214,13 +213,13 @@ class ItemAnswer(BaseModel):
     in_training: bool
 
 
-class ItemsAnswer(BaseModel):
+class ItemsAnswer(TypedDict):
     """Items, best matches first."""
 
     items: list[ItemAnswer]
 
 
-class UserItem(BaseModel):
+class UserItem(TypedDict):
     """A positive of a user."""
 
     item_id: str
@@ -228,42 +227,42 @@ class UserItem(BaseModel):
     timestamp: str | None
 
 
-class UserAnswer(BaseModel):
+class UserAnswer(TypedDict):
     """What is known of a user."""
 
     user_id: str
     in_training: bool
     positives: int
-    newest: list[UserItem] = Field(description="The newest first.")
+    newest: Annotated[list[UserItem], Field(description="The newest first.")]
     stored_events: int
     stored_recommendations: int
 
 
-class ErasedAnswer(BaseModel):
+class ErasedAnswer(TypedDict):
     """What was erased."""
 
-    events: int = Field(description="In the store.")
-    recommendations: int = Field(description="In the store.")
-    run_events: int = Field(description="In the memory of the run.")
+    events: Annotated[int, Field(description="In the store.")]
+    recommendations: Annotated[int, Field(description="In the store.")]
+    run_events: Annotated[int, Field(description="In the memory of the run.")]
     was_known: bool
-    not_covered: list[str] = Field(description="Where something of the user may be left.")
+    not_covered: Annotated[list[str], Field(description="Where something of the user may be left.")]
 
 
-class Reload(BaseModel):
-    """How far a reload is."""
+class Reload(TypedDict):
+    """The state of a reload."""
 
-    state: str = Field(json_schema_extra={"enum": ["none", "loading", "done", "failed"]})
+    state: Literal["none", "loading", "done", "failed"]
     error: str | None
 
 
-class Debiasing(BaseModel):
-    """Whether the model has a debiasing strength, and where it is."""
+class Debiasing(TypedDict):
+    """Whether the model has a debiasing strength, and its default."""
 
     available: bool
     default: float | None
 
 
-class ModelAnswer(BaseModel):
+class ModelAnswer(TypedDict):
     """The model, its log, and what it can do."""
 
     model: str
@@ -274,34 +273,37 @@ class ModelAnswer(BaseModel):
     positives: int
     since_training: int
     newest_event: str | None
-    left_out: int = Field(description="Stored events that are left out, because their times cannot be.")
+    left_out: Annotated[
+        int, Field(description="Stored events that are left out, because their times lie in the future.")
+    ]
     debias: Debiasing
     include_seen: bool
     explore: float
     positive_types: list[str]
     store_sequence: int
-    report: bool = Field(description="Whether there is a page at /report.")
-    debias_curve: list[dict[str, Any]] | None = Field(
-        description="NDCG@10 of ordinary and unbiased tests by debiasing strength, if it was measured."
-    )
+    report: Annotated[bool, Field(description="Whether there is a page at /report.")]
+    debias_curve: Annotated[
+        list[dict[str, Any]] | None,
+        Field(description="NDCG@10 of ordinary and unbiased tests by debiasing strength, if measured."),
+    ]
     reload: Reload
 
 
-class Wrong(BaseModel):
-    """What is wrong, and where."""
+class FieldError(TypedDict):
+    """The field that is wrong, and the reason."""
 
     field: str | None
-    reason: str
+    reason: str | None
 
 
-class ErrorAnswer(BaseModel):
+class ErrorAnswer(TypedDict):
     """Every answer that is not a success."""
 
-    error: Wrong
+    error: FieldError
     request_id: str | None
 
 
-class Health(BaseModel):
+class HealthAnswer(TypedDict):
     """Whether the service lives, or can answer."""
 
     status: str

@@ -1,10 +1,10 @@
-"""The service without HTTP: a loaded run, a store, and what is asked of them. Threads may share it.
+"""The service without HTTP: a loaded run, a store, and the answers to requests. Threads may share it.
 
     with open_store("events.db") as store:
         service = Service("run", store)
         service.load()
         service.append([{"event_id": "e1", "user_id": "ann", "item_id": "tea", "type": "click"}])
-        print(service.recommend(Asked(user_id="ann", k=5)))
+        print(service.recommend(RecommendationRequest(user_id="ann", k=5)))
 
 An event is first committed in the store and then added to the live log. The live log takes events from the
 store in the order of their commits, so a service that is started again gives the same answers.
@@ -23,28 +23,52 @@ import numpy as np
 from unskew.core.errors import BadInput, UnskewError
 from unskew.data.log.views import PAD
 from unskew.models.pulse.model import PulseZero
-from unskew.serve.http.erase_from_run import forget_in_run
+from unskew.serve.http.erase_from_run import erase_from_run
 from unskew.serve.http.explore import draw
 from unskew.serve.http.item_index import search
-from unskew.serve.http.loaded_run import AHEAD, Loaded
-from unskew.serve.http.request import LATE, Asked, Refused, clean, reason_of, timed, unknown_of, wanted_of
+from unskew.serve.http.loaded_run import AHEAD, LoadedRun, Order
+from unskew.serve.http.middleware import encodable
+from unskew.serve.http.request import LATE, Refused, fallback_reason, resolve_request
+from unskew.serve.http.schemas import (
+    ErasedAnswer,
+    EventsAnswer,
+    Item,
+    ItemAnswer,
+    ItemsAnswer,
+    ModelAnswer,
+    RecommendationAnswer,
+    RecommendationRequest,
+    RejectedEvent,
+    Reload,
+    UserAnswer,
+)
 from unskew.serve.monitor.monitor import Monitoring, monitor
-from unskew.serve.store.events import Recommendation, Rejected, Shown, check_id, in_iso, parse_events
+from unskew.serve.store.events import BadEvent, Event, Recommendation, Shown, check_id, in_iso
 from unskew.serve.store.store import Store
 
-MOST_HISTORY = 50  # newest items of a user that are told
-KEPT = 60.0  # seconds for which a monitor is not made again
+NEWEST = 50  # positives of a user that an answer has
+MONITOR_SECONDS = 60.0  # for which a monitor is kept
 
 
 class Service:
     """Recommends, and takes events.
 
-    run: the folder of a run, or a link to one, which `reload` follows again, or `pulse-zero`.
-    data: the prepared log of `pulse-zero`.
-    explore: the fraction of random items in each list (`unskew.serve.http.explore`).
-    patience: seconds for which a request waits for others before it is refused.
-    seed: of the random items; by default nobody can foresee them.
-    mapped: share the weights with other processes (`Loaded`).
+    Parameters
+    ----------
+    run
+        The folder of a run, or a link to one, which `reload` follows again, or `pulse-zero`.
+    store
+        An open store, which the caller closes.
+    data
+        The prepared log of `pulse-zero`.
+    explore
+        The fraction of random items in each list (`unskew.serve.http.explore`).
+    patience
+        Seconds for which a request waits for others before it is refused.
+    seed
+        Of the random items; by default they cannot be predicted.
+    mapped
+        Whether the weights are shared with other processes (`LoadedRun`).
     """
 
     def __init__(
@@ -66,10 +90,10 @@ class Service:
         self._lock = threading.Lock()  # of the loaded run, its live log and its ranker
         self._changing = threading.Lock()  # held while a run is loaded or a user is erased
         self._monitoring = threading.Lock()
-        self._monitors: dict[tuple[Any, ...], tuple[float, dict[str, Any]]] = {}
-        self._loaded: Loaded | None = None
+        self._monitor: tuple[Monitoring, float, dict[str, Any]] | None = None  # the newest, and its time
+        self._loaded: LoadedRun | None = None
         self._closed = False
-        self._reload: dict[str, Any] = {"state": "none", "error": None}
+        self._reload = Reload(state="none", error=None)
         self._reloading: threading.Thread | None = None
         self._erasures, self._erasing = 0, False
         self._positive = store.types.positive
@@ -92,150 +116,153 @@ class Service:
 
     # Recommending
 
-    def recommend(self, asked: Asked) -> dict[str, Any]:
-        """The list, as a document for JSON. If it is recorded, it is in the store when this returns."""
-        begun = time.perf_counter()
-        fraction = self.explore if asked.explore is None else asked.explore
+    def recommend(self, request: RecommendationRequest) -> RecommendationAnswer:
+        """Recommend items to a user, or after a history.
+
+        Parameters
+        ----------
+        request
+            For whom, and the options, as in `POST /v1/recommendations`.
+
+        Returns
+        -------
+        RecommendationAnswer
+            The list, as a document for JSON. If it is recorded, it is in the store when this returns.
+        """
+        begin = time.perf_counter()
+        fraction = self.explore if request.explore is None else request.explore
         if fraction > self.explore:
             raise Refused("explore", f"expected at most the service's own, {self.explore:g}")
-        if asked.user_id is None and asked.history is None:
-            raise Refused("user_id", "expected user_id or history", 422)
-        with self._using() as loaded:
-            history, wanted = wanted_of(loaded, asked)
-            user = asked.user_id if history is None else None
-            given = () if history is None else history
-            ranked = loaded.whole_order if fraction else loaded.order
-            order = ranked(user, given, wanted)
-            drawn = draw(asked.k, len(order.codes), fraction, self._random)
-            codes = order.codes[drawn.places]
-            counts, positives = loaded.popularity(codes), max(loaded.live.positives, 1)
-            items = [
-                {
-                    "item_id": loaded.id_of(code),
-                    "title": loaded.live.items.title_of(code),
-                    "score": float(order.scores[place]),
-                    "rank": number,
-                    "propensity": float(propensity),
-                    "popularity": int(count) / positives,
-                    "exposed": bool(exposed),
-                }
-                for number, (code, place, propensity, exposed, count) in enumerate(
-                    zip(
-                        codes.tolist(),
-                        drawn.places.tolist(),
-                        drawn.propensities,
-                        drawn.random,
-                        counts,
-                        strict=True,
-                    ),
-                    1,
-                )
-            ]
-            unknown = unknown_of(loaded, asked)
-            reason = None if order.known else reason_of(loaded, asked, history)
+        with self._using() as run:
+            history, options = resolve_request(run, request)
+            rank = run.whole_order if fraction else run.order
+            order = rank(request.user_id if history is None else None, history or (), options)
+            items = self._list_items(run, order, request.k, fraction)
+            unknown = _unknown_items(run, request)
+            reason = None if order.by_model else fallback_reason(run, request, history)
         recommendation_id = None
-        if asked.log and asked.user_id is not None and items:
-            recommendation_id = self._record(loaded, asked, items, order.known)
-        return {
-            "recommendation_id": recommendation_id,
-            "model": loaded.name,
-            "version": loaded.version,
-            "source": "model" if order.known else "fallback",
-            "reason": reason,
-            "items": items,
-            "unknown_items": unknown,
-            "took_ms": round((time.perf_counter() - begun) * 1000, 3),
-        }
-
-    def _record(self, loaded: Loaded, asked: Asked, items: list[dict[str, Any]], known: bool) -> str:
-        assert asked.user_id is not None
-        made = Recommendation(
-            recommendation_id=uuid.uuid4().hex,
-            user_id=asked.user_id,
-            timestamp=time.time_ns() // 1000 if asked.at is None else asked.at,
-            model=loaded.name if known else f"fallback:{PulseZero.name}",
-            version=loaded.version,
-            items=tuple(Shown(item["item_id"], item["propensity"], item["exposed"]) for item in items),
+        if request.log and request.user_id is not None and items:
+            recommendation_id = uuid.uuid4().hex
+            recorded = Recommendation(
+                recommendation_id=recommendation_id,
+                user_id=request.user_id,
+                timestamp=time.time_ns() // 1000 if request.at is None else request.at,
+                model=run.name if order.by_model else f"fallback:{PulseZero.name}",
+                version=run.version,
+                items=tuple(Shown(item["item_id"], item["propensity"], item["exposed"]) for item in items),
+            )
+            self.store.record([recorded])
+        return RecommendationAnswer(
+            recommendation_id=recommendation_id,
+            model=run.name,
+            version=run.version,
+            source="model" if order.by_model else "fallback",
+            reason=reason,
+            items=items,
+            unknown_items=unknown,
+            took_ms=round((time.perf_counter() - begin) * 1000, 3),
         )
-        self.store.record([made])
-        return made.recommendation_id
+
+    def _list_items(self, run: LoadedRun, order: Order, k: int, fraction: float) -> list[Item]:
+        """The items of a list, some of which are random. Codes are translated together."""
+        drawn = draw(k, len(order.codes), fraction, self._random)
+        codes = order.codes[drawn.places]
+        rows = zip(
+            run.ids_of(codes),
+            run.titles_of(codes),
+            order.scores[drawn.places].tolist(),
+            range(1, len(codes) + 1),
+            drawn.propensities.tolist(),
+            (run.popularity(codes) / max(run.live.positives, 1)).tolist(),
+            drawn.random.tolist(),
+            strict=True,
+        )
+        return [
+            Item(
+                item_id=item_id,
+                title=title,
+                score=score,
+                rank=rank,
+                propensity=propensity,
+                popularity=popularity,
+                exposed=exposed,
+            )
+            for item_id, title, score, rank, propensity, popularity, exposed in rows
+        ]
 
     # Events
 
-    def append(self, documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Store events, durably, and let them count from now on. An event without a time happened now."""
+    def append(self, documents: Sequence[Mapping[str, Any]]) -> EventsAnswer:
+        """Store events, durably, and let them count from now on.
+
+        Parameters
+        ----------
+        documents
+            The events, as `Event.of` reads them. One without a timestamp happened now.
+
+        Returns
+        -------
+        EventsAnswer
+            How many are new and how many are duplicates, and what is wrong with the others.
+        """
         self._check_ready()
         now = time.time_ns() // 1000
-        dated = [timed(document, now) for document in documents]
-        parsed, rejected = parse_events(dated)
-        bad = {each.index for each in rejected}
-        places = [index for index in range(len(dated)) if index not in bad]
-        events = []
-        for index, event in zip(places, parsed, strict=True):
-            if event.timestamp > now + AHEAD:
-                rejected.append(Rejected(index, "timestamp", LATE))
-            else:
+        events, rejected = list[Event](), list[RejectedEvent]()
+        for index, document in enumerate(documents):
+            if document.get("timestamp") is None:
+                document = {**document, "timestamp": in_iso(now)}  # noqa: PLW2901
+            try:
+                event = Event.of(document)
+                if event.timestamp > now + AHEAD:
+                    raise BadEvent("timestamp", LATE)
                 events.append(event)
-        stored = self.store.append(events) if events else None
-        if stored is not None:
+            except BadEvent as error:
+                field, reason = encodable(error.field), encodable(error.reason)
+                rejected.append(RejectedEvent(index=index, field=field, reason=reason))
+        accepted = duplicates = 0
+        if events:
+            accepted, duplicates, _ = self.store.append(events)
             with self._using():  # which brings the live log up to date
                 pass
-        return {
-            "accepted": stored.accepted if stored else 0,
-            "duplicates": stored.duplicates if stored else 0,
-            "rejected": [
-                {"index": each.index, "field": clean(each.field), "reason": clean(each.reason)}
-                for each in sorted(rejected, key=lambda each: each.index)
-            ],
-        }
+        return EventsAnswer(accepted=accepted, duplicates=duplicates, rejected=rejected)
 
     # Items and users
 
-    def items(self, query: str, most: int = 20) -> dict[str, Any]:
+    def items(self, query: str, most: int = 20) -> ItemsAnswer:
         """Items whose title or id fits, best matches first and then the most popular ones."""
-        with self._using() as loaded:
-            columns = loaded.lookup.columns()
-            view = loaded.live.audiences
+        with self._using() as run:
+            columns = run.index.columns()
+            view = run.live.audiences
             popularity = (view.ends - view.starts).copy()
         codes = search(columns, query, popularity, most)
         with self._using():  # the codes are those of the run from above, whichever is loaded by now
-            return {"items": [loaded.item(code) for code in codes.tolist()]}
+            return ItemsAnswer(items=run.describe(codes))
 
-    def item(self, item_id: str) -> dict[str, Any]:
+    def item(self, item_id: str) -> ItemAnswer:
         """What is known of an item."""
-        with self._using() as loaded:
-            code = loaded.code_of(check_id("item_id", item_id))
+        with self._using() as run:
+            code = run.code_of(check_id("item_id", item_id))
             if code == PAD:
                 raise Refused("item_id", "no such item", 404)
-            return loaded.item(code)
+            return run.describe(np.array([code]))[0]
 
-    def user(self, user_id: str) -> dict[str, Any]:
+    def user(self, user_id: str) -> UserAnswer:
         """What is known of a user: the newest positives, and how much the store holds."""
-        stored = self.store.of_user(user_id)
-        recommended = self.store.recommended_to(user_id)
-        with self._using() as loaded:
-            in_training, history = loaded.history(user_id)
-            if not history and not stored and not recommended:
+        stored, recommended = self.store.of_user(user_id), self.store.recommended_to(user_id)
+        with self._using() as run:
+            in_training, codes, ticks = run.history(user_id)
+            if not (len(codes) or stored or recommended):
                 raise Refused("user_id", "no such user", 404)
-            clock, vocabulary = loaded.live.clock, loaded.live.items
-            newest = [
-                {
-                    "item_id": loaded.id_of(code),
-                    "title": vocabulary.title_of(code),
-                    "timestamp": in_iso(tick * 10**6 // clock.ticks) if clock.ticks else None,
-                }
-                for code, tick in reversed(history[-MOST_HISTORY:])
-            ]
-        return {
-            "user_id": user_id,
-            "in_training": in_training,
-            "positives": len(history),
-            "newest": newest,
-            "stored_events": len(stored),
-            "stored_recommendations": len(recommended),
-        }
+            return UserAnswer(
+                user_id=user_id,
+                in_training=in_training,
+                positives=len(codes),
+                newest=run.describe_history(codes[::-1][:NEWEST], ticks[::-1][:NEWEST]),
+                stored_events=len(stored),
+                stored_recommendations=len(recommended),
+            )
 
-    def erase(self, user_id: str) -> dict[str, Any]:
+    def erase(self, user_id: str) -> ErasedAnswer:
         """Erase a user from the store, from the live log, and from what the run on disk remembers."""
         check_id("user_id", user_id)
         self._check_ready()
@@ -243,94 +270,28 @@ class Service:
             raise Refused("user_id", "a run is being loaded; try again when that is done", 503)
         try:
             # The run first: other processes read it again as soon as the store counts an erasure.
-            in_run, not_covered = self._erase_in_run(user_id)
+            in_run, not_covered = self._erase_from_run(user_id)
             before, self._erasing = self.store.state().erasures, True
-            gone = self.store.erase(user_id)
-            with self._using() as loaded:
-                was_known = bool(loaded.history(user_id)[1])
-                loaded.live.forget(user_id)
+            erased = self.store.erase(user_id)
+            with self._using() as run:
+                was_known = len(run.history(user_id)[1]) > 0
+                run.live.forget(user_id)
                 if self._erasures == before and self.store.state().erasures == before + 1:
-                    self._erasures += 1  # otherwise others erased a user too, and everything is read again
+                    self._erasures += 1  # otherwise another process erased a user too, and all is read again
         finally:
             self._erasing = False
             self._changing.release()
         if in_run:
             self.reload()  # so that no copy of the run's memory from before is held
-        return {
-            "events": gone.events,
-            "recommendations": gone.recommendations,
-            "run_events": in_run,
-            "was_known": was_known or bool(gone.events or gone.recommendations),
-            "not_covered": not_covered,
-        }
+        return ErasedAnswer(
+            events=erased.events,
+            recommendations=erased.recommendations,
+            run_events=in_run,
+            was_known=was_known or bool(erased.events or erased.recommendations),
+            not_covered=not_covered,
+        )
 
-    # The model
-
-    def about(self) -> dict[str, Any]:
-        """The model, its log, and what it can do."""
-        with self._using() as loaded:
-            live = loaded.live
-            newest = live.now - 1
-            return {
-                "model": loaded.name,
-                "version": loaded.version,
-                "loaded_at": in_iso(loaded.loaded_at),
-                "users": len(live.users),
-                "items": len(live.items),
-                "positives": live.positives,
-                "since_training": live.added,
-                "newest_event": in_iso(newest * 10**6 // live.clock.ticks)
-                if live.clock.ticks and newest >= 0
-                else None,
-                "left_out": loaded.left_out,
-                "debias": {
-                    "available": loaded.supports_debias,
-                    "default": loaded.network.debias if loaded.supports_debias else None,
-                },
-                "include_seen": loaded.repeats,
-                "explore": self.explore,
-                "positive_types": list(self._positive),
-                "store_sequence": loaded.applied,
-                "debias_curve": loaded.card.debias_curve if loaded.card else None,
-                "reload": dict(self._reload),
-            }
-
-    def reload(self, wait: float = 0.0) -> dict[str, Any]:
-        """Load the run again in the background, and swap it in when it is ready; requests go on. The
-        link that the run is named by is followed again. Returns how far it is after `wait` seconds."""
-        self._check_ready()
-        with self._lock:
-            if self._reloading is None or not self._reloading.is_alive():
-                self._reload = {"state": "loading", "error": None}
-                self._reloading = threading.Thread(target=self._reload_now, name="unskew reload", daemon=True)
-                self._reloading.start()
-            thread = self._reloading
-        thread.join(max(wait, 0.0))
-        return dict(self._reload)
-
-    def monitor(self, every: str = "1w", windows: int = 26, sample: int = 200) -> dict[str, Any]:
-        """The monitor of the store with this run. It is made at most once a minute."""
-        self._check_ready()
-        asked = every, windows, sample
-        if not self._monitoring.acquire(timeout=self._patience):
-            raise Refused("monitor", "it is being made; try again in a while", 503)
-        try:
-            made = self._monitors.get(asked)
-            if made is None or time.monotonic() - made[0] > KEPT:
-                loaded = self._loaded
-                assert loaded is not None
-                model = loaded.model if loaded.is_dated and loaded.folder is not None else None
-                settings = Monitoring(every=every, windows=windows, sample=sample)
-                found = monitor(self.store, model, settings).document()
-                self._monitors = {asked: (time.monotonic(), found)}
-                return found
-            return made[1]
-        finally:
-            self._monitoring.release()
-
-    # Parts of these
-
-    def _erase_in_run(self, user_id: str) -> tuple[int, list[str]]:
+    def _erase_from_run(self, user_id: str) -> tuple[int, list[str]]:
         """How many events of a user the run on disk remembered, and what erasing does not cover."""
         assert self._loaded is not None
         in_run, folder = 0, self._loaded.folder
@@ -341,7 +302,7 @@ class Service:
         if folder is None:
             return 0, [*not_covered, "the prepared log that the service was started with"]
         try:
-            in_run = forget_in_run(folder, user_id)
+            in_run = erase_from_run(folder, user_id)
         except (UnskewError, OSError):
             not_covered.append(
                 "the memory of the run, which cannot be written: its events of the user count again when the "
@@ -349,50 +310,128 @@ class Service:
             )
         return in_run, [*not_covered, "the id itself in the run's table of ids, and other runs"]
 
+    # The model
+
+    def about(self, has_report: bool = False) -> ModelAnswer:
+        """The model, its log, and what it can do."""
+        with self._using() as run:
+            live = run.live
+            return ModelAnswer(
+                model=run.name,
+                version=run.version,
+                loaded_at=in_iso(run.loaded_at),
+                users=len(live.users),
+                items=len(live.items),
+                positives=live.positives,
+                since_training=live.added,
+                newest_event=run.iso_of(live.now - 1),
+                left_out=run.left_out,
+                debias={
+                    "available": run.supports_debias,
+                    "default": run.network.debias if run.supports_debias else None,
+                },
+                include_seen=run.repeats,
+                explore=self.explore,
+                positive_types=list(self._positive),
+                store_sequence=run.applied,
+                report=has_report,
+                debias_curve=run.card.debias_curve if run.card else None,
+                reload=self._reload,
+            )
+
+    def reload(self, wait: float = 0.0) -> Reload:
+        """Load the run again in the background, and swap it in when it is ready; requests go on meanwhile.
+
+        Parameters
+        ----------
+        wait
+            Seconds to wait for the end. The link that the run is named by is followed again.
+
+        Returns
+        -------
+        Reload
+            The state after that time.
+        """
+        self._check_ready()
+        with self._lock:
+            if self._reloading is None or not self._reloading.is_alive():
+                self._reload = Reload(state="loading", error=None)
+                self._reloading = threading.Thread(target=self._reload_now, name="unskew reload", daemon=True)
+                self._reloading.start()
+            thread = self._reloading
+        thread.join(max(wait, 0.0))
+        return self._reload
+
+    def monitor(self, every: str = "1w", windows: int = 26, sample: int = 200) -> dict[str, Any]:
+        """The monitor of the store with this run. It is made at most once a minute."""
+        self._check_ready()
+        settings = Monitoring(every=every, windows=windows, sample=sample)
+        if not self._monitoring.acquire(timeout=self._patience):
+            raise Refused("monitor", "it is being made; try again in a while", 503)
+        try:
+            kept = self._monitor
+            if kept is None or kept[0] != settings or time.monotonic() - kept[1] > MONITOR_SECONDS:
+                run = self._loaded
+                assert run is not None
+                model = run.model if run.is_dated and run.folder is not None else None
+                document = monitor(self.store, model, settings).document()
+                kept = self._monitor = settings, time.monotonic(), document
+            return kept[2]
+        finally:
+            self._monitoring.release()
+
+    # The loaded run
+
     def _check_ready(self) -> None:
         if not self.ready:
-            said = "the service is stopping" if self._closed else "the run is still being loaded"
-            raise Refused("service", said, 503)
+            reason = "the service is stopping" if self._closed else "the run is still being loaded"
+            raise Refused("service", reason, 503)
 
     @contextmanager
-    def _using(self) -> Iterator[Loaded]:
+    def _using(self) -> Iterator[LoadedRun]:
         """The loaded run, alone, and up to date with every event that was acknowledged before."""
         self._check_ready()
+        state = self.store.state()  # before the lock, so that no request waits for another one's look
         if not self._lock.acquire(timeout=self._patience):
             raise Refused("service", "too many requests wait; try again in a while", 503)
         try:
             assert self._loaded is not None
-            if (
-                not self._erasing and self.store.state().erasures != self._erasures
-            ):  # another process erased a user
-                self._loaded, self._erasures = self._opened()
-            self._loaded.catch_up(self.store, self._positive)
+            if state.erasures > self._erasures and not self._erasing:  # another process erased a user
+                self._loaded, self._erasures = self._open_run()
+            self._loaded.catch_up(self.store, state.newest, self._positive)
             yield self._loaded
         finally:
             self._lock.release()
 
-    def _opened(self) -> tuple[Loaded, int]:
-        """The run, loaded again, and the number of erasures from before it was."""
+    def _open_run(self) -> tuple[LoadedRun, int]:
+        """The run, loaded again, and the number of erasures from before that."""
         erasures = self.store.state().erasures
-        made = Loaded(self._run, self._data, self._mapped)
-        made.catch_up(self.store, self._positive)
-        made.warm()
-        return made, erasures
+        run = LoadedRun(self._run, self._data, self._mapped)
+        run.catch_up(self.store, self.store.state().newest, self._positive)
+        run.warm()
+        return run, erasures
 
     def _swap(self) -> None:
         """Load the run and put it in the place of the one before, between two requests."""
-        made, erasures = self._opened()
+        run, erasures = self._open_run()
         with self._lock:
-            made.catch_up(self.store, self._positive)
-            self._loaded, self._erasures = made, erasures
-        self._monitors = {}
+            run.catch_up(self.store, self.store.state().newest, self._positive)
+            self._loaded, self._erasures = run, erasures
+        self._monitor = None
 
     def _reload_now(self) -> None:
         try:
             with self._changing:
                 self._swap()
-            self._reload = {"state": "done", "error": None}
-        except UnskewError as error:
-            self._reload = {"state": "failed", "error": str(error)}
+            self._reload = Reload(state="done", error=None)
         except Exception as error:
-            self._reload = {"state": "failed", "error": f"a fault of unskew: {type(error).__name__}"}
+            fault = f"a fault of unskew: {type(error).__name__}"
+            text = str(error) if isinstance(error, UnskewError) else fault
+            self._reload = Reload(state="failed", error=text)
+
+
+def _unknown_items(run: LoadedRun, request: RecommendationRequest) -> list[str]:
+    """Items of the request that are not known, each once."""
+    names = [item for item, _ in request.history_pairs()] + [*(request.candidates or ()), *request.exclude]
+    codes = run.live.items.codes(names) if names else ()
+    return list(dict.fromkeys(name for name, code in zip(names, codes, strict=True) if code == PAD))

@@ -1,4 +1,4 @@
-"""Who may read and who may write."""
+"""The secrets by which a client may read or write."""
 
 import hmac
 import json
@@ -20,47 +20,44 @@ class Tokens:
     read: str
     write: str
 
-    def allows(self, given: str, right: Right) -> bool:
+    def allows(self, token: str, right: Right) -> bool:
         """Whether a token has a right. How long this takes does not depend on where a wrong one
         differs."""
-        said = given.encode()
-        writes = hmac.compare_digest(said, self.write.encode())
-        reads = hmac.compare_digest(said, self.read.encode())
+        writes = hmac.compare_digest(token.encode(), self.write.encode())
+        reads = hmac.compare_digest(token.encode(), self.read.encode())
         return writes or (reads and right == "read")
 
 
 def read_tokens(file: Path) -> tuple[Tokens, list[str]]:
-    """The tokens of a file with the lines `read: TOKEN` and `write: TOKEN`, or of the same as JSON; and what
-    its owner should be warned of."""
+    """The tokens of a file with the lines `read: TOKEN` and `write: TOKEN`, or of the same as JSON; and
+    warnings for its owner."""
     try:
         text = file.read_text(encoding="utf-8")
         mode = file.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise BadInput(f"{file}: the tokens cannot be read ({reason})") from None
-    found = _parsed(text)
-    if found is None or set(found) != {"read", "write"}:
+    tokens = _parse(text)
+    if tokens is None or set(tokens) != {"read", "write"}:
         raise BadInput(f"{file}: expected two lines, `read: TOKEN` and `write: TOKEN`, or the same as JSON")
-    for right, token in found.items():
+    for right, token in tokens.items():
         if len(token) < SHORTEST or not token.isascii() or any(sign.isspace() for sign in token):
             raise BadInput(
                 f"{file}: the token for {right}: expected at least {SHORTEST} characters of ASCII, no blanks"
             )
-    if found["read"] == found["write"]:
+    if tokens["read"] == tokens["write"]:
         raise BadInput(f"{file}: expected two different tokens")
-    open_to_all = mode & (stat.S_IROTH | stat.S_IWOTH)
-    warnings = (
-        [f"{file}: everybody on this machine can read the tokens; chmod 600 {file}"] if open_to_all else []
-    )
-    return Tokens(**found), warnings
+    is_open = mode & (stat.S_IROTH | stat.S_IWOTH)
+    warning = f"{file}: every user of this machine can read the tokens; chmod 600 {file}"
+    return Tokens(**tokens), [warning] if is_open else []
 
 
-def _parsed(text: str) -> dict[str, str] | None:
-    if text.lstrip().startswith("{"):
-        try:
-            found = json.loads(text)
-        except ValueError:
-            return None
-        return found if all(isinstance(value, str) for value in found.values()) else None
-    lines = [line.partition(":") for line in text.splitlines() if line.strip()]
-    return {name.strip(): value.strip() for name, _, value in lines}
+def _parse(text: str) -> dict[str, str] | None:
+    if not text.lstrip().startswith("{"):
+        lines = [line.partition(":") for line in text.splitlines() if line.strip()]
+        return {name.strip(): value.strip() for name, _, value in lines}
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return None
+    return document if all(isinstance(value, str) for value in document.values()) else None

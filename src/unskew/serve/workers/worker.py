@@ -18,6 +18,7 @@ import torch
 from unskew.core.errors import UnskewError
 from unskew.core.imports import import_file
 from unskew.serve.http.process import Serving, http_server
+from unskew.serve.http.schemas import Reload
 from unskew.serve.http.service import Service
 from unskew.serve.store.maintenance import Erased
 from unskew.serve.store.store import Store, open_parts
@@ -53,16 +54,14 @@ class WorkerService(Service):
 
     channel: Channel
 
-    def reload(self, wait: float = 0.0) -> dict[str, Any]:
+    def reload(self, wait: float = 0.0) -> Reload:
         self._check_ready()
-        answers = self.channel.ask("reload", wait=wait).result()
-        for state in ("failed", "loading"):
-            for answer in answers:
-                if answer["state"] == state:
-                    return dict(answer)
-        return {"state": "done", "error": None}
+        answers: list[Reload] = self.channel.ask("reload", wait=wait).result()
+        unfinished = [answer for answer in answers if answer["state"] != "done"]
+        unfinished.sort(key=lambda answer: answer["state"])  # failed comes before loading
+        return unfinished[0] if unfinished else Reload(state="done", error=None)
 
-    def reload_here(self, wait: float) -> dict[str, Any]:
+    def reload_here(self, wait: float) -> Reload:
         """Load the run again in this process."""
         return super().reload(wait)
 
