@@ -19,7 +19,7 @@ from tests.helpers.command import run as command
 from tests.helpers.processes import GUARD, run_python, start_python, wait_until
 from tests.helpers.serving import click, run_fixture, serving
 from unskew.serve import open_store
-from unskew.serve.http.request import Asked
+from unskew.serve.http.schemas import RecommendationRequest
 
 served_run = run_fixture
 ROOT = Path(__file__).parents[2]
@@ -77,7 +77,7 @@ def test_killed_and_started_again(served_run: Path, tmp_path: Path) -> None:
         assert server.wait(GUARD) == 0
     with serving(served_run, tmp_path / "new.db") as fresh:
         fresh.append(events)
-        expected = [fresh.recommend(Asked(**body))["items"] for body in asked]
+        expected = [fresh.recommend(RecommendationRequest(**body))["items"] for body in asked]
     assert again == expected
     with open_store(tmp_path / "e.db", "read") as store:
         assert store.counts()["events"] == len(events) + 2

@@ -137,19 +137,19 @@ def test_the_fallback_says_so(served_run: Path, tmp_path: Path) -> None:
 
 def test_an_event_counts_at_once(served_run: Path, tmp_path: Path) -> None:
     with serving(served_run, tmp_path / "e.db") as service:
-        asked = RecommendationRequest(user_id="somebody new", k=5, include_seen=False)
+        asked = RecommendationRequest(user_id="a new user", k=5, include_seen=False)
         first = service.recommend(asked)
         best = ids(first)[0]
-        said = service.append([click(1, "somebody new", best), click(1, "somebody new", best)])
+        said = service.append([click(1, "a new user", best), click(1, "a new user", best)])
         assert said == {"accepted": 1, "duplicates": 1, "rejected": []}
         second = service.recommend(asked)
         assert best not in ids(second)
         assert (first["source"], second["source"]) == ("fallback", "model")
-        service.append([click(2, "somebody new", "a fresh item"), click(3, "u2", "viewed", type="view")])
+        service.append([click(2, "a new user", "a fresh item"), click(3, "u2", "viewed", type="view")])
         assert service.item("a fresh item")["positives"] == 1
         with pytest.raises(Refused, match="no such item"):
             service.item("viewed")  # a view is kept, and is no positive
-        assert service.user("somebody new")["positives"] == 2
+        assert service.user("a new user")["positives"] == 2
 
 
 def test_bad_events_are_told_and_the_others_stored(served_run: Path, tmp_path: Path) -> None:
@@ -205,9 +205,9 @@ def test_a_service_started_again_answers_as_one_from_nothing(dated: bool, tmp_pa
     assert len(stored) == len(events)
     with serving(run, tmp_path / "e.db") as again:
         assert answers(again) == before
-    with open_store(tmp_path / "new.db") as anew:
+    with open_store(tmp_path / "new.db") as again_stored:
         names = ("event_id", "user_id", "item_id", "type", "timestamp")
-        anew.append([Event(**{name: row[name] for name in names}) for row in stored])
+        again_stored.append([Event(**{name: row[name] for name in names}) for row in stored])
     with serving(run, tmp_path / "new.db") as fresh:
         assert answers(fresh) == before
 

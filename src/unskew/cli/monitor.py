@@ -10,7 +10,7 @@ from tyro.conf import OmitArgPrefixes
 
 from unskew.cli.shared import RunVerb, command_line, output, table, write_file
 from unskew.core.errors import UnskewError
-from unskew.serve.monitor.monitor import Monitor as Found
+from unskew.serve.monitor.monitor import Monitor as Measured
 from unskew.serve.monitor.monitor import Monitoring, monitor
 from unskew.serve.store.store import open_store
 
@@ -31,7 +31,7 @@ class NotMeasured(UnskewError):  # noqa: N818
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """What is looked at."""
+    """The store, and maybe a run."""
 
     store: Annotated[str, tyro.conf.arg(metavar="STORE")]
     """The file of a store, or the URL of one in PostgreSQL. It may be in use meanwhile."""
@@ -44,9 +44,9 @@ class Watched:
 
 @dataclass(frozen=True, kw_only=True)
 class Monitor(RunVerb):
-    """Say window by window whether the recommender is still healthy: what happened, what was shown and what
-    was clicked, how far the logged propensities carry and, with a run, how well it ranks what it has not
-    seen.
+    """Report window by window whether the recommender is still healthy: what happened, what was shown and
+    what was clicked, the effective sample size of the logged propensities and, with a run, how well it ranks
+    what it has not seen.
 
     Exit codes: 0, no threshold is crossed; 1, one is, in the newest whole window, and a sentence says what
     to do; 2, it could not be measured.
@@ -59,27 +59,25 @@ class Monitor(RunVerb):
 
     def run(self) -> None:
         try:
-            found = self._found()
+            measured = self._measure()
             if self.html is not None:
                 from unskew.serve.monitor.page import monitor_page
 
-                write_file(self.html, monitor_page(found, command_line()), "the page")
+                write_file(self.html, monitor_page(measured, command_line()), "the page")
         except UnskewError as error:
             raise (error if error.exit_code == NotMeasured.exit_code else NotMeasured(str(error))) from None
-        said = found.verdict()
-        beside = found.notes()
-        made = found.table(newest=max(1, (output.width - FIRST) // COLUMN))
+        figures = measured.table(newest=max(1, (output.width - FIRST) // COLUMN))
         self.show(
-            found.document() if self.json else {},
-            Text(said.finding, "bold"),
-            *(Text(f"- {note}") for note in beside),
+            measured.document() if self.json else {},
+            Text(measured.verdict().finding, "bold"),
+            *(Text(f"- {note}") for note in measured.notes()),
             Text(""),
-            *([table("", tuple(made.titles), made.rows)] if found.windows else []),
+            *([table("", tuple(figures.titles), figures.rows)] if measured.windows else []),
         )
-        if found.crossed:
-            raise Unhealthy("\n".join(crossing.sentence for crossing in found.crossed))
+        if measured.crossed:
+            raise Unhealthy("\n".join(crossing.sentence for crossing in measured.crossed))
 
-    def _found(self) -> Found:
+    def _measure(self) -> Measured:
         watched, model = self.watched, None
         with open_store(watched.store, "read", segments=watched.segments) as store:
             if watched.run is not None:

@@ -40,7 +40,7 @@ class Serve(Imports):
         ]
     ]
     store: Annotated[str, tyro.conf.arg(metavar="STORE")]
-    """The file of a store, or the URL of one in PostgreSQL. It is made if it is not there."""
+    """The file of a store, or the URL of one in PostgreSQL. It is created if it does not exist."""
     host: str = "127.0.0.1"
     """The address to listen at. Any other than loopback needs --token-file."""
     port: int = 8000
@@ -53,11 +53,11 @@ class Serve(Imports):
     data: Annotated[Path | None, tyro.conf.arg(metavar="DATA")] = None
     """With `pulse-zero`: the prepared log that it begins with."""
     positive: Annotated[str | None, tyro.conf.arg(metavar="TYPE,TYPE")] = None
-    """The types of events that are positive, between commas; by default what the store says."""
+    """The types of events that are positive, between commas; by default the setting of the store."""
     segments: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
     """The folder of the compacted rows, if the store is in PostgreSQL."""
     report: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """A page that `unskew report --html FILE` made, to be shown at /report to whoever reaches the service."""
+    """A page that `unskew report --html FILE` made, for /report, which every client may read."""
     threads: int = 1
     """How many threads torch may use for a request."""
     timeout: float = 30.0
@@ -84,15 +84,15 @@ class Serve(Imports):
         is_local = _is_loopback(self.host)
         if tokens is None and not is_local:
             raise BadInput(
-                f"host {self.host}: whoever reaches this address could read and erase; say --token-file "
-                "FILE, or listen at 127.0.0.1"
+                f"host {self.host}: every client that reaches this address could read and erase; add "
+                "--token-file FILE, or listen at 127.0.0.1"
             )
         for warning in warnings:
             messages.print(f"unskew: {warning}", soft_wrap=True)
         if self.report is not None and not self.report.is_file():
             raise BadInput(f"{self.report}: no such report")
         use_threads(self.threads)
-        with contextlib.closing(_listening(self.host, self.port)) as listener:
+        with contextlib.closing(_open_listener(self.host, self.port)) as listener:
             return self._serve(listener, tokens, is_local)
 
     def _serve(self, listener: socket.socket, tokens: "Tokens | None", is_local: bool) -> int:
@@ -117,9 +117,9 @@ class Serve(Imports):
         )
         with open_store(self.store, positive=_words(self.positive), segments=self.segments) as store:
             if self.workers == 1:
-                _alone(serving, store, listener)
+                _serve_here(serving, store, listener)
             else:
-                _together(serving, store, listener, self.workers)
+                _serve_by_workers(serving, store, listener, self.workers)
         messages.print("unskew: stopped; every acknowledged event is in the store")
         return 0
 
@@ -139,25 +139,24 @@ def check_run(run: str, data: Path | None) -> None:
         read_config(Path(run))
 
 
-def _alone(serving: "Serving", store: "Store", listener: socket.socket) -> None:
-    """Answer in this process. It says that it is not ready while it loads the run."""
+def _serve_here(serving: "Serving", store: "Store", listener: socket.socket) -> None:
+    """Answer in this process, with 503 while the run is loaded."""
     from unskew.serve.http.process import http_server
     from unskew.serve.http.service import Service
 
     service = serving.service(store, Service)
     server = http_server(serving, service)
-    failed: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def load() -> None:
-        at = _address(listener)
-        messages.print(f"unskew: loading the run; {at} answers 503 until it is ready", soft_wrap=True)
+        address = _address(listener)
+        messages.print(f"unskew: loading the run; {address} answers 503 until it is ready", soft_wrap=True)
         try:
             service.load()
+            messages.print(f"unskew: ready: {address}", soft_wrap=True)
         except BaseException as error:
-            failed.append(error)
+            errors.append(error)
             server.should_exit = True
-            return
-        messages.print(f"unskew: ready: {at}", soft_wrap=True)
 
     threading.Thread(target=load, daemon=True).start()
     try:
@@ -165,21 +164,19 @@ def _alone(serving: "Serving", store: "Store", listener: socket.socket) -> None:
             server.run(sockets=[listener])
     finally:
         service.close()
-    if failed:
-        raise failed[0]
+    if errors:
+        raise errors[0]
 
 
-def _together(serving: "Serving", store: "Store", listener: socket.socket, workers: int) -> None:
-    """Let other processes answer, and write in this one."""
+def _serve_by_workers(serving: "Serving", store: "Store", listener: socket.socket, workers: int) -> None:
+    """Let workers answer, and write in this process."""
     from unskew.serve.http.logs import log_to_stderr
     from unskew.serve.workers.pool import WorkerPool
 
     log_to_stderr()
-    at = _address(listener)
+    ready = f"unskew: ready: {_address(listener)}"
     messages.print(f"unskew: loading the run in {workers} processes, and answering then", soft_wrap=True)
-    WorkerPool(serving, store, listener, workers).run(
-        lambda: messages.print(f"unskew: ready: {at}", soft_wrap=True)
-    )
+    WorkerPool(serving, store, listener, workers).run(lambda: messages.print(ready, soft_wrap=True))
 
 
 def _address(listener: socket.socket) -> str:
@@ -195,27 +192,26 @@ def _is_loopback(host: str) -> bool:
     return False
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _open_listener(host: str, port: int) -> socket.socket:
     """A socket that listens, or one line that says why not."""
     if not 0 <= port <= 65535:
         raise BadInput(f"port {port}: expected from 0 to 65535", field="port")
-    name = host.strip("[]")
     try:
         family, kind, _, _, address = socket.getaddrinfo(
-            name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        made = socket.socket(family, kind, socket.IPPROTO_TCP)  # asyncio sets TCP_NODELAY only if it is said
+        # asyncio sets TCP_NODELAY only on sockets that name their protocol.
+        listener = socket.socket(family, kind, socket.IPPROTO_TCP)
     except OSError as error:
         raise BadInput(f"host {host}: no address of this machine ({error.strerror})") from None
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        made.listen(2048)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(2048)
     except OSError as error:
-        made.close()
+        listener.close()
         if error.errno == errno.EADDRINUSE:
-            raise UnskewError(
-                f"port {port}: another program listens there; choose another with --port"
-            ) from None
+            message = f"port {port}: another program listens there; choose another with --port"
+            raise UnskewError(message) from None
         raise BadInput(f"{host}:{port}: cannot listen there ({error.strerror})") from None
-    return made
+    return listener

@@ -34,18 +34,18 @@ class _OnStore(Verb):
 
 @dataclass(frozen=True, kw_only=True)
 class StoreInfo(_OnStore):
-    """Say what a store holds: events, users, items, recommendations, times, and its size on disk. It may be
+    """Print what a store holds: events, users, items, recommendations, times, and its size on disk. It may be
     in use meanwhile."""
 
     def run(self) -> None:
         with open_store(self.store, "read", segments=self.segments) as store:
-            found = store.info()
+            info = store.info()
         facts = {
             name: ", ".join(value) if isinstance(value, list) else "–" if value is None else value
-            for name, value in found.items()
+            for name, value in info.items()
             if name != "store"
         }
-        self.show(found, pairs(found["store"], facts))
+        self.show(info, pairs(info["store"], facts))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,27 +62,26 @@ class StoreExport(_OnStore):
         ),
     ]
     positive: Annotated[str | None, tyro.conf.arg(metavar="TYPE,TYPE")] = None
-    """The types of events that are positive, between commas; by default what the store says."""
+    """The types of events that are positive, between commas; by default the setting of the store."""
     shown: Annotated[str | None, tyro.conf.arg(metavar="TYPE,TYPE")] = None
-    """The types of events that say that their item was shown; by default what the store says."""
+    """The types of events that report a shown item; by default the setting of the store."""
 
     def run(self) -> None:
         with open_store(self.store, "read", segments=self.segments) as store:
             types = store.resolve_types(_words(self.positive), _words(self.shown))
-            found = export_log(store, self.out, types)
-            name = store.name
-        document = asdict(found) | {"file": str(found.file)}
-        facts = {key: value for key, value in document.items() if key != "file"}
-        self.show(document, pairs(f"{name} -> {found.file}", facts))
-        if 0 < found.logged < found.rows:
+            exported = export_log(store, self.out, types)
+        facts = {key: value for key, value in asdict(exported).items() if key != "file"}
+        self.show(facts | {"file": str(exported.file)}, pairs(f"{store.name} -> {exported.file}", facts))
+        unknown = exported.rows - exported.logged
+        if 0 < unknown < exported.rows:
             messages.print(
-                f"{found.rows - found.logged:,} rows have no logged propensity and count with 1; the test "
-                "`logged` leaves them out.",
+                f"{unknown:,} rows have no logged propensity and count with 1; the test `logged` leaves them "
+                "out.",
                 soft_wrap=True,
             )
-        if found.unmatched:
+        if exported.unmatched:
             messages.print(
-                f"{found.unmatched:,} positives name a recommendation that was made to another user, or "
+                f"{exported.unmatched:,} positives name a recommendation that was made to another user, or "
                 "without their item; they are taken as not shown.",
                 soft_wrap=True,
             )
@@ -107,10 +106,9 @@ class StoreCompact(_OnStore):
         else:
             before = _moment(self.before)
         with open_store(self.store, "write", segments=self.segments) as store:
-            moved = store.compact(before)
-            name = store.name
-        document = {"store": name, "before": in_iso(before), **moved._asdict()}
-        self.show(document, pairs(f"{name}: moved what is before {in_iso(before)}", moved._asdict()))
+            moved = store.compact(before)._asdict()
+        document = {"store": store.name, "before": in_iso(before), **moved}
+        self.show(document, pairs(f"{store.name}: moved what is before {in_iso(before)}", moved))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,16 +121,12 @@ class StoreErase(_OnStore):
     """The users to erase: one after the other, or the flag once per user."""
 
     def run(self) -> None:
-        users = [user for given in self.user for user in given]
+        users = [user for group in self.user for user in group]
         if not users:
             raise BadInput("expected --user ID")
         with open_store(self.store, "write", segments=self.segments) as store:
-            gone = store.erase(*users)
-            name = store.name
-        document = {"store": name, "users": len(set(users)), **gone._asdict()}
-        self.show(
-            document, pairs(f"{name}: erased", {key: document[key] for key in ("users", *gone._fields)})
-        )
+            erased = {"users": len(set(users)), **store.erase(*users)._asdict()}
+        self.show({"store": store.name, **erased}, pairs(f"{store.name}: erased", erased))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,11 +40,13 @@ READ_AT_ONCE = 50_000
 
 @dataclass(frozen=True)
 class Order:
-    """The items of one list, by their codes, best first, and whether the model itself made it."""
+    """The items of one list, by their codes, best first, whether the model itself made it, and the items of
+    the request that the log does not know."""
 
     codes: Ints
     scores: NDArray[np.float32]
     by_model: bool
+    unknown: tuple[str, ...]
 
 
 class LoadedRun:
@@ -128,7 +130,8 @@ class LoadedRun:
         else:
             lists = self.ranker.rank_users([user_id], options)
         is_ranked = np.isfinite(lists.scores)
-        return Order(lists.codes[is_ranked], lists.scores[is_ranked], bool(lists.known.all()))
+        by_model = bool(lists.known.all())
+        return Order(lists.codes[is_ranked], lists.scores[is_ranked], by_model, lists.skipped)
 
     def whole_order(self, user_id: str | None, history: Sequence[Any], options: RecommendOptions) -> Order:
         """All candidates. The first k are those of the list that was asked for, diverse or not."""
@@ -141,7 +144,7 @@ class LoadedRun:
         is_rest = ~np.isin(everything.codes, first.codes)
         codes = np.concatenate([first.codes, everything.codes[is_rest]])
         scores = np.concatenate([first.scores, everything.scores[is_rest]])
-        return Order(codes, scores, first.by_model)
+        return Order(codes, scores, first.by_model, first.unknown)
 
     # Items and users
 

@@ -138,7 +138,6 @@ class Service:
             rank = run.whole_order if fraction else run.order
             order = rank(request.user_id if history is None else None, history or (), options)
             items = self._list_items(run, order, request.k, fraction)
-            unknown = _unknown_items(run, request)
             reason = None if order.by_model else fallback_reason(run, request, history)
         recommendation_id = None
         if request.log and request.user_id is not None and items:
@@ -159,7 +158,7 @@ class Service:
             source="model" if order.by_model else "fallback",
             reason=reason,
             items=items,
-            unknown_items=unknown,
+            unknown_items=list(dict.fromkeys(order.unknown)),
             took_ms=round((time.perf_counter() - begin) * 1000, 3),
         )
 
@@ -428,10 +427,3 @@ class Service:
             fault = f"a fault of unskew: {type(error).__name__}"
             text = str(error) if isinstance(error, UnskewError) else fault
             self._reload = Reload(state="failed", error=text)
-
-
-def _unknown_items(run: LoadedRun, request: RecommendationRequest) -> list[str]:
-    """Items of the request that are not known, each once."""
-    names = [item for item, _ in request.history_pairs()] + [*(request.candidates or ()), *request.exclude]
-    codes = run.live.items.codes(names) if names else ()
-    return list(dict.fromkeys(name for name, code in zip(names, codes, strict=True) if code == PAD))

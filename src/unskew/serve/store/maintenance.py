@@ -8,6 +8,7 @@ are still noted and belong to no segment.
 import threading
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -70,9 +71,9 @@ class Maintenance:
         with self._alone, self._database.maintaining():
             self._finish()
             self._database.check_can_forget()
-            swaps = self._rewritten(users)
+            swaps = self._rewrite_segments(users)
             reached("segments rewritten")
-            counts = self._transaction(lambda cursor: _erased(cursor, users, swaps))
+            counts = self._transaction(lambda cursor: _erase_rows(cursor, users, swaps))
             reached("rows erased")
             self._finish()
         return Erased(*counts)
@@ -90,16 +91,16 @@ class Maintenance:
             if first is None:
                 return rows, segments
             name = self._new_file(kind)
-            made = self._segments.write(kind, name, _chained(first, frames))
-            assert made is not None
+            segment = self._segments.write(kind, name, chain([first], frames))
+            assert segment is not None
             reached("segment on the disk")
-            self._transaction(partial(_moved, kind, before, made))
+            self._transaction(partial(_exchange_rows, kind, before, segment))
             reached("rows moved")
-            after, rows, segments = made.last, rows + made.rows, segments + 1
+            after, rows, segments = segment.last, rows + segment.rows, segments + 1
 
     def _old_rows(self, kind: Kind, before: int, after: int, newest: int) -> Iterator[pa.Table]:
-        """The rows of one segment, in frames. The snapshots of the frames agree, because nobody but us
-        removes rows, and new rows get higher numbers."""
+        """The rows of one segment, in frames. The snapshots of the frames agree, because only we
+        remove rows, and new rows get higher numbers."""
         left = SEGMENT_ROWS
         while left > 0:
             with self._database.reading() as cursor:
@@ -113,19 +114,19 @@ class Maintenance:
             yield kind.frame(rows)
             after, left = rows[-1][0], left - len(rows)
 
-    def _rewritten(self, users: Collection[str]) -> "list[_Swap]":
+    def _rewrite_segments(self, users: Collection[str]) -> "list[_Swap]":
         """For each segment with rows of these users, a new one without them."""
         with self._database.reading() as cursor:
             segments = segments_of(cursor)
         swaps = []
         for kind in KINDS:
             for old in segments:
-                gone = self._segments.of_users(old, users) if old.kind == kind.name else None
-                if gone is None or not gone.num_rows:
+                erased = self._segments.of_users(old, users) if old.kind == kind.name else None
+                if erased is None or not erased.num_rows:
                     continue
                 name = self._new_file(kind)
                 new = self._segments.write(kind, name, self._segments.without(old, users))
-                swaps.append(_Swap(kind, old, name, new, gone[kind.key].to_pylist()))
+                swaps.append(_Swap(kind, old, name, new, erased[kind.key].to_pylist()))
         return swaps
 
     def _new_file(self, kind: Kind) -> str:
@@ -146,7 +147,7 @@ class Maintenance:
         if forgetting != "0":
             self._writer.run(self._database.forget)
             reached("forgotten")
-        self._transaction(lambda cursor: _finished(cursor, names))
+        self._transaction(lambda cursor: _clear_pending(cursor, names))
 
     def _transaction(self, change: Callable[[Cursor], T]) -> T:
         def run() -> Any:
@@ -161,32 +162,32 @@ class _Swap(NamedTuple):
     old: Segment
     name: str
     new: Segment | None  # None if nothing is left
-    keys: list[str]  # of the rows that are gone
+    keys: list[str]  # of the erased rows
 
 
-def _moved(kind: Kind, before: int, made: Segment, cursor: Cursor) -> None:
+def _exchange_rows(kind: Kind, before: int, segment: Segment, cursor: Cursor) -> None:
     """Exchange rows of a table for a segment."""
     removed = cursor.run(
         f"DELETE FROM {kind.table} WHERE timestamp < ? AND sequence >= ? AND sequence <= ?",
-        (before, made.first, made.last),
+        (before, segment.first, segment.last),
     )
-    if removed != made.rows:
-        raise UnskewError(f"{made.name}: {made.rows} rows, but {removed} in the table; nothing was moved")
-    _add(cursor, made)
-    cursor.run("DELETE FROM unskew_pending WHERE name = ?", (made.name,))
+    if removed != segment.rows:
+        raise UnskewError(
+            f"{segment.name}: {segment.rows} rows, but {removed} in the table; nothing was moved"
+        )
+    _add(cursor, segment)
+    cursor.run("DELETE FROM unskew_pending WHERE name = ?", (segment.name,))
 
 
-def _erased(cursor: Cursor, users: Collection[str], swaps: "list[_Swap]") -> list[int]:
+def _erase_rows(cursor: Cursor, users: Collection[str], swaps: "list[_Swap]") -> list[int]:
     """Remove the rows of these users from the tables, and exchange segments. What is left of them in files
-    and free space is noted. Returns how many rows of each kind are gone."""
+    and free space is noted. Returns how many rows of each kind were erased."""
     counts = []
     for kind in KINDS:
         keys = [key for swap in swaps if swap.kind is kind for key in swap.keys]
         for user in users:
-            keys += [
-                key
-                for (key,) in cursor.rows(f"SELECT {kind.key} FROM {kind.table} WHERE user_id = ?", (user,))
-            ]
+            rows = cursor.rows(f"SELECT {kind.key} FROM {kind.table} WHERE user_id = ?", (user,))
+            keys += [key for (key,) in rows]
             cursor.run(f"DELETE FROM {kind.table} WHERE user_id = ?", (user,))
         cursor.many(f"DELETE FROM {kind.keys} WHERE hash = ?", [(hash_of(key),) for key in keys])
         counts.append(len(keys))
@@ -202,7 +203,7 @@ def _erased(cursor: Cursor, users: Collection[str], swaps: "list[_Swap]") -> lis
     return counts
 
 
-def _finished(cursor: Cursor, names: list[str]) -> None:
+def _clear_pending(cursor: Cursor, names: list[str]) -> None:
     cursor.many("DELETE FROM unskew_pending WHERE name = ?", [(name,) for name in names])
     cursor.run("UPDATE unskew_meta SET value = '0' WHERE name = 'forgetting'")
 
@@ -210,8 +211,3 @@ def _finished(cursor: Cursor, names: list[str]) -> None:
 def _add(cursor: Cursor, segment: Segment) -> None:
     marks = ", ".join("?" * len(segment))
     cursor.run(f"INSERT INTO unskew_segments ({', '.join(segment._fields)}) VALUES ({marks})", segment)
-
-
-def _chained(first: pa.Table, others: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    yield first
-    yield from others

@@ -82,12 +82,16 @@ class Reader:
 
         def read() -> pa.Table:
             with self._database.reading() as cursor:
-                found = cursor.rows(f"SELECT sequence FROM {kind.keys} WHERE hash = ?", (hash_of(key),))
-                if not found:
+                numbers = cursor.rows(f"SELECT sequence FROM {kind.keys} WHERE hash = ?", (hash_of(key),))
+                if not numbers:
                     return kind.schema.empty_table()
-                ((sequence,),) = found
+                ((sequence,),) = numbers
                 rows = cursor.rows(f"SELECT {kind.columns} FROM {kind.table} WHERE sequence = ?", (sequence,))
-                segments = [of for of in segments_of(cursor, kind) if of.first <= sequence <= of.last]
+                segments = [
+                    segment
+                    for segment in segments_of(cursor, kind)
+                    if segment.first <= sequence <= segment.last
+                ]
             frames = [self._segments.after(segment, sequence - 1, 1) for segment in segments]
             whole = in_order(kind, [kind.frame(rows), *frames], "sequence")
             return whole.filter(pc.equal(whole["sequence"], sequence))
@@ -111,13 +115,13 @@ class Reader:
                 (after, newest, batch),
             )
             segments = [segment for segment in segments_of(cursor, kind) if segment.last > after]
-        found = kind.frame(rows)
+        frame = kind.frame(rows)
         for segment in segments:  # in the order of their first rows
-            if found.num_rows == batch and found["sequence"][-1].as_py() < segment.first:
+            if frame.num_rows == batch and frame["sequence"][-1].as_py() < segment.first:
                 break
-            more = self._segments.after(segment, after, batch)
-            found = in_order(kind, [found, more], "sequence").slice(0, batch)
-        return found.filter(pc.less_equal(found["sequence"], newest))
+            others = self._segments.after(segment, after, batch)
+            frame = in_order(kind, [frame, others], "sequence").slice(0, batch)
+        return frame.filter(pc.less_equal(frame["sequence"], newest))
 
     def _retried(self, read: Callable[[], pa.Table]) -> pa.Table:
         """Read again if a segment was replaced between a look at the table and a look at the file."""

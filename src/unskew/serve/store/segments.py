@@ -100,8 +100,9 @@ class Segments:
             finally:
                 draft.unlink(missing_ok=True)
         except OSError as error:
-            said = "what was stored before is kept"
-            raise UnskewError(f"{path}: writing failed ({error.strerror or error}); {said}") from error
+            raise UnskewError(
+                f"{path}: writing failed ({error.strerror or error}); what was stored before is kept"
+            ) from error
         return Segment(name, kind.name, first, last, rows, path.stat().st_size)
 
     def remove(self, names: Iterable[str]) -> None:
@@ -117,37 +118,37 @@ class Segments:
 
     def after(self, segment: Segment, sequence: int, most: int) -> pa.Table:
         """The first rows after a sequence number, up to `most`."""
-        found: list[pa.Table] = []
+        groups: list[pa.Table] = []
         with self._opened(segment) as file:
             column = file.schema_arrow.get_field_index("sequence")
-            for place in range(file.num_row_groups):
-                statistics = file.metadata.row_group(place).column(column).statistics
+            for number in range(file.num_row_groups):
+                statistics = file.metadata.row_group(number).column(column).statistics
                 if statistics is not None and statistics.max <= sequence:
                     continue
-                group = file.read_row_group(place)
-                found.append(group.filter(pc.greater(group["sequence"], sequence)))
-                if sum(map(len, found)) >= most:
+                group = file.read_row_group(number)
+                groups.append(group.filter(pc.greater(group["sequence"], sequence)))
+                if sum(map(len, groups)) >= most:
                     break
-            return pa.concat_tables(found or [file.schema_arrow.empty_table()]).slice(0, most)
+            return pa.concat_tables(groups or [file.schema_arrow.empty_table()]).slice(0, most)
 
     def of_users(self, segment: Segment, users: Collection[str]) -> pa.Table:
         """All rows of these users. Only the column of the users is read of a group that has none."""
-        wanted, found = pa.array(sorted(users), pa.string()), []
+        ids, groups = pa.array(sorted(users), pa.string()), []
         with self._opened(segment) as file:
-            for place in range(file.num_row_groups):
-                names = file.read_row_group(place, ["user_id"])["user_id"]
-                rows = pc.is_in(names, value_set=wanted)
+            for number in range(file.num_row_groups):
+                names = file.read_row_group(number, ["user_id"])["user_id"]
+                rows = pc.is_in(names, value_set=ids)
                 if pc.any(rows).as_py():
-                    found.append(file.read_row_group(place).filter(rows))
-            return pa.concat_tables(found or [file.schema_arrow.empty_table()])
+                    groups.append(file.read_row_group(number).filter(rows))
+            return pa.concat_tables(groups or [file.schema_arrow.empty_table()])
 
     def without(self, segment: Segment, users: Collection[str]) -> Iterator[pa.Table]:
         """All rows but those of these users."""
-        wanted = pa.array(sorted(users), pa.string())
+        ids = pa.array(sorted(users), pa.string())
         with self._opened(segment) as file:
-            for place in range(file.num_row_groups):
-                group = file.read_row_group(place)
-                yield group.filter(pc.invert(pc.is_in(group["user_id"], value_set=wanted)))
+            for number in range(file.num_row_groups):
+                group = file.read_row_group(number)
+                yield group.filter(pc.invert(pc.is_in(group["user_id"], value_set=ids)))
 
     @contextmanager
     def _opened(self, segment: Segment) -> Iterator[pq.ParquetFile]:
@@ -158,5 +159,5 @@ class Segments:
         except FileNotFoundError:
             raise Missing(f"{path}: a segment of the store is missing") from None
         except (pa.ArrowException, OSError) as error:
-            said = str(error).partition("\n")[0]
-            raise UnskewError(f"{path}: a segment of the store is damaged ({said})") from None
+            reason = str(error).partition("\n")[0]
+            raise UnskewError(f"{path}: a segment of the store is damaged ({reason})") from None

@@ -1,43 +1,47 @@
-"""One thread writes. What arrives while a commit is under way is committed together by the next one."""
+"""One thread writes. Rows that arrive while a commit is under way are committed together by the next one."""
 
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from unskew.core.errors import UnskewError
 from unskew.serve.store.database import Cursor, Database
 from unskew.serve.store.reader import newest_of
 from unskew.serve.store.tables import KINDS, Kind, hash_of
 
-GROUP = 5000  # rows after which a group is full
-ASKED = 500  # keys that one statement looks up
+GROUP_ROWS = 5000  # after which a group is full
+LOOKED_UP = 500  # keys in one statement
 
 Row = tuple[Any, ...]  # of a table, without its sequence number; the key stands first
 
 
 class Appended(NamedTuple):
-    """What became of the rows that were appended: how many are new, how many are copies of rows that were
-    there, and the sequence number of each row, in the order given; None for a copy."""
+    """What became of appended rows.
+
+    Attributes
+    ----------
+    accepted, duplicates
+        How many rows are new, and how many are copies of rows that were stored before.
+    sequences
+        The sequence number of each row, in the order given; None for a copy.
+    """
 
     accepted: int
     duplicates: int
     sequences: tuple[int | None, ...]
 
 
-@dataclass(eq=False)
-class _Append:
+class _Rows(NamedTuple):
     kind: Kind
     rows: Sequence[Row]
-    future: "Future[Appended]" = field(default_factory=Future)
+    future: "Future[Appended]"
 
 
-@dataclass(eq=False)
-class _Job:
+class _Job(NamedTuple):
     run: Callable[[], Any]
-    future: "Future[Any]" = field(default_factory=Future)
+    future: "Future[Any]"
 
 
 class Writer:
@@ -46,121 +50,104 @@ class Writer:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._waiting: deque[_Append | _Job] = deque()
+        self._waiting: deque[_Rows | _Job] = deque()
         self._changed, self._closed = threading.Condition(), False
         self._thread = threading.Thread(target=self._work, name="unskew store", daemon=True)
         self._thread.start()
 
     def append(self, kind: Kind, rows: Sequence[Row]) -> "Future[Appended]":
         """Store rows; the future is done when they are committed."""
-        asked = _Append(kind, rows)
-        self._enqueue(asked)
-        return asked.future
+        return self._enqueue(_Rows(kind, rows, Future()))
 
     def run(self, job: Callable[[], Any]) -> Any:
         """Run a job between two groups, and return what it returns."""
-        asked = _Job(job)
-        self._enqueue(asked)
-        return asked.future.result()
+        return self._enqueue(_Job(job, Future())).result()
 
     def close(self) -> None:
-        """Finish what was asked for, and end the thread."""
+        """Finish what is waiting, and end the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
         self._thread.join()
 
-    def _enqueue(self, asked: _Append | _Job) -> None:
-        asked.future.set_running_or_notify_cancel()  # from now on nobody can cancel it: it will be written
+    def _enqueue(self, task: _Rows | _Job) -> "Future[Any]":
+        task.future.set_running_or_notify_cancel()  # from now on it cannot be cancelled: it will be written
         with self._changed:
             if self._closed:
                 raise UnskewError(f"{self._database.name}: the store is closed")
-            self._waiting.append(asked)
+            self._waiting.append(task)
             self._changed.notify()
+        return task.future
 
     # In the thread
 
     def _work(self) -> None:
-        while asked := self._next():
-            if isinstance(asked, _Job):
-                _answer([asked], lambda job: [job[0].run()])
+        while tasks := self._next():
+            try:
+                first = tasks[0]
+                results = [first.run()] if isinstance(first, _Job) else self._commit(tasks)
+            except BaseException as error:
+                for task in tasks:
+                    task.future.set_exception(error)
             else:
-                _answer(asked, self._committed)
+                for task, result in zip(tasks, results, strict=True):
+                    task.future.set_result(result)
 
-    def _next(self) -> "_Job | list[_Append] | None":
-        """A job, or all rows that wait in front of the next one. None at the end."""
+    def _next(self) -> list[Any]:
+        """One job, or all rows that wait in front of the next job. Nothing at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
-            group: list[_Append] = []
-            size = 0
-            while self._waiting and size < GROUP:
-                asked = self._waiting.popleft()
-                if isinstance(asked, _Append):
-                    group.append(asked)
-                    size += len(asked.rows)
-                elif group:
-                    self._waiting.appendleft(asked)
+            if self._waiting and isinstance(self._waiting[0], _Job):
+                return [self._waiting.popleft()]
+            group: list[_Rows] = []
+            while self._waiting and sum(len(task.rows) for task in group) < GROUP_ROWS:
+                task = self._waiting[0]
+                if isinstance(task, _Job):
                     break
-                else:
-                    return asked
-            return group or None
+                group.append(task)
+                self._waiting.popleft()
+            return group
 
-    def _committed(self, group: Sequence[_Append]) -> list[Appended]:
+    def _commit(self, group: Sequence[_Rows]) -> list[Appended]:
         """Store a group in one transaction. The rows of each kind get sequence numbers in the order in which
         they came."""
-        found = {}
+        stored = {}
         with self._database.writing() as cursor:
             for kind in KINDS:
-                rows = [row for asked in group if asked.kind is kind for row in asked.rows]
-                found[kind] = iter(_stored(cursor, kind, rows) if rows else ())
+                rows = [row for task in group if task.kind is kind for row in task.rows]
+                stored[kind] = iter(_store_rows(cursor, kind, rows) if rows else ())
         results = []
-        for asked in group:
-            sequences = tuple(next(found[asked.kind]) for _ in asked.rows)
+        for task in group:
+            sequences = tuple(next(stored[task.kind]) for _ in task.rows)
             duplicates = sequences.count(None)
             results.append(Appended(len(sequences) - duplicates, duplicates, sequences))
         return results
 
 
-A = TypeVar("A", _Append, _Job)
-
-
-def _answer(asked: Sequence[A], results: Callable[[Sequence[A]], Sequence[Any]]) -> None:
-    """Tell those who wait what came of it, or what failed."""
-    try:
-        found = results(asked)
-    except BaseException as error:
-        for each in asked:
-            each.future.set_exception(error)
-    else:
-        for each, result in zip(asked, found, strict=True):
-            each.future.set_result(result)
-
-
-def _stored(cursor: Cursor, kind: Kind, rows: Sequence[Row]) -> list[int | None]:
+def _store_rows(cursor: Cursor, kind: Kind, rows: Sequence[Row]) -> list[int | None]:
     """Store rows whose keys are new, and return the sequence number of each; None for copies. Of several rows
     with one key, the first one wins, also if they differ."""
     hashes = [hash_of(row[0]) for row in rows]
-    known: set[bytes] = set()
-    for begin in range(0, len(hashes), ASKED):
-        some = hashes[begin : begin + ASKED]
+    stored: set[bytes] = set()
+    for begin in range(0, len(hashes), LOOKED_UP):
+        some = hashes[begin : begin + LOOKED_UP]
         marks = ", ".join("?" * len(some))
-        known.update(
-            hash for (hash,) in cursor.rows(f"SELECT hash FROM {kind.keys} WHERE hash IN ({marks})", some)
-        )
+        found = cursor.rows(f"SELECT hash FROM {kind.keys} WHERE hash IN ({marks})", some)
+        stored.update(hash for (hash,) in found)
     newest = newest_of(cursor, kind)
     sequences: list[int | None] = []
     for hash in hashes:
-        if hash not in known:
-            known.add(hash)
-            newest += 1
-            sequences.append(newest)
-        else:
+        if hash in stored:
             sequences.append(None)
-    new = [(place, sequence) for place, sequence in enumerate(sequences) if sequence is not None]
+            continue
+        stored.add(hash)
+        newest += 1
+        sequences.append(newest)
+    new = [(index, sequence) for index, sequence in enumerate(sequences) if sequence is not None]
     cursor.many(
         f"INSERT INTO {kind.keys} (hash, sequence) VALUES (?, ?)",
-        [(hashes[place], sequence) for place, sequence in new],
+        [(hashes[index], sequence) for index, sequence in new],
     )
-    cursor.many(kind.inserting, [(sequence, *rows[place]) for place, sequence in new])
+    cursor.many(kind.inserting, [(sequence, *rows[index]) for index, sequence in new])
     cursor.run("UPDATE unskew_meta SET value = ? WHERE name = ?", (str(newest), f"newest_{kind.name}"))
     return sequences
