@@ -43,11 +43,11 @@ def test_propensities_are_the_shares_of_many_draws(k: int, candidates: int, frac
     shown, at_place = np.zeros(candidates), np.zeros(k)
     for _ in range(draws):
         drawn = draw(k, candidates, fraction, random)
-        assert len(set(drawn.places.tolist())) == k
-        assert np.array_equal(drawn.propensities, expected[drawn.places])
-        best = drawn.places[~drawn.random]
+        assert len(set(drawn.ranks.tolist())) == k
+        assert np.array_equal(drawn.propensities, expected[drawn.ranks])
+        best = drawn.ranks[~drawn.random]
         assert best.tolist() == list(range(len(best)))  # the best ones, in their order
-        shown[drawn.places] += 1
+        shown[drawn.ranks] += 1
         at_place += drawn.random
     error = np.sqrt(expected * (1 - expected) / draws)
     assert (abs(shown / draws - expected) <= 5 * error + 1e-12).all()
@@ -70,14 +70,14 @@ def test_propensities_by_counting_all_draws() -> None:
 
 def test_without_exploring_the_best_items_are_certain() -> None:
     drawn = draw(3, 10, 0.0, np.random.default_rng(0))
-    assert drawn.places.tolist() == [0, 1, 2]
+    assert drawn.ranks.tolist() == [0, 1, 2]
     assert drawn.propensities.tolist() == [1, 1, 1]
     assert not drawn.random.any()
     everything = draw(9, 4, 1.0, np.random.default_rng(0))
-    assert sorted(everything.places) == [0, 1, 2, 3]
+    assert sorted(everything.ranks) == [0, 1, 2, 3]
     assert np.allclose(everything.propensities, 1)
     assert np.allclose(draw(2, 8, 1.0, np.random.default_rng(0)).propensities, 2 / 8)
-    assert not len(draw(3, 0, 0.5, np.random.default_rng(0)).places)
+    assert not len(draw(3, 0, 0.5, np.random.default_rng(0)).ranks)
 
 
 def test_repeated_requests_show_each_item_as_often_as_they_say(served_run: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        self.in_step = self._asked = False
+        self.in_step = self._interrupted = False
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
@@ -26,14 +26,12 @@ class Interrupts:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {each: signal.getsignal(each) for each in SIGNALS}
-        for each in SIGNALS:
-            signal.signal(each, self._stop)
+        handlers = {number: signal.signal(number, self._stop) for number in SIGNALS}
         try:
             yield
         finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -42,11 +40,11 @@ class Interrupts:
         self.in_step = True
         yield
         self.in_step = False
-        if self._asked:
+        if self._interrupted:
             raise KeyboardInterrupt
 
     def _stop(self, number: int, frame: Any) -> None:
-        if self.in_step and not self._asked:
-            self._asked = True
+        if self.in_step and not self._interrupted:
+            self._interrupted = True
             return
         raise KeyboardInterrupt

@@ -7,32 +7,29 @@ the one with rank r is shown with the probability
     sum over m of P(m) * (1 if r <= k - m else m / (N - (k - m)))
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import gammaln, xlog1py, xlogy
 
 Floats = NDArray[np.float64]
 
 
 class Drawn(NamedTuple):
-    """A list: the places of its items in the ranking, counted from 0, with the probability that each was
-    shown, and whether it was drawn at random."""
+    """A list: the ranks of its items, counted from 0, the probability that each was shown, and whether it was
+    drawn at random."""
 
-    places: NDArray[np.int64]
+    ranks: NDArray[np.int64]
     propensities: Floats
     random: NDArray[np.bool_]
 
 
 def binomial(k: int, fraction: float) -> Floats:
     """P(m) for m from 0 to k."""
-    if fraction in (0, 1):
-        return np.eye(k + 1)[k if fraction else 0]
     m = np.arange(k + 1)
-    factorials = np.array([math.lgamma(n + 1) for n in range(k + 1)])
-    ways = factorials[k] - factorials - factorials[::-1]
-    return np.asarray(np.exp(ways + m * math.log(fraction) + (k - m) * math.log1p(-fraction)))
+    ways = gammaln(k + 1) - gammaln(m + 1) - gammaln(k - m + 1)
+    return np.asarray(np.exp(ways + xlogy(m, fraction) + xlog1py(k - m, -fraction)))
 
 
 def propensities(k: int, candidates: int, fraction: float) -> Floats:
@@ -59,8 +56,8 @@ def draw(k: int, candidates: int, fraction: float, random: np.random.Generator) 
     best = k - many
     is_random = np.zeros(k, bool)
     is_random[random.choice(k, many, replace=False)] = True
-    places = np.empty(k, np.int64)
-    places[~is_random] = np.arange(best)
-    places[is_random] = best + random.choice(candidates - best, many, replace=False)
+    ranks = np.empty(k, np.int64)
+    ranks[~is_random] = np.arange(best)
+    ranks[is_random] = best + random.choice(candidates - best, many, replace=False)
     chance = propensities(k, candidates, fraction)
-    return Drawn(places, chance[np.minimum(places, k)], is_random)
+    return Drawn(ranks, chance[np.minimum(ranks, k)], is_random)

@@ -165,11 +165,11 @@ class Service:
     def _list_items(self, run: LoadedRun, order: Order, k: int, fraction: float) -> list[Item]:
         """The items of a list, some of which are random. Codes are translated together."""
         drawn = draw(k, len(order.codes), fraction, self._random)
-        codes = order.codes[drawn.places]
+        codes = order.codes[drawn.ranks]
         rows = zip(
             run.ids_of(codes),
             run.titles_of(codes),
-            order.scores[drawn.places].tolist(),
+            order.scores[drawn.ranks].tolist(),
             range(1, len(codes) + 1),
             drawn.propensities.tolist(),
             (run.popularity(codes) / max(run.live.positives, 1)).tolist(),

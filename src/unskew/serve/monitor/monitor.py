@@ -219,7 +219,7 @@ class Monitor:
     def dated(self, window: Window) -> str:
         """When a window begins, and whether it is still open."""
         text = in_iso(window.start)
-        short = text[:10] if all(each.start % (86_400 * 10**6) == 0 for each in self.windows) else text[:16]
+        short = text[:10] if all(other.start % (86_400 * 10**6) == 0 for other in self.windows) else text[:16]
         return short if window.whole else f"{short} (open)"
 
     def document(self) -> dict[str, Any]:
@@ -271,10 +271,10 @@ class Monitor:
     def drop(self, window: Window) -> float:
         """How far NDCG@10 of a window is below its mean over the windows before, as a fraction of that mean;
         nan if one of the two is not known."""
-        before = [each for each in self.windows if each.start < window.start and each.ranked]
+        before = [other for other in self.windows if other.start < window.start and other.ranked]
         if not before:
             return math.nan
-        mean = float(np.average([each.ndcg for each in before], weights=[each.ranked for each in before]))
+        mean = float(np.average([other.ndcg for other in before], weights=[other.ranked for other in before]))
         return 1 - window.ndcg / mean if mean else math.nan
 
 

@@ -24,11 +24,11 @@ class Past(Protocol):
     came since."""
 
     def items(self, before: int) -> pa.Table:
-        """`PAST_ITEMS`: of each item the time of its first positive, and how many positives it had before a
+        """`PAST_ITEMS`: the time of the first positive of each item, and its number of positives before a
         time, in microseconds."""
 
     def users(self) -> pa.Table:
-        """`PAST_USERS`: of each user the time of the first positive."""
+        """`PAST_USERS`: the time of the first positive of each user."""
 
     def follow(self, positives: Iterator[pa.RecordBatch]) -> None:
         """Take the positives of the store: user_id, item_id, timestamp."""

@@ -21,7 +21,6 @@ from unskew.serve.monitor.statistics import NEVER, Window
 CUT = 10  # of NDCG@10
 METRIC = f"ndcg@{CUT}"
 SECOND = 10**6  # microseconds
-TOGETHER = 500_000  # events that are added at once: each time, the views are sorted again
 
 
 class Ranking:
@@ -33,8 +32,8 @@ class Ranking:
             raise BadInput(
                 f"{model.name} has no log of its own to go on from; expected a run that was trained"
             )
-        apart = replace(model.trained, network=copy.deepcopy(model.network))
-        self._model = Model(model.name, model.config, model.training, apart)
+        own = replace(model.trained, network=copy.deepcopy(model.network))
+        self._model = Model(model.name, model.config, model.training, own)
         self._log = model.known_log
         ticks = self._log.clock.ticks
         if ticks is None:
@@ -46,21 +45,21 @@ class Ranking:
 
     @property
     def trained_until(self) -> int:
-        """When what the run was trained and chosen on ends, in microseconds."""
+        """The end of the run's training and validation set, in microseconds."""
         return int(self._moments(np.array([self._model.trained.split.valid_end]))[0])
 
     # What came before the store
 
     def items(self, before: int) -> pa.Table:
-        """Of each item the time of its first positive, and how many positives it had before a time."""
+        """The time of the first positive of each item, and its number of positives before a time."""
         view = self._log.audiences
         start, end = view.before(np.arange(len(view)), min(self._after(before), NEVER))
-        columns = [_texts(self._log.items.ids), self._firsts(view.first_times), end - start]
+        columns = [_as_text(self._log.items.ids), self._firsts(view.first_times), end - start]
         return _without_null(pa.table(columns, names=PAST_ITEMS.names).cast(PAST_ITEMS))
 
     def users(self) -> pa.Table:
-        """Of each user the time of the first positive."""
-        columns = [_texts(self._log.users.ids), self._firsts(self._log.histories.first_times)]
+        """The time of the first positive of each user."""
+        columns = [_as_text(self._log.users.ids), self._firsts(self._log.histories.first_times)]
         return _without_null(pa.table(columns, names=PAST_USERS.names).cast(PAST_USERS))
 
     # What came since
@@ -69,25 +68,12 @@ class Ranking:
         """Add positives of the store, but for those from before the end of the training set: the run either
         knows them, or was trained without them."""
         train_end = self._model.trained.split.train_end
-        users: list[str] = []
-        items: list[str] = []
-        times: list[int] = []
-
-        def hand_on() -> None:
-            self._live.append(users, items, times)
-            for column in (users, items, times):
-                column.clear()
-
         for batch in positives:
-            time = np.asarray(batch["timestamp"], np.int64)
-            time = time * self._ticks // SECOND if self._ticks < SECOND else time * (self._ticks // SECOND)
-            later = pa.array(time >= train_end)
-            users += batch["user_id"].filter(later).to_pylist()
-            items += batch["item_id"].filter(later).to_pylist()
-            times += time[later.to_numpy(zero_copy_only=False)].tolist()
-            if len(times) >= TOGETHER:
-                hand_on()
-        hand_on()
+            ticks = np.asarray(batch["timestamp"], np.int64)
+            ticks = ticks * self._ticks // SECOND if self._ticks < SECOND else ticks * (self._ticks // SECOND)
+            later = pa.array(ticks >= train_end)
+            users, items = (batch[name].filter(later).to_pylist() for name in ("user_id", "item_id"))
+            self._live.append(users, items, ticks[ticks >= train_end].tolist())
 
     def ranked(self, windows: Sequence[Window], sample: int) -> tuple[Window, ...]:
         """The windows with the NDCG of the run. Each positive is ranked with everything that was there before
@@ -97,20 +83,20 @@ class Ranking:
         train_end, valid_end = trained.train_end, trained.valid_end
         settings = Splitting(repeats="keep" if trained.repeats else "hide", min_count=trained.min_count)
         cut = split_at(read(self._live), settings, train_end, valid_end)
-        found = []
+        results = []
         with progress("windows", len(windows)) as job:
             for window in windows:
                 start, end = clock.tick_of(window.start), clock.tick_of(window.end)
                 if start < valid_end:
-                    found.append(replace(window, seen=True))
+                    results.append(replace(window, seen=True))
                 else:
-                    found.append(self._scored(window, replace(cut, valid_end=start), end, sample))
+                    results.append(self._scored(window, replace(cut, valid_end=start), end, sample))
                 job.advance()
-        return tuple(found)
+        return tuple(results)
 
     def _scored(self, window: Window, split: Split, end: int, sample: int) -> Window:
         try:
-            made = self._model.evaluate(
+            evaluation = self._model.evaluate(
                 split,
                 sample=sample,
                 cutoffs=(CUT,),
@@ -120,9 +106,9 @@ class Ranking:
             )
         except NothingToRank:
             return window
-        values = made.values[METRIC]
+        values = evaluation.values[METRIC]
         error = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-        return replace(window, ranked=len(values), ndcg=made.mean(METRIC), ndcg_error=error)
+        return replace(window, ranked=len(values), ndcg=evaluation.mean(METRIC), ndcg_error=error)
 
     def _after(self, microseconds: int) -> int:
         """The first tick that is not before a moment."""
@@ -139,11 +125,11 @@ class Ranking:
         return pa.array(self._moments(np.where(never, 0, time)), mask=never)
 
 
-def _texts(ids: pa.Array) -> pa.Array:
-    """Ids as the text that a store has."""
+def _as_text(ids: pa.Array) -> pa.Array:
+    """Ids as text, as in a store."""
     return (ids.storage if isinstance(ids, pa.ExtensionArray) else ids).cast(pa.string())
 
 
 def _without_null(table: pa.Table) -> pa.Table:
-    """Without those that never had a positive."""
+    """The rows that have a positive."""
     return table.filter(table["first"].is_valid())

@@ -99,8 +99,8 @@ class Event:
             timestamp = parse_time(document["timestamp"])
         except BadInput as error:
             raise BadEvent("timestamp", str(error)) from None
-        given = {name: value for name, value in document.items() if value is not None}
-        return cls(**given | {"timestamp": timestamp})
+        values = {name: value for name, value in document.items() if value is not None}
+        return cls(**values | {"timestamp": timestamp})
 
 
 class Shown(NamedTuple):

@@ -241,8 +241,8 @@ class Store:
 
     def recommendation(self, recommendation_id: str) -> Recommendation | None:
         """The recommendation of this id, compacted or not; None if there is none."""
-        found = self._reader.of_key(RECOMMENDATIONS, check_id("recommendation_id", recommendation_id))
-        return next(iter(recommendations_of(found)), None)
+        rows = self._reader.of_key(RECOMMENDATIONS, check_id("recommendation_id", recommendation_id))
+        return next(iter(recommendations_of(rows)), None)
 
     def info(self) -> dict[str, Any]:
         """What the store holds, for people and for JSON. It reads all events, to count users and items."""

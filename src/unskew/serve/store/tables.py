@@ -62,8 +62,8 @@ class Kind:
     @property
     def inserting(self) -> str:
         """SQL that stores one row."""
-        places = ", ".join("?" * len(self.schema))
-        return f"INSERT INTO {self.table} ({self.columns}) VALUES ({places})"
+        marks = ", ".join("?" * len(self.schema))
+        return f"INSERT INTO {self.table} ({self.columns}) VALUES ({marks})"
 
     def frame(self, rows: Sequence[Sequence[Any]]) -> pa.Table:
         """Rows of the table as an Arrow table."""
@@ -170,11 +170,10 @@ def row_of(value: Event | Recommendation) -> tuple[Any, ...]:
     """The columns of an event or a recommendation, without its sequence number."""
     if isinstance(value, Event):
         impression = json.dumps(value.impression, ensure_ascii=False) if value.impression else None
-        own = (value.event_id, value.user_id, value.item_id, value.type, value.timestamp)
-        return (*own, value.recommendation_id, impression, value.propensity, value.position)
-    named = [item._asdict() for item in value.items]
-    made = (value.recommendation_id, value.user_id, value.timestamp, value.model, value.version)
-    return (*made, json.dumps(named, ensure_ascii=False))
+        required = (value.event_id, value.user_id, value.item_id, value.type, value.timestamp)
+        return (*required, value.recommendation_id, impression, value.propensity, value.position)
+    items = json.dumps([item._asdict() for item in value.items], ensure_ascii=False)
+    return (value.recommendation_id, value.user_id, value.timestamp, value.model, value.version, items)
 
 
 def events_of(frame: pa.Table) -> list[Event]:

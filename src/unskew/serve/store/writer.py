@@ -132,8 +132,8 @@ def _store_rows(cursor: Cursor, kind: Kind, rows: Sequence[Row]) -> list[int | N
     for begin in range(0, len(hashes), LOOKED_UP):
         some = hashes[begin : begin + LOOKED_UP]
         marks = ", ".join("?" * len(some))
-        found = cursor.rows(f"SELECT hash FROM {kind.keys} WHERE hash IN ({marks})", some)
-        stored.update(hash for (hash,) in found)
+        rows_with_key = cursor.rows(f"SELECT hash FROM {kind.keys} WHERE hash IN ({marks})", some)
+        stored.update(hash for (hash,) in rows_with_key)
     newest = newest_of(cursor, kind)
     sequences: list[int | None] = []
     for hash in hashes:
