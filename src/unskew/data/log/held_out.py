@@ -190,41 +190,71 @@ def nothing_to_rank(split: Split, part: Part, test: str) -> NothingToRank:
     return NothingToRank(f"nothing to rank in the {test} test: {why}")
 
 
-def _test_weights(split: Split, test: str, rows: Ints, seed: int) -> tuple[Ints, Floats]:
+Weighted = tuple[Ints, Floats]  # rows that belong to a test, and their weights
+
+
+def _test_weights(split: Split, test: str, rows: Ints, seed: int) -> Weighted:
     """Those of the rows that belong to the test, with their weights."""
-    log, once = split.log, np.ones(len(rows))
-    if test == "ordinary":
-        return rows, once
-    if test == "balanced":
-        return rows, 1 / np.bincount(log.item[rows], minlength=len(log.items))[log.item[rows]]
-    if test == "shown":
-        kept = _with_impression_candidates(split, rows)
-        return kept, np.ones(len(kept))
-    if test == "randomised":
-        if log.exposed is None:
-            raise BadInput(
-                "this log does not say which rows were exposed at random: no randomised test (--exposed "
-                "names the column)"
-            )
-        return _only(rows, log.exposed[rows] == 1)
-    if test == "weighted":
-        if log.propensity is None:
-            raise BadInput("this log has no propensities: no weighted test (--propensity names the column)")
-        return rows, 1 / np.asarray(log.propensity[rows], np.float64)
-    if test == "authors":
-        held = ~split.mask("train") & (log.label == 1)
-        acceptance = authors_acceptance(np.bincount(log.item[held], minlength=len(log.items)))
-        draws = np.random.default_rng([seed, 7]).random(len(log))[rows]
-        return _only(rows, draws < acceptance[log.item[rows]])
-    if test in log.marks:
-        return _only(rows, log.marks[test][rows] == 1)
+    if test in _WEIGHTS:
+        return _WEIGHTS[test](split, rows, seed)
+    if test in split.log.marks:
+        return _only(rows, split.log.marks[test][rows] == 1)
     if test == "resampled":
         raise BadInput(
             "the test 'resampled' is gone: it preferred items that training never saw, which are the hits "
             "of the day, so it rewarded recent popularity; use 'balanced', where every item counts once "
             "('authors' is the paper's own resampling)"
         )
-    raise BadInput(f"no test {test!r}; there are {', '.join([*TESTS, *log.marks])}")
+    raise BadInput(f"no test {test!r}; there are {', '.join([*TESTS, *split.log.marks])}")
+
+
+def _ordinary(split: Split, rows: Ints, seed: int) -> Weighted:
+    return rows, np.ones(len(rows))
+
+
+def _balanced(split: Split, rows: Ints, seed: int) -> Weighted:
+    item = split.log.item[rows]
+    return rows, 1 / np.bincount(item, minlength=len(split.log.items))[item]
+
+
+def _shown(split: Split, rows: Ints, seed: int) -> Weighted:
+    kept = _with_impression_candidates(split, rows)
+    return kept, np.ones(len(kept))
+
+
+def _randomised(split: Split, rows: Ints, seed: int) -> Weighted:
+    exposed = split.log.exposed
+    if exposed is None:
+        raise BadInput(
+            "this log does not say which rows were exposed at random: no randomised test (--exposed names "
+            "the column)"
+        )
+    return _only(rows, exposed[rows] == 1)
+
+
+def _weighted(split: Split, rows: Ints, seed: int) -> Weighted:
+    propensity = split.log.propensity
+    if propensity is None:
+        raise BadInput("this log has no propensities: no weighted test (--propensity names the column)")
+    return rows, 1 / np.asarray(propensity[rows], np.float64)
+
+
+def _authors(split: Split, rows: Ints, seed: int) -> Weighted:
+    log = split.log
+    held = ~split.mask("train") & (log.label == 1)
+    acceptance = authors_acceptance(np.bincount(log.item[held], minlength=len(log.items)))
+    draws = np.random.default_rng([seed, 7]).random(len(log))[rows]
+    return _only(rows, draws < acceptance[log.item[rows]])
+
+
+_WEIGHTS = {
+    "ordinary": _ordinary,
+    "balanced": _balanced,
+    "shown": _shown,
+    "randomised": _randomised,
+    "weighted": _weighted,
+    "authors": _authors,
+}
 
 
 def _only(rows: Ints, wanted: NDArray[np.bool_]) -> tuple[Ints, Floats]:

@@ -31,7 +31,7 @@ ALIASES = {
     "propensity": "propensity propensity_score pscore",
     "exposed": "exposed is_rand exposed_at_random",
     "position": "position",
-    "impression_id": "impression_id impression visit_id visit",
+    "impression_id": "impression_id impression",
     "title": "title",
 }
 
