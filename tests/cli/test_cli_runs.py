@@ -151,7 +151,7 @@ def test_saved_evaluations_are_compared(capsys, world_run: tuple[Path, Path], tm
     found = json.loads(out)
     (compared,) = found["comparisons"]
     assert compared["seeds"] == [1, 2]
-    assert (compared["p_bootstrap"], compared["interval_over"]) == (None, "users only")
+    assert (compared["p_seeds"], compared["interval_over"]) == (None, "users only")
     means = [model["mean"] for model in found["models"].values()]
     assert compared["difference"] == pytest.approx(means[1] - means[0])
     code, out, _ = run(capsys, "compare", *files)

@@ -16,9 +16,10 @@ import unskew
 from tests.evaluation.test_significance import evaluated, same_users, trained
 from tests.helpers.command import run
 from unskew.cli import main
+from unskew.core.statistics import holm
 from unskew.evaluation.comparison import Pair, compare_models, grouped
 from unskew.evaluation.evaluate import Evaluation
-from unskew.evaluation.significance import Comparison, compare, holm
+from unskew.evaluation.significance import Comparison, compare
 
 
 def made_by(model: str, seed: int | None = 0, by: str | None = None, **config: Any) -> Evaluation:
@@ -123,19 +124,18 @@ def test_with_one_seed_a_family_is_what_compare_says() -> None:
     assert family.draws == 2000
 
 
-def test_several_seeds_are_drawn_for_each_model_on_its_own() -> None:
+def test_several_seeds_vary_for_each_model_on_its_own() -> None:
     models = {"a": same_users(0.4, 0.6), "b": same_users(0.4, 0.6), "c": same_users(0.4, 0.6)}
     for pair in compare_models(models, against="all").pairs:
-        assert pair.found.low == pytest.approx(
-            -0.2 * math.sqrt(2)
-        )  # one of them twice low, the other twice high
-        assert pair.found.high == pytest.approx(0.2 * math.sqrt(2))
+        # Two degrees of freedom, for which Student's table says 4.303.
+        assert pair.found.low == pytest.approx(-4.3027 * math.sqrt(0.02), abs=1e-3)
+        assert pair.found.high == -pair.found.low
 
 
 @pytest.mark.parametrize("against", ["first", "all"])
 def test_p_values_are_corrected_over_the_family(against: Any) -> None:
     family = compare_models(LADDER, against=against)
-    for corrected, raw in (("p_t", "p_t"), ("p_bootstrap", "p_bootstrap")):
+    for corrected, raw in (("p_rows", "p_rows"), ("p_seeds", "p_seeds")):
         alone = {(pair.model, pair.reference): getattr(pair.found, raw) for pair in family.pairs}
         assert {(pair.model, pair.reference): getattr(pair, corrected) for pair in family.pairs} == holm(
             alone
@@ -152,31 +152,24 @@ def test_against_the_best_counts_all_pairs_because_the_best_was_found_on_the_sam
     found = {frozenset((pair.model, pair.reference)): pair for pair in every.pairs}
     for pair in family.pairs:
         same = found[frozenset((pair.model, pair.reference))]
-        assert (pair.p_t, pair.p_bootstrap) == pytest.approx((same.p_t, same.p_bootstrap))
+        assert (pair.p_rows, pair.p_seeds) == pytest.approx((same.p_rows, same.p_seeds))
 
 
-def test_a_comparison_without_a_p_value_of_the_bootstrap_counts_all_the_same() -> None:
+def test_a_comparison_without_a_p_value_over_seeds_counts_all_the_same() -> None:
     family = compare_models({"a": shifted(0.0, 2), "b": shifted(0.01, 2), "c": shifted(0.3)})
     b, c = family.pairs
-    assert (c.p_bootstrap, c.stars) == (None, 0)
-    assert b.found.p_bootstrap is not None
-    assert b.p_bootstrap == pytest.approx(min(1, 2 * b.found.p_bootstrap))
-    assert c.p_t < 1e-6
+    assert (c.p_seeds, c.stars) == (None, 0)
+    assert b.found.p_seeds is not None
+    assert b.p_seeds == pytest.approx(min(1, 2 * b.found.p_seeds))
+    assert c.p_rows < 1e-6
 
 
 @pytest.mark.parametrize(
     ("p", "stars"), [(None, 0), (1.0, 0), (0.05, 0), (0.0499, 1), (0.01, 1), (0.0099, 2), (0.0, 2)]
 )
-def test_stars_are_of_the_corrected_bootstrap(p: float | None, stars: int) -> None:
-    found = Comparison("ndcg@10", 0.1, 0.0, 0.2, (2, 2), p_bootstrap=0.0001, p_t=0.0001)
-    assert Pair("a", "b", found, 0.5, p_t=0.0001, p_bootstrap=p).stars == stars
-
-
-def test_two_stars_can_be_reached_however_many_are_compared() -> None:
-    models = {str(by): shifted(by, 2) for by in (0.0, 0.2, 0.4, 0.6, 0.8)}
-    family = compare_models(models, against="all")
-    assert [pair.stars for pair in family.pairs] == [2] * 10
-    assert compare_models(models, against="all", draws=2000).pairs[0].stars == 1
+def test_stars_are_of_the_corrected_p_value_over_seeds(p: float | None, stars: int) -> None:
+    found = Comparison("ndcg@10", 0.1, 0.0, 0.2, (2, 2), p_seeds=0.0001, p_rows=0.0001)
+    assert Pair("a", "b", found, 0.5, p_rows=0.0001, p_seeds=p).stars == stars
 
 
 def test_the_draws_are_seeded() -> None:
@@ -191,7 +184,7 @@ def test_seeds_that_differ_by_chance_only_have_no_stars() -> None:
         models = {str(place): trained(3 * trial + place, 4, 0.03) for place in range(3)}
         pairs = compare_models(models, draws=400).pairs
         stars += any(pair.stars for pair in pairs)
-        small += any(pair.p_t < 0.05 for pair in pairs)
+        small += any(pair.p_rows < 0.05 for pair in pairs)
     assert stars <= 6
     assert small >= 20
 
@@ -276,12 +269,12 @@ def test_a_file_says_how_runs_are_evaluated(capsys, runs: Path) -> None:
     same = json.loads(out)
     assert {**same, "runs": 0} == {**found, "runs": 0}
     (compared,) = found["comparisons"]
-    assert (compared["seeds"], compared["p_bootstrap"], compared["interval_over"]) == (
+    assert (compared["seeds"], compared["p_seeds"], compared["interval_over"]) == (
         [1, 2],
         None,
         "users only",
     )
-    assert 0 <= compared["p_t"] < 1
+    assert 0 <= compared["p_rows"] < 1
 
 
 def test_splits_that_are_written_differently_can_be_the_same(capsys, runs: Path) -> None:
@@ -372,7 +365,7 @@ def test_tables_are_printed_and_written(capsys, runs: Path, tmp_path: Path) -> N
         f"{pair.found.difference:+.4f}{'*' * pair.stars} ",
         "minus popularity",
         "sasrec",
-        "p (boot)",
+        "p (seeds)",
     ):
         assert words in out
     assert "200 of " in out

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.benched import NOTHING, benched, copied
-from unskew.evaluation.significance import holm
+from unskew.core.statistics import holm
 from unskew.experiments import paper_suites as paper
 from unskew.experiments.claims import (
     CLAIMS,
@@ -114,12 +114,12 @@ def test_p_values_are_corrected_over_all_claims_on_one_data_set_and_test(tmp_pat
     for claim in (DUAL, EITHER, SEQUENTIAL, STAGE, BOTH):
         suite = findings.suite(claim.suite)
         for pair in claim.pairs(suite):
-            plain[claim.sentence, pair] = suite.arm_results("MIND", ORDINARY).compare(*pair).p_bootstrap
+            plain[claim.sentence, pair] = suite.arm_results("MIND", ORDINARY).compare(*pair).p_seeds
     corrected = holm(plain)
     assert len(corrected) == 10
     for claim in (DUAL, EITHER, SEQUENTIAL, STAGE, BOTH):
         one = outcomes[claim][0]
-        assert one.difference.p_bootstrap == pytest.approx(corrected[claim.sentence, one.pair])
+        assert one.difference.p_seeds == pytest.approx(corrected[claim.sentence, one.pair])
     assert any(corrected[at] > 2 * p for at, p in plain.items())
 
 

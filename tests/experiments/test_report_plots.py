@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from tests.helpers.benched import SKILLS, SMALL, alter_data, benched, skilled, small_bench
-from unskew.evaluation.significance import compare, drawn_means, holm, interval
-from unskew.experiments import intervals as chance
+from unskew.core.statistics import holm
+from unskew.evaluation.significance import compare, interval
 from unskew.experiments.cell_store import CellStore
+from unskew.experiments.intervals import DRAWS
 from unskew.experiments.report import Report
 from unskew.experiments.report_page import report_page
 from unskew.experiments.results import BALANCED, GROUND_TRUTH, ORDINARY, BenchResults
@@ -38,54 +39,33 @@ def test_a_figure_has_the_interval_and_the_comparison_that_significance_gives(fo
         }
         found = suite.arm_results("MIND", by)
         assert found is not None
-        figure = found.means(metric)["DEPS"]
-        first = chance.SEED
-        drawn = drawn_means(list(groups.values())[:1], metric, chance.DRAWS, first)[0]
-        assert (figure.low, figure.high) == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=1e-6)
-        expected = compare(groups["FPMC"], groups["DEPS"], metric, chance.DRAWS, first)
+        mean = found.means(metric)["DEPS"]
+        assert (mean.low, mean.high) == pytest.approx(interval(groups["DEPS"], metric, DRAWS), abs=1e-5)
+        expected = compare(groups["FPMC"], groups["DEPS"], metric, DRAWS)
         versus = found.compare("FPMC", "DEPS", metric)
         assert versus is not None
         assert versus.difference == pytest.approx(expected.difference, abs=1e-6)
-        assert versus.p_t == pytest.approx(expected.p_t, rel=1e-4)
-        # The seeds of an arm are drawn by its place among the arms, so the interval is another draw.
-        assert (versus.low, versus.high) == pytest.approx((expected.low, expected.high), abs=4e-3)
-        assert versus.p_bootstrap == pytest.approx(expected.p_bootstrap, abs=0.02)
-
-
-def test_all_arms_and_metrics_are_drawn_at_once_as_significance_draws_them(folder: Path) -> None:
-    results = CellStore.open(folder)
-    groups = [
-        [results.evaluation(f"MIND|{arm}|{arm.lower()}|{seed}", BALANCED.key) for seed in range(2)]
-        for arm in SKILLS
-    ]
-    names = ("ndcg@10", "hr@20")
-    tables = [np.stack([np.stack([one.values[name] for name in names]) for one in group]) for group in groups]
-    found = chance.drawn_means(groups[0][0].user, groups[0][0].weights, tables, seed=3)
-    for at, name in enumerate(names):
-        expected = drawn_means(groups, name, chance.DRAWS, 3)
-        assert np.abs(np.stack([each[at] for each in found]) - expected).max() < 1e-5
-    one = chance.drawn_means(groups[0][0].user, groups[0][0].weights, [tables[0][:1]])
-    assert np.quantile(one[0][0], [0.025, 0.975]) == pytest.approx(
-        interval(groups[0][0], "ndcg@10", chance.DRAWS), abs=1e-5
-    )
+        assert versus.p_rows == pytest.approx(expected.p_rows, rel=1e-4)
+        assert (versus.low, versus.high) == pytest.approx((expected.low, expected.high), abs=1e-5)
+        assert versus.p_seeds == pytest.approx(expected.p_seeds, rel=1e-3)
 
 
 def test_p_values_are_corrected_over_the_suite_on_one_data_set_and_test(findings: BenchResults) -> None:
     found = findings.suites[0].arm_results("MIND", ORDINARY)
     assert found is not None
     plain = {arm: found.compare(arm, "DEPS") for arm in SKILLS if arm != "DEPS"}
-    for part in ("p_t", "p_bootstrap"):
+    for part in ("p_rows", "p_seeds"):
         corrected = holm({arm: getattr(one, part) for arm, one in plain.items()})
         for arm, one in plain.items():
             versus = found.means()[arm].versus
             assert getattr(versus, part) == pytest.approx(corrected[arm])
             assert corrected[arm] >= getattr(one, part)
-    assert max(corrected[arm] / plain[arm].p_bootstrap for arm in plain) > 2
+    assert max(corrected[arm] / plain[arm].p_seeds for arm in plain) > 2
     versus = found.means()["pulse"].versus
     assert versus.starred
     assert versus.daggered
-    assert not replace(versus, p_bootstrap=0.06).starred
-    assert not replace(versus, p_bootstrap=None).starred
+    assert not replace(versus, p_seeds=0.06).starred
+    assert not replace(versus, p_seeds=None).starred
 
 
 def test_an_arm_with_a_twin_is_compared_with_it(findings: BenchResults) -> None:
@@ -108,7 +88,9 @@ def test_the_first_arm_is_compared_with_its_best_rival(findings: BenchResults) -
     assert gain.difference == pytest.approx(found.mean("DEPS") - found.mean("FPMC"), abs=1e-5)
     assert gain.fraction == pytest.approx(found.mean("DEPS") / found.mean("FPMC") - 1, abs=1e-3)
     assert gain.fraction_low < gain.fraction < gain.fraction_high < 0
-    assert gain.p_t == found.means()["FPMC"].versus.p_t  # corrected: the best was found on the same rows
+    assert (
+        gain.p_rows == found.means()["FPMC"].versus.p_rows
+    )  # corrected: the best was found on the same rows
 
 
 def test_the_best_is_bold_and_the_second_underlined(findings: BenchResults) -> None:
@@ -146,7 +128,7 @@ def test_a_world_is_another_one_for_each_seed(tmp_path: Path) -> None:
         versus = found.compare("pulse", "DEPS")
         assert versus.difference == pytest.approx(np.mean([one.difference for one in each]), abs=2e-4)
         assert versus.seeds == 3
-        assert versus.p_bootstrap is not None
+        assert versus.p_seeds is not None
         assert versus.low < min(one.difference for one in each) or versus.low > 0
         assert versus.low < versus.difference < versus.high
         widths = [one.high - one.low for one in each]

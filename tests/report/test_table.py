@@ -185,7 +185,7 @@ def test_a_table_has_a_row_per_model(family: Family) -> None:
         f"[{pair.found.low:+.4f}, {pair.found.high:+.4f}]",
         f"{100 * pair.found.difference / family.means['my_base'].mean:+.1f} %",
         "<0.0001",
-        f"{pair.p_bootstrap:.4f}",
+        f"{pair.p_seeds:.4f}",
     ]
     assert list(made.rows[0][4:]) == ["–"] * 5
     assert [cell.rank for cell in made.cells[1][:4]] == [1, 0, 1, 0]  # the best one
@@ -200,11 +200,11 @@ def test_a_caption_says_what_was_done(family: Family) -> None:
     for words in (
         "NDCG@10 on the balanced test, protocol full: 40 of 90 rows by 40 users, repeats hidden, "
         "3 training seeds per model.",
-        "Intervals cover 95 % and are made by a bootstrap over users and training seeds.",
+        "Intervals cover 95 % and are those of Student's t over training seeds and users.",
         "Differences to my_base are paired, on the same rows; relative is in per cent of its mean.",
-        "p (t) is by the paired t-test over rows, which ignores the chance due to training seeds",
-        "p (boot) by the bootstrap over users and training seeds; both are two-sided and corrected by Holm "
-        "over 2 comparisons. By the bootstrap: * p < 0.05, ** p < 0.01.",
+        "p (rows) is by the paired t-test over rows, which ignores the chance due to training seeds",
+        "p (seeds) by Student's t over training seeds and users; both are two-sided and corrected by Holm "
+        "over 2 comparisons. By p (seeds): * p < 0.05, ** p < 0.01.",
     ):
         assert words in said
 
@@ -215,12 +215,12 @@ def test_a_caption_says_what_is_not_known() -> None:
     assert "over users only: with a single seed the chance due to the seed is unknown" in single
     assert "only where both models have several seeds" in single
     assert "*" not in single
-    assert "p (boot)" not in single
+    assert "p (seeds) by" not in single
     assert "over 1 comparison." in single
     mixed = compare_models({"a": shifted(0.0, 2), "b": shifted(0.1, 3), "c": shifted(0.1)}).table().caption
     assert "1 to 3 training seeds per model" in mixed
-    assert "where a model has a single seed, over users only" in mixed
-    assert "only where both models have several seeds. By the bootstrap: *" in mixed
+    assert "where a model has a single seed, of a bootstrap over users only" in mixed
+    assert "only where both models have several seeds. By p (seeds): *" in mixed
     best = compare_models(LADDER, against="best", draws=10).table().caption
     assert "over all 6 pairs, because the best was found on the same rows" in best
     assert "Differences to c are" in best
@@ -281,8 +281,8 @@ def test_the_document_is_plain_json(family: Family) -> None:
     assert low < found["models"]["c%"]["mean"] < high
     first, pair = found["comparisons"][0], family.pairs[0]
     assert (first["model"], first["reference"], first["stars"]) == ("c%", "my_base", 2)
-    assert (first["p_t"], first["p_t_holm"]) == (pair.found.p_t, pair.p_t)
-    assert (first["p_bootstrap"], first["p_bootstrap_holm"]) == (pair.found.p_bootstrap, pair.p_bootstrap)
+    assert (first["p_rows"], first["p_rows_holm"]) == (pair.found.p_rows, pair.p_rows)
+    assert (first["p_seeds"], first["p_seeds_holm"]) == (pair.found.p_seeds, pair.p_seeds)
     assert (first["low"], first["relative"]) == (pair.found.low, pair.relative)
     assert first["interval_over"] == "users and seeds"
 

@@ -20,27 +20,22 @@ import numpy as np
 
 from unskew.core.errors import BadInput
 from unskew.core.formatting import plain
+from unskew.core.statistics import estimate, holm
 from unskew.evaluation.evaluate import Evaluation
 from unskew.evaluation.metrics import written
 from unskew.evaluation.significance import (
     DRAWS,
     Comparison,
-    bounds,
     check_comparable,
     comparison_of,
-    drawn_means,
-    holm,
-    holm_of_known,
+    seed_means,
 )
 from unskew.report.table import Cell, Table
 
 Against = Literal["first", "best", "all"]
 
 LEVELS = (0.05, 0.01)  # a p-value below the first has one star, below the second two
-STARS = "By the bootstrap: * p < 0.05, ** p < 0.01."
-# The smallest p-value of the bootstrap is 2 / draws. With so many draws per comparison, two stars can be
-# reached after the correction.
-DRAWS_EACH = 400
+STARS = "By p (seeds): * p < 0.05, ** p < 0.01."
 MOST_SETTINGS = 3  # in the name of a model that others differ from in nothing but settings
 NONE = "–"
 
@@ -63,13 +58,13 @@ class Pair:
     reference: str
     found: Comparison
     relative: float  # the difference as a fraction of the reference's mean; nan if that is 0
-    p_t: float
-    p_bootstrap: float | None
+    p_rows: float
+    p_seeds: float | None
 
     @property
     def stars(self) -> int:
-        """How significant the difference is by the bootstrap, after Holm: * p < 0.05, ** p < 0.01."""
-        return 0 if self.p_bootstrap is None else sum(self.p_bootstrap < level for level in LEVELS)
+        """How significant the difference is over seeds and users, after Holm: * p < 0.05, ** p < 0.01."""
+        return 0 if self.p_seeds is None else sum(self.p_seeds < level for level in LEVELS)
 
     def difference_cell(self, sign: int = 1) -> Cell:
         """The difference with its stars; with a sign of -1 the reference minus the model."""
@@ -79,11 +74,11 @@ class Pair:
         """The row of the comparison in a table, below `HEAD`."""
         low, high = self.found.low, self.found.high
         relative = NONE if math.isnan(self.relative) else f"{100 * self.relative:+.1f} %"
-        p_values = _p(self.p_t), NONE if self.p_bootstrap is None else _p(self.p_bootstrap)
+        p_values = _p(self.p_rows), NONE if self.p_seeds is None else _p(self.p_seeds)
         return self.difference_cell(), f"[{low:+.4f}, {high:+.4f}]", relative, *p_values
 
 
-HEAD = ("difference", "95 % interval", "relative", "p (t)", "p (boot)")  # of the cells of a pair
+HEAD = ("difference", "95 % interval", "relative", "p (rows)", "p (seeds)")  # of the cells of a pair
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +126,7 @@ class Family:
         said["comparisons"] = [
             {"model": pair.model, "reference": pair.reference, **asdict(pair.found)}
             | {"interval_over": pair.found.interval_over, "relative": pair.relative}
-            | {"p_t_holm": pair.p_t, "p_bootstrap_holm": pair.p_bootstrap, "stars": pair.stars}
+            | {"p_rows_holm": pair.p_rows, "p_seeds_holm": pair.p_seeds, "stars": pair.stars}
             for pair in self.pairs
         ]
         found: dict[str, Any] = plain(said)
@@ -213,39 +208,45 @@ class Family:
         return f"{figure}: {ranked}{repeats}, {seeds}."
 
     def intervals(self) -> str:
-        """What the intervals mean, in a sentence."""
+        """How the intervals are made, in a sentence."""
         seeds = {mean.seeds for mean in self.means.values()}
-        said = "Intervals cover 95 % and are made by a bootstrap over users"
         if seeds == {1}:
-            return f"{said} only: with a single seed the chance due to the seed is unknown."
-        if 1 in seeds:
-            return f"{said} and training seeds; where a model has a single seed, over users only."
-        return f"{said} and training seeds."
+            return (
+                "Intervals cover 95 % and are made by a bootstrap over users only: with a single seed the "
+                "chance due to the seed is unknown."
+            )
+        single = "; where a model has a single seed, of a bootstrap over users only" if 1 in seeds else ""
+        return f"Intervals cover 95 % and are those of Student's t over training seeds and users{single}."
 
     def comparisons(self) -> str:
         """What differences, p-values and stars mean, in sentences."""
         to = "" if self.reference is None else f" to {self.reference}"
         units = "users" if self.protocol == "authors" else "rows"
-        t = f"by the paired t-test over {units}, which ignores the chance due to training seeds"
-        boot = "by the bootstrap over users and training seeds"
+        rows = f"by the paired t-test over {units}, which ignores the chance due to training seeds"
         count = f"{self.corrected_over} comparison{'s' if self.corrected_over > 1 else ''}"
         if self.against == "best" and len(self.means) > 2:
             count = f"all {self.corrected_over} pairs, because the best was found on the same {units}"
-        known = [pair.p_bootstrap is not None for pair in self.pairs]
-        p = f"p (t) is {t}, and p (boot) {boot}; both are" if any(known) else f"p (t) is {t}; it is"
+        known = [pair.p_seeds is not None for pair in self.pairs]
+        seeds = (
+            ", and p (seeds) by Student's t over training seeds and users; both are"
+            if any(known)
+            else "; it is"
+        )
         whose = "the other model's" if self.reference is None else "its"
-        said = f"Differences{to} are paired, on the same {units}; relative is in per cent of {whose} mean. "
-        said += f"{p} two-sided and corrected by Holm over {count}."
+        sentences = [
+            f"Differences{to} are paired, on the same {units}; relative is in per cent of {whose} mean.",
+            f"p (rows) is {rows}{seeds} two-sided and corrected by Holm over {count}.",
+        ]
         if not all(known):
-            said += " The bootstrap has a p-value, and stars, only where both models have several seeds."
-        return f"{said} {STARS}" if any(known) else said
+            sentences.append("p (seeds), and stars, exist only where both models have several seeds.")
+        return " ".join([*sentences, STARS] if any(known) else sentences)
 
 
 def compare_models(
     models: Mapping[str, Evaluation | Sequence[Evaluation]] | Sequence[Evaluation],
     metric: str = "ndcg@10",
     against: Against = "first",
-    draws: int | None = None,
+    draws: int = DRAWS,
     seed: int = 0,
 ) -> Family:
     """Compare several models on the same rows.
@@ -253,7 +254,7 @@ def compare_models(
     models: evaluations; those that differ in nothing but the training seed are one model. Or, by the name of
         each model, its evaluation, or one for each seed.
     against: the model that each is compared with: the first one, the best one, or all others.
-    draws: how often the bootstrap draws; by default often enough for the number of comparisons.
+    draws: the number of draws of the bootstrap over users.
     seed: the seed of these draws.
     """
     if against not in ("first", "best", "all"):
@@ -268,21 +269,23 @@ def compare_models(
     means = {name: sum(found.mean(metric) for found in group) / len(group) for name, group in groups.items()}
     best = max(means, key=lambda name: means[name])
     asked = list(_asked(list(groups), against, best))
-    several = any(min(len(groups[model]), len(groups[to])) > 1 for model, to in asked)
-    draws = draws or max(DRAWS, DRAWS_EACH * len(asked) * several)
-    drawn = dict(zip(groups, drawn_means(list(groups.values()), metric, draws, seed), strict=True))
+    drawn = {name: seed_means(group, metric, draws, seed) for name, group in groups.items()}
     found = {
-        (model, to): comparison_of(groups[model], groups[to], metric, drawn[model] - drawn[to])
+        (model, to): comparison_of(groups[model], groups[to], metric, drawn[model], drawn[to])
         for model, to in asked
     }
-    p_t = holm({each: one.p_t for each, one in found.items()})
-    p_bootstrap = holm_of_known({each: one.p_bootstrap for each, one in found.items()})
+    p_rows = holm({pair: comparison.p_rows for pair, comparison in found.items()})
+    p_seeds = holm({pair: comparison.p_seeds for pair, comparison in found.items()})
     pairs = []
-    for (model, to), one in found.items():
+    for (model, to), comparison in found.items():
         if against != "best" or to == best:
-            relative = one.difference / means[to] if means[to] else math.nan
-            pairs.append(Pair(model, to, one, relative, p_t[model, to], p_bootstrap[model, to]))
-    shown = {name: Mean(means[name], *bounds(drawn[name]), len(group)) for name, group in groups.items()}
+            relative = comparison.difference / means[to] if means[to] else math.nan
+            p_values = p_rows[model, to] or 0.0, p_seeds[model, to]
+            pairs.append(Pair(model, to, comparison, relative, *p_values))
+    shown = {}
+    for name, group in groups.items():
+        mean = estimate(drawn[name])
+        shown[name] = Mean(means[name], mean.low, mean.high, len(group))
     some = every[0][1]
     return Family(metric, some.test, some.protocol, groups, against, shown, pairs, len(asked), draws)
 

@@ -1,31 +1,25 @@
 """Is one model better than another, or is the difference due to chance?
 
 There are two sources of chance: the seed with which a model was trained, and the users who happen to be in
-the log. The bootstrap draws both with replacement: the users, the same for all models, and the seeds,
-separately for each model. The mean of n resampled seeds varies less than the mean of n new ones, by a factor
-of (n - 1) / n in variance, and is corrected for that. With a single seed, the effect of the seed is unknown.
-Then the interval is over users only, says so, and the bootstrap gives no p-value.
+the log. Intervals and p-values cover both if every model has several seeds: Student's t over seeds and users
+with Satterthwaite's degrees of freedom (`unskew.core.statistics`), which calls equal models different in 5 %
+of the cases (docs/evaluation-protocol.md). With a single seed, the effect of the seed is unknown. Then the
+interval is that of a bootstrap over users only, says so, and there is no p-value over seeds.
 
-The paired t-test over units, which papers report, is always given. It takes the means over seeds for granted
-and all units for independent, though rows of one user are correlated. So it answers a smaller question:
+The paired t-test over rows, which papers report, is always given. It takes the means over seeds for granted
+and all rows for independent, though rows of one user are correlated. So it answers a smaller question:
 whether these very networks differ on such rows, and not whether the models do. With a single seed it is the
-only p-value there is, and whoever shows it says what it ignores.
+only p-value there is, and its readers must know what it ignores.
 """
 
-import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unskew.core.errors import BadInput
+from unskew.core.statistics import SeedMeans, bootstrap_means, estimate, paired_t_test
 from unskew.evaluation.evaluate import Evaluation
-
-Floats = NDArray[np.float64]
-AnyFloats = NDArray[np.floating[Any]]
-Name = TypeVar("Name", bound=Hashable)
 
 DRAWS = 2000
 
@@ -39,8 +33,8 @@ class Comparison:
     low: float  # the 95 % interval of the difference
     high: float
     seeds: tuple[int, int]  # how many seeds each of the two models has
-    p_bootstrap: float | None  # over seeds and users; None if one of the models has a single seed
-    p_t: float  # the paired t-test over units, of means over seeds; it ignores chance due to the seeds
+    p_seeds: float | None  # over seeds and users; None if one of the models has a single seed
+    p_rows: float  # the paired t-test over rows, of means over seeds; it ignores chance due to the seeds
 
     @property
     def interval_over(self) -> str:
@@ -57,35 +51,54 @@ def compare(
 ) -> Comparison:
     """Compare two models on the same units.
 
-    one, other: the evaluations of each model; one, or one for each seed that it was trained with.
-    draws: how often the bootstrap draws.
-    seed: the seed of these draws.
+    Parameters
+    ----------
+    one, other
+        The evaluations of each model: one, or one for each seed that it was trained with.
+    metric
+        The metric to compare by.
+    draws
+        The number of draws of the bootstrap over users.
+    seed
+        The seed of these draws.
     """
-    ones, others = ([found] if isinstance(found, Evaluation) else list(found) for found in (one, other))
+    ones, others = _group(one), _group(other)
     check_comparable([*ones, *others], metric)
-    first, second = drawn_means([ones, others], metric, draws, seed)
-    return comparison_of(ones, others, metric, first - second)
+    return comparison_of(
+        ones, others, metric, *(seed_means(of, metric, draws, seed) for of in (ones, others))
+    )
 
 
 def comparison_of(
-    ones: Sequence[Evaluation], others: Sequence[Evaluation], metric: str, drawn: Floats
+    ones: Sequence[Evaluation], others: Sequence[Evaluation], metric: str, first: SeedMeans, second: SeedMeans
 ) -> Comparison:
-    """The comparison of two models whose differences the bootstrap has drawn already."""
-    seeds, weights = (len(ones), len(others)), ones[0].weights
-    first, second = (np.mean([found.values[metric] for found in group], axis=0) for group in (ones, others))
-    difference = first - second
-    p_bootstrap = two_sided(drawn) if min(seeds) > 1 else None
-    mean = float((difference * weights).sum() / weights.sum())
-    return Comparison(metric, mean, *bounds(drawn), seeds, p_bootstrap, paired_t(difference, weights))
+    """The comparison of two models by their means, which the bootstrap has drawn already."""
+    rows = [np.mean([evaluation.values[metric] for evaluation in of], axis=0) for of in (ones, others)]
+    p_rows = paired_t_test(rows[0] - rows[1], ones[0].weights)
+    difference = estimate(first, second)
+    bounds = (difference.value, difference.low, difference.high)
+    return Comparison(metric, *bounds, (len(ones), len(others)), difference.p, p_rows)
 
 
 def interval(
-    found: Evaluation | Sequence[Evaluation], metric: str, draws: int = 1000, seed: int = 0
+    evaluation: Evaluation | Sequence[Evaluation], metric: str, draws: int = 1000, seed: int = 0
 ) -> tuple[float, float]:
-    """The 95 % bootstrap interval of a mean: over users and, if there are several evaluations, over seeds."""
-    group = [found] if isinstance(found, Evaluation) else list(found)
+    """The 95 % interval of a mean: over users and, if there are several evaluations, over seeds."""
+    group = _group(evaluation)
     check_comparable(group, metric)
-    return bounds(drawn_means([group], metric, draws, seed)[0])
+    mean = estimate(seed_means(group, metric, draws, seed))
+    return mean.low, mean.high
+
+
+def seed_means(group: Sequence[Evaluation], metric: str, draws: int, seed: int) -> SeedMeans:
+    """The weighted mean of each seed of a model, on its users and in every draw of users."""
+    values = np.stack([evaluation.values[metric] for evaluation in group])
+    drawn = bootstrap_means(values, group[0].user, group[0].weights, draws, seed)
+    return SeedMeans(np.array([evaluation.mean(metric) for evaluation in group]), drawn)
+
+
+def _group(evaluation: Evaluation | Sequence[Evaluation]) -> list[Evaluation]:
+    return [evaluation] if isinstance(evaluation, Evaluation) else list(evaluation)
 
 
 def check_comparable(
@@ -94,21 +107,21 @@ def check_comparable(
     """Refuse evaluations that differ in anything but the model and its seed.
 
     metric: refuse evaluations without this one, too.
-    names: what an error calls each evaluation; by default its model.
+    names: the names of the evaluations in an error; by default their models.
     """
-    called = names or [_called(found, number) for number, found in enumerate(group, 1)]
-    for name, each in zip(called, group, strict=True):
-        if metric is not None and metric not in each.values:
-            raise BadInput(f"{name}: no metric {metric!r}; there are {', '.join(each.values)}")
-        different = unlike(group[0], each)
+    titles = names or [_title(evaluation, number) for number, evaluation in enumerate(group, 1)]
+    for name, evaluation in zip(titles, group, strict=True):
+        if metric is not None and metric not in evaluation.values:
+            raise BadInput(f"{name}: no metric {metric!r}; there are {', '.join(evaluation.values)}")
+        different = unlike(group[0], evaluation)
         if different:
-            raise BadInput(f"{called[0]} and {name} cannot be compared: {different}")
+            raise BadInput(f"{titles[0]} and {name} cannot be compared: {different}")
 
 
-def _called(found: Evaluation, number: int) -> str:
-    model, seed = found.about.get("model"), found.about.get("training_seed")
-    known = "" if model is None else f" ({model})" if seed is None else f" ({model}, seed {seed})"
-    return f"evaluation {number}{known}"
+def _title(evaluation: Evaluation, number: int) -> str:
+    model, seed = evaluation.about.get("model"), evaluation.about.get("training_seed")
+    details = "" if model is None else f" ({model})" if seed is None else f" ({model}, seed {seed})"
+    return f"evaluation {number}{details}"
 
 
 def unlike(one: Evaluation, other: Evaluation) -> str:
@@ -138,107 +151,3 @@ def _same_rows(one: Evaluation, other: Evaluation) -> bool:
     if one.rows is None or other.rows is None:
         return one.rows is other.rows
     return np.array_equal(one.rows, other.rows)
-
-
-def drawn_means(groups: Sequence[Sequence[Evaluation]], metric: str, draws: int, seed: int) -> Floats:
-    """The weighted mean of each model (row) in each draw of users and seeds (column).
-
-    groups: of each model its evaluations, one for each seed; all of the same units (`check_comparable`).
-
-    In a draw all models have the same users, so that their differences are paired. The seeds are drawn for
-    each model on its own.
-    """
-    weights_U = groups[0][0].weights
-    users, of = np.unique(groups[0][0].user, return_inverse=True)
-    size = np.bincount(of, weights_U)
-    sums = [
-        np.stack([np.bincount(of, found.values[metric] * weights_U) for found in group]) for group in groups
-    ]
-    means = [np.empty((len(group), draws)) for group in groups]
-    for draw, times in enumerate(users_drawn(len(users), draws, seed)):
-        total = float(size @ times)
-        for sums_SU, means_SD in zip(sums, means, strict=True):
-            means_SD[:, draw] = sums_SU @ times / total
-    return np.stack(over_seeds(means, seed))
-
-
-def users_drawn(users: int, draws: int, seed: int) -> Iterator[NDArray[np.int64]]:
-    """How often each user is drawn, draw by draw."""
-    random = np.random.default_rng([seed, 17])
-    for _ in range(draws):
-        yield np.bincount(random.integers(0, users, users), minlength=users)
-
-
-def over_seeds(means: Sequence[AnyFloats], seed: int) -> list[AnyFloats]:
-    """Of each model the mean over seeds that are drawn for it alone, in every draw of users.
-
-    means: of each model the means by seed (first axis) and draw of users (last axis).
-    """
-    streams = (np.random.default_rng([seed, 17, stream]) for stream in range(1, len(means) + 1))
-    return [resampled(each, random) for each, random in zip(means, streams, strict=True)]
-
-
-def resampled(means: AnyFloats, random: np.random.Generator) -> AnyFloats:
-    """The mean over the first axis, redrawn with replacement for every place of the last one, and widened:
-    the mean of n resampled seeds varies less than that of n new ones."""
-    size, draws = len(means), means.shape[-1]
-    mean = np.asarray(means.mean(axis=0))
-    if size == 1:
-        return mean
-    chosen = random.integers(0, size, (draws, size)).T
-    drawn = means[chosen, ..., np.arange(draws)].mean(axis=0, dtype=np.float64).T
-    return np.asarray(mean + math.sqrt(size / (size - 1)) * (drawn - mean), means.dtype)
-
-
-def bounds(drawn: AnyFloats) -> tuple[float, float]:
-    """The 95 % interval of what the bootstrap has drawn."""
-    low, high = np.quantile(drawn, [0.025, 0.975]).tolist()
-    return low, high
-
-
-def two_sided(drawn: AnyFloats) -> float:
-    """The p-value of differences that the bootstrap has drawn. It is never 0: so few draws cannot know."""
-    tail = min((drawn <= 0).mean(), (drawn >= 0).mean())
-    return min(1.0, 2 * float(tail + 1 / len(drawn)))
-
-
-def paired_t(difference: Floats, weights: Floats | None = None) -> float:
-    """The two-sided p-value of Student's paired t-test.
-
-    With weights it is of the weighted mean, whose variance is that of a ratio of two sums. Equal weights are
-    as good as none.
-    """
-    size = len(difference)
-    if size < 2:
-        return 1.0  # a single unit says nothing
-    fraction = np.ones(size) if weights is None else weights / weights.mean()
-    mean = (fraction * difference).mean()
-    deviation = np.sqrt(((fraction * (difference - mean)) ** 2).sum() / (size - 1))
-    if not deviation:
-        return 1.0 if not difference.any() else 0.0
-    t = abs(mean) / (deviation / np.sqrt(size))
-    # With x = sqrt(n) tan(angle), the density of T with n degrees of freedom becomes a power of the cosine.
-    freedom = size - 1
-    angle = math.atan(t / math.sqrt(freedom))
-    angles = np.linspace(angle, min(math.pi / 2, angle + 40 / math.sqrt(freedom)), 20_001)
-    height = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
-    return min(1.0, 2 * height * float(np.trapezoid(np.cos(angles) ** (freedom - 1), angles)))
-
-
-def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
-    """Holm's correction for several tests.
-
-    The k-th smallest of m p-values is multiplied by m - k + 1, and none may be smaller than the one before.
-    """
-    adjusted: dict[Name, float] = {}
-    highest = 0.0
-    for place, (name, p) in enumerate(sorted(p_values.items(), key=lambda pair: pair[1])):
-        highest = max(highest, min(1.0, (len(p_values) - place) * p))
-        adjusted[name] = highest
-    return adjusted
-
-
-def holm_of_known(p_values: Mapping[Name, float | None]) -> dict[Name, float | None]:
-    """The same where some tests have no p-value: they count all the same, as ones that find nothing."""
-    adjusted = holm({name: 1.0 if p is None else p for name, p in p_values.items()})
-    return {name: None if p is None else adjusted[name] for name, p in p_values.items()}

@@ -137,8 +137,8 @@ def _difference(difference: Difference | None) -> dict[str, Any]:
         "difference_low": difference.low,
         "difference_high": difference.high,
         "relative": difference.fraction,
-        "p_bootstrap": difference.p_bootstrap,
-        "p_t": difference.p_t,
+        "p_seeds": difference.p_seeds,
+        "p_rows": difference.p_rows,
     }
 
 

@@ -102,7 +102,8 @@ def _mean_cell(mean: ArmMean | None, rank: int, usual: int) -> Cell:
 
 
 def marks_of(difference: Difference | None) -> str:
-    """A star where two arms differ by the bootstrap, and a dagger where they do by the paired t-test."""
+    """A star where two arms differ over seeds and users, and a dagger where they do by the paired t-test over
+    rows."""
     return "" if difference is None else STAR * difference.starred + DAGGER * difference.daggered
 
 
@@ -153,9 +154,9 @@ def _explanation(suite: SuiteResults, seeds: int) -> str:
     if suite.twins and to != "its twin":
         to = f"{suite.first} (or from its twin, where it has one)"
     over = f"users and {seeds} seeds" if seeds > 1 else "users only (a single seed)"
-    marks = f"{STAR} differs from {to} by the paired bootstrap, {DAGGER} by the paired t-test"
+    marks = f"{STAR} differs from {to} by Student's t over seeds and users, {DAGGER} by the paired t-test"
     if seeds == 1:
-        marks = f"{DAGGER} differs from {to} by the paired t-test, which ignores the seed"
+        marks = f"{DAGGER} differs from {to} by the paired t-test over rows, which ignores the seed"
     return (
         f"Below each mean its 95 % interval over {over}. Bold: the best, underlined: the second. {marks}: "
         "p < 0.05 after Holm's correction over the column."
