@@ -246,7 +246,9 @@ def test_runs_are_compared_as_in_python_to_the_last_digit(
     found = json.loads(out)
     split = unskew.split(unskew.Log.open(runs / "world"))
     evaluations = [
-        unskew.load(folder).evaluate(split, protocol, test, sample, seed or 0, (5, 7, 10, 20))
+        unskew.load(folder).evaluate(
+            split, protocol, test, sample=sample, seed=seed or 0, cutoffs=(5, 7, 10, 20)
+        )
         for folder in folders
     ]
     family = compare_models(evaluations, metric)

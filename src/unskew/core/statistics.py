@@ -5,8 +5,8 @@ Two things vary by chance: the users who happen to be in the log, and the seed w
 trained. The variance of a mean over seeds and users is that of a two-way layout. The variance of the means by
 seed contains what a seed does to single users, and so does the variance over users, which the bootstrap
 estimates; it counts once. Intervals and p-values are those of Student's t with Satterthwaite's degrees of
-freedom, so that two seeds say little. With one seed the chance of the seed is unknown: the interval is that of
-the bootstrap over users, and there is no p-value.
+freedom, so that two seeds say little. With one seed the chance of the seed is unknown: the interval is that
+of the bootstrap over users, and there is no p-value.
 """
 
 import math
