@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from unskew.core.errors import BadInput
 from unskew.report.svg import compact
-from unskew.report.templates import inline_file
+from unskew.report.templates import ROOT, inline_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,26 +27,6 @@ COLOURS = ("#2f80c8", "#dd7a26", "#1f9e89", "#8a8f99")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 INK, GROUND = "#010203", "#fdfeff"  # replaced after matplotlib has drawn; nothing else has these colours
 PANEL = (4.9, 3.0)  # inches; a chart of this size is readable at the width of a phone
-SETTINGS: dict[Any, Any] = {
-    "text.parse_math": False,
-    "svg.fonttype": "none",
-    "font.family": "DejaVu Sans",
-    "font.size": 10,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.7,
-    "axes.formatter.useoffset": False,
-    "legend.frameon": False,
-    "legend.handlelength": 1.2,
-    "lines.solid_capstyle": "butt",
-}
 
 
 @dataclass(frozen=True)
@@ -67,25 +47,15 @@ class Lines:
     def draw(self, axes: "Axes") -> None:
         """Draw the lines on matplotlib's axes."""
         styles = zip(self.series.items(), cycle(COLOURS), cycle(DASHES), strict=False)
+        marker = "o" if self.marked else ""
         for (name, y), colour, dash in styles:
-            axes.plot(
-                self.x,
-                y,
-                color=colour,
-                linestyle=dash,
-                label=name,
-                linewidth=1.8,
-                marker="o" if self.marked else "",
-                markersize=3.5,
-            )
+            axes.plot(self.x, y, color=colour, ls=dash, label=name, lw=1.8, marker=marker, ms=3.5)
             if self.filled:
                 axes.fill_between(self.x, y, min(y, default=0), color=colour, alpha=0.15, linewidth=0)
         if self.logarithmic:
             values = [y for series in self.series.values() for y in series if y > 0]
-            # Powers of ten alone leave an axis of less than two decades without numbers.
-            short = max(values, default=1) < 100 * min(values, default=1)
             axes.set_xscale("log")
-            axes.set_yscale("log", subs=[2, 5] if short else [])
+            axes.set_yscale("log", subs=minor_ticks(values))
             axes.xaxis.set_major_formatter(thousands)
             axes.yaxis.set_major_formatter(thousands)
             axes.yaxis.set_minor_formatter(thousands)
@@ -110,23 +80,17 @@ class Bars:
     def draw(self, axes: "Axes") -> None:
         """Draw the bars on matplotlib's axes."""
         width = 0.8 / max(len(self.series), 1)
-        coloured = zip(self.series.items(), cycle(COLOURS), strict=False)
-        for place, ((name, heights), colour) in enumerate(coloured):
-            left = [at - 0.4 + place * width for at in range(len(self.labels))]
-            axes.bar(
-                left,
-                [100 * height for height in heights],
-                width * 0.94,
-                align="edge",
-                color=colour,
-                label=name,
-            )
+        bars = zip(self.series.items(), cycle(COLOURS), strict=False)
+        for at, ((name, heights), colour) in enumerate(bars):
+            left = [group - 0.4 + at * width for group in range(len(self.labels))]
+            percents = [100 * height for height in heights]
+            axes.bar(left, percents, width * 0.94, align="edge", color=colour, label=name)
         axes.set_xticks(range(len(self.labels)), self.labels)
         if sum(len(label) for label in self.labels) > 26:  # they would touch
             axes.tick_params("x", labelrotation=40)
             for text in axes.get_xticklabels():
                 text.set(horizontalalignment="right", rotation_mode="anchor")
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
+        axes.yaxis.set_major_formatter("{x:g} %")
         tallest = max((height for heights in self.series.values() for height in heights), default=0)
         axes.set_ylim(0, max(105 * tallest, 1))
         axes.locator_params("y", nbins=6, steps=[1, 2, 5, 10])
@@ -149,18 +113,12 @@ class Marked:
         """Draw the chart with its marks on matplotlib's axes."""
         low, high = min(*self.values, self.mark), max(*self.values, self.mark)
         width = high - low or 1
-        # Bins as wide as a fiftieth of what is shown: a far-off mark must not press the histogram into
-        # invisible bars.
-        least, most = min(self.values), max(self.values)
-        bins = max(1, min(10, round(50 * (most - least) / width)))
-        missing = max(0.0, width / 50 - (most - least)) / 2
-        axes.hist(
-            self.values,
-            bins,
-            range=(least - missing, most + missing),
-            color=COLOURS[0],
-            label=self.values_name,
-        )
+        # Bins as wide as a fiftieth of the axis: with a mark far off, the bars must stay visible.
+        smallest, largest = min(self.values), max(self.values)
+        bins = max(1, min(10, round(50 * (largest - smallest) / width)))
+        margin = max(0.0, width / 50 - (largest - smallest)) / 2
+        limits = smallest - margin, largest + margin
+        axes.hist(self.values, bins, range=limits, color=COLOURS[0], label=self.values_name)
         axes.axvline(self.mark, color=COLOURS[1], linewidth=2.2, label=self.mark_name)
         axes.xaxis.set_major_formatter(thousands)
         axes.locator_params(axis="x", nbins=5)
@@ -221,8 +179,7 @@ def _rendered(charts: Sequence[Chart], ground: str) -> tuple[str, Frame]:
         raise BadInput("plots need matplotlib: pip install 'unskew[report]'") from None
     # The user's own matplotlibrc must not change a report.
     with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update(SETTINGS)
+        mpl.rc_file(ROOT / "report/templates/charts.mplstyle")
         layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06)
         figure = Figure(figsize=(PANEL[0] * len(charts), PANEL[1]), layout=layout)
         figure.patch.set_visible(ground != "none")
@@ -264,13 +221,16 @@ def finish(axes: "Axes", x_label: str, y_label: str, title: str, legend: bool, p
         axes.set_title(title, loc="left", pad=pad if len(names) <= columns else 36)
     if legend:
         # Above the axes: it can never cover the data.
+        corner = (-0.01, 0.99)
         axes.legend(
-            loc="lower left",
-            bbox_to_anchor=(-0.01, 0.99),
-            ncols=columns,
-            columnspacing=1.2,
-            borderaxespad=0.2,
+            loc="lower left", bbox_to_anchor=corner, ncols=columns, columnspacing=1.2, borderaxespad=0.2
         )
+
+
+def minor_ticks(values: Sequence[float]) -> list[int]:
+    """The multiples of powers of ten that have ticks, too: powers alone would leave an axis of less than two
+    decades without numbers."""
+    return [2, 5] if max(values, default=1) < 100 * min(values, default=1) else []
 
 
 def thousands(value: float, _: float) -> str:

@@ -4,13 +4,14 @@ A series has the same look in every chart of a page. A script of the page finds 
 place (`Frame`), and a series by its `data-series`.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
 
-from unskew.report.charts import COLOURS, DASHES, INK, finish, thousands
+from unskew.report.charts import COLOURS, DASHES, INK, finish, minor_ticks, thousands
 from unskew.report.templates import render
 
 if TYPE_CHECKING:
@@ -76,28 +77,23 @@ class Curves:
         """Draw the series on matplotlib's axes."""
         for number, curve in enumerate(self.series.values()):
             style = style_of(curve.style)
-            looks: dict[str, Any] = {"color": style.colour, "clip_on": False, "gid": f"series-{number}"}
-            looks["markerfacecolor"] = "none" if style.hollow else style.colour
-            if curve.points:
+            face = "none" if style.hollow else style.colour
+            looks: dict[str, Any] = {"color": style.colour, "mfc": face, "gid": f"series-{number}"}
+            looks |= {"ls": style.dash, "lw": 1.4, "clip_on": False}
+            if curve.points and curve.spot is not None:
+                axes.plot(*zip(*curve.points, strict=True), marker="o", ms=2.2, **looks)
+            elif curve.points:
                 # Of many points only some have the shape of their series: shapes must not become a band.
                 every = -(-len(curve.points) // SHAPED)
-                small = curve.spot is not None
                 axes.plot(
-                    *zip(*curve.points, strict=True),
-                    linestyle=style.dash,
-                    linewidth=1.4,
-                    marker="o" if small else style.shape,
-                    markersize=2.2 if small else 4.5,
-                    markevery=1 if small else every,
-                    **looks,
+                    *zip(*curve.points, strict=True), marker=style.shape, ms=4.5, markevery=every, **looks
                 )
             if curve.spot is not None:
-                axes.plot(*curve.spot, style.shape, markersize=6.5, zorder=3, **looks)
+                axes.plot(*curve.spot, marker=style.shape, ms=6.5, zorder=3, **looks)
         if self.logarithmic:
-            places = [x for curve in self.series.values() for x, _ in curve.every()]
-            # Powers of ten alone leave an axis of less than two decades without numbers.
-            near = max(places) < 100 * min(places)
-            axes.set_xscale("log", subs=[2, 5] if near else [])
+            axes.set_xscale(
+                "log", subs=minor_ticks([x for curve in self.series.values() for x, _ in curve.every()])
+            )
             axes.xaxis.set_major_formatter(thousands)
             axes.xaxis.set_minor_formatter(thousands)
         elif self.x_names is not None:
@@ -108,20 +104,20 @@ class Curves:
         finish(axes, self.x_label, self.y_label, self.title, legend=False, pad=8)
 
     def label(self, axes: "Axes") -> None:
-        """Write names beside points that stand out, each at the first place around its point where it covers
-        nothing. A name for which there is no room is left to the legend."""
+        """Write names beside points that stand out, each at the first position around its point where it
+        covers nothing. A name for which there is no room is left to the legend."""
         if not self.labelled:
             return
         spots = {number: curve.spot for number, curve in enumerate(self.series.values()) if curve.spot}
         points = 72 / axes.figure.dpi
         left, bottom, right, top = (edge * points for edge in axes.get_window_extent().extents)
-        at = axes.transData.transform(list(spots.values())) * points
-        taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in at]
-        for (number, spot), (x, y) in zip(spots.items(), at, strict=True):
+        centres = axes.transData.transform(list(spots.values())) * points
+        taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in centres]
+        for (number, spot), (x, y) in zip(spots.items(), centres, strict=True):
             name = list(self.series)[number]
-            wide, tall = 4.4 * len(name), 8.0
-            for dx, dy in _around(wide, tall):
-                box = x + dx, y + dy, x + dx + wide, y + dy + tall
+            width, height = 4.4 * len(name), 8.0
+            for dx, dy in _positions(width, height):
+                box = x + dx, y + dy, x + dx + width, y + dy + height
                 inside = left <= box[0] and box[2] <= right + 4 and bottom <= box[1] and box[3] <= top
                 if inside and not any(_overlap(box, other) for other in taken):
                     taken.append(box)
@@ -130,16 +126,13 @@ class Curves:
                     break
 
 
-def _around(wide: float, tall: float) -> Iterator[tuple[float, float]]:
-    """Where a label may stand, as the distance of its lower left corner from the point."""
-    for far in (6.0, 11.0):
-        yield from ((far, -tall / 2), (-far - wide, -tall / 2), (-wide / 2, far), (-wide / 2, -far - tall))
-        yield from (
-            (far, far - 4),
-            (far, 4 - far - tall),
-            (-far - wide, far - 4),
-            (-far - wide, 4 - far - tall),
-        )
+def _positions(width: float, height: float) -> Iterator[tuple[float, float]]:
+    """Where a label may stand, as the distance of its lower left corner from the point: right, left, above
+    and below, then at the corners; first near the point and then farther away."""
+    for gap in (6.0, 11.0):
+        right, left, above, below = gap, -gap - width, gap, -gap - height
+        yield from ((right, -height / 2), (left, -height / 2), (-width / 2, above), (-width / 2, below))
+        yield from itertools.product((right, left), (above - 4, below + 4))
 
 
 def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
