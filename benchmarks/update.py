@@ -32,8 +32,8 @@ from unskew.api.model import Model
 from unskew.evaluation.evaluate import Evaluation
 from unskew.evaluation.significance import compare, interval
 from unskew.serve import Event, open_store
+from unskew.update import Updating
 from unskew.update.update import update
-from unskew.update.updating import Updating
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "results" / "update.jsonl", ROOT / "docs" / "updating.md"

@@ -98,7 +98,7 @@ from pathlib import Path
 import unskew.update.publish as publish
 from unskew.training.run import RunFolder
 from unskew.update.update import update
-from unskew.update.updating import Updating
+from unskew.update import Updating
 
 when, folder = sys.argv[1], Path(sys.argv[2])
 die = lambda *given: os.kill(os.getpid(), signal.SIGKILL)

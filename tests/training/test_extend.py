@@ -20,7 +20,7 @@ from unskew.data.log.split import Split, Splitting, split_at
 from unskew.data.log.views import PAD
 from unskew.models.base import MODELS, Recommender, build, model_named
 from unskew.testing.models import builder, example_split, that_goes_on
-from unskew.training.extend import CodeMapping, Learned, grown, resume_training
+from unskew.training.extend import CodeMapping, Learned, extend_network, resume_training
 from unskew.training.trainer import Trainer
 
 EVERY = [*MODELS, *(f"debiased-{name}" for name in MODELS)]
@@ -80,7 +80,7 @@ def things(log: unskew.Log) -> list[str]:
 @pytest.mark.parametrize("name", EVERY)
 def test_growing_by_nothing_changes_nothing(name: str, older: Split) -> None:
     model = built(name, older)
-    again = grown(model, older.known, CodeMapping.none(older.log))
+    again = extend_network(model, older.known, CodeMapping.none(older.log))
     state = again.network.state_dict()
     assert state.keys() == model.state_dict().keys()
     for key, value in model.state_dict().items():
@@ -97,7 +97,7 @@ def test_growing_by_new_ids_changes_no_score(name: str, older: Split) -> None:
     model, log = built(name, older), that_goes_on(older.log)
     newer = cut(log, older, log.now)
     assert newer.known_items > older.known_items
-    made = grown(model, newer.known, CodeMapping.between(older.log, log)).network
+    made = extend_network(model, newer.known, CodeMapping.between(older.log, log)).network
     # Of BERT4Rec, histories with an item that was unknown do change: it had the vector of the mask.
     time = older.train_end if "bert4rec" in name else log.now
     asked = people(log), things(log), np.full(len(log.users), time)
@@ -125,7 +125,7 @@ def test_late_events_that_renumber_everybody_change_no_score_of_others(
         had = older.log.items.of(view.ids[start:end]).to_pylist()
         items = [item for item in items if item not in had]
     after = cut(log, older, older.train_end, min_count)
-    made = grown(model, after.known, CodeMapping.between(older.log, log)).network
+    made = extend_network(model, after.known, CodeMapping.between(older.log, log)).network
     asked = users, items, np.full(len(users), when if reads_the_log else older.train_end)
     close(scores(made, log, *asked), scores(model, older.log, *asked))
 
@@ -141,7 +141,7 @@ def test_a_network_that_keeps_ids_elsewhere_is_refused(older: Split) -> None:
     log = that_goes_on(older.log)
     odd, newer = Odd(older.known, model.config), cut(log, older, log.now)
     with pytest.raises(UnskewError, match=r"cannot be grown: \.mine belongs to users or items"):
-        grown(odd, newer.known, CodeMapping.between(older.log, log))
+        extend_network(odd, newer.known, CodeMapping.between(older.log, log))
 
 
 # The optimiser
@@ -161,7 +161,7 @@ def test_moments_move_with_their_ids_and_new_rows_have_none(name: str, older: Sp
     before = Learned.of(trainer.model, *trainer.state())
     log = with_rows(older.log, [("late user", "late item", int(older.log.time.min()) - 1)])
     newer = cut(log, older, older.train_end)
-    made = grown(trainer.model, newer.known, CodeMapping.between(older.log, log))
+    made = extend_network(trainer.model, newer.known, CodeMapping.between(older.log, log))
     after = before.moved(made.rows)
     phase = list(before.moments)[-1]
     assert {name: kinds.keys() for name, kinds in after.moments[phase].items()} == {

@@ -191,7 +191,7 @@ def test_a_loss_that_is_no_number_is_a_failed_trial(data: BeforeTest) -> None:
 
 
 def test_a_metric_that_is_no_number_is_a_failed_trial(data: BeforeTest, monkeypatch) -> None:
-    monkeypatch.setattr(tuning, "_validated", lambda trainer, by: math.nan)
+    monkeypatch.setattr(tuning, "_validate", lambda trainer, by: math.nan)
     with pytest.raises(unskew.UnskewError, match="the first one failed: ndcg@10 is nan"):
         quiet("itemknn", data, {"decay": 0.5}, trials=1)
 

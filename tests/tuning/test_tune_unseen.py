@@ -154,8 +154,8 @@ def test_the_whole_split_gives_the_same_value(
     found = quiet(model, data, settings, trials=3)
     for row in tried(found):
         made = create_model(model, settings | {name: row[name] for name in found.document["searched"]})
-        settings = RunSettings(model=model, config=made.config, training=made.training)
-        trainer = train(cut, settings)
+        asked = RunSettings(model=model, config=made.config, training=made.training)
+        trainer = train(cut, asked)
         assert trainer.progress.best[found.select_by] == pytest.approx(row["value"], abs=2e-6)
     assert found.create().fit(cut, show_progress=False).evaluate(cut).metrics()["ndcg@10"] > 0
 

@@ -33,10 +33,10 @@ from unskew.models.base import build
 from unskew.serve import open_store
 from unskew.training.run import load
 from unskew.training.trainer import Trainer
+from unskew.update import Updating
 from unskew.update import update as updates
 from unskew.update.publish import one_at_a_time
 from unskew.update.update import update
-from unskew.update.updating import Updating
 
 QUICK = Updating(least=40, epochs=1)
 
@@ -122,7 +122,7 @@ def test_nothing_learns_from_the_window_before_it_is_ranked(
 ) -> None:
     order: list[Any] = []
     run = trained(made / "data", place / "first", "sasrec")
-    real_run, real_ranked = Trainer.run, updates._Update._ranked
+    real_run, real_ranked = Trainer.run, updates._Update._evaluate
 
     def running(trainer: Trainer) -> None:
         order.append(("train", trainer.split, trainer.samplers["next item"]))
@@ -134,7 +134,7 @@ def test_nothing_learns_from_the_window_before_it_is_ranked(
         return found
 
     monkeypatch.setattr(Trainer, "run", running)
-    monkeypatch.setattr(updates._Update, "_ranked", ranking)
+    monkeypatch.setattr(updates._Update, "_evaluate", ranking)
     update(run, place / "e.db", place / "new", replace(QUICK, replay=0.0), force=True)
     assert [step[0] for step in order] == ["train", "rank", "rank", "train"]
     (_, before, learner), (_, ranked, one), (_, _, other), (_, everything, last) = order

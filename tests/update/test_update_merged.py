@@ -194,8 +194,8 @@ def test_the_prepared_folder_or_else_the_memory(tmp_path: Path) -> None:
 
 def test_an_updated_run_goes_on_from_the_first_log(tmp_path: Path) -> None:
     """Also if it has only a memory, so that whoever is erased from the store is not in the next log."""
+    from unskew.update import Updating
     from unskew.update.update import update
-    from unskew.update.updating import Updating
 
     data, store, quick = prepared(tmp_path / "data", 200), stored(tmp_path / "e.db"), Updating(least=40)
     trained(data, tmp_path / "0", "popularity")

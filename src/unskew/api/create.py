@@ -51,22 +51,40 @@ def DEPS(settings: _Settings) -> Model:  # noqa: N802 (reads like the class it s
 
 
 def Debiased(backbone: str, settings: dict[str, Any] | None = None) -> Model:  # noqa: N802
-    """Any registered model with its pairs weighted by inverse propensities:
-    `Debiased("gru4rec", {"propensity": "dual", "width": 64})`.
+    """Create a registered model with its loss corrected by propensities.
 
-    Settings are those of `unskew.models.debiased.Weighting`, of the backbone and of training.
+    Parameters
+    ----------
+    backbone
+        The name of a registered model.
+    settings
+        Those of `unskew.models.debiased.Weighting`, of the backbone and of training.
+
+    Examples
+    --------
+    >>> Debiased("gru4rec", {"propensity": "dual", "width": 64}).fit(split)
     """
     return create_model(f"debiased-{backbone}", settings)
 
 
 def create_model(name: str, settings: dict[str, Any] | None = None, preset: str | None = None) -> Model:
-    """Any registered model from one flat set of settings: its own, its backbone's if it has one, and those of
-    training.
+    """Create any registered model from one flat set of settings.
 
-    name: `unskew models` lists the models with their settings and presets.
-    settings: what is not given has the value of the preset, and otherwise the model's default.
-    preset: a named set of settings, such as `paper`: the values of the model's paper. Several may stand
-        between commas; of a setting that two of them have, the later one counts.
+    Parameters
+    ----------
+    name
+        The name of the model; `unskew models` lists the models with their settings and presets.
+    settings
+        Those of the model, of its backbone if it has one, and of training. What is not given has the value of
+        the preset, and otherwise the model's default.
+    preset
+        A named set of settings, such as `paper`: the values of the model's paper. Several may stand between
+        commas; of a setting that two of them have, the later one counts.
+
+    Returns
+    -------
+    Model
+        A model that is not trained yet.
     """
     kind = model_named(name)
     left = preset_of(kind, preset) | (settings or {})
@@ -79,7 +97,7 @@ def create_model(name: str, settings: dict[str, Any] | None = None, preset: str 
             )
         if setting not in names:
             raise BadInput(f"{name} has no setting {setting!r}{meant(setting, names)}")
-    config, training = _taken(kind.Config, left), _taken(Training, left, kind.recipe)
+    config, training = _from_settings(kind.Config, left), _from_settings(Training, left, kind.recipe)
     check(config)
     check(training)
     return Model(name, config, training)
@@ -89,30 +107,35 @@ def preset_of(kind: type[Recommender], preset: str | None) -> dict[str, Any]:
     """The settings of one or more presets. Every model has `paper`, which is empty where the defaults are the
     paper's."""
     presets: dict[str, dict[str, Any]] = {"paper": {}} | kind.presets
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name in [] if preset is None else preset.split(","):
         if name not in presets:
             near = did_you_mean(name, presets)
             raise BadInput(f"{kind.name} has no preset {name!r}{near}; there are {', '.join(presets)}")
-        found |= presets[name]
-    return found
+        settings |= presets[name]
+    return settings
 
 
-def _taken(kind: Any, settings: dict[str, Any], defaults: dict[str, Any] | None = None) -> Any:
+def _from_settings(kind: Any, settings: dict[str, Any], defaults: dict[str, Any] | None = None) -> Any:
     """An instance of these settings, from what was given for it."""
-    hints, found = get_type_hints(kind), dict(defaults or {})
+    hints, values = get_type_hints(kind), dict(defaults or {})
     for field in dataclasses.fields(kind):
         if dataclasses.is_dataclass(hints[field.name]):
-            found[field.name] = _taken(hints[field.name], settings)
+            values[field.name] = _from_settings(hints[field.name], settings)
         elif field.name in settings:
             check_type(field.name, settings[field.name], hints[field.name])
-            found[field.name] = settings[field.name]
-    return kind(**found)
+            values[field.name] = settings[field.name]
+    return kind(**values)
 
 
 def load(folder: str | os.PathLike[str]) -> Model:
-    """A model from the run that it was trained in. A run that was stopped has its best weights so far.
-    `load("pulse-zero")` is the model that comes with this package and works on any log."""
+    """Load a model from the folder of its run. A run that was stopped has its best weights so far.
+
+    Parameters
+    ----------
+    folder
+        The folder of a run, or `pulse-zero`: the model that comes with this package and works on any log.
+    """
     if os.fspath(folder) == "pulse-zero" and not Path(folder).exists():
         return ZeroShot()
     trained = load_run(folder)
@@ -130,8 +153,16 @@ def resume(
 ) -> Model:
     """Go on with a run that was stopped, or add epochs to one that was not.
 
-    split: what it was trained on; by default the prepared folder that it names is opened and cut again.
-    epochs, patience: new limits; by default those that the run has.
+    Parameters
+    ----------
+    folder
+        The folder of the run.
+    split
+        What it was trained on; by default the prepared folder that it names is opened and split again.
+    epochs, patience
+        New limits; by default those that the run has.
+    on_record, show_progress
+        As for `Model.fit`.
     """
     config = read_config(Path(folder))
     training = dataclasses.replace(

@@ -469,12 +469,14 @@ class Model:
         Saved
             How many lists there are.
         """
-        ranker, wanted = self._ranker_of(log), RecommendOptions(**options)
-        lists = ranker.for_all_users(wanted) if requests is None else lists_of(Path(requests), ranker, wanted)
+        ranker, request = self._ranker_of(log), RecommendOptions(**options)
+        lists = (
+            ranker.for_all_users(request) if requests is None else lists_of(Path(requests), ranker, request)
+        )
         saved = Saved()
         with shown(show_progress):
             save_frames(map(saved.count, lists), Path(file))
-        return replace(saved, recall=ranker.recall(wanted))
+        return replace(saved, recall=ranker.recall(request))
 
     def make_ranker(self, log: LogView) -> Ranker:
         """A ranker of this model for a log, with pulse-zero for users of whom the model has nothing to
@@ -576,8 +578,8 @@ class Model:
     def _check_ids(self, log: LogView) -> None:
         """Codes mean something only in the log that they were learned on, or in one that goes on from it."""
         check_is(log, (Log, Live), "a log, as `unskew.prepare` or `unskew.Log.open` gives it")
-        known, cut = self.known_log, self.trained.split
-        sides = (cut.known_users, known.users, log.users), (cut.known_items, known.items, log.items)
+        own_log, cut = self.known_log, self.trained.split
+        sides = (cut.known_users, own_log.users, log.users), (cut.known_items, own_log.items, log.items)
         for size, mine, theirs in sides:
             if not same_ids(mine.ids[:size], theirs.ids[:size]):
                 raise BadInput(

@@ -78,7 +78,7 @@ def export(model: Model, file: str | os.PathLike[str]) -> Exported:
             raise BadInput(
                 f"{target}: the tables of this model have {size:,} bytes, too many for this format"
             )
-        document = onnx.load_from_string(_traced(scoring))
+        document = onnx.load_from_string(_trace(scoring))
         about = {
             "model": model.name,
             "run": "" if folder is None else folder.name,
@@ -89,12 +89,14 @@ def export(model: Model, file: str | os.PathLike[str]) -> Exported:
         }
         onnx.helper.set_model_props(document, {name: str(value) for name, value in about.items()})
         onnx.checker.check_model(document)
-        made = document.SerializeToString()
-        difference = _compared(runtime.InferenceSession(made, _quiet(runtime)), dotted, len(log.items))
+        content = document.SerializeToString()
+        difference = _largest_difference(
+            runtime.InferenceSession(content, _quiet(runtime)), dotted, len(log.items)
+        )
         if not difference <= TOLERANCE:
             raise UnskewError(f"{target}: its scores differ from the model's by {difference:.2g}")
         pq.write_table(pa.table({"code": np.arange(len(log.items)), "item_id": log.items.ids}), ids_path)
-        path.write_bytes(made)
+        path.write_bytes(content)
     return Exported(str(target), str(beside), model.name, len(log.items), dotted.history, difference)
 
 
@@ -135,8 +137,8 @@ class Scoring(nn.Module):
         """The scores of all items, the codes of the best, and their scores."""
         state_BD = self.network.read_histories(self._newest(history))
         scores = state_BD @ self.vectors
-        found = scores.topk(cast(int, k))
-        return scores, found.indices, found.values
+        best = scores.topk(cast(int, k))
+        return scores, best.indices, best.values
 
     def _newest(self, history: Tensor) -> Tensor:
         """The newest items of each history, padded on the left."""
@@ -161,17 +163,17 @@ def _exported(network: Recommender) -> DotProduct:
     return network.exported
 
 
-def _traced(scoring: Scoring) -> bytes:
+def _trace(scoring: Scoring) -> bytes:
     """The network as a file of this format."""
     # Steps that depend on values are followed as they go for these histories: there is padding in them.
     history = torch.tensor([[PAD, 0], [0, 0], [PAD, PAD]])
-    made = io.BytesIO()
+    buffer = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
             scoring,
             (history, torch.tensor(1)),
-            made,  # type: ignore[arg-type]
+            buffer,  # type: ignore[arg-type]
             dynamo=False,  # the newer exporter refuses steps that depend on values (BERT4Rec, LightSANs)
             opset_version=OPSET,
             input_names=["history", "k"],
@@ -183,10 +185,10 @@ def _traced(scoring: Scoring) -> bytes:
                 "best_scores": {0: "batch", 1: "k"},
             },
         )
-    return made.getvalue()
+    return buffer.getvalue()
 
 
-def _compared(session: Any, network: DotProduct, items: int) -> float:
+def _largest_difference(session: Any, network: DotProduct, items: int) -> float:
     """The largest difference to the model's own scores, for some random histories of all lengths."""
     random = np.random.default_rng(0)
     history = random.integers(0, items, (CHECKED, network.history)).astype(np.int32)
@@ -195,8 +197,8 @@ def _compared(session: Any, network: DotProduct, items: int) -> float:
     user = np.full(CHECKED, np.iinfo(np.int32).max, np.int64)
     contexts = bare_contexts(user, history, np.zeros(CHECKED, np.int64))
     expected = network.context(contexts) @ network.vectors(torch.arange(items)).T
-    (found,) = session.run(["scores"], {"history": history.astype(np.int64), "k": np.array(1)})
-    return float((np.abs(found - expected.numpy()) / (1 + np.abs(expected.numpy()))).max())
+    (scores,) = session.run(["scores"], {"history": history.astype(np.int64), "k": np.array(1)})
+    return float((np.abs(scores - expected.numpy()) / (1 + np.abs(expected.numpy()))).max())
 
 
 def _packages() -> tuple[Any, Any]:

@@ -64,8 +64,8 @@ def recommend(
     Recommendations
         A frame `user_id, item_id, score, rank, source` (and title), one row per recommendation.
     """
-    known = log if isinstance(log, Log) else read(log)
-    return ZeroShot().recommend(users, histories, log=known, **options)
+    read_log = log if isinstance(log, Log) else read(log)
+    return ZeroShot().recommend(users, histories, log=read_log, **options)
 
 
 def learned_on() -> dict[str, str]:

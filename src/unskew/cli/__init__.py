@@ -60,6 +60,12 @@ VERBS: dict[str, Callable[..., Any]] = {
     "models": Models,
     "demo": Demo,
 }
+# Verbs whose flags depend on the model, or the kind of world, that is named.
+BY_ARGUMENTS: dict[str, Callable[[list[str]], Callable[..., Any]]] = {
+    "train": train_of,
+    "simulate": simulate_of,
+    "tune": tune_of,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -68,31 +74,21 @@ def main(arguments: list[str] | None = None) -> int:
     if arguments == ["--version"]:
         print(f"unskew {version('unskew')}")
         return 0
-    signal.signal(signal.SIGTERM, _stopped)
+    signal.signal(signal.SIGTERM, _stop)
     try:
-        for file in flags_of(arguments, "--import"):
-            import_file(Path(file))
-        check_words(arguments, VERBS)
-        verbs = VERBS | ({"train": train_of(arguments)} if arguments[:1] == ["train"] else {})
-        verbs |= {"simulate": simulate_of(arguments)} if arguments[:1] == ["simulate"] else {}
-        verbs |= {"tune": tune_of(arguments)} if arguments[:1] == ["tune"] else {}
-        for kind in verbs.values():
-            joined_help(kind)
-        if arguments and arguments[0] in verbs:
-            check_flags(arguments, verbs[arguments[0]])
-        verb = _parsed(arguments, verbs)
+        verb = _verb_of(arguments)
         with shown_on(messages):
             return int(verb.run() or 0)
     except UnskewError as error:
         messages.print(f"unskew: {error}", style="bold red" if messages.is_terminal else None, soft_wrap=True)
         return error.exit_code
     except (KeyboardInterrupt, duckdb.InterruptException):
-        return _said_stopped()
+        return _report_stop()
     except RuntimeError as error:
         # DuckDB passes an interrupt on as its own exception, or as this one.
         if "Query interrupted" not in str(error):
             raise
-        return _said_stopped()
+        return _report_stop()
     except PermissionError as error:
         messages.print(f"unskew: {error.filename}: {error.strerror}", soft_wrap=True)
         return 2
@@ -101,7 +97,22 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
 
 
-def _parsed(arguments: list[str], verbs: dict[str, Callable[..., Any]]) -> Any:
+def _verb_of(arguments: list[str]) -> Any:
+    """The verb that a command line asks for, with the flags of the model or world that it names."""
+    for file in flags_of(arguments, "--import"):
+        import_file(Path(file))
+    check_words(arguments, VERBS)
+    name, verbs = arguments[0] if arguments else "", dict(VERBS)
+    if name in BY_ARGUMENTS:
+        verbs[name] = BY_ARGUMENTS[name](arguments)
+    for kind in verbs.values():
+        joined_help(kind)
+    if name in verbs:
+        check_flags(arguments, verbs[name])
+    return _parse(arguments, verbs)
+
+
+def _parse(arguments: list[str], verbs: dict[str, Callable[..., Any]]) -> Any:
     """The verb that a command line asks for. What the parser complains about in a box becomes one line."""
     complaint = io.StringIO()
     try:
@@ -121,11 +132,11 @@ def _parsed(arguments: list[str], verbs: dict[str, Callable[..., Any]]) -> Any:
     raise BadInput(f"{one_line(complaint.getvalue())}; see `unskew{verb} --help`")
 
 
-def _said_stopped() -> int:
+def _report_stop() -> int:
     messages.print("unskew: stopped")
     return 130
 
 
-def _stopped(number: int, frame: object) -> None:
+def _stop(number: int, frame: object) -> None:
     """Leave as on Ctrl-C, so that scratch folders are removed."""
     raise KeyboardInterrupt

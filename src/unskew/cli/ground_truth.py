@@ -59,7 +59,7 @@ class GroundTruth(RunVerb):
         if len({cut.log.fingerprint() for cut in splits}) > 1:
             raise BadInput("the runs were not trained on the same log, so they cannot be compared")
         world, sample = world_of(splits[0].log), self.sample or None
-        found = [
+        evaluations = [
             evaluate_against_ground_truth(
                 load(folder), world, cut, sample, self.seed, select_by=self.select_by
             )
@@ -69,37 +69,50 @@ class GroundTruth(RunVerb):
             TrueScorer(world, "exposure"), world, splits[0], sample, self.seed
         )
         metrics = list(exposed.values)
-        spreads = [{name: interval(each, name, DRAWS) for name in metrics} for each in found]
-        compared = [{name: compare(each, found[0], name, DRAWS) for name in metrics} for each in found[1:]]
+        spreads = [
+            {name: interval(evaluation, name, DRAWS) for name in metrics} for evaluation in evaluations
+        ]
+        compared = [
+            {name: compare(evaluation, evaluations[0], name, DRAWS) for name in metrics}
+            for evaluation in evaluations[1:]
+        ]
         first, others = self.folders[0], self.folders[1:]
         document = {
             "world": asdict(world.settings),
             "impressions": len(exposed.user),
             "impressions_of_the_test_set": exposed.about["whole_test"],
             "runs": [
-                {"run": str(folder), **_about(each), "metrics": each.metrics(), "intervals": spread}
-                for folder, each, spread in zip(self.folders, found, spreads, strict=True)
+                {
+                    "run": str(folder),
+                    **_about(evaluation),
+                    "metrics": evaluation.metrics(),
+                    "intervals": spread,
+                }
+                for folder, evaluation, spread in zip(self.folders, evaluations, spreads, strict=True)
             ],
             "true_exposure": exposed.metrics(),
             "differences": [
                 {
                     "run": str(folder),
                     "to": str(first),
-                    "metrics": {name: asdict(each) for name, each in differences.items()},
+                    "metrics": {name: asdict(evaluation) for name, evaluation in differences.items()},
                 }
                 for folder, differences in zip(others, compared, strict=True)
             ],
         }
         rows = [
-            (f"{folder} ({each.about['model']})", *(f"{each.mean(metric):.4f}" for metric in metrics))
-            for folder, each in zip(self.folders, found, strict=True)
+            (
+                f"{folder} ({evaluation.about['model']})",
+                *(f"{evaluation.mean(metric):.4f}" for metric in metrics),
+            )
+            for folder, evaluation in zip(self.folders, evaluations, strict=True)
         ]
         rows.append(("the true exposure", *(f"{exposed.mean(metric):.4f}" for metric in metrics)))
         rows.append(("the true preference", *_ideal(exposed)))
         title = f"{len(exposed.user):,} impressions of the test set, against the true preference of all items"
         tables = [table(title, ("", *metrics), rows)]
-        for folder, each, spread in zip(self.folders, found, spreads, strict=True):
-            lines = [(name, each.mean(name), *spread[name]) for name in metrics]
+        for folder, evaluation, spread in zip(self.folders, evaluations, spreads, strict=True):
+            lines = [(name, evaluation.mean(name), *spread[name]) for name in metrics]
             tables.append(_intervals(f"\n{folder}: 95 % intervals over users", lines))
         for folder, differences in zip(others, compared, strict=True):
             lines = [(name, of.difference, of.low, of.high) for name, of in differences.items()]
@@ -108,18 +121,18 @@ class GroundTruth(RunVerb):
         messages.print(EXPLAINED, soft_wrap=True)
 
 
-def _about(found: "Evaluation") -> dict[str, Any]:
-    return {name: found.about[name] for name in ("model", "training_seed", "weights_chosen_by")}
+def _about(evaluation: "Evaluation") -> dict[str, Any]:
+    return {name: evaluation.about[name] for name in ("model", "training_seed", "weights_chosen_by")}
 
 
-def _ideal(found: "Evaluation") -> list[str]:
+def _ideal(evaluation: "Evaluation") -> list[str]:
     """The row of the best order. Its correlation with exposure is left empty: the row of exposure has it."""
     best = {"ndcg": "1.0000", "fraction": "1.0000", "preference": "1.0000", "beyond": "0.0000"}
-    for metric, values in found.values.items():
+    for metric, values in evaluation.values.items():
         if metric.startswith("clicks"):
-            ideal = values / found.values[metric.replace("clicks", "fraction")]
+            ideal = values / evaluation.values[metric.replace("clicks", "fraction")]
             best["clicks"] = f"{ideal.mean():.4f}"
-    return [best.get(metric.split("@")[0], "") for metric in found.values]
+    return [best.get(metric.split("@")[0], "") for metric in evaluation.values]
 
 
 def _intervals(title: str, lines: list[tuple[str, float, float, float]]) -> RenderableType:

@@ -55,11 +55,11 @@ def _check_settings(name: str, given: list[str]) -> set[str]:
 def check_flags(arguments: list[str], verb: Any) -> None:
     """A flag that a verb does not have, with the one that was probably meant."""
     kinds = [verb, *(kind for kind in get_args(get_type_hints(verb).get("verb")) if is_dataclass(kind))]
-    known = {f"--{name.replace('_', '-')}" for kind in kinds for name in flag_names(kind)} | {"--help"}
+    flags = {f"--{name.replace('_', '-')}" for kind in kinds for name in flag_names(kind)} | {"--help"}
     for argument in arguments[1:]:
         flag = argument.split("=", 1)[0]
-        if flag.startswith("--") and flag != "--" and flag.replace("_", "-") not in known:
-            near = did_you_mean(flag, known)
+        if flag.startswith("--") and flag != "--" and flag.replace("_", "-") not in flags:
+            near = did_you_mean(flag, flags)
             raise BadInput(f"unskew {arguments[0]} has no flag {flag}{near}; `unskew {arguments[0]} --help`")
 
 
@@ -82,6 +82,6 @@ def one_line(box: str) -> str:
         else:
             parts[-1].append(line.strip("│| "))
     first = next((part for part in parts[1:] if any(part)), [])  # without Unicode, the title stands before
-    said = " ".join(filter(None, first)).replace(" (required)", "").removesuffix(".")
-    said = said.replace("invalid literal for int() with base 10:", "expected a whole number, found")
-    return said.replace("could not convert string to float:", "expected a number, found") or "wrong use"
+    sentence = " ".join(filter(None, first)).replace(" (required)", "").removesuffix(".")
+    sentence = sentence.replace("invalid literal for int() with base 10:", "expected a whole number, found")
+    return sentence.replace("could not convert string to float:", "expected a number, found") or "wrong use"

@@ -119,9 +119,9 @@ class Recommend(RunVerb):
         users_, histories = (
             ([self.user], None) if self.user is not None else (None, [list(chain(*self.history))])
         )
-        found = trained.recommend(users_, histories, log=log, **options)
-        listed = found.table.to_pylist()
-        more = [name for name in ("title",) if name in found.table.column_names]
+        lists = trained.recommend(users_, histories, log=log, **options)
+        listed = lists.table.to_pylist()
+        more = [name for name in ("title",) if name in lists.table.column_names]
         shown = [
             (
                 str(row["rank"]),
@@ -131,20 +131,20 @@ class Recommend(RunVerb):
             )
             for row in listed
         ]
-        counts: dict[str, Any] = {"unknown_users": found.unknown_users, "skipped_items": found.skipped_items}
-        counts |= _measured(found.recall)
+        counts: dict[str, Any] = {"unknown_users": lists.unknown_users, "skipped_items": lists.skipped_items}
+        counts |= _measured(lists.recall)
         self.show({"recommendations": listed, **counts}, table("", ("rank", "item", "score", *more), shown))
-        for user in found.users_unknown:
+        for user in lists.users_unknown:
             messages.print(
                 f"user {user!r} is not in the log, so this is what an empty history gets", soft_wrap=True
             )
-        if "pulse-zero" in found.table["source"].to_pylist() and trained.name != "pulse-zero":
+        if "pulse-zero" in lists.table["source"].to_pylist() and trained.name != "pulse-zero":
             messages.print(
                 f"{trained.name} has nothing to say about this history, so pulse-zero recommends",
                 soft_wrap=True,
             )
-        if found.items_unknown:
-            unknown = ", ".join(map(repr, found.items_unknown))
+        if lists.items_unknown:
+            unknown = ", ".join(map(repr, lists.items_unknown))
             messages.print(f"skipped, not in the log of this run: {unknown}", soft_wrap=True)
 
 

@@ -92,21 +92,21 @@ def command_line() -> str:
     return shlex.join(["unskew", *sys.argv[1:]])
 
 
-def inspection_table(found: Inspection | Health) -> Table:
+def inspection_table(facts: Inspection | Health) -> Table:
     """All figures by group, on a wide terminal with what they mean."""
     explained = output.width >= 130  # narrower, the meanings would fold into a column of single words
-    made = grid(("",) * (4 if explained else 3))
-    made.columns[2].justify = "right"
+    body = grid(("",) * (4 if explained else 3))
+    body.columns[2].justify = "right"
     group = None
-    for row in found.rows():
+    for row in facts.rows():
         if group not in (None, row.group):
-            made.add_section()
+            body.add_section()
         meaning = [Text(row.meaning, "dim")] if explained else []
-        made.add_row(
+        body.add_row(
             Text("" if row.group == group else row.group, "bold"), Text(row.name), Text(row.value), *meaning
         )
         group = row.group
-    return made
+    return body
 
 
 def split_of(data: Path, settings: Splitting) -> Split:
@@ -142,39 +142,39 @@ def write_file(file: Path, text: str, what: str) -> None:
 
 def in_words(counts: dict[str, int]) -> str:
     """Counts for people to read, without those that are zero."""
-    said = [f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count]
-    return ", ".join(said) or "nothing"
+    parts = [f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count]
+    return ", ".join(parts) or "nothing"
 
 
 def flat(facts: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """The entries of a document in one level."""
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for name, value in facts.items():
-        found |= flat(value, f"{name}: ") if isinstance(value, dict) else {prefix + name: value}
-    return found
+        entries |= flat(value, f"{name}: ") if isinstance(value, dict) else {prefix + name: value}
+    return entries
 
 
 def pairs(title: str, facts: dict[str, Any]) -> RenderableType:
     """A table of names and values."""
-    said = {
+    rows = {
         name.replace("_", " "): f"{value:,}" if isinstance(value, int) else str(value)
         for name, value in facts.items()
     }
-    return table(title, ("", ""), said.items())
+    return table(title, ("", ""), rows.items())
 
 
 def table(title: str, head: tuple[str, ...], rows: Any) -> RenderableType:
     """A table for the terminal, below its title. The title is not part of it, so that a narrow table does not
     fold it."""
-    made = grid(head)
+    body = grid(head)
     for row in rows:
-        made.add_row(*map(Text, row))
-    return Group(Text(title), made) if title else made
+        body.add_row(*map(Text, row))
+    return Group(Text(title), body) if title else body
 
 
 def grid(head: tuple[str, ...]) -> Table:
     """A table without rows; long words fold instead of being cut."""
-    made = Table(show_header=any(head), box=None, pad_edge=False)
+    empty = Table(show_header=any(head), box=None, pad_edge=False)
     for name in head:
-        made.add_column(name, overflow="fold")
-    return made
+        empty.add_column(name, overflow="fold")
+    return empty

@@ -91,7 +91,7 @@ class Train(RunVerb):
                 words = f"what was learned is saved; go on with `unskew train --resume {folder}`"
                 messages.print(words, soft_wrap=True)
             raise
-        self._told(trained, cut, folder)
+        self._report(trained, cut, folder)
 
     def _train(self, folder: Path) -> "tuple[Model, Split]":
         from unskew.api.model import Model
@@ -114,11 +114,11 @@ class Train(RunVerb):
                 "over what another run chose)",
                 soft_wrap=True,
             )
-        made = Model(self.model, self.settings, self.training)
-        made.fit(cut, folder, resume=self.resume is not None, on_record=self._on_record(), chosen=chosen)
-        if self.resume is not None and len(made.records) == before:
+        model = Model(self.model, self.settings, self.training)
+        model.fit(cut, folder, resume=self.resume is not None, on_record=self._on_record(), chosen=chosen)
+        if self.resume is not None and len(model.records) == before:
             messages.print("this run has ended, so nothing was done; --epochs (and --patience) add to it")
-        return made, cut
+        return model, cut
 
     def _refit(self, folder: Path) -> "tuple[Model, Split]":
         from unskew.api.create import load
@@ -126,22 +126,25 @@ class Train(RunVerb):
         assert self.refit is not None
         assert self.data is not None
         before = load(self.refit)
-        made = before.refit(Log.open(self.data), folder, on_record=self._on_record())
-        chosen = [_plural(made.training.epochs, "epoch")] if made.records else []
-        chosen += [f"{_named(name)} {_shown_value(made, name, value)}" for name, value in made.chosen.items()]
+        model = before.refit(Log.open(self.data), folder, on_record=self._on_record())
+        chosen = [_plural(model.training.epochs, "epoch")] if model.records else []
+        chosen += [
+            f"{_setting_in_words(name)} {_shown_value(model, name, value)}"
+            for name, value in model.chosen.items()
+        ]
         messages.print(
             f"trained on everything, with {', '.join(chosen) or 'nothing to choose'}, as {self.refit} has "
             "it; no part is left to evaluate this run on",
             soft_wrap=True,
         )
-        return made, made.split
+        return model, model.split
 
     def _on_record(self) -> Any:
         from unskew.training.tracking import tensorboard
 
         return None if self.tensorboard is None else tensorboard(self.tensorboard, self.resume is not None)
 
-    def _told(self, trained: "Model", cut: Split, folder: Path) -> None:
+    def _report(self, trained: "Model", cut: Split, folder: Path) -> None:
         """Show what was learned, epoch by epoch, and say what a user should know about it."""
         from unskew.training.run import read_card
 
@@ -163,7 +166,7 @@ def _epochs_table(trained: "Model", card: "RunCard", title: str) -> RenderableTy
     epochs = [record for record in trained.records if record.valid]
     if not epochs:
         chosen = {
-            f"{by}: {_named(name)}": _shown_value(trained, name, value)
+            f"{by}: {_setting_in_words(name)}": _shown_value(trained, name, value)
             for by, state in card.chosen.items()
             for name, value in state.items()
         }
@@ -186,7 +189,7 @@ def _plural(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
-def _named(name: str) -> str:
+def _setting_in_words(name: str) -> str:
     return name.removesuffix("_ticks").removesuffix("_now").replace("_", " ")
 
 
@@ -225,14 +228,14 @@ def model_of(arguments: list[str]) -> str:
         from unskew.training.run import read_config
 
         return read_config(Path(run)).model
-    said, file = flag_of(arguments, "--model"), _file_of(arguments)
+    named, file = flag_of(arguments, "--model"), _file_of(arguments)
     if file is None:
-        return said or DEFAULT
+        return named or DEFAULT
     from unskew.tuning.tuning_study import read_best
 
     name = read_best(file)[0].name
-    if said not in (None, name):
-        raise BadInput(f"{file}: these are settings of {name}, not of {said}; leave --model away")
+    if named not in (None, name):
+        raise BadInput(f"{file}: these are settings of {name}, not of {named}; leave --model away")
     return name
 
 
@@ -257,8 +260,8 @@ def train_of(arguments: list[str]) -> type[Train]:
     elif file is not None:
         from unskew.tuning.tuning_study import read_best
 
-        made, splitting = read_best(file)
-        defaults |= {"settings": made.config, "training": made.training, "splitting": splitting}
+        model, splitting = read_best(file)
+        defaults |= {"settings": model.config, "training": model.training, "splitting": splitting}
     return with_flags(Train, name, defaults)
 
 
@@ -266,8 +269,8 @@ def defaults_of(name: str, preset: str | None) -> dict[str, Any]:
     """The parts of a verb that trains a model, as they are unless flags say otherwise."""
     from unskew.api.create import create_model
 
-    made = create_model(name, preset=preset)
-    return {"settings": made.config, "training": made.training, "splitting": Splitting()}
+    model = create_model(name, preset=preset)
+    return {"settings": model.config, "training": model.training, "splitting": Splitting()}
 
 
 def with_flags(verb: type[V], name: str, defaults: dict[str, Any]) -> type[V]:
@@ -287,12 +290,14 @@ def with_flags(verb: type[V], name: str, defaults: dict[str, Any]) -> type[V]:
     hidden: Any = Suppress
     types = {"settings": flags[kind.Config], "training": flags[Training], "splitting": flags[Splitting]}
     types |= {"model": str, "given": hidden[Any]}
-    parts = [(part, types[part], field(default_factory=partial(_same, of))) for part, of in defaults.items()]
+    parts = [
+        (part, types[part], field(default_factory=partial(_identity, of))) for part, of in defaults.items()
+    ]
     documented = {"__doc__": verb.__doc__}
     return make_dataclass(
         verb.__name__, parts, bases=(verb,), frozen=True, kw_only=True, namespace=documented
     )
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value

@@ -69,35 +69,35 @@ class Tune(RunVerb):
             raise BadInput("expected MODEL and DATA in front of all flags")
         every = flat(self.settings) | flat(self.training)
         try:
-            found = tune(
+            result = tune(
                 self.model,
                 BeforeTest(split_of(self.data, self.splitting)),
                 {name: value for name, value in every.items() if name in self.given},
-                self.preset,
-                self.trials,
-                self.budget,
-                self.storage,
-                self.out,
-                self.study,
-                _said,
+                preset=self.preset,
+                trials=self.trials,
+                budget=self.budget,
+                storage=self.storage,
+                out=self.out,
+                study=self.study,
+                on_trial=_print_trial,
                 command=command_line(),
             )
         except KeyboardInterrupt:
             kept = f"{self.out} has the best so far" if self.out.is_file() else "no trial has ended"
             messages.print(f"{kept}; the same command goes on", soft_wrap=True)
             raise
-        self._told(found)
+        self._report(result)
 
-    def _told(self, found: "Tuned") -> None:
-        said, searched = found.document, found.document["searched"]
+    def _report(self, result: "Tuned") -> None:
+        document, searched = result.document, result.document["searched"]
         rows = [
             {name: value for name, value in row.items() if name not in searched}
             | {"settings": {name: row[name] for name in searched}}
-            for row in found.trials.to_pylist()
+            for row in result.trials.to_pylist()
         ]
         shown = [
             (
-                f"{row['number']}{'*' if row['number'] == said['trial'] else ''}",
+                f"{row['number']}{'*' if row['number'] == document['trial'] else ''}",
                 "–" if row["value"] is None else f"{row['value']:.4f}",
                 row["state"],
                 str(row["epochs"] or "–"),
@@ -105,16 +105,18 @@ class Tune(RunVerb):
             )
             for row in rows
         ]
-        gain = "" if said["defaults"] is None else f" (the defaults {said['defaults']:.4f})"
-        title = f"{found.model} -> {self.out}: {found.select_by} {said['metric']} {found.value:.4f}{gain}"
+        gain = "" if document["defaults"] is None else f" (the defaults {document['defaults']:.4f})"
+        title = (
+            f"{result.model} -> {self.out}: {result.select_by} {document['metric']} {result.value:.4f}{gain}"
+        )
         self.show(
-            {"file": str(self.out), **said, "rows": rows},
-            pairs(title, found.best),
-            table("", ("trial", said["metric"], "", "epochs", "settings"), shown),
+            {"file": str(self.out), **document, "rows": rows},
+            pairs(title, result.best),
+            table("", ("trial", document["metric"], "", "epochs", "settings"), shown),
         )
 
 
-def _said(row: dict[str, Any]) -> None:
+def _print_trial(row: dict[str, Any]) -> None:
     """Print a line about a trial that has ended."""
     value = "" if row["value"] is None else f" {row['value']:.4f}"
     why = f" ({row['reason']})" if row["reason"] else ""

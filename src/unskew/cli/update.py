@@ -9,7 +9,7 @@ from tyro.conf import OmitArgPrefixes, Positional
 
 from unskew.cli.shared import RunVerb, messages
 from unskew.core.errors import BadInput
-from unskew.update.updating import Updating
+from unskew.update import Updating
 
 if TYPE_CHECKING:
     from unskew.update.update import Outcome
@@ -58,7 +58,7 @@ class Update(RunVerb):
         from unskew.update.update import update
 
         given = self.positive.split(",") if self.positive is not None else []
-        found = update(
+        outcome = update(
             self.folder,
             self.store,
             self.out,
@@ -70,10 +70,10 @@ class Update(RunVerb):
             force=self.force,
             dry_run=self.dry_run,
         )
-        for note in found.notes:
+        for note in outcome.notes:
             messages.print(note, soft_wrap=True)
-        self._say(found.document(), line(found))
-        return CODES[found.verdict]
+        self._say(outcome.document(), line(outcome))
+        return CODES[outcome.verdict]
 
     def _roll_back(self) -> int:
         from unskew.update.publish import roll_back
@@ -94,14 +94,14 @@ class Update(RunVerb):
             print(words)
 
 
-def line(found: "Outcome") -> str:
+def line(outcome: "Outcome") -> str:
     """What an update came to, in one line."""
-    if found.tested is None:
-        return f"{found.verdict}: {found.why}; nothing was written"
-    said, tested = found.tested.document(), found.tested.found
-    where = f" {found.out}" if found.out is not None else ""
+    if outcome.tested is None:
+        return f"{outcome.verdict}: {outcome.why}; nothing was written"
+    window, tested = outcome.tested.document(), outcome.tested.found
+    where = f" {outcome.out}" if outcome.out is not None else ""
     return (
-        f"{found.verdict}{where}: {found.new_positives:,} new positives; NDCG@10 ({said['test']}) on the "
-        f"newest {said['positives']:,}: {said['before']:.4f} before, {said['after']:.4f} now, difference "
-        f"{tested.difference:+.4f} [{tested.low:+.4f}, {tested.high:+.4f}]: {found.why}"
+        f"{outcome.verdict}{where}: {outcome.new_positives:,} new positives; NDCG@10 ({window['test']}) on "
+        f"the newest {window['positives']:,}: {window['before']:.4f} before, {window['after']:.4f} now, "
+        f"difference {tested.difference:+.4f} [{tested.low:+.4f}, {tested.high:+.4f}]: {outcome.why}"
     )

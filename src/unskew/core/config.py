@@ -221,16 +221,16 @@ def parts_of(settings: Any) -> Iterator[Any]:
 
 def flat(settings: Any) -> dict[str, Any]:
     """The values of all settings by their names, those within settings included."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for field in fields(settings):
         value = getattr(settings, field.name)
-        found |= flat(value) if is_dataclass(value) else {field.name: value}
-    return found
+        values |= flat(value) if is_dataclass(value) else {field.name: value}
+    return values
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, names: Iterable[str]) -> str:
     """A question to append to a complaint about a word that is nearly one of these; nothing if it is not."""
-    by_lower = {name.lower(): name for name in known}
+    by_lower = {name.lower(): name for name in names}
     near = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
     return f"; did you mean {by_lower[near[0]]!r}?" if near else ""
 
@@ -246,12 +246,12 @@ ALIASES = {
 }
 
 
-def meant(word: str, known: Iterable[str]) -> str:
+def meant(word: str, names: Iterable[str]) -> str:
     """What to append to a complaint about an unknown setting: its name here, or one that is near."""
-    known = list(known)
-    if ALIASES.get(word) in known:
+    names = list(names)
+    if ALIASES.get(word) in names:
         return f"; here it is {ALIASES[word]!r}"
-    return did_you_mean(word, known)
+    return did_you_mean(word, names)
 
 
 def names_of(settings: Any) -> list[str]:
@@ -312,7 +312,7 @@ def in_words(hint: Any) -> str:
 
 def explained(settings: Any) -> dict[str, str]:
     """The help of each field: the string below it, which Python itself forgets."""
-    found: dict[str, str] = {}
+    helps: dict[str, str] = {}
     for kind in reversed([cls for cls in inspect.getmro(settings) if is_dataclass(cls)]):
         try:
             source = inspect.getsource(kind)
@@ -326,8 +326,8 @@ def explained(settings: Any) -> dict[str, str]:
                 and isinstance(words, ast.Expr)
                 and isinstance(words.value, ast.Constant)
             ):
-                found[ast.unparse(field.target)] = " ".join(str(words.value.value).split())
-    return found
+                helps[ast.unparse(field.target)] = " ".join(str(words.value.value).split())
+    return helps
 
 
 def _listed(helps: dict[str, str]) -> str:

@@ -71,7 +71,7 @@ class Proposals:
         self._vectors = self._all_vectors(len(log.items))
         self.indexed = self._vectors.shape[1]
         self.cells = max(1, min(int(4 * self.indexed**0.5), self.indexed // PER_CELL))
-        self._index = _built(self._vectors.T.contiguous().numpy(), self.cells)
+        self._index = _build_index(self._vectors.T.contiguous().numpy(), self.cells)
         self._histories = self._sample(log, seed)
         self._newer = self._vectors[:, :0].T
         self._chosen: dict[tuple[int, bool], tuple[int, Recall]] = {}
@@ -128,9 +128,9 @@ class Proposals:
         if allowed is not None and not allowed[: self.indexed].all():
             some = np.packbits(allowed[: self.indexed], bitorder="little")
             more = {"sel": faiss.IDSelectorBitmap(some)}
-        asked = faiss.SearchParametersIVF(nprobe=min(probed, self.cells), **more)
-        found = self._index.search(state_BD.numpy(), min(count, self.indexed), params=asked)[1]
-        codes = torch.from_numpy(found)
+        parameters = faiss.SearchParametersIVF(nprobe=min(probed, self.cells), **more)
+        nearest = self._index.search(state_BD.numpy(), min(count, self.indexed), params=parameters)[1]
+        codes = torch.from_numpy(nearest)
         # The scores come from the same table as those of the exact lists.
         vectors_DBN = self._vectors[:, codes.clamp(min=0).flatten()].view(-1, *codes.shape)
         scores = torch.einsum("bd,dbn->bn", state_BD, vectors_DBN)
@@ -153,9 +153,9 @@ class Proposals:
         """Users of the log, now, in a random order: those of whom the model has something to say."""
         users = np.random.default_rng(seed).permutation(len(log.users))[: 4 * HISTORIES]
         for _ in range(2):
-            made = contexts(log, users, np.full(len(users), log.now), self.model.history)
-            users = users[self.model.knows(made).numpy()][: 2 * HISTORIES]
-        return made
+            sample = contexts(log, users, np.full(len(users), log.now), self.model.history)
+            users = users[self.model.knows(sample).numpy()][: 2 * HISTORIES]
+        return sample
 
     @torch.no_grad()
     def _cells_for(self, k: int, include_seen: bool) -> tuple[int, Recall]:
@@ -170,13 +170,13 @@ class Proposals:
                     measuring.part(slice(there // 2, None)),
                 )
             tried = [1 << power for power in range(self.cells.bit_length()) if 1 << power < self.cells]
-            fractions = self._shares(choosing, width, tried, include_seen) if there else iter(())
+            fractions = self._recalls(choosing, width, tried, include_seen) if there else iter(())
             probed = next((cells for cells, fraction in fractions if fraction >= self.wanted), self.cells)
-            (measured,) = self._shares(measuring, width, [probed], include_seen)
+            (measured,) = self._recalls(measuring, width, [probed], include_seen)
             self._chosen[k, include_seen] = probed, Recall(measured[1], width, len(measuring.user_B))
         return self._chosen[k, include_seen]
 
-    def _shares(
+    def _recalls(
         self, histories: Batch, k: int, tried: list[int], include_seen: bool
     ) -> Iterator[tuple[int, float]]:
         """Which fraction of the k best items of all is found in so many cells, for some numbers of cells."""
@@ -196,8 +196,8 @@ class Proposals:
             codes, scores = self._near(state_BD, k + past_BL.shape[1], cells)
             if not include_seen:
                 scores = scores.masked_fill((codes[:, :, None] == past_BL[:, None]).any(2), -torch.inf)
-            found = (scores >= last_B1 - NEAR * last_B1.abs()).sum(1).clamp(max=k)
-            yield cells, int(found.sum()) / listed if listed else 1.0
+            hits = (scores >= last_B1 - NEAR * last_B1.abs()).sum(1).clamp(max=k)
+            yield cells, int(hits.sum()) / listed if listed else 1.0
 
 
 def _with_vectors(model: Recommender, catalog: Catalog) -> DotCatalog:
@@ -212,7 +212,7 @@ def _with_vectors(model: Recommender, catalog: Catalog) -> DotCatalog:
     return inner
 
 
-def _built(vectors_ND: NDArray[np.float32], cells: int) -> Any:
+def _build_index(vectors_ND: NDArray[np.float32], cells: int) -> Any:
     """An inverted file of vectors by inner product."""
     faiss = _faiss()
     width = vectors_ND.shape[1]

@@ -31,12 +31,12 @@ def check(file: Path) -> dataset.Dataset:
     if not file.is_file():
         raise BadInput(f"{file}: there is no such file")
     try:
-        found = dataset.dataset(file, format=FORMATS[file.suffix])
-        names = found.schema.names
+        rows = dataset.dataset(file, format=FORMATS[file.suffix])
+        names = rows.schema.names
         if file.suffix == ".csv":
             # Ids are text: 007 is not 7. The type of the log's ids decides what they mean.
             text = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
-            found = dataset.dataset(file, format=dataset.CsvFileFormat(convert_options=text))
+            rows = dataset.dataset(file, format=dataset.CsvFileFormat(convert_options=text))
     except (pa.ArrowInvalid, OSError) as error:
         raise BadInput(f"{file}: cannot be read ({error})") from None
     if ("user_id" in names) == ("history" in names):
@@ -44,7 +44,7 @@ def check(file: Path) -> dataset.Dataset:
             f"{file}: expected a column user_id or a column history, one of the two; its columns are "
             f"{', '.join(names)}"
         )
-    return found
+    return rows
 
 
 def lists_of(file: Path, ranker: Ranker, options: RecommendOptions) -> Iterator[Recommendations]:
@@ -74,11 +74,11 @@ def _block(
         return ranker.for_users(columns["user_id"], options)
     nothing = [None] * len(numbers)
     given = zip(numbers, columns["history"], columns.get("times", nothing), strict=True)
-    found = ranker.for_histories([_history(file, *one) for one in given], options)
+    lists = ranker.for_histories([_history(file, *row) for row in given], options)
     names = columns.get("id", numbers)
-    back = pa.array([names[at] for at in found.table["user_id"].to_pylist()])
-    table = found.table.set_column(0, "user_id" if "id" not in columns else "id", back)
-    return Recommendations(table, found.users_unknown, found.items_unknown)
+    back = pa.array([names[at] for at in lists.table["user_id"].to_pylist()])
+    table = lists.table.set_column(0, "user_id" if "id" not in columns else "id", back)
+    return Recommendations(table, lists.users_unknown, lists.items_unknown)
 
 
 def _history(file: Path, number: int, items: Any, times: Any) -> list[Any]:

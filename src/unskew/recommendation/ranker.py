@@ -156,11 +156,11 @@ class Ranker:
         first = log.now if moment is None else moment
         model.eval()
         if before and moment is None:
-            made = model.renew_catalog(before[2], log, first, first + 1)
+            catalog = model.renew_catalog(before[2], log, first, first + 1)
         else:
-            made = model.catalog(log, first, first + 1)
-        self._catalogs[key] = log, moment, made
-        return log, made
+            catalog = model.catalog(log, first, first + 1)
+        self._catalogs[key] = log, moment, catalog
+        return log, catalog
 
     def for_users(self, users: Sequence[Any], options: RecommendOptions) -> Recommendations:
         """The best items for each user. A user whom the log does not know gets what an empty history gets."""
@@ -220,7 +220,7 @@ class Ranker:
     ) -> RankedLists:
         """The best items of contexts; the history of each is the sequence `owner` of `past`."""
         (hidden, unknown), width = self._hidden(at, options), min(options.k, len(self.log.items))
-        proposals = self._proposing(at) if options.approximate else None
+        proposals = self._proposals_at(at) if options.approximate else None
         empty = (
             torch.zeros(0, width),
             torch.zeros(0, width, dtype=torch.int64),
@@ -267,7 +267,7 @@ class Ranker:
             self.model.knows(context) if self.fallback else torch.ones(len(context.user_B), dtype=torch.bool)
         )
 
-    def _proposing(self, at: int) -> Proposals:
+    def _proposals_at(self, at: int) -> Proposals:
         """The index; it is built when it is first asked for, and when many items have come since."""
         log, catalog = self._catalog(self.model, at)
         if self._proposals is None or not self._proposals.fits(log):
@@ -394,8 +394,12 @@ def _top(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
     return scores.gather(1, codes), codes
 
 
-def _in_type_of(known: pa.Array, asked: Sequence[Any]) -> pa.Array:
+def _in_type_of(ids: pa.Array, requested: Sequence[Any]) -> pa.Array:
     """The requested ids in the type of the log's ids, so that they come back as they are there."""
-    kind = known.type
-    ids = asked if isinstance(asked, pa.Array) else pa.array(list(asked), kind if not len(asked) else None)
+    kind = ids.type
+    ids = (
+        requested
+        if isinstance(requested, pa.Array)
+        else pa.array(list(requested), kind if not len(requested) else None)
+    )
     return ids if isinstance(kind, pa.BaseExtensionType) else ids.cast(kind)

@@ -59,8 +59,8 @@ class CodeMapping(NamedTuple):
 
 
 def _codes(before: pa.Array, now: pa.Array) -> Ints:
-    found = pc.fill_null(pc.index_in(as_text(now), value_set=as_text(before)), PAD)
-    return np.asarray(found.to_numpy(zero_copy_only=False), np.int64)
+    codes = pc.fill_null(pc.index_in(as_text(now), value_set=as_text(before)), PAD)
+    return np.asarray(codes.to_numpy(zero_copy_only=False), np.int64)
 
 
 @runtime_checkable
@@ -83,7 +83,7 @@ class ExtendedNetwork(NamedTuple):
 
 
 @torch.no_grad()
-def grown(before: Recommender, known: Known, moves: CodeMapping) -> ExtendedNetwork:
+def extend_network(before: Recommender, known: Known, moves: CodeMapping) -> ExtendedNetwork:
     """The same network for the users and items of another log, with the same scores.
 
     known: whom and what the new network can tell apart.
@@ -100,7 +100,7 @@ def grown(before: Recommender, known: Known, moves: CodeMapping) -> ExtendedNetw
             if module.ids is not known.users and module.ids is not known.items:
                 raise _cannot(network, name)
             codes = (users if module.ids is known.users else items)[: module.known]
-            rows[f"{name}.weight"] = _fill(module, old, codes)
+            rows[f"{name}.weight"] = _fill_table(module, old, codes)
             continue
         for kind, value in module.named_parameters(recurse=False):
             if value.shape != old.get_parameter(kind).shape:
@@ -114,7 +114,7 @@ def grown(before: Recommender, known: Known, moves: CodeMapping) -> ExtendedNetw
     return ExtendedNetwork(network.eval(), rows)
 
 
-def _fill(table: Embeddings, old: Embeddings, codes: Tensor) -> Tensor:
+def _fill_table(table: Embeddings, old: Embeddings, codes: Tensor) -> Tensor:
     """Give a table its vectors. Returns the row that each of its rows had in the old table, or PAD.
 
     codes: the code that each id of the table had before, or PAD.
@@ -150,10 +150,10 @@ class Learned:
         """Of what a checkpoint holds, or `Trainer.state` gives."""
         at, moments = json.loads(words["progress"]), {}
         for phase, names in _parameters(network).items():
-            moments[phase] = found = dict[str, dict[str, Tensor]]()
+            moments[phase] = kinds = dict[str, dict[str, Tensor]]()
             for path, value in below(f"moments/{phase}", tensors).items():
-                place, kind = path.split("/")
-                found.setdefault(names[int(place)], {})[kind] = value
+                number, kind = path.split("/")
+                kinds.setdefault(names[int(number)], {})[kind] = value
         return cls(moments, {name: state["epoch"] for name, state in at["samplers"].items()}, at["step"])
 
     @classmethod
@@ -165,10 +165,10 @@ class Learned:
         """The same for a grown network; what belongs to a new row is zero."""
         moments = {
             phase: {
-                name: {kind: _moved(value, rows.get(name)) for kind, value in kinds.items()}
-                for name, kinds in found.items()
+                name: {kind: _move_rows(value, rows.get(name)) for kind, value in kinds.items()}
+                for name, kinds in by_name.items()
             }
-            for phase, found in self.moments.items()
+            for phase, by_name in self.moments.items()
         }
         return replace(self, moments=moments)
 
@@ -177,11 +177,12 @@ class Learned:
         parameters = dict(trainer.model.named_parameters())
         names = _parameters(trainer.model)
         for phase, optimizer in trainer.optimizers.items():
-            found = self.moments.get(phase, {})
+            moments = self.moments.get(phase, {})
             state = {
-                place: found[name]
-                for place, name in enumerate(names[phase])
-                if name in found and all(_fits(value, parameters[name]) for value in found[name].values())
+                number: moments[name]
+                for number, name in enumerate(names[phase])
+                if name in moments
+                and all(_has_shape(value, parameters[name]) for value in moments[name].values())
             }
             groups = optimizer.state_dict()["param_groups"]
             optimizer.load_state_dict({"state": state, "param_groups": groups})
@@ -195,19 +196,21 @@ def _parameters(network: Recommender) -> dict[str, list[str]]:
     """Of each phase the names of its parameters, in the order in which its optimiser has them."""
     names = {id(parameter): name for name, parameter in network.named_parameters()}
     phases = {phase.name: phase for stage in network.stages(1) for phase in stage.phases}
-    return {name: [names[id(each)] for each in phase.parameters()] for name, phase in phases.items()}
+    return {
+        name: [names[id(parameter)] for parameter in phase.parameters()] for name, phase in phases.items()
+    }
 
 
-def _fits(value: Tensor, parameter: Tensor) -> bool:
+def _has_shape(value: Tensor, parameter: Tensor) -> bool:
     return not value.ndim or value.shape == parameter.shape
 
 
-def _moved(value: Tensor, rows: Tensor | None) -> Tensor:
+def _move_rows(value: Tensor, rows: Tensor | None) -> Tensor:
     if rows is None or not value.ndim:
         return value.clone()
-    found = value.new_zeros(len(rows), *value.shape[1:])
-    found[rows != PAD] = value[rows[rows != PAD]]
-    return found
+    moved = value.new_zeros(len(rows), *value.shape[1:])
+    moved[rows != PAD] = value[rows[rows != PAD]]
+    return moved
 
 
 # What it learns from
@@ -221,8 +224,8 @@ class Learning(Split):
 
     def targets(self, part: Part, reads_audiences: bool) -> Mask:
         """Rows of a part that may be trained on or tested."""
-        found = super().targets(part, reads_audiences)
-        return found & self.chosen if part == "train" else found
+        mask = super().targets(part, reads_audiences)
+        return mask & self.chosen if part == "train" else mask
 
 
 def resume_training(
@@ -245,9 +248,9 @@ def resume_training(
     """
     random = np.random.default_rng([training.seed, learned.step, 37])
     again = fresh | (random.random(len(split.log)) < replay)
-    asked = {name: getattr(split, name) for name in split.__dataclass_fields__}
+    fields = {name: getattr(split, name) for name in split.__dataclass_fields__}
     settings = replace(training, epochs=epochs, select_by="ordinary")
-    trainer = Trainer(network, Learning(**asked, chosen=again), settings, chosen=chosen)
+    trainer = Trainer(network, Learning(**fields, chosen=again), settings, chosen=chosen)
     trainer.stages = tuple(replace(stage, epochs=min(stage.epochs, epochs)) for stage in trainer.stages)
     for sampler in trainer.samplers.values():
         if isinstance(sampler, SequenceSampler):
@@ -262,21 +265,21 @@ def _read_less(sampler: SequenceSampler, fresh: Mask, replay: float, random: np.
     user, item, time = (column[: log.positives] for column in (log.user, log.item, log.time))
     of_histories = fresh[: log.positives]
     of_audiences = of_histories[np.lexsort((user, time, item))]
-    for number, (found, events) in enumerate(
+    for number, (windows, events) in enumerate(
         zip(sampler.windows, (of_histories, of_audiences), strict=False)
     ):
-        drawn = random.random(len(found.start)) < replay
-        kept = drawn | (_within(events, found.first, found.end) > 0)
+        drawn = random.random(len(windows.start)) < replay
+        kept = drawn | (_within(events, windows.first, windows.end) > 0)
         if number == 0:
             edges = np.zeros(len(events) + 1, np.int64)
-            np.add.at(edges, found.first[drawn], 1)
-            np.add.at(edges, found.end[drawn], -1)
+            np.add.at(edges, windows.first[drawn], 1)
+            np.add.at(edges, windows.end[drawn], -1)
             sampler.wanted = sampler.wanted & (events | (np.cumsum(edges)[:-1] > 0))
             if len(sampler.windows) == 1:
-                kept &= _within(sampler.wanted, found.first, found.end) > 0
+                kept &= _within(sampler.wanted, windows.first, windows.end) > 0
         if not kept.any():
             raise BadInput("nothing to learn from: all new events repeat what their users had before")
-        sampler.windows[number] = Windows(*(column[kept] for column in found))
+        sampler.windows[number] = Windows(*(column[kept] for column in windows))
 
 
 def _within(marked: Mask, first: Ints, end: Ints) -> Ints:

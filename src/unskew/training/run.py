@@ -59,8 +59,8 @@ class RunFolder(Store):
     @classmethod
     def begin(cls, folder: Path, config: RunConfig, resume: bool) -> "RunFolder":
         """A new run, or the same one again. Nobody's folder is overwritten."""
-        made = cls(folder)
-        made.make_card = partial(RunCard.of, config=config)
+        store = cls(folder)
+        store.make_card = partial(RunCard.of, config=config)
         if (folder / "config.json").is_file():
             if not resume:
                 raise BadInput(
@@ -68,21 +68,21 @@ class RunFolder(Store):
                     "another folder"
                 )
             _check_same(folder, read_config(folder), config)
-            more = made.has_card and not made.is_finished(config.training)
+            more = store.has_card and not store.is_finished(config.training)
             if more and not (folder / CHECKPOINT).is_file():
                 raise BadInput(f"{folder}: has no checkpoint, so no epochs can be added to this run")
-            made.lock()
-            made._write_json("config.json", config.to_json())
-            return made
+            store.lock()
+            store._write_json("config.json", config.to_json())
+            return store
         if folder.exists() and (not folder.is_dir() or any(path.name != LOCK for path in folder.iterdir())):
             raise BadInput(f"{folder}: exists and is not a run; nothing was written")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            made.lock()
-            made._write_json("config.json", config.to_json())
+            store.lock()
+            store._write_json("config.json", config.to_json())
         except OSError as error:
             raise BadInput(f"{folder}: cannot write there ({error.strerror})") from None
-        return made
+        return store
 
     def lock(self) -> None:
         """One process at a time trains in a folder. The system releases the lock when the process ends,

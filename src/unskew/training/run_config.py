@@ -77,11 +77,11 @@ class RunConfig(RunSettings):
     @classmethod
     def of(cls, settings: RunSettings, split: Split) -> "RunConfig":
         """The configuration of a run on a split."""
-        asked = {name.name: getattr(settings, name.name) for name in fields(RunSettings)}
+        given_settings = {name.name: getattr(settings, name.name) for name in fields(RunSettings)}
         classes = model_named(settings.model).required_classes(settings.config)
-        asked["imports"] = files_of(classes) or settings.imports
+        given_settings["imports"] = files_of(classes) or settings.imports
         return cls(
-            **asked,
+            **given_settings,
             split=split.settings,
             known=KnownShape.of(split.known),
             min_count=split.min_count,

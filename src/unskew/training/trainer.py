@@ -83,7 +83,7 @@ class Trainer:
         self.best: dict[str, State] = {}  # weights by each validation metric
         phases = {phase.name: phase for stage in self.stages for phase in stage.phases}
         self.samplers = {
-            name: self._sampler(phase, place) for place, (name, phase) in enumerate(phases.items())
+            name: self._sampler(phase, number) for number, (name, phase) in enumerate(phases.items())
         }
         self.optimizers = {name: self._optimizer(phase) for name, phase in phases.items()}
         horizon = model.horizon(split)
@@ -97,7 +97,7 @@ class Trainer:
         # A version of which the ranked sample holds nothing cannot choose.
         ranked = self.valid.rows
         self.criteria = {
-            name: each for name, each in tested.items() if not len(ranked) or each.weights_of(ranked).any()
+            name: test for name, test in tested.items() if not len(ranked) or test.weights_of(ranked).any()
         }
         self.select_by = chosen_criterion(model, settings.select_by, tuple(self.criteria))
         self.probe = self._probe()
@@ -111,9 +111,9 @@ class Trainer:
         self.records: list[EpochRecord] = []
         self.interrupts = Interrupts()
 
-    def _sampler(self, phase: Phase, place: int) -> BatchSource:
+    def _sampler(self, phase: Phase, number: int) -> BatchSource:
         settings, model = self.settings, self.model
-        seed = settings.seed * 1000 + place
+        seed = settings.seed * 1000 + number
         if callable(phase.batches):
             return phase.batches(self.split, seed, settings.batch_size)
         history, audience = phase.past or (model.history, model.audience)
@@ -123,14 +123,16 @@ class Trainer:
             return SequenceSampler(
                 self.split, settings.sequences, seed, model.window, audience=None, overlap=1
             )
-        wanted = phase.negatives if settings.negatives is None or phase.negatives == 0 else settings.negatives
-        if phase.negatives and not wanted:
+        negatives = (
+            phase.negatives if settings.negatives is None or phase.negatives == 0 else settings.negatives
+        )
+        if phase.negatives and not negatives:
             raise BadInput(
-                f"negatives {wanted}: {model.name} compares each positive with others; expected at least 1"
+                f"negatives {negatives}: {model.name} compares each positive with others; expected at least 1"
             )
         sampling = Sampling(
             batch_size=settings.batch_size,
-            negatives=wanted,
+            negatives=negatives,
             history=history,
             audience=audience,
             positives_only=phase.batches == "positives",
@@ -340,20 +342,20 @@ class Trainer:
             part="valid",
             frozen=self.frozen is not None,
         )
-        found: dict[str, dict[str, float]] = {}
+        best: dict[str, dict[str, float]] = {}
         self.curve = [{"debias": debias} for debias in model.strengths]
-        for (debias, each), (name, tested) in product(
+        for (debias, ranking), (name, tested) in product(
             zip(strengths, ranked, strict=True), self.criteria.items()
         ):
             exact = evaluation(
-                self.split, each, "full", tested, segmented=False, frozen=self.frozen
+                self.split, ranking, "full", tested, segmented=False, frozen=self.frozen
             ).metrics()
             metrics = {metric: round(value, 6) for metric, value in exact.items()}
             if debias is not None:
                 self.curve[strengths.index(debias)][name] = metrics[METRIC]
-            if metrics[METRIC] > found.get(name, {}).get(METRIC, -math.inf):  # which nan is not
-                found[name] = metrics | ({} if debias is None else {"debias": debias})
-        return found
+            if metrics[METRIC] > best.get(name, {}).get(METRIC, -math.inf):  # which nan is not
+                best[name] = metrics | ({} if debias is None else {"debias": debias})
+        return best
 
     def _save(self, record: EpochRecord | None = None) -> None:
         if self.store is not None:
@@ -367,8 +369,8 @@ class Trainer:
         for criterion, state in self.best.items():
             tensors |= {f"best/{criterion}/{name}": value for name, value in state.items()}
         for name, optimizer in self.optimizers.items():
-            for place, moments in optimizer.state_dict()["state"].items():
-                tensors |= {f"moments/{name}/{place}/{kind}": value for kind, value in moments.items()}
+            for number, moments in optimizer.state_dict()["state"].items():
+                tensors |= {f"moments/{name}/{number}/{kind}": value for kind, value in moments.items()}
         records = json.dumps([record.to_json() for record in self.records])
         return tensors, {"progress": json.dumps(asdict(self.progress)), "records": records}
 
@@ -381,8 +383,8 @@ class Trainer:
         for name, optimizer in self.optimizers.items():
             moments: dict[int, dict[str, Tensor]] = {}
             for path, value in below(f"moments/{name}", tensors).items():
-                place, kind = path.split("/")
-                moments.setdefault(int(place), {})[kind] = value
+                number, kind = path.split("/")
+                moments.setdefault(int(number), {})[kind] = value
             optimizer.load_state_dict(
                 {"state": moments, "param_groups": optimizer.state_dict()["param_groups"]}
             )
@@ -392,10 +394,10 @@ class Trainer:
 
 def chosen_criterion(model: Recommender, select_by: str, available: tuple[Criterion, ...]) -> Criterion:
     """The validation metric that chooses the weights which recommend."""
-    wanted = model.select_by if select_by == "auto" else select_by
-    if wanted not in available:
-        raise BadInput(f"select_by {wanted}: this log's validation set has only {', '.join(available)}")
-    return wanted
+    criterion = model.select_by if select_by == "auto" else select_by
+    if criterion not in available:
+        raise BadInput(f"select_by {criterion}: this log's validation set has only {', '.join(available)}")
+    return criterion
 
 
 def rows_in(batch: Any) -> int:

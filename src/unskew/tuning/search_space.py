@@ -30,15 +30,25 @@ class BeforeTest:
     """A split without its test set: what happened from `valid_end` on is not in its log. Users and items
     that came later are not there either. Tuning takes nothing else, so the test set cannot reach it.
 
-    split: the split of the log that is left; its training and validation set are those of the whole.
-    splitting: how the whole was split.
-    fingerprint: the hash of the log that is left.
+    Parameters
+    ----------
+    split
+        The split of a whole log.
+
+    Attributes
+    ----------
+    split
+        The split of the log that is left; its training and validation set are those of the whole.
+    splitting
+        How the whole was split.
+    fingerprint
+        The hash of the log that is left.
     """
 
     def __init__(self, split: Split) -> None:
         if not isinstance(split, Split):
-            wanted = "a split of a log, as `unskew.split(log)` makes it"
-            raise BadInput(f"expected {wanted}; found {type(split).__name__}")
+            expected = "a split of a log, as `unskew.split(log)` makes it"
+            raise BadInput(f"expected {expected}; found {type(split).__name__}")
         if not split.rows("valid").size:
             fractions = ", ".join(f"{fraction:g}" for fraction in split.settings.fractions)
             raise BadInput(f"tuning needs a validation set, and this split has none (fractions {fractions})")
@@ -69,8 +79,8 @@ class Space:
 
     def __init__(self, model: str, known: BeforeTest, given: Settings, preset: str | None = None) -> None:
         kind = model_named(model)
-        made = create_model(model, given, preset)
-        config = kind.resolve_auto(made.config, known.split)
+        untrained = create_model(model, given, preset)
+        config = kind.resolve_auto(untrained.config, known.split)
         with torch.random.fork_rng(devices=[]):  # only to ask how it learns
             stages = kind(known.split.known, config).stages(1)
         names = [*names_of(kind.Config), *names_of(Training)]
@@ -80,17 +90,17 @@ class Space:
         if not possible:
             why = "every setting has its value or is chosen on the validation set in training"
             raise BadInput(f"{model} has nothing to tune: {why}")
-        wanted = [name for name in possible if name not in given]
-        if not wanted:
+        names_left = [name for name in possible if name not in given]
+        if not names_left:
             raise BadInput(f"{model} has nothing left to tune: {', '.join(possible)} are given")
-        values = flat(config) | flat(made.training)
-        self.epochs: int = made.training.epochs
+        values = flat(config) | flat(untrained.training)
+        self.epochs: int = untrained.training.epochs
         self.fixed: Settings = preset_of(kind, preset) | given
-        self.defaults: Settings = {name: values[name] for name in wanted}
+        self.defaults: Settings = {name: values[name] for name in names_left}
         for name, value in self.defaults.items():
             if value is None and None not in notes[name].values:
                 raise BadInput(f"{model}: {name} is searched, and its default is no value to begin with")
-        self.notes = {name: notes[name].containing(self.defaults[name]) for name in wanted}
+        self.notes = {name: notes[name].containing(self.defaults[name]) for name in names_left}
         self._whole_heads(values)
 
     def _whole_heads(self, values: Settings) -> None:
@@ -98,10 +108,12 @@ class Space:
         heads = values.get("heads", 1)
         if heads == 1 and "heads" not in self.notes:
             return
-        widths = [each for each in self._choices("width", values) if each % heads == 0]
+        widths = [number for number in self._choices("width", values) if number % heads == 0]
         both = {
             "width": widths,
-            "heads": [each for each in self._choices("heads", values) if not any(w % each for w in widths)],
+            "heads": [
+                number for number in self._choices("heads", values) if not any(w % number for w in widths)
+            ],
         }
         self.notes |= {name: Search.among(*left) for name, left in both.items() if name in self.notes}
 
@@ -115,26 +127,26 @@ class Space:
     def grid(self, seed: int) -> list[Settings]:
         """All combinations in a seeded order, the defaults first; nothing if there are many."""
         choices = [note.values for note in self.notes.values()]
-        if not all(choices) or np.prod([len(each) for each in choices]) > SMALL:
+        if not all(choices) or np.prod([len(values) for values in choices]) > SMALL:
             return []
-        every = [dict(zip(self.notes, each, strict=True)) for each in product(*choices)]
+        every = [dict(zip(self.notes, values, strict=True)) for values in product(*choices)]
         order = np.random.default_rng([seed, 41]).permutation(len(every))
-        return sorted((every[place] for place in order), key=lambda each: each != self.defaults)
+        return sorted((every[number] for number in order), key=lambda settings: settings != self.defaults)
 
     def distributions(self) -> Settings:
         """The same as Optuna has it."""
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-        found: Settings = {}
+        distributions: Settings = {}
         for name, note in self.notes.items():
             whole = isinstance(self.defaults[name], int)
             if note.values:
-                found[name] = CategoricalDistribution(note.values)
+                distributions[name] = CategoricalDistribution(note.values)
             elif whole:
-                found[name] = IntDistribution(int(note.low), int(note.high), log=note.log)
+                distributions[name] = IntDistribution(int(note.low), int(note.high), log=note.log)
             else:
-                found[name] = FloatDistribution(note.low, note.high, log=note.log)
-        return found
+                distributions[name] = FloatDistribution(note.low, note.high, log=note.log)
+        return distributions
 
     def document(self) -> Settings:
         """The same as plain numbers and words."""
@@ -150,7 +162,7 @@ def _idle(kind: type[Recommender], config: Any, stages: tuple[Stage, ...]) -> se
         backbone = getattr(kind, "Backbone", kind)
         return {*names_of(Training), *names_of(kind.Config)} - set(names_of(backbone.Config))
     batches = [phase.batches for stage in stages for phase in stage.phases if phase.weighted]
-    pairs = [each in OF_PAIRS or callable(each) for each in batches]
+    pairs = [source in OF_PAIRS or callable(source) for source in batches]
     idle = ({"batch_size"} if not any(pairs) else set()) | ({"sequences"} if all(pairs) else set())
     propensity, method = getattr(config, "propensity", None), getattr(config, "method", None)
     if not isinstance(propensity, str):

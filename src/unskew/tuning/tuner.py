@@ -42,7 +42,7 @@ from unskew.training.run import train
 from unskew.training.run_config import RunSettings
 from unskew.training.trainer import METRIC, Trainer
 from unskew.tuning.search_space import BeforeTest, Settings, Space
-from unskew.tuning.tuning_study import FORMAT, address_of, opened, without_password, write_best
+from unskew.tuning.tuning_study import FORMAT, address_of, open_study, without_password, write_best
 
 TRIALS = 20  # where neither a number nor a budget is given
 HOPELESS = 10  # trials that fail before the study is given up, if none has succeeded
@@ -54,11 +54,18 @@ FAULTS = (UnskewError, ArithmeticError, MemoryError, RuntimeError, ValueError)  
 class Tuned:
     """The result of a study.
 
-    best: the best settings, as `create_model` takes them.
-    value: their validation metric.
-    trials: a row per trial: number, state, value, epochs, seconds, reason, and the settings that were
-        searched.
-    document: all of it as it is written into a file.
+    Attributes
+    ----------
+    model
+        The name of the model.
+    best, value
+        The best settings, as `create_model` takes them, and their validation metric.
+    select_by
+        Which validation metric that is.
+    trials
+        A row per trial: number, state, value, epochs, seconds, reason, and the settings that were searched.
+    document
+        All of it as it is written into a file.
     """
 
     model: str
@@ -77,6 +84,7 @@ def tune(
     model: str,
     data: BeforeTest,
     settings: Settings | None = None,
+    *,
     preset: str | None = None,
     trials: int | None = None,
     budget: float | None = None,
@@ -89,43 +97,64 @@ def tune(
 ) -> Tuned:
     """Search the settings of a registered model on the validation set.
 
-    data: `BeforeTest(split)`, which has no test set.
-    settings: settings that are fixed, `seed` and `select_by` (whose validation metric counts) among them; all
+    Parameters
+    ----------
+    model
+        The name of the model.
+    data
+        `BeforeTest(split)`, which has no test set.
+    settings
+        Settings that are fixed, `seed` and `select_by` (whose validation metric counts) among them; all
         others that have a range to search are searched.
-    preset: named settings to begin with, as for `create_model`.
-    trials: how many trials the study has in all, those of earlier calls included; by default 20 where there
-        is no budget.
-    budget: the minutes after which this call ends. The trial that is under way ends with its epoch.
-    storage: the address of the study, any that Optuna knows, so that several machines can share it. By
-        default an SQLite file beside `out`, and without `out` the memory.
-    out: the file that the best settings so far are written to, as JSON, after each trial.
-    study: the name of the study in its storage; by default that of the model.
-    on_trial: called with the row of each trial that ends.
-    command: what the file says that it was made by.
+    preset
+        Named settings to begin with, as for `create_model`.
+    trials
+        How many trials the study has in all, those of earlier calls included; by default 20 where there is
+        no budget.
+    budget
+        The minutes after which this call ends. The trial that is under way ends with its epoch.
+    storage
+        The address of the study, any that Optuna knows, so that several machines can share it. By default an
+        SQLite file beside `out`, and without `out` the memory.
+    out
+        The file that the best settings so far are written to, as JSON, after each trial.
+    study
+        The name of the study in its storage; by default that of the model.
+    on_trial
+        Called with the row of each trial that ends.
+    show_progress
+        Whether progress is shown on standard error.
+    command
+        The command line that the file names as its origin.
+
+    Returns
+    -------
+    Tuned
+        The best settings and all trials.
     """
     if not isinstance(data, BeforeTest):
-        wanted = "`unskew.BeforeTest(split)`, a split without its test set"
-        raise BadInput(f"expected {wanted}; found {type(data).__name__}")
+        expected = "`unskew.BeforeTest(split)`, a split without its test set"
+        raise BadInput(f"expected {expected}; found {type(data).__name__}")
     for name, number in (("trials", trials), ("budget", budget)):
         if number is not None and not 0 < number < math.inf:
             raise BadInput(f"{name} {number}: expected above 0", field=name)
     if find_spec("optuna") is None:
         raise BadInput("Optuna is not installed: pip install 'unskew[tune]'")
-    made, kind = create_model(model, settings, preset), model_named(model)
-    by = kind.select_by if made.training.select_by == "auto" else made.training.select_by
+    first, kind = create_model(model, settings, preset), model_named(model)
+    by = kind.select_by if first.training.select_by == "auto" else first.training.select_by
     if by not in criteria_of(data.split):
         there = ", ".join(criteria_of(data.split))
         raise BadInput(f"select_by {by}: this log's validation set has only {there}")
     space = Space(model, data, (settings or {}) | {"select_by": by}, preset)
     parts = asdict(data.splitting) | {"fractions": list(data.splitting.fractions)}
     about = {"format": FORMAT, "model": model, "split": parts, "hash": data.fingerprint}
-    about |= {"train_end": data.split.train_end, "seed": made.training.seed}
+    about |= {"train_end": data.split.train_end, "seed": first.training.seed}
     about |= {"fixed": space.fixed, "searched": space.document()}
     target = None if out is None else Path(out)
     url = address_of(storage, target)
-    said = command if storage is None else command.replace(storage, without_password(storage))
-    with opened(about, url, target, study or model, space.epochs) as stored, shown(show_progress):
-        search = _Search(data, space, about, stored, target, said)
+    shown_command = command if storage is None else command.replace(storage, without_password(storage))
+    with open_study(about, url, target, study or model, space.epochs) as stored, shown(show_progress):
+        search = _Search(data, space, about, stored, target, shown_command)
         search.run(TRIALS if trials is None and budget is None else trials, budget, on_trial)
     return search.result()
 
@@ -175,8 +204,8 @@ class _Search:
         self.deadline = math.inf if budget is None else time.monotonic() + 60 * budget
         grid = self.space.grid(self.seed)
         total = min((number for number in (trials, len(grid)) if number), default=None)
-        self._bury()
-        self._look()
+        self._fail_dead_trials()
+        self._refresh()
         with self.interrupts.deferred(), progress("tune", total) as job:
             job.advance(len(self._counted()))
             begun = False
@@ -185,7 +214,7 @@ class _Search:
                     break
                 sampler = np.random.SeedSequence([self.seed, len(self._counted())]).generate_state(1)
                 self.study.sampler = optuna.samplers.TPESampler(seed=int(sampler[0]))
-                number, begun = self._one(grid, total, job), True
+                number, begun = self._run_trial(grid, total, job), True
                 if number is None:  # another machine has just begun the last one
                     break
                 if on_trial is not None:
@@ -194,19 +223,19 @@ class _Search:
                 if self.best() is None and len(failed) >= HOPELESS:
                     break
 
-    def _one(self, grid: list[Settings], total: int | None, job: Job) -> int | None:
+    def _run_trial(self, grid: list[Settings], total: int | None, job: Job) -> int | None:
         """Make one trial. However it ends, it is not left running."""
         trial = None
         started = time.monotonic()
         try:
             with self.interrupts.step():
-                if (fixed := self._wanted(grid)) is not None:
+                if (fixed := self._next_settings(grid)) is not None:
                     self.study.enqueue_trial(fixed)
                 trial = self.study.ask(self.space.distributions())
                 trial.set_user_attr("process", self.process)
             stopped = [row["number"] for row in self.rows if row["state"] == "stopped"]
             late = total is not None and trial.number - len(stopped) >= total
-            ended = _Outcome("stopped") if late else self._tried(trial, job)
+            ended = _Outcome("stopped") if late else self._train_trial(trial, job)
         except BaseException:
             if trial is not None:
                 with suppress(Exception):  # what is raised here is not why it ends
@@ -214,18 +243,18 @@ class _Search:
             raise
         with self.interrupts.step():
             self._tell(trial, ended, started)
-            self._look()
+            self._refresh()
         job.advance(1)
         return None if late else int(trial.number)
 
-    def _wanted(self, grid: list[Settings]) -> Settings | None:
+    def _next_settings(self, grid: list[Settings]) -> Settings | None:
         """The settings of the next trial, where they are not for Optuna to choose."""
         if any(row["state"] == "waiting" for row in self.rows):
             return None
         tried = [row["settings"] for row in self._counted()]
-        return next((each for each in grid or [self.space.defaults] if each not in tried), None)
+        return next((settings for settings in grid or [self.space.defaults] if settings not in tried), None)
 
-    def _tried(self, trial: Any, job: Job) -> _Outcome:
+    def _train_trial(self, trial: Any, job: Job) -> _Outcome:
         """Train with the settings of a trial. What is wrong with them is the trial's own fault."""
         reached: list[float] = []
 
@@ -241,12 +270,12 @@ class _Search:
                 raise _GivenUp("the budget ended")
 
         try:
-            made = create_model(self.model, self.space.fixed | trial.params)
-            settings = RunSettings(model=made.name, config=made.config, training=made.training)
+            model = create_model(self.model, self.space.fixed | trial.params)
+            settings = RunSettings(model=model.name, config=model.config, training=model.training)
             with shown_on(Console(file=io.StringIO(), quiet=True)):
                 trainer = train(self.data.split, settings, on_record=report)
                 value = trainer.progress.best.get(self.by)
-                value = _validated(trainer, self.by) if value is None else value
+                value = _validate(trainer, self.by) if value is None else value
         except _GivenUp as why:
             state = "pruned" if reached else "stopped"
             return _Outcome(state, max(reached, default=None), len(reached), str(why) if reached else None)
@@ -266,7 +295,7 @@ class _Search:
         value = ended.value if ended.state == "complete" else None
         self.study.tell(trial, value, state=states.get(ended.state, TrialState.FAIL))
 
-    def _bury(self) -> None:
+    def _fail_dead_trials(self) -> None:
         """Trials of processes of this machine that were killed are not running any more."""
         from optuna.trial import TrialState
 
@@ -275,7 +304,7 @@ class _Search:
             if host == socket.gethostname() and not _is_alive(int(number)):
                 self.study.tell(trial.number, state=TrialState.FAIL)
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         """Read all trials, those of other machines included, and write the best one."""
         self.rows = [_row(trial) for trial in self.study.get_trials(deepcopy=False)]
         if self.target is not None and self.best() is not None:
@@ -341,14 +370,14 @@ def _row(trial: Any) -> dict[str, Any]:
     return row | {"settings": dict(trial.params)}
 
 
-def _validated(trainer: Trainer, by: str) -> float:
+def _validate(trainer: Trainer, by: str) -> float:
     """The validation metric of a model that has nothing to learn and nothing to choose."""
     ranked = rank(
         trainer.model.eval(), trainer.split, trainer.valid.rows, trainer.settings.seed, part="valid"
     )
     tested = trainer.criteria[by]  # type: ignore[index]
-    found = evaluation(trainer.split, ranked, "full", tested, segmented=False).metrics()
-    return round(found[METRIC], 6)
+    metrics = evaluation(trainer.split, ranked, "full", tested, segmented=False).metrics()
+    return round(metrics[METRIC], 6)
 
 
 def _is_alive(process: int) -> bool:

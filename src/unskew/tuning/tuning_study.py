@@ -50,7 +50,9 @@ def without_password(url: str) -> str:
 
 
 @contextmanager
-def opened(about: dict[str, Any], url: str | None, out: Path | None, name: str, epochs: int) -> Iterator[Any]:
+def open_study(
+    about: dict[str, Any], url: str | None, out: Path | None, name: str, epochs: int
+) -> Iterator[Any]:
     """The study of this name, new or as it was left; one of something else is refused. Optuna itself says
     nothing meanwhile.
 
@@ -66,7 +68,7 @@ def opened(about: dict[str, Any], url: str | None, out: Path | None, name: str, 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            kept = optuna.storages.InMemoryStorage() if url is None else _kept(url)
+            kept = optuna.storages.InMemoryStorage() if url is None else _open_database(url)
             warm_up = max(2, epochs // 10)
             pruner = optuna.pruners.MedianPruner(STARTUP, warm_up, n_min_trials=STARTUP)
             there = name in optuna.get_all_study_names(kept)
@@ -94,7 +96,7 @@ def opened(about: dict[str, Any], url: str | None, out: Path | None, name: str, 
             kept.engine.dispose()
 
 
-def _kept(url: str) -> Any:
+def _open_database(url: str) -> Any:
     """A database that Optuna can use."""
     from optuna.exceptions import OptunaError
     from optuna.storages import RDBStorage
@@ -105,7 +107,7 @@ def _kept(url: str) -> Any:
         return RDBStorage(url, engine_kwargs=waiting)
     except (ImportError, ValueError, RuntimeError, OSError, OptunaError, SQLAlchemyError) as error:
         reason = str(error.__cause__ or error).strip().partition("\n")[0]
-        raise BadInput(f"storage {without_password(url)}: cannot be opened ({reason})") from None
+        raise BadInput(f"storage {without_password(url)}: cannot be open_study ({reason})") from None
 
 
 def _check_same(where: str, before: dict[str, Any] | None, now: dict[str, Any]) -> None:
@@ -117,11 +119,12 @@ def _check_same(where: str, before: dict[str, Any] | None, now: dict[str, Any]) 
         old, new = before.get(part), now[part]
         if part == "hash" and old != new:
             raise BadInput(f"{where} was begun on other data; {advice}")
-        for entry, was, wanted in differences({part: old}, {part: new}):
-            raise BadInput(f"{where} was begun with {entry} {_said(was)}, not {_said(wanted)}; {advice}")
+        for entry, was, now_value in differences({part: old}, {part: new}):
+            before_in_words, now_in_words = _value_in_words(was), _value_in_words(now_value)
+            raise BadInput(f"{where} was begun with {entry} {before_in_words}, not {now_in_words}; {advice}")
 
 
-def _said(value: Any) -> str:
+def _value_in_words(value: Any) -> str:
     return "unset" if value is None else str(value)
 
 
@@ -137,18 +140,18 @@ def read_best(file: Path) -> tuple[Model, Splitting]:
     """The model that such a file describes, and the split that it was tuned for. One that was written by hand
     needs no more than `model` and `settings`."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        document = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInput(f"{file}: cannot be read ({error.strerror})") from None
     except ValueError as error:
         raise BadInput(f"{file}: not JSON ({error})") from None
     kinds = {"model": str, "settings": dict, "split": dict}
-    found = {"split": {}} | found if isinstance(found, dict) else {}
+    document = {"split": {}} | document if isinstance(document, dict) else {}
     for name, kind in kinds.items():
-        if not isinstance(found.get(name), kind):
+        if not isinstance(document.get(name), kind):
             raise BadInput(f"{file}: not a configuration that `unskew tune` writes (no {name})")
     try:
-        return create_model(found["model"], found["settings"]), _splitting(found["split"])
+        return create_model(document["model"], document["settings"]), _splitting(document["split"])
     except BadInput as error:
         raise BadInput(f"{file}: {error}") from None
 

@@ -35,7 +35,7 @@ from unskew.evaluation.evaluate_many import evaluations
 from unskew.evaluation.significance import Comparison, compare
 from unskew.models.base import Recommender
 from unskew.serve.store.store import Store, open_store
-from unskew.training.extend import CodeMapping, ExtendedNetwork, Learned, grown, resume_training
+from unskew.training.extend import CodeMapping, ExtendedNetwork, Learned, extend_network, resume_training
 from unskew.training.run import (
     CHECKPOINT,
     RunFolder,
@@ -48,9 +48,9 @@ from unskew.training.run import (
 from unskew.training.run_card import RunCard, StoreSummary, UpdateSummary, chosen_settings
 from unskew.training.run_config import RunConfig
 from unskew.training.trainer import METRIC, Trainer
+from unskew.update import Updating
 from unskew.update.merged import BASE, StorePosition, base_of, merged
 from unskew.update.publish import check_pointer, new_run, one_at_a_time, point
-from unskew.update.updating import Updating
 
 NEWEST = 0.2  # the fraction of the new positives that are the window, unless it is given
 Verdict = Literal["published", "would be published", "nothing new", "worse"]
@@ -86,9 +86,9 @@ class Outcome:
 
     def document(self) -> dict[str, Any]:
         """Everything, ready for JSON."""
-        said: dict[str, Any] = {"verdict": self.verdict, "why": self.why, "run": str(self.run)}
-        said |= {"out": None if self.out is None else str(self.out), "new_positives": self.new_positives}
-        return said | {
+        document: dict[str, Any] = {"verdict": self.verdict, "why": self.why, "run": str(self.run)}
+        document |= {"out": None if self.out is None else str(self.out), "new_positives": self.new_positives}
+        return document | {
             "window": None if self.tested is None else self.tested.document(),
             "notes": list(self.notes),
         }
@@ -177,15 +177,15 @@ class _Update:
         verdict: Verdict = "published" if target is not None else "would be published"
         if refused and not force:
             verdict = "worse"
-        found = int(self.merged.fresh[: self.log.positives].sum())
+        new_positives = int(self.merged.fresh[: self.log.positives].sum())
         why = "significantly worse on the newest window" if refused else "not significantly worse"
-        made = Outcome(verdict, why, self.folder, target, found, tested, tuple(self.notes))
+        outcome = Outcome(verdict, why, self.folder, target, new_positives, tested, tuple(self.notes))
         if target is None or verdict == "worse":
-            return replace(made, out=None)
+            return replace(outcome, out=None)
         self._publish(trainer, start, store.name, tested, target)
         if link is not None:
             point(link, target)
-        return made
+        return outcome
 
     @property
     def log(self) -> Log:
@@ -203,20 +203,20 @@ class _Update:
                 f"{self.after.events:,} of its store; is it another store?"
             )
         for frame in store.events(self.after.events):
-            for each in pc.value_counts(frame["type"]).to_pylist():
-                counts[each["values"]] = counts.get(each["values"], 0) + each["counts"]
+            for entry in pc.value_counts(frame["type"]).to_pylist():
+                counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
         if not counts:
             return "no new events"
-        wanted = list(positive or store.types.positive)
-        found = sum(counts.get(kind, 0) for kind in wanted)
-        if not found and not self.after.events:
+        types = list(positive or store.types.positive)
+        positives = sum(counts.get(kind, 0) for kind in types)
+        if not positives and not self.after.events:
             listed = ", ".join(f"{kind} ({count:,})" for kind, count in sorted(counts.items()))
             raise BadInput(
-                f"{store.name}: no event is of a positive type ({', '.join(wanted)}); there are {listed}: "
+                f"{store.name}: no event is of a positive type ({', '.join(types)}); there are {listed}: "
                 "say which are positive (--positive TYPE,TYPE)"
             )
-        if found < least:
-            return f"{found:,} new positives; an update waits for {least:,} (--least says how many)"
+        if positives < least:
+            return f"{positives:,} new positives; an update waits for {least:,} (--least says how many)"
         return ""
 
     def _window(self) -> tuple[int | None, str]:
@@ -262,12 +262,14 @@ class _Update:
         """What has learned from everything before the window, compared with the run as it is."""
         split, old = self._cut(start), self.old
         moves = CodeMapping.between(old.log, self.log)
-        as_it_is = grown(old.network, split.known, moves).network
-        trainer = self._learned(grown(old.network, split.known, moves), self._before(), split, self._fresh())
+        as_it_is = extend_network(old.network, split.known, moves).network
+        trainer = self._train_on(
+            extend_network(old.network, split.known, moves), self._before(), split, self._fresh()
+        )
         test = self.card.select_by
         if test not in available_tests(split):
             test = "ordinary"
-        before, after = (self._ranked(network, split, test) for network in (as_it_is, trainer.model))
+        before, after = (self._evaluate(network, split, test) for network in (as_it_is, trainer.model))
         return trainer, Tested(test, before, after, compare(after, before, METRIC))
 
     def _before(self) -> Learned:
@@ -287,19 +289,19 @@ class _Update:
             held_out = np.asarray(self.log.time >= self.card.split.train_end)
         return self.merged.fresh | held_out
 
-    def _learned(
-        self, made: ExtendedNetwork, learned: Learned, split: Split, fresh: Mask, replayed: float = 1.0
+    def _train_on(
+        self, extended: ExtendedNetwork, learned: Learned, split: Split, fresh: Mask, replayed: float = 1.0
     ) -> Trainer:
         """A grown network after it has learned from the fresh rows before the end of training.
 
         replayed: the part of the replay that is due.
         """
-        settings, network = self.settings, made.network
+        settings, network = self.settings, extended.network
         chosen = chosen_settings(network, network.state_dict())
         network.refresh_statistics(split)
         trainer = resume_training(
             network,
-            learned.moved(made.rows),
+            learned.moved(extended.rows),
             split,
             fresh,
             self.training,
@@ -310,9 +312,9 @@ class _Update:
         trainer.run()
         return trainer
 
-    def _ranked(self, network: Recommender, split: Split, test: str) -> Evaluation:
+    def _evaluate(self, network: Recommender, split: Split, test: str) -> Evaluation:
         try:
-            found = evaluations(
+            by_test = evaluations(
                 network,
                 {test: network.state_dict()},
                 split,
@@ -325,7 +327,7 @@ class _Update:
             raise NothingToRank(
                 f"the window cannot be ranked, so take a longer one (--window): {error}"
             ) from None
-        return found[test][0]
+        return by_test[test][0]
 
     # The new run
 
@@ -335,9 +337,9 @@ class _Update:
         positives = self.merged.fresh & (self.log.label == 1)
         earlier = max(int((positives & ~fresh).sum()), 1)
         learned = Learned.of(candidate.model, *candidate.state())
-        made = grown(candidate.model, split.known, CodeMapping.none(self.log))
+        extended = extend_network(candidate.model, split.known, CodeMapping.none(self.log))
         due = min(int((positives & fresh).sum()) / earlier, 1.0)  # as much replay per new row as before
-        trainer = self._learned(made, learned, split, fresh, due)
+        trainer = self._train_on(extended, learned, split, fresh, due)
         updated = self.card.updated
         times = updated.times + 1 if updated else 1
         new = [replace(record, update=times) for record in (*candidate.records, *trainer.records)]
