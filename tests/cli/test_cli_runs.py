@@ -129,7 +129,7 @@ def test_the_command_line_is_python_to_the_last_digit(
         unskew.load(folder),
         unskew.create_model("sasrec", {"epochs": 2, "width": 8, "seed": 0}).fit(unskew.split(log)),
     ):
-        evaluated = model.evaluate(unskew.split(log), protocol, test, 60)
+        evaluated = model.evaluate(unskew.split(log), protocol, test, sample=60)
         assert evaluated.metrics() == found["metrics"]
         assert len(evaluated.user) == found["units"]
     assert found["weights_chosen_by"] == (test if test in ("ordinary", "balanced", "shown") else "ordinary")

@@ -112,9 +112,7 @@ def test_items_alone_by_name(split: unskew.Split, example: unskew.Split) -> None
     log = split.log
     for name in ("dual", "item", "user", "user-pro", "logged"):
         made = estimator(name, Needs(known=split.known))
-        with pytest.raises(
-            BadInput, match=f"^`{name}` has no propensity of items alone: logit-offset and"
-        ):
+        with pytest.raises(BadInput, match=f"^`{name}` has no propensity of items alone: logit-offset and"):
             made.log_exposure(log, 0, 0)
     nothing = estimator("none", Needs(known=split.known)).log_exposure(log, np.arange(4), [[1], [2]])
     assert torch.equal(nothing, torch.zeros(2, 4))

@@ -6,7 +6,7 @@ import shlex
 import sys
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import tyro
 from rich.console import Console, Group, RenderableType
@@ -19,7 +19,9 @@ from unskew.core.errors import BadInput
 from unskew.data.log.log import Log
 from unskew.data.log.split import Split, Splitting, split
 from unskew.diagnostics.log.inspect import Inspection
-from unskew.diagnostics.propensity.health import Health
+
+if TYPE_CHECKING:
+    from unskew.diagnostics.propensity.health import Health
 
 Data = Annotated[Path, tyro.conf.arg(metavar="DATA", help="A folder that `unskew prepare` made.")]
 RunArg = Annotated[Path, tyro.conf.arg(metavar="RUN", help="A folder that `unskew train` made.")]
@@ -77,7 +79,7 @@ def joined_help(verb: Any) -> None:
             joined_help(hints[field.name])
 
 
-def verdict_table(found: Inspection | Health) -> Table:
+def verdict_table(found: "Inspection | Health") -> Table:
     """What was found and what to do about it, to stand above the figures."""
     said, made = found.verdict(), Table.grid()
     made.add_row(Text(said.finding, "bold"))
@@ -92,7 +94,7 @@ def command_line() -> str:
     return shlex.join(["unskew", *sys.argv[1:]])
 
 
-def inspection_table(facts: Inspection | Health) -> Table:
+def inspection_table(facts: "Inspection | Health") -> Table:
     """All figures by group, on a wide terminal with what they mean."""
     explained = output.width >= 130  # narrower, the meanings would fold into a column of single words
     body = grid(("",) * (4 if explained else 3))

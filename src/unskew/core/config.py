@@ -264,18 +264,22 @@ def names_of(settings: Any) -> list[str]:
     ]
 
 
+class WrongFields(BadInput):
+    """A document does not have the fields of what is to be read from it."""
+
+
 def from_document(kind: type[C], document: Any) -> C:
     """An instance of a dataclass from what `asdict` made of it, dataclasses within it included. An unknown or
     missing field is bad input."""
     if not isinstance(document, dict):
-        raise BadInput(f"{kind.__name__}: expected its fields by name, found {document!r}")
+        raise WrongFields(f"{kind.__name__}: expected its fields by name, found {document!r}")
     hints = get_type_hints(kind)
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     unknown = [name for name in document if name not in names]
     missing = [name for name in names if name not in document]
     if unknown or missing:
         wrong = f"unknown field {unknown[0]!r}" if unknown else f"missing field {missing[0]!r}"
-        raise BadInput(f"{kind.__name__}: {wrong}")
+        raise WrongFields(f"{kind.__name__}: {wrong}")
     return kind(**{name: _from_plain(hints[name], value) for name, value in document.items()})
 
 

@@ -27,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from unskew.core.atomic_files import beside, check_free
-from unskew.core.config import check
+from unskew.core.config import WrongFields, check
 from unskew.core.errors import BadInput, UnskewError
 from unskew.core.file_lock import lock_file
 from unskew.core.imports import MissingImport
@@ -291,7 +291,7 @@ def read_config(folder: Path) -> RunConfig:
         return RunConfig.from_json(document)
     except MissingImport as error:
         raise MissingImport(f"{folder}: {error}") from None
-    except (BadInput, TypeError) as error:
+    except (WrongFields, TypeError) as error:
         raise BadInput(f"{folder}: the run is damaged ({error})") from None
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from unskew.core.config import from_document
+from unskew.core.config import WrongFields, from_document
 from unskew.core.errors import BadInput
 from unskew.core.imports import MissingImport, files_of
 from unskew.data.log.clock import Clock
@@ -97,7 +97,7 @@ class RunConfig(RunSettings):
     def from_json(cls, document: dict[str, Any]) -> "RunConfig":
         """The configuration that `to_json` wrote. An unknown or missing field is bad input."""
         if not {"model", "config"} <= document.keys():
-            raise BadInput("RunConfig: model or config is missing")
+            raise WrongFields("RunConfig: missing field 'model' or 'config'")
         try:
             config = from_document(model_named(document["model"]).Config, document["config"])
         except BadInput:

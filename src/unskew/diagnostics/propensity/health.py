@@ -45,10 +45,10 @@ from unskew.diagnostics.propensity.verdicts import (
     judge_exposure,
     judge_weights,
 )
-from unskew.models.base import Recommender
 from unskew.report.summary import Row, Verdict, by_topic
 
 if TYPE_CHECKING:
+    from unskew.models.base import Recommender
     from unskew.propensity.base import Propensity
     from unskew.propensity.correction import Correction
 
@@ -206,7 +206,7 @@ class HasPropensities(Protocol):
     """A trained model that may have propensities: `unskew.api.model.Model` is one."""
 
     @property
-    def network(self) -> Recommender | None: ...
+    def network(self) -> "Recommender | None": ...
 
     @property
     def propensity(self) -> "Propensity": ...
