@@ -43,8 +43,8 @@ const place = (debias) => (debias === 0 ? "clicks as logged"
 
 function words(debias) {
   if (debias === 0) return "At 0, the effect of exposure stays in the scores: both lists are the same.";
-  if (debias === 1) return "At 1, the effect of exposure is removed from the right list.";
-  return `At ${debias.toFixed(2)}, a part of the effect of exposure is removed from the right list.`;
+  if (debias === 1) return "At 1, the effect of exposure is removed from the second list.";
+  return `At ${debias.toFixed(2)}, a part of the effect of exposure is removed from the second list.`;
 }
 
 function heads(debias) {

@@ -99,18 +99,17 @@ function card(side, item, rank, range, most, watched) {
   const act = button("watch", "I watched this", () => watched(side, item, act));
   act.setAttribute("aria-label", `I watched this: ${full(item)}`);
   const node = made("li", "card", made("span", "rank", String(item.rank)),
-    made("div", "card-main", named, made("div", "card-head", meta, badge(side, rank, item)),
+    made("div", "card-main", named, made("div", "card-head", meta, badge(rank, item)),
       made("div", "card-foot", bars(item, range, most), act)));
   node.dataset.item = item.item_id;
   if (rank !== undefined) node.classList.add("both");
   return node;
 }
 
-function badge(side, rank, item) {
+function badge(rank, item) {
   if (item.exposed) return made("span", "badge", "drawn at random");
   if (rank === undefined) return null;
-  const words = `in both, ${side === "log" ? "right" : "left"} #${rank}`;
-  return made("span", "badge", words);
+  return made("span", "badge", `#${rank} in the other list`);
 }
 
 // Score, popularity and exposure, each as a number and as a bar.
