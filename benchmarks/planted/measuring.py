@@ -112,8 +112,8 @@ MUTANTS = [
         "evaluation/test_compare.py report/test_table.py",
         (
             "the t-test is not corrected",
-            "holm({pair: comparison.p_rows for pair, comparison in found.items()})",
-            "{pair: comparison.p_rows for pair, comparison in found.items()}",
+            "holm({pair: comparison.p_rows for pair, comparison in comparisons.items()})",
+            "{pair: comparison.p_rows for pair, comparison in comparisons.items()}",
         ),
         ("the p-value over seeds is not corrected", "p_seeds = holm(", "p_seeds = dict("),
         ("the reference minus the model", "drawn[model], drawn[to])", "drawn[to], drawn[model])"),
@@ -128,7 +128,7 @@ MUTANTS = [
         (
             "stars are not corrected",
             "sum(self.p_seeds < level",
-            "sum((self.found.p_seeds or 1) < level",
+            "sum((self.comparison.p_seeds or 1) < level",
         ),
         ("stars are of the t-test", "sum(self.p_seeds < level", "sum(self.p_rows < level"),
         (
@@ -144,9 +144,9 @@ MUTANTS = [
         ("the worst is the best", "best = max(means", "best = min(means"),
         ("the worst is bold", "return max(self.means", "return min(self.means"),
         ("a seed may come twice", "seed is not None and seed in seen", "False"),
-        ("every seed is a model", 'each.about.get("settings", name)', "name"),
-        ("weights of two choices are one model", ', each.about.get("weights_chosen_by")))', ", None))"),
-        ("models of one name are one", " or len(set(told)) < len(told)", ""),
+        ("every seed is a model", 'evaluation.about.get("settings", name)', "name"),
+        ("weights of two choices are one model", ', evaluation.about.get("weights_chosen_by")))', ", None))"),
+        ("models of one name are one", " or len(set(labels)) < len(labels)", ""),
         (
             "the matrix is symmetric",
             "pair.difference_cell(-1)",

@@ -17,7 +17,7 @@ from tests.evaluation.test_significance import evaluated, same_users, trained
 from tests.helpers.command import run
 from unskew.cli import main
 from unskew.core.statistics import holm
-from unskew.evaluation.comparison import Pair, compare_models, grouped
+from unskew.evaluation.comparison import Pair, compare_models, group_by_model
 from unskew.evaluation.evaluate import Evaluation
 from unskew.evaluation.significance import Comparison, compare
 
@@ -42,13 +42,13 @@ LADDER = {"a": shifted(0.0, 3), "b": shifted(0.004, 3), "c": shifted(0.2, 3), "d
 
 def test_seeds_of_one_model_are_one_model() -> None:
     runs = [made_by("sasrec", 1), made_by("pulse", 1), made_by("sasrec", 2), made_by("pulse", 7)]
-    found = grouped(runs)
+    found = group_by_model(runs)
     assert {name: [each.about["training_seed"] for each in group] for name, group in found.items()} == {
         "sasrec": [1, 2],
         "pulse": [1, 7],
     }
     unnamed = [evaluated([0.1]), evaluated([0.2])]
-    assert [len(group) for group in grouped(unnamed).values()] == [1, 1]
+    assert [len(group) for group in group_by_model(unnamed).values()] == [1, 1]
 
 
 def test_models_of_one_name_are_told_apart_by_their_settings() -> None:
@@ -58,18 +58,18 @@ def test_models_of_one_name_are_told_apart_by_their_settings() -> None:
         made_by("sasrec", width=16, inner={"learning_rate": 0.1}),
         made_by("sasrec", width=8, inner={"learning_rate": 0.2}),
     ]
-    assert list(grouped(runs)) == [
+    assert list(group_by_model(runs)) == [
         "sasrec (width 8, inner learning rate 0.1)",
         "pulse",
         "sasrec (width 16, inner learning rate 0.1)",
         "sasrec (width 8, inner learning rate 0.2)",
     ]
     chosen = [made_by("deps", by="ordinary"), made_by("deps", by="balanced")]
-    assert list(grouped(chosen)) == ["deps (chosen by ordinary)", "deps (chosen by balanced)"]
+    assert list(group_by_model(chosen)) == ["deps (chosen by ordinary)", "deps (chosen by balanced)"]
     many = [made_by("a", w=1, x=1, y=1, z=1), made_by("a", w=2, x=2, y=2, z=2)]
-    assert list(grouped(many)) == ["a (1)", "a (2)"]
+    assert list(group_by_model(many)) == ["a (1)", "a (2)"]
     untold = [evaluated([0.1], about={"model": "a"}) for _ in range(2)]
-    assert list(grouped([*untold, made_by("a", w=1)])) == ["a (1)", "a (2)", "a (3)"]
+    assert list(group_by_model([*untold, made_by("a", w=1)])) == ["a (1)", "a (2)", "a (3)"]
 
 
 def test_a_seed_that_comes_twice_is_refused() -> None:
@@ -77,10 +77,10 @@ def test_a_seed_that_comes_twice_is_refused() -> None:
     with pytest.raises(
         unskew.BadInput, match=r"^one and three are the same model with the same training seed 1"
     ):
-        grouped(runs, ["one", "two", "three"])
+        group_by_model(runs, ["one", "two", "three"])
     with pytest.raises(unskew.BadInput, match=r"x \(1\) and x \(2\) are the same model"):
         compare_models({"x": [runs[0], runs[2]], "y": runs[1]})
-    assert list(grouped([made_by("pulse", 1), made_by("pulse", 1, width=3)]))
+    assert list(group_by_model([made_by("pulse", 1), made_by("pulse", 1, width=3)]))
 
 
 @pytest.mark.parametrize("models", [[made_by("a", 1), made_by("a", 2)], {"a": evaluated([0.1])}, []])
@@ -109,7 +109,7 @@ def test_each_model_minus_the_first() -> None:
     better = [evaluated([0.4, 0.4], weights=weights), evaluated([0.2, 0.6], weights=weights)]  # 0.4 and 0.5
     family = compare_models({"base": base, "better": better, "none": evaluated([0, 0], weights=weights)})
     assert [(pair.model, pair.reference) for pair in family.pairs] == [("better", "base"), ("none", "base")]
-    assert [pair.found.difference for pair in family.pairs] == pytest.approx([0.1, -0.35])
+    assert [pair.comparison.difference for pair in family.pairs] == pytest.approx([0.1, -0.35])
     assert [pair.relative for pair in family.pairs] == pytest.approx([0.1 / 0.35, -1])
     assert [mean.mean for mean in family.means.values()] == pytest.approx([0.35, 0.45, 0.0])
     assert [mean.seeds for mean in family.means.values()] == [1, 2, 1]
@@ -120,7 +120,7 @@ def test_with_one_seed_a_family_is_what_compare_says() -> None:
     models = {name: shifted(by) for name, by in (("a", 0.0), ("b", 0.02), ("c", 0.05))}
     family = compare_models(models)
     for pair in family.pairs:
-        assert pair.found == compare(models[pair.model], models["a"])
+        assert pair.comparison == compare(models[pair.model], models["a"])
     assert family.draws == 2000
 
 
@@ -128,15 +128,15 @@ def test_several_seeds_vary_for_each_model_on_its_own() -> None:
     models = {"a": same_users(0.4, 0.6), "b": same_users(0.4, 0.6), "c": same_users(0.4, 0.6)}
     for pair in compare_models(models, against="all").pairs:
         # Two degrees of freedom, for which Student's table says 4.303.
-        assert pair.found.low == pytest.approx(-4.3027 * math.sqrt(0.02), abs=1e-3)
-        assert pair.found.high == -pair.found.low
+        assert pair.comparison.low == pytest.approx(-4.3027 * math.sqrt(0.02), abs=1e-3)
+        assert pair.comparison.high == -pair.comparison.low
 
 
 @pytest.mark.parametrize("against", ["first", "all"])
 def test_p_values_are_corrected_over_the_family(against: Any) -> None:
     family = compare_models(LADDER, against=against)
     for corrected, raw in (("p_rows", "p_rows"), ("p_seeds", "p_seeds")):
-        alone = {(pair.model, pair.reference): getattr(pair.found, raw) for pair in family.pairs}
+        alone = {(pair.model, pair.reference): getattr(pair.comparison, raw) for pair in family.pairs}
         assert {(pair.model, pair.reference): getattr(pair, corrected) for pair in family.pairs} == holm(
             alone
         )
@@ -148,7 +148,7 @@ def test_against_the_best_counts_all_pairs_because_the_best_was_found_on_the_sam
     family, every = (compare_models(LADDER, against=against) for against in ("best", "all"))
     assert (family.best, family.reference, family.corrected_over) == ("c", "c", 6)
     assert [(pair.model, pair.reference) for pair in family.pairs] == [("a", "c"), ("b", "c"), ("d", "c")]
-    assert all(pair.found.high < 0 for pair in family.pairs)
+    assert all(pair.comparison.high < 0 for pair in family.pairs)
     found = {frozenset((pair.model, pair.reference)): pair for pair in every.pairs}
     for pair in family.pairs:
         same = found[frozenset((pair.model, pair.reference))]
@@ -159,8 +159,8 @@ def test_a_comparison_without_a_p_value_over_seeds_counts_all_the_same() -> None
     family = compare_models({"a": shifted(0.0, 2), "b": shifted(0.01, 2), "c": shifted(0.3)})
     b, c = family.pairs
     assert (c.p_seeds, c.stars) == (None, 0)
-    assert b.found.p_seeds is not None
-    assert b.p_seeds == pytest.approx(min(1, 2 * b.found.p_seeds))
+    assert b.comparison.p_seeds is not None
+    assert b.p_seeds == pytest.approx(min(1, 2 * b.comparison.p_seeds))
     assert c.p_rows < 1e-6
 
 
@@ -173,7 +173,7 @@ def test_stars_are_of_the_corrected_p_value_over_seeds(p: float | None, stars: i
 
 
 def test_the_draws_are_seeded() -> None:
-    lows = [compare_models(LADDER, draws=50, seed=seed).pairs[0].found.low for seed in (1, 1, 2)]
+    lows = [compare_models(LADDER, draws=50, seed=seed).pairs[0].comparison.low for seed in (1, 1, 2)]
     assert lows[0] == lows[1] != lows[2]
 
 
@@ -364,7 +364,7 @@ def test_tables_are_printed_and_written(capsys, runs: Path, tmp_path: Path) -> N
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["new", "table.md", "table.tex"]
     (pair,) = family.pairs
     for words in (
-        f"{pair.found.difference:+.4f}{'*' * pair.stars} ",
+        f"{pair.comparison.difference:+.4f}{'*' * pair.stars} ",
         "minus popularity",
         "sasrec",
         "p (seeds)",

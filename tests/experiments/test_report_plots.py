@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.helpers.benched import SKILLS, SMALL, alter_data, benched, skilled, small_bench
+from tests.helpers.benched import SKILLS, SMALL, alter_data, benched, evaluation_of, skilled, small_bench
 from unskew.core.statistics import holm
 from unskew.evaluation.significance import compare, interval
 from unskew.experiments.cell_store import CellStore
@@ -34,7 +34,7 @@ def test_a_figure_has_the_interval_and_the_comparison_that_significance_gives(fo
     suite, results = BenchResults.open(folder).suites[0], CellStore.open(folder)
     for by, metric in ((ORDINARY, "ndcg@10"), (BALANCED, "hr@5")):
         groups = {
-            arm: [results.evaluation(f"MIND|{arm}|{arm.lower()}|{seed}", by.key) for seed in range(2)]
+            arm: [evaluation_of(results, f"MIND|{arm}|{arm.lower()}|{seed}", by.key) for seed in range(2)]
             for arm in ("DEPS", "FPMC")
         }
         found = suite.arm_results("MIND", by)
@@ -121,7 +121,7 @@ def test_a_world_is_another_one_for_each_seed(tmp_path: Path) -> None:
     for by in (ORDINARY, GROUND_TRUTH):
         found = suite.arm_results("bias 2", by)
         each = [
-            compare(*(results.evaluation(f"bias 2|{arm}|{arm.lower()}|{seed}", by.key) for arm in pair))
+            compare(*(evaluation_of(results, f"bias 2|{arm}|{arm.lower()}|{seed}", by.key) for arm in pair))
             for seed in range(3)
             for pair in [("pulse", "DEPS")]
         ]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import unskew
+from tests.helpers.benched import evaluation_of
 from unskew.core.errors import BadInput
 from unskew.data.log.split import Splitting
 from unskew.diagnostics.propensity.verdicts import WeightVerdict
@@ -303,7 +304,7 @@ def test_what_is_stored_is_what_the_model_evaluates_to(tmp_path: Path) -> None:
         model = unskew.create_model(cell.model, settings | dict(cell.training)).fit(split)
         for test in ("ordinary", "balanced", "shown", "randomised", "weighted"):
             expected = model.evaluate(split, test=test, sample=cell.sample)
-            found = results.evaluation(key, f"{test}, full")
+            found = evaluation_of(results, key, f"{test}, full")
             np.testing.assert_array_equal(found.user, expected.user)
             np.testing.assert_allclose(found.weights, expected.weights, rtol=1e-6)
             for metric in ("ndcg@5", "ndcg@10", "ndcg@20", "hr@5", "hr@10", "hr@20"):
@@ -316,7 +317,7 @@ def test_what_is_stored_is_what_the_model_evaluates_to(tmp_path: Path) -> None:
             model, unskew.simulate(**vars(SMOKE_WORLD)), split, 500, select_by="shown"
         )
         assert results.cells[key].tests["ground-truth, full"].chosen_by == "shown"
-        found = results.evaluation(key, "ground-truth, full")
+        found = evaluation_of(results, key, "ground-truth, full")
         np.testing.assert_allclose(found.values["ndcg@10"], ground_truth.values["ndcg@10"], atol=1e-3)
 
 

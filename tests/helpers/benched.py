@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from unskew.api.create import create_model
+from unskew.evaluation.evaluate import Evaluation
 from unskew.evaluation.metrics import METRICS
 from unskew.experiments.bench_cell import About
-from unskew.experiments.cell_store import LOWEST, CellStore, decode, encode
+from unskew.experiments.cell_store import LOWEST, CellStore, decode, encode, unpack_values
 from unskew.experiments.grid import FORMAT, Placement
 from unskew.experiments.results import SuiteResults
 from unskew.experiments.suite import Arm, Suite
@@ -162,6 +163,22 @@ def _exchanged(found: dict[str, Any]) -> dict[str, Any]:
     best, worst = int(ranks.argmin()), int(ranks.argmax())
     ranks[[best, worst]] = ranks[[worst, best]]
     return found | {"values": {"rank": encode(ranks)}}
+
+
+def evaluation_of(store: CellStore, key: str, test: str) -> Evaluation:
+    """The evaluation of a stored cell in one of its tests, unit by unit."""
+    cell = store.cells[key]
+    units, values = store.units[cell.tests[test].units], unpack_values(cell.tests[test].values)
+    about = {"model": cell.model, "training_seed": cell.seed, "data": cell.data.hash}
+    about |= {"repeats": units.repeats, "settings": cell.settings_key}
+    return Evaluation(
+        protocol=units.protocol,
+        test=units.test,
+        user=decode(units.user, np.int32).astype(np.int64),
+        values={name: of for name, of in values.items() if len(of) == units.size},
+        weights=decode(units.weight, np.float32).astype(np.float64),
+        about=about,
+    )
 
 
 def alter_data(suite: SuiteResults, **changes: Any) -> None:

@@ -181,9 +181,9 @@ def test_a_table_has_a_row_per_model(family: Family) -> None:
         "3",
         f"{mean.mean:.4f}",
         f"[{mean.low:.4f}, {mean.high:.4f}]",
-        f"{pair.found.difference:+.4f}",
-        f"[{pair.found.low:+.4f}, {pair.found.high:+.4f}]",
-        f"{100 * pair.found.difference / family.means['my_base'].mean:+.1f} %",
+        f"{pair.comparison.difference:+.4f}",
+        f"[{pair.comparison.low:+.4f}, {pair.comparison.high:+.4f}]",
+        f"{100 * pair.comparison.difference / family.means['my_base'].mean:+.1f} %",
         "<0.0001",
         "<0.0001",
     ]
@@ -281,9 +281,9 @@ def test_the_document_is_plain_json(family: Family) -> None:
     assert low < found["models"]["c%"]["mean"] < high
     first, pair = found["comparisons"][0], family.pairs[0]
     assert (first["model"], first["reference"], first["stars"]) == ("c%", "my_base", 2)
-    assert (first["p_rows"], first["p_rows_holm"]) == (pair.found.p_rows, pair.p_rows)
-    assert (first["p_seeds"], first["p_seeds_holm"]) == (pair.found.p_seeds, pair.p_seeds)
-    assert (first["low"], first["relative"]) == (pair.found.low, pair.relative)
+    assert (first["p_rows"], first["p_rows_holm"]) == (pair.comparison.p_rows, pair.p_rows)
+    assert (first["p_seeds"], first["p_seeds_holm"]) == (pair.comparison.p_seeds, pair.p_seeds)
+    assert (first["low"], first["relative"]) == (pair.comparison.low, pair.relative)
     assert first["interval_over"] == "users and seeds"
 
 

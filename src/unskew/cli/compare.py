@@ -73,7 +73,7 @@ class Compare(RunVerb):
                 raise BadInput(f"{file}: is a folder; expected the name of a file to write")
         given = _read(self.runs)
         terms = self._terms(given)
-        runs = [each for each in given if each.config]
+        runs = [item for item in given if item.config]
         cut: Split | None = None
         cutoffs: tuple[int, ...] = ()
         if runs:
@@ -82,8 +82,8 @@ class Compare(RunVerb):
             cut = _split_of(runs, self.data)
             given = _planned(given, cut, terms)
         _check(given, self.metric)
-        found = [each.evaluated(cut, terms, cutoffs) for each in given]
-        family = compare_models(found, self.metric, self.against)
+        evaluations = [item.evaluated(cut, terms, cutoffs) for item in given]
+        family = compare_models(evaluations, self.metric, self.against)
         for file, written in ((self.markdown, family.markdown), (self.latex, family.latex)):
             if file is not None:
                 write_file(file, written(), "the tables")
@@ -91,7 +91,7 @@ class Compare(RunVerb):
 
     def _terms(self, given: list["_Given"]) -> "_Terms":
         """How runs are evaluated: as asked, or else as the files were."""
-        files = [(each.path, _Terms.of(each.found)) for each in given if each.found is not None]
+        files = [(item.path, _Terms.of(item.evaluation)) for item in given if item.evaluation is not None]
         flags = {"protocol": self.protocol, "test": self.test, "sample": self.sample, "seed": self.seed}
         asked: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
         for path, terms in files:
@@ -114,18 +114,23 @@ class _Terms:
     seed: int = 0
 
     @classmethod
-    def of(cls, found: "Evaluation") -> "_Terms":
-        return cls(found.protocol, found.test, found.about.get("sample"), found.about.get("seed", 0))
+    def of(cls, evaluation: "Evaluation") -> "_Terms":
+        return cls(
+            evaluation.protocol,
+            evaluation.test,
+            evaluation.about.get("sample"),
+            evaluation.about.get("seed", 0),
+        )
 
 
 @dataclass(frozen=True)
 class _Given:
-    """What was given: a run with its configuration, or a file. `found` is the evaluation in the file; that of
+    """What was given: a run with its configuration, or a file. `evaluation` is that in the file; that of
     a run has no values yet."""
 
     path: Path
     config: "RunConfig | None" = None
-    found: "Evaluation | None" = None
+    evaluation: "Evaluation | None" = None
 
     @property
     def run_config(self) -> "RunConfig":
@@ -138,8 +143,8 @@ class _Given:
         from unskew.api.create import load
 
         if cut is None or not self.config:
-            assert self.found is not None
-            return self.found
+            assert self.evaluation is not None
+            return self.evaluation
         return load(self.path).evaluate(
             cut, terms.protocol, terms.test, sample=terms.sample, seed=terms.seed, cutoffs=cutoffs
         )
@@ -160,7 +165,9 @@ def _read(paths: tuple[Path, ...]) -> list[_Given]:
                 "evaluate RUN --save FILE` a file"
             )
         folder = path.is_dir()
-        given.append(_Given(path, read_config(path)) if folder else _Given(path, found=Evaluation.load(path)))
+        given.append(
+            _Given(path, read_config(path)) if folder else _Given(path, evaluation=Evaluation.load(path))
+        )
     return given
 
 
@@ -187,8 +194,8 @@ def _cutoffs(metric: str, terms: _Terms) -> tuple[int, ...]:
 
 def _check_runs(runs: list[_Given]) -> None:
     """Refuse runs of other data or of another split, by what they say of themselves."""
-    for each in runs:
-        one, other = runs[0].run_config, each.run_config
+    for item in runs:
+        one, other = runs[0].run_config, item.run_config
         words = ""
         if one.hash != other.hash:
             where = [config.data or "a log from Python" for config in (one, other)]
@@ -196,7 +203,7 @@ def _check_runs(runs: list[_Given]) -> None:
         elif _split_in_words(one) != _split_in_words(other):
             words = f"their splits are {_split_in_words(one)}, and {_split_in_words(other)}"
         if words:
-            raise BadInput(f"{runs[0].path} and {each.path} cannot be compared: {words}")
+            raise BadInput(f"{runs[0].path} and {item.path} cannot be compared: {words}")
 
 
 def _split_in_words(config: "RunConfig") -> str:
@@ -208,7 +215,7 @@ def _split_in_words(config: "RunConfig") -> str:
 
 def _split_of(runs: list[_Given], data: Path | None) -> Split:
     """The split of all runs, from whichever of them still knows where the data is."""
-    knows = (each for each in runs if each.run_config.data and Path(each.run_config.data).exists())
+    knows = (item for item in runs if item.run_config.data and Path(item.run_config.data).exists())
     return split_of_run(next(knows, runs[0]).path, data)
 
 
@@ -230,8 +237,10 @@ def _planned(given: list[_Given], cut: Split, terms: _Terms) -> list[_Given]:
         terms.protocol, terms.test, user, {}, weights, rows=None if terms.protocol == "authors" else rows
     )
     return [
-        replace(each, found=replace(plan, about=about | _model_of(each, terms.test))) if each.config else each
-        for each in given
+        replace(item, evaluation=replace(plan, about=about | _model_of(item, terms.test)))
+        if item.config
+        else item
+        for item in given
     ]
 
 
@@ -255,16 +264,16 @@ def _model_of(run: _Given, test: str) -> dict[str, Any]:
 
 def _check(given: list[_Given], metric: str) -> None:
     """Refuse what cannot be compared, by the names that were given."""
-    from unskew.evaluation.comparison import grouped
+    from unskew.evaluation.comparison import group_by_model
     from unskew.evaluation.significance import check_comparable
 
-    found = [each.found for each in given if each.found is not None]
-    names = [str(each.path) for each in given]
-    for each in given:
-        if not each.config and each.found is not None:
-            check_comparable([each.found], metric, [str(each.path)])
-    check_comparable(found, None, names)
-    if len(grouped(found, names)) < 2:
+    evaluations = [item.evaluation for item in given if item.evaluation is not None]
+    names = [str(item.path) for item in given]
+    for item in given:
+        if not item.config and item.evaluation is not None:
+            check_comparable([item.evaluation], metric, [str(item.path)])
+    check_comparable(evaluations, None, names)
+    if len(group_by_model(evaluations, names)) < 2:
         raise BadInput(
             "expected at least two models; these differ in the training seed only, which makes them one"
         )

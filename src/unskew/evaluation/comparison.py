@@ -52,11 +52,11 @@ class Mean:
 
 @dataclass(frozen=True)
 class Pair:
-    """One model minus another. The p-values are corrected over the family; those of `found` are not."""
+    """One model minus another. The p-values are corrected over the family; those of `comparison` are not."""
 
     model: str
     reference: str
-    found: Comparison
+    comparison: Comparison
     relative: float  # the difference as a fraction of the reference's mean; nan if that is 0
     p_rows: float
     p_seeds: float | None
@@ -68,11 +68,11 @@ class Pair:
 
     def difference_cell(self, sign: int = 1) -> Cell:
         """The difference with its stars; with a sign of -1 the reference minus the model."""
-        return Cell(f"{sign * self.found.difference:+.4f}", marks="*" * self.stars)
+        return Cell(f"{sign * self.comparison.difference:+.4f}", marks="*" * self.stars)
 
     def cells(self) -> tuple[str | Cell, ...]:
         """The row of the comparison in a table, below `HEAD`."""
-        low, high = self.found.low, self.found.high
+        low, high = self.comparison.low, self.comparison.high
         relative = NONE if math.isnan(self.relative) else f"{100 * self.relative:+.1f} %"
         p_values = _p(self.p_rows), NONE if self.p_seeds is None else _p(self.p_seeds)
         return self.difference_cell(), f"[{low:+.4f}, {high:+.4f}]", relative, *p_values
@@ -108,29 +108,28 @@ class Family:
     def document(self) -> dict[str, Any]:
         """Everything, ready for JSON."""
         some = next(iter(self.models.values()))[0]
-        asked = ("repeats", "data", "sample", "seed", "whole_test")
-        said: dict[str, Any] = {"metric": self.metric, "test": self.test, "protocol": self.protocol}
-        said |= {"units": len(some.user), "users": len(np.unique(some.user))}
-        said |= {name: some.about[name] for name in asked if name in some.about}
-        said |= {"against": self.against, "reference": self.reference, "best": self.best}
-        said |= {"corrected_over": self.corrected_over, "draws": self.draws}
-        said["models"] = {
+        names = ("repeats", "data", "sample", "seed", "whole_test")
+        document: dict[str, Any] = {"metric": self.metric, "test": self.test, "protocol": self.protocol}
+        document |= {"units": len(some.user), "users": len(np.unique(some.user))}
+        document |= {name: some.about[name] for name in names if name in some.about}
+        document |= {"against": self.against, "reference": self.reference, "best": self.best}
+        document |= {"corrected_over": self.corrected_over, "draws": self.draws}
+        document["models"] = {
             name: {
                 "mean": mean.mean,
                 "interval": (mean.low, mean.high),
                 "seeds": mean.seeds,
-                "training_seeds": [found.about.get("training_seed") for found in self.models[name]],
+                "training_seeds": [evaluation.about.get("training_seed") for evaluation in self.models[name]],
             }
             for name, mean in self.means.items()
         }
-        said["comparisons"] = [
-            {"model": pair.model, "reference": pair.reference, **asdict(pair.found)}
-            | {"interval_over": pair.found.interval_over, "relative": pair.relative}
+        document["comparisons"] = [
+            {"model": pair.model, "reference": pair.reference, **asdict(pair.comparison)}
+            | {"interval_over": pair.comparison.interval_over, "relative": pair.relative}
             | {"p_rows_holm": pair.p_rows, "p_seeds_holm": pair.p_seeds, "stars": pair.stars}
             for pair in self.pairs
         ]
-        found: dict[str, Any] = plain(said)
-        return found
+        return dict(plain(document))
 
     def markdown(self) -> str:
         """All tables as Markdown, each below its caption."""
@@ -259,25 +258,25 @@ def compare_models(
     """
     if against not in ("first", "best", "all"):
         raise BadInput(f"against {against!r}: expected first, best or all", field="against")
-    groups = _given(models) if isinstance(models, Mapping) else grouped(models)
+    groups = _groups_of(models) if isinstance(models, Mapping) else group_by_model(models)
     if len(groups) < 2:
         raise BadInput(
             "expected at least two models; evaluations that differ in the training seed only are one model"
         )
-    every = [(name, found) for name, group in groups.items() for found in group]
-    check_comparable([found for _, found in every], metric, [_seeded(*each) for each in every])
-    means = {name: sum(found.mean(metric) for found in group) / len(group) for name, group in groups.items()}
+    named = [(name, evaluation) for name, group in groups.items() for evaluation in group]
+    check_comparable([evaluation for _, evaluation in named], metric, [_seeded(*pair) for pair in named])
+    means = {name: sum(of.mean(metric) for of in group) / len(group) for name, group in groups.items()}
     best = max(means, key=lambda name: means[name])
-    asked = list(_asked(list(groups), against, best))
+    planned = list(_planned_pairs(list(groups), against, best))
     drawn = {name: seed_means(group, metric, draws, seed) for name, group in groups.items()}
-    found = {
+    comparisons = {
         (model, to): comparison_of(groups[model], groups[to], metric, drawn[model], drawn[to])
-        for model, to in asked
+        for model, to in planned
     }
-    p_rows = holm({pair: comparison.p_rows for pair, comparison in found.items()})
-    p_seeds = holm({pair: comparison.p_seeds for pair, comparison in found.items()})
+    p_rows = holm({pair: comparison.p_rows for pair, comparison in comparisons.items()})
+    p_seeds = holm({pair: comparison.p_seeds for pair, comparison in comparisons.items()})
     pairs = []
-    for (model, to), comparison in found.items():
+    for (model, to), comparison in comparisons.items():
         if against != "best" or to == best:
             relative = comparison.difference / means[to] if means[to] else math.nan
             p_values = p_rows[model, to] or 0.0, p_seeds[model, to]
@@ -286,11 +285,11 @@ def compare_models(
     for name, group in groups.items():
         mean = estimate(drawn[name])
         shown[name] = Mean(means[name], mean.low, mean.high, len(group))
-    some = every[0][1]
-    return Family(metric, some.test, some.protocol, groups, against, shown, pairs, len(asked), draws)
+    some = named[0][1]
+    return Family(metric, some.test, some.protocol, groups, against, shown, pairs, len(planned), draws)
 
 
-def _asked(names: Sequence[str], against: Against, best: str) -> Iterator[tuple[str, str]]:
+def _planned_pairs(names: Sequence[str], against: Against, best: str) -> Iterator[tuple[str, str]]:
     """The comparisons that the correction counts, each as a model and the one that it is compared with."""
     for one, other in combinations(names, 2):
         if against == "best" and one != best:
@@ -299,37 +298,39 @@ def _asked(names: Sequence[str], against: Against, best: str) -> Iterator[tuple[
             yield other, one
 
 
-def grouped(found: Sequence[Evaluation], names: Sequence[str] | None = None) -> dict[str, list[Evaluation]]:
+def group_by_model(
+    evaluations: Sequence[Evaluation], names: Sequence[str] | None = None
+) -> dict[str, list[Evaluation]]:
     """Evaluations by model, in the order in which the models come first. One model has the same settings and
     weights chosen by the same validation metric, and another training seed in each evaluation.
 
     names: what an error calls each evaluation; by default its number.
     """
-    called = names or [f"evaluation {number}" for number in range(1, len(found) + 1)]
+    labels = names or [f"evaluation {number}" for number in range(1, len(evaluations) + 1)]
     groups: dict[str, list[tuple[str, Evaluation]]] = {}
-    for name, each in zip(called, found, strict=True):
-        key = str((each.about.get("settings", name), each.about.get("weights_chosen_by")))
-        groups.setdefault(key, []).append((name, each))
+    for name, evaluation in zip(labels, evaluations, strict=True):
+        key = str((evaluation.about.get("settings", name), evaluation.about.get("weights_chosen_by")))
+        groups.setdefault(key, []).append((name, evaluation))
     for group in groups.values():
         _check_seeds(group)
-    models = [[each for _, each in group] for group in groups.values()]
+    models = [[evaluation for _, evaluation in group] for group in groups.values()]
     return dict(zip(_names([group[0] for group in models]), models, strict=True))
 
 
-def _given(models: Mapping[str, Evaluation | Sequence[Evaluation]]) -> dict[str, list[Evaluation]]:
-    groups = {name: [each] if isinstance(each, Evaluation) else list(each) for name, each in models.items()}
+def _groups_of(models: Mapping[str, Evaluation | Sequence[Evaluation]]) -> dict[str, list[Evaluation]]:
+    groups = {name: [of] if isinstance(of, Evaluation) else list(of) for name, of in models.items()}
     for name, group in groups.items():
         if not group:
             raise BadInput(f"{name}: expected at least one evaluation")
-        _check_seeds([(f"{name} ({number})", each) for number, each in enumerate(group, 1)])
+        _check_seeds([(f"{name} ({number})", of) for number, of in enumerate(group, 1)])
     return groups
 
 
 def _check_seeds(group: Sequence[tuple[str, Evaluation]]) -> None:
     """Refuse a seed that comes twice: its chance would seem to be none."""
     seen: dict[Any, str] = {}
-    for name, each in group:
-        seed = each.about.get("training_seed")
+    for name, evaluation in group:
+        seed = evaluation.about.get("training_seed")
         if seed is not None and seed in seen:
             raise BadInput(
                 f"{seen[seed]} and {name} are the same model with the same training seed {seed}; give each "
@@ -341,33 +342,33 @@ def _check_seeds(group: Sequence[tuple[str, Evaluation]]) -> None:
 def _names(models: Sequence[Evaluation]) -> list[str]:
     """A name for each model. Models of one name are told apart by the settings in which they differ, or by
     numbers if these are too many."""
-    plainly = [str(found.about.get("model", "model")) for found in models]
-    names = list(plainly)
-    for name in set(plainly):
-        same_name = [number for number, other in enumerate(plainly) if other == name]
+    plain_names = [str(evaluation.about.get("model", "model")) for evaluation in models]
+    names = list(plain_names)
+    for name in set(plain_names):
+        same_name = [number for number, other in enumerate(plain_names) if other == name]
         if len(same_name) == 1:
             continue
         settings = [dict(_settings(models[number])) for number in same_name]
         keys = [
             key
-            for key in dict.fromkeys(key for each in settings for key in each)
-            if len({each.get(key) for each in settings}) > 1
+            for key in dict.fromkeys(key for of in settings for key in of)
+            if len({of.get(key) for of in settings}) > 1
         ]
-        told = [", ".join(f"{key} {each.get(key)}" for key in keys) for each in settings]
-        if len(keys) > MOST_SETTINGS or len(set(told)) < len(told):
-            told = [str(place) for place in range(1, len(told) + 1)]
-        for number, words in zip(same_name, told, strict=True):
+        labels = [", ".join(f"{key} {of.get(key)}" for key in keys) for of in settings]
+        if len(keys) > MOST_SETTINGS or len(set(labels)) < len(labels):
+            labels = [str(number) for number in range(1, len(labels) + 1)]
+        for number, words in zip(same_name, labels, strict=True):
             names[number] = f"{name} ({words})"
     return names
 
 
-def _settings(found: Evaluation) -> Iterator[tuple[str, str]]:
+def _settings(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
     """The settings of a model in one level, as words."""
     try:
-        _, config, training = json.loads(found.about.get("settings", ""))
+        _, config, training = json.loads(evaluation.about.get("settings", ""))
     except ValueError:
         return
-    yield from _flat({**config, **training, "chosen by": found.about.get("weights_chosen_by")})
+    yield from _flat({**config, **training, "chosen by": evaluation.about.get("weights_chosen_by")})
 
 
 def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
@@ -378,8 +379,8 @@ def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, s
             yield above + name.replace("_", " "), str(value)
 
 
-def _seeded(name: str, found: Evaluation) -> str:
-    seed = found.about.get("training_seed")
+def _seeded(name: str, evaluation: Evaluation) -> str:
+    seed = evaluation.about.get("training_seed")
     return name if seed is None else f"{name} of seed {seed}"
 
 

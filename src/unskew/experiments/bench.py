@@ -105,7 +105,7 @@ class Bench:
             if name not in models:
                 raise BadInput(f"models {name}: the suite has no such model; it has {', '.join(models)}")
         cells = {key: cell for key, cell in cells.items() if not self.models or cell.model in self.models}
-        placements = [place for place in placements if place.key in cells]
+        placements = [placement for placement in placements if placement.key in cells]
         store, threads = CellStore(out), torch.get_num_threads()
         store.lock()
         torch.set_num_threads(1)

@@ -1,14 +1,14 @@
 """What a bench stores, as frozen dataclasses: the plan of its suites, the result of every cell, and the units
 of every test; and how they are read from JSON."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from unskew.diagnostics.propensity.verdicts import WeightVerdict
 from unskew.experiments.grid import Placement
-from unskew.experiments.suite import Rolling
+from unskew.experiments.suite import Rolling, Suite
 
 T = TypeVar("T")
 METRIC = "ndcg@10"  # by which arms are compared
@@ -155,29 +155,6 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoredArm:
-    """A row of a suite's table."""
-
-    name: str
-    model: str
-    twin: str | None
-    x: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredSuite:
-    """A suite that a bench was asked for."""
-
-    title: str
-    question: str
-    of: str
-    axis: str
-    file: str = ""
-    arms: tuple[StoredArm, ...]
-    rivals: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class About:
     """The last command line of a bench, and whether it was a smoke test."""
 
@@ -189,7 +166,7 @@ class About:
 class Plan:
     """The suites of a bench, and where every cell stands in their tables."""
 
-    suites: Mapping[str, StoredSuite]
+    suites: Mapping[str, Suite]
     places: tuple[Placement, ...]
     about: About = field(default_factory=About)
 
@@ -207,11 +184,11 @@ def _parsed(kind: Any, value: Any, path: tuple[str, ...]) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is UnionType:
         return None if value is None else _parsed(arguments[0], value, path)
-    if origin is tuple and isinstance(value, list):
+    if origin in (tuple, Sequence) and isinstance(value, list):
         return tuple(_parsed(arguments[0], part, (*path, str(at))) for at, part in enumerate(value, 1))
     if origin is Mapping and isinstance(value, dict):
         return {name: _parsed(arguments[1], part, (*path, name)) for name, part in value.items()}
-    if not is_dataclass(kind) and origin not in (tuple, Mapping):
+    if not is_dataclass(kind) and origin not in (tuple, Sequence, Mapping):
         return value
     if not isinstance(value, dict) or not isinstance(kind, type):
         raise IncompleteError(" > ".join(path))

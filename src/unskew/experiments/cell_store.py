@@ -33,8 +33,6 @@ from unskew.experiments.bench_cell import (
     Failure,
     IncompleteError,
     Plan,
-    StoredArm,
-    StoredSuite,
     Units,
     from_json,
 )
@@ -99,10 +97,11 @@ class CellStore:
         more seeds, keeps its other placements."""
         plan = self.plan if (self.folder / "suites.json").is_file() else Plan(suites={}, places=())
         by_position = {
-            (place.suite, place.source, place.arm, place.seed): place for place in (*plan.places, *placements)
+            (placement.suite, placement.source, placement.arm, placement.seed): placement
+            for placement in (*plan.places, *placements)
         }
-        stored = dict(plan.suites) | {suite.name: _stored(suite) for suite in suites}
-        plan = Plan(suites=stored, places=tuple(by_position.values()), about=about)
+        by_name = dict(plan.suites) | {suite.name: suite for suite in suites}
+        plan = Plan(suites=by_name, places=tuple(by_position.values()), about=about)
         write_text(self.folder / "suites.json", json.dumps(asdict(plan), indent=1, default=str) + "\n")
 
     def add_cell(self, cell: BenchCell, units: Mapping[str, Units]) -> None:
@@ -134,21 +133,6 @@ class CellStore:
     def failures(self) -> dict[str, str]:
         """Why cells failed the last time."""
         return {failure.key: failure.why for failure in self._lines("failures.jsonl", Failure)}
-
-    def evaluation(self, key: str, test: str) -> Evaluation:
-        """The evaluation of a cell in one of its tests, unit by unit, without segments and rows."""
-        cell = self.cells[key]
-        units, values = self.units[cell.tests[test].units], unpack_values(cell.tests[test].values)
-        about = {"model": cell.model, "training_seed": cell.seed, "data": cell.data.hash}
-        about |= {"repeats": units.repeats, "settings": cell.settings_key}
-        return Evaluation(
-            protocol=units.protocol,  # type: ignore[arg-type]
-            test=units.test,
-            user=decode(units.user, np.int32).astype(np.int64),
-            values={name: of for name, of in values.items() if len(of) == units.size},
-            weights=decode(units.weight, np.float32).astype(np.float64),
-            about=about,
-        )
 
     # Files
 
@@ -189,12 +173,6 @@ class CellStore:
             raise UnskewError(
                 f"{self.folder / name}: writing failed ({error.strerror}); what was stored before is kept"
             ) from error
-
-
-def _stored(suite: Suite) -> StoredSuite:
-    arms = (StoredArm(name=arm.name, model=arm.model, twin=arm.twin, x=arm.x) for arm in suite.arms)
-    texts = {name: getattr(suite, name) for name in ("title", "question", "of", "axis", "file")}
-    return StoredSuite(**texts, arms=tuple(arms), rivals=tuple(suite.rivals))
 
 
 def _check_metrics(cell: BenchCell) -> None:

@@ -76,13 +76,13 @@ ROLLING = Suite(
     question="How much is lost if a model is not trained again, and does popularity that is always up to "
     "date do as well?",
     arms=tuple(
-        Arm(name=f"{name}, {said}", model=model, rolling=Rolling(refresh=refresh))
+        Arm(name=f"{name}, {words}", model=model, rolling=Rolling(refresh=refresh))
         for name, model, often in (
             ("popularity", "popularity", ("never",)),
             ("pulse", "pulse", ("never", "1w", "1d")),
             ("GRU4Rec+", "gru4rec", ("never", "1w", "1d")),
         )
-        for refresh, said in (("never", "never refreshed"), ("1w", "weekly"), ("1d", "daily"))
+        for refresh, words in (("never", "never refreshed"), ("1w", "weekly"), ("1d", "daily"))
         if refresh in often
     ),
     seeds=1,

@@ -160,10 +160,17 @@ def _plan_cell(
         names = [*names_of(model_named(arm.model).Config), *names_of(Training)]
         settings |= {name: value for name, value in SMOKE.items() if names.count(name) == 1}
         sample, rolling = SMOKE_SAMPLE, rolling and replace(rolling, windows=2)
-    model = create_model(arm.model, settings | {"seed": seed}, arm.preset)
-    exceeded = _exceeded(_limits_of(at_most, arm.model), asdict(model.config) | asdict(model.training))
-    if exceeded:
-        model = create_model(arm.model, settings | {"seed": seed} | exceeded, arm.preset)
+    settings |= {"seed": seed}
+    model = create_model(arm.model, settings, arm.preset)
+    limits = _limits_of(at_most, arm.model)
+    for name, value in (asdict(model.config) | asdict(model.training)).items():
+        if name in limits:
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise BadInput(
+                    f"at most {name}={limits[name]:g}: {name} is {value!r} here, which is no number"
+                )
+            settings |= {name: type(value)(limits[name])} if value > limits[name] else {}
+    model = create_model(arm.model, settings, arm.preset)
     return PlannedCell(
         source=source,
         splitting=splitting,
@@ -181,18 +188,6 @@ def _limits_of(at_most: Mapping[str, float], model: str) -> dict[str, float]:
     general = {name: most for name, most in at_most.items() if "." not in name}
     own = {name: most for name, most in at_most.items() if name.startswith(f"{model}.")}
     return general | {name.removeprefix(f"{model}."): most for name, most in own.items()}
-
-
-def _exceeded(at_most: Mapping[str, float], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The limits that some settings exceed."""
-    exceeded: dict[str, Any] = {}
-    for name, most in at_most.items():
-        value = settings.get(name, most)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise BadInput(f"at most {name}={most:g}: {name} is {value!r} here, which is no number")
-        if value > most:
-            exceeded[name] = type(value)(most)
-    return exceeded
 
 
 def _digest(text: str) -> str:

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from unskew.core.errors import BadInput
 from unskew.data.log.log import TESTS
-from unskew.experiments.bench_cell import BenchCell, StoredSuite
+from unskew.experiments.bench_cell import BenchCell
 from unskew.experiments.cell_store import CellStore
 from unskew.experiments.grid import Placement
 from unskew.experiments.intervals import ArmResults, ComparisonPlan
+from unskew.experiments.suite import Suite
 
 PROTOCOLS = ("full", "uni100", "authors")
 
@@ -51,11 +52,13 @@ class BenchResults:
         plan, failures = store.plan, store.failures
         self.folder, self.command, self.smoke = store.folder, plan.about.command, plan.about.smoke
         suites = [
-            SuiteResults(name, suite, [place for place in plan.places if place.suite == name], store)
-            for name, suite in plan.suites.items()
+            SuiteResults(
+                suite, [placement for placement in plan.places if placement.suite == suite.name], store
+            )
+            for suite in plan.suites.values()
         ]
         self.suites = [suite for suite in suites if suite.sources]
-        keys = {place.key for place in plan.places}
+        keys = {placement.key for placement in plan.places}
         self.planned, self.done = len(keys), len(keys & store.cells.keys())
         self.missing = [run for suite in suites for run in suite.missing(failures)]
         if not self.suites:
@@ -88,26 +91,28 @@ class BenchResults:
 class SuiteResults:
     """The results of one suite."""
 
-    def __init__(self, name: str, suite: StoredSuite, places: Sequence[Placement], store: CellStore) -> None:
-        self.name, self.title, self.question = name, suite.title, suite.question
+    def __init__(self, suite: Suite, places: Sequence[Placement], store: CellStore) -> None:
+        self.name, self.title, self.question = suite.name, suite.title, suite.question
         self.of, self.axis, self.file, self.arms = suite.of, suite.axis, suite.file, suite.arms
         self._named_rivals, self._store = list(suite.rivals), store
         arms = {arm.name for arm in self.arms}
-        self._places = [place for place in places if place.arm in arms]
+        self._places = [placement for placement in places if placement.arm in arms]
         self.cells: dict[tuple[str, str], dict[int, BenchCell]] = {}
-        for place in self._places:
-            cells = self.cells.setdefault((place.source, place.arm), {})
-            if place.key in store.cells:
-                cells[place.seed] = store.cells[place.key]
+        for placement in self._places:
+            cells = self.cells.setdefault((placement.source, placement.arm), {})
+            if placement.key in store.cells:
+                cells[placement.seed] = store.cells[placement.key]
         self.sources = list(dict.fromkeys(source for (source, _), cells in self.cells.items() if cells))
         self._arm_results: dict[tuple[str, EvaluationSpec], ArmResults | None] = {}
 
     def missing(self, failures: Mapping[str, str]) -> list[MissingRun]:
         """The runs that are not there."""
         return [
-            MissingRun(self.name, place.source, place.arm, place.seed, failures.get(place.key, ""))
-            for place in self._places
-            if place.seed not in self.cells[place.source, place.arm]
+            MissingRun(
+                self.name, placement.source, placement.arm, placement.seed, failures.get(placement.key, "")
+            )
+            for placement in self._places
+            if placement.seed not in self.cells[placement.source, placement.arm]
         ]
 
     def every_cell(self) -> Iterator[BenchCell]:
@@ -129,8 +134,8 @@ class SuiteResults:
 
     def limits(self, source: str) -> dict[str, float]:
         """The settings that were limited on a data set, and to what."""
-        places = (place for place in self._places if place.source == source)
-        return {name: most for place in places for name, most in place.at_most.items()}
+        places = (placement for placement in self._places if placement.source == source)
+        return {name: most for placement in places for name, most in placement.at_most.items()}
 
     @property
     def first(self) -> str:

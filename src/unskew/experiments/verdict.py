@@ -98,18 +98,23 @@ def _firsts(suite: SuiteResults) -> list[First]:
         tables = dated or every
         if tables:
             counts = Counter(str(arms.best()) for arms in tables.values()).most_common()
-            leader = counts[0][0]
-            leads = [_lead(source, arms, leader) for source, arms in tables.items() if arms.best() == leader]
-            known = [lead for lead in leads if lead is not None]
-            firsts.append(First(by.test, counts, len(tables), len(tables) < len(every), known))
+            leads = _leads({source: arms for source, arms in tables.items() if arms.best() == counts[0][0]})
+            firsts.append(First(by.test, counts, len(tables), len(tables) < len(every), leads))
     return firsts
 
 
-def _lead(source: str, arms: ArmResults, arm: str, without: Sequence[str] = ()) -> Lead | None:
-    """How much better an arm is than the best of all others."""
-    other = arms.best([name for name in arms.seeds if name != arm and name not in without])
-    gain = None if other is None else arms.compare(arm, other)
-    return None if gain is None or other is None else Lead(source, other, gain)
+def _leads(
+    tables: Mapping[str, ArmResults], arm: str | None = None, without: Sequence[str] = ()
+) -> list[Lead]:
+    """On each data set, how much better an arm, by default the best one, is than the best of all others."""
+    leads = []
+    for source, arms in tables.items():
+        name = arm or str(arms.best())
+        other = arms.best([each for each in arms.seeds if each != name and each not in without])
+        gain = None if other is None else arms.compare(name, other)
+        if other is not None and gain is not None:
+            leads.append(Lead(source, other, gain))
+    return leads
 
 
 def _standings(suite: SuiteResults) -> Iterator[Standing]:
@@ -117,22 +122,15 @@ def _standings(suite: SuiteResults) -> Iterator[Standing]:
     named = {next((arm.name for arm in suite.arms if arm.model == model), "") for model in OURS}
     for by in TESTS:
         for arm in (arm.name for arm in suite.arms if arm.name in named):
-            tables = {source: arms for source, arms in suite.on_sources(by).items() if arm in arms.seeds}
-            leads = [_lead(source, arms, arm) for source, arms in tables.items()]
-            known = [lead for lead in leads if lead is not None]
-            if known:
-                yield Standing(arm, by.test, known)
+            if leads := _leads(suite.on_sources(by), arm):
+                yield Standing(arm, by.test, leads)
 
 
 def _over_others(suite: SuiteResults) -> dict[str, list[Lead]]:
     """By test and data set, the lead of the first arm over the best model that this package does not ship."""
-    kin, first = [arm.name for arm in suite.arms if arm.model in SHIPPED], suite.first
-    leads = {
-        by.test: [_lead(source, arms, first, kin) for source, arms in suite.on_sources(by).items()]
-        for by in TESTS
-    }
-    known = {test: [lead for lead in of if lead is not None] for test, of in leads.items()}
-    return {test: of for test, of in known.items() if of}
+    kin = [arm.name for arm in suite.arms if arm.model in SHIPPED]
+    leads = {by.test: _leads(suite.on_sources(by), suite.first, kin) for by in TESTS}
+    return {test: of for test, of in leads.items() if of}
 
 
 def _wins_over_rivals(suite: SuiteResults) -> dict[str, tuple[int, int, int]]:
