@@ -402,3 +402,25 @@ def test_a_impression_with_some_random_items_is_not_a_random_impression() -> Non
         found = training_impressions(everything, clicked)
         assert found.time.tolist() == [1, 2, 3]
         assert found.random.tolist() == [False, True, False]
+
+
+def test_a_list_with_one_random_item_is_not_served_at_random() -> None:
+    """The same rule where propensities are estimated: user a at 1 was shown a mixed list, at 2 a random one;
+    user c has, at one time, a random impression and one that is not, and a row of no impression."""
+    rows = {
+        "user": ["a"] * 4 + ["b"] + ["c"] * 5,
+        "item": ["p", "q", "r", "s", "p", "p", "q", "r", "s", "p"],
+        "time": [1, 1, 2, 2, 2, 3, 3, 4, 4, 5],
+        "label": [1, 0, 1, 0, 1, 1, 0, 1, 0, 1],
+        "exposed": [1, 0, 1, 1, 0, 1, 0, 1, 1, 1],
+        "impression_id": ["0", "0", "1", "1", "2", "3", "4", "5", "5", None],
+    }
+    log = unskew.read(pa.table(rows))
+    moments = {"a": (1, 2, 3), "b": (2,), "c": (3, 4, 5)}
+    user = log.users.codes([name for name, times in moments.items() for _ in times]).astype(np.int64)
+    time = np.array([log.clock.moment(time) for times in moments.values() for time in times])
+    expected = [False, True, False, False, False, True, True]
+    assert served_at_random(log, user, time).tolist() == expected
+    without = unskew.read(pa.table(rows).drop_columns(["impression_id"]))
+    assert served_at_random(without, user, time).tolist() == expected
+    assert not served_at_random(unskew.read(pa.table(rows).drop_columns(["exposed"])), user, time).any()

@@ -35,7 +35,14 @@ from unskew.data.log.split import Known, Split
 from unskew.data.log.views import PAD, Ints
 from unskew.propensity.base import Coefficient, Needs, Propensity
 from unskew.propensity.exposure_fit import RECENT, Fitting, fading, fit, sides
-from unskew.propensity.impressions import ItemPast, Mask, Moments, shown_before, spread_items
+from unskew.propensity.impressions import (
+    ItemPast,
+    Mask,
+    Moments,
+    drawn_at_random,
+    shown_before,
+    spread_items,
+)
 
 
 class Exposure(Propensity, name="exposure"):
@@ -149,14 +156,16 @@ _RANDOM: WeakKeyDictionary[Log, tuple[Ints, Ints]] = WeakKeyDictionary()
 
 
 def served_at_random(log: Log, user: Ints, time: Ints) -> Mask:
-    """Whether the log has an impression of each user at each time that was served at random (`exposed`)."""
+    """Whether all that the log shows each user at each time was drawn at random (`drawn_at_random`)."""
     if log.exposed is None:
         return np.zeros(len(user), bool)
     if log not in _RANDOM:
-        rows = np.flatnonzero(np.asarray(log.exposed) == 1)
-        times = np.unique(log.time[rows])
-        ticks = np.searchsorted(times, log.time[rows])
-        _RANDOM[log] = times, np.unique(log.user[rows].astype(np.int64) * (len(times) + 1) + ticks)
+        random = drawn_at_random(log)
+        times = np.unique(log.time[random])
+        ticks = np.searchsorted(times, log.time)
+        keys = log.user.astype(np.int64) * (len(times) + 1) + ticks
+        others = ~random & np.isin(log.time, times)
+        _RANDOM[log] = times, np.setdiff1d(keys[random], keys[others])
     times, impressions = _RANDOM[log]
     if not len(impressions):
         return np.zeros(len(user), bool)

@@ -71,8 +71,7 @@ def training_impressions(split: Split, clicked: bool) -> Impressions:
     time = np.full(len(impressions), np.iinfo(np.int64).max)
     np.minimum.at(time, of_row, log.time[rows])
     random = np.zeros(len(impressions), bool)
-    if log.exposed is not None:
-        random[of_row[_drawn(log)[rows]]] = True
+    random[of_row[drawn_at_random(log)[rows]]] = True
     order = np.argsort(time, kind="stable")
     user, time, position = impressions[order] // width, time[order], np.argsort(order)
     first = (log.audiences if clicked else impressions_of(log)).first_times
@@ -81,13 +80,20 @@ def training_impressions(split: Split, clicked: bool) -> Impressions:
     return Impressions(log, rows, position[of_row], user, time, random[order], existing, items)
 
 
-def _drawn(log: Log) -> Mask:
-    """Which rows are of impressions that were drawn at random as a whole. A service that explores mixes
-    random items into its lists: such an impression as a whole was not."""
-    assert log.exposed is not None
+def drawn_at_random(log: Log) -> Mask:
+    """Which rows are of impressions that were drawn at random as a whole (`exposed`). A service that explores
+    mixes random items into its lists: such an impression as a whole was not. A row that belongs to no
+    impression belongs to what its user was shown at its time."""
+    if log.exposed is None:
+        return np.zeros(len(log), bool)
     random = np.asarray(log.exposed) == 1
-    together = log.time if log.impression_id is None else log.impression_id
-    _, impression = np.unique(np.stack([log.user.astype(np.int64), together]), axis=1, return_inverse=True)
+    together = np.unique(log.time, return_inverse=True)[1]
+    if log.impression_id is not None:
+        impression_id = np.asarray(log.impression_id)
+        together = np.where(impression_id == PAD, -2 - together, impression_id)
+    _, number = np.unique(together, return_inverse=True)
+    width = int(number.max(initial=0)) + 1
+    _, impression = np.unique(log.user.astype(np.int64) * width + number, return_inverse=True)
     mixed = np.bincount(impression, ~random) > 0
     return np.asarray(random & ~mixed[impression])
 
