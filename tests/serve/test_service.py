@@ -3,6 +3,7 @@
 import shutil
 import threading
 from itertools import combinations
+from math import comb
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +47,8 @@ def test_propensities_are_the_shares_of_many_draws(k: int, candidates: int, frac
         assert len(set(drawn.ranks.tolist())) == k
         assert np.array_equal(drawn.propensities, expected[drawn.ranks])
         best = drawn.ranks[~drawn.random]
-        assert best.tolist() == list(range(len(best)))  # the best ones, in their order
+        others = np.setdiff1d(np.arange(candidates), drawn.ranks[drawn.random])
+        assert best.tolist() == others[: len(best)].tolist()  # the best of the others, in their order
         shown[drawn.ranks] += 1
         at_place += drawn.random
     error = np.sqrt(expected * (1 - expected) / draws)
@@ -56,16 +58,24 @@ def test_propensities_are_the_shares_of_many_draws(k: int, candidates: int, frac
 
 
 def test_propensities_by_counting_all_draws() -> None:
-    k, candidates, fraction = 2, 4, 0.25
+    k, candidates, fraction = 3, 5, 0.25
     chance = np.zeros(candidates)
-    for m, weight in ((0, 0.75**2), (1, 2 * 0.75 * 0.25), (2, 0.25**2)):
-        others = list(combinations(range(k - m, candidates), m))
-        for chosen in others:
-            for place in (*range(k - m), *chosen):
-                chance[place] += weight / len(others)
+    for m in range(k + 1):
+        weight = comb(k, m) * fraction**m * (1 - fraction) ** (k - m)
+        draws = list(combinations(range(candidates), m))
+        for drawn in draws:
+            others = [rank for rank in range(candidates) if rank not in drawn]
+            chance[[*drawn, *others[: k - m]]] += weight / len(draws)
     found = propensities(k, candidates, fraction)
-    assert np.allclose([found[0], found[1], found[2], found[2]], chance)
-    assert np.isclose(found[0] + found[1] + 2 * found[2], k)
+    assert np.allclose(np.append(found[:3], [found[3]] * 2), chance, atol=1e-12)
+    assert found[3] == k * fraction / candidates
+
+
+def test_propensities_of_long_lists_of_large_catalogues_add_up() -> None:
+    for k, candidates in ((200, 1_000_000), (1000, 1001), (1, 7)):
+        found = propensities(k, candidates, 0.05)
+        assert np.isclose(found[:k].sum() + (candidates - k) * found[k], k, rtol=1e-6)
+        assert (np.diff(found) <= 1e-9).all()  # a better item is never less likely
 
 
 def test_without_exploring_the_best_items_are_certain() -> None:
@@ -265,8 +275,9 @@ def test_diverse_lists_can_explore(served_run: Path, tmp_path: Path) -> None:
             found = service.recommend(RecommendationRequest(user_id="u1", k=6, log=False, diverse=0.8))[
                 "items"
             ]
-            kept = [item["item_id"] for item in found if not item["exposed"]]
-            assert kept == best[: len(kept)]
+            random = {item["item_id"] for item in found if item["exposed"]}
+            filled = [item_id for item_id in ids({"items": found}) if item_id not in random]
+            assert filled == [item_id for item_id in best if item_id not in random][: len(filled)]
 
 
 # Items

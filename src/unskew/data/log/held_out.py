@@ -7,7 +7,8 @@ the positives.
     shown        each clicked item is ranked among the items that the same impression showed and that were not
                  clicked (for logs with impressions). Position bias distorts it (what comes first is clicked
                  more), and so does everything that influenced both what was shown and what was liked
-    randomised   only rows that were exposed at random
+    randomised   only rows that were exposed at random. They must have been drawn from all candidates, each as
+                 likely as any other, as `serve --explore` draws them
     weighted     a positive weighs 1 / its logged propensity, so the weighted mean is the self-normalised
                  estimate (SNIPS) of the mean under uniform exposure. It is consistent if the propensities are
                  true; a few tiny ones give it a large variance
