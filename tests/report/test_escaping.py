@@ -22,6 +22,7 @@ from unskew.diagnostics.propensity.page import health_page
 from unskew.experiments.report import Report
 from unskew.experiments.report_page import report_page
 from unskew.experiments.results import BenchResults
+from unskew.report.table import Cell, Table
 from unskew.report.templates import ROOT
 from unskew.serve import Event, Recommendation, Shown, open_store
 from unskew.serve.http.docs_page import docs_page
@@ -106,6 +107,17 @@ def test_the_report_of_a_bench(tmp_path: Path) -> None:
     page = report_page(Report.of(BenchResults.open(folder)), hostile("command"), hostile("date"))
     expected = [f"{what} {suite.name}" for suite in suites for what in ("title", "question")]
     assert_harmless(page, [*names, *expected, "data one", "data two", *FOOT], frozenset({"b"}))
+
+
+@pytest.mark.parametrize("sheet", [True, False])
+def test_the_cells_of_a_table(sheet: bool) -> None:
+    names = ("text", "small", "marks", "best", "second", "command", "head", "caption")
+    text, small, marks, best, second, command, head, caption = map(hostile, names)
+    cells = (Cell(text, small, marks), Cell(best, rank=1), Cell(second, rank=2), Cell(f"unskew {command}"))
+    table = Table([head] * 4, [cells, cells], caption=caption, groups=[(hostile("group"), 4)], foot=1)
+    table = replace(table, name=hostile("name"))
+    expected = (*names, *(("group", "name") if sheet else ()))
+    assert_harmless(table.html(sheet), expected, frozenset({"b"}))
 
 
 def test_the_page_about_the_endpoints() -> None:

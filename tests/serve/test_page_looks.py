@@ -166,7 +166,7 @@ def test_the_monitor_shows_what_was_logged(open_page: Any, service: Any) -> None
     chosen(page, "Film 45")
     page.locator(f"{LEFT} .watch").first.click()
     page.locator(".chip .logged").wait_for()
-    service._monitors.clear()  # which are kept for a minute
+    service._monitor = None  # which is kept for a minute
     page.locator("#tab-monitor").click()
     page.locator(".spark-cards:not(.waiting)").first.wait_for()
     assert page.locator(".spark svg[aria-label^='Events: ']").is_visible()
