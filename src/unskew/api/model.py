@@ -559,9 +559,8 @@ class Model:
         estimator, network = self.propensity, self.network.eval()
         self._check_ids(log)
         # The estimator of a wrapper reads as far as its own settings say, whatever its backbone reads.
-        items = getattr(self.config, "past_items", network.history)
-        users = getattr(self.config, "past_users", network.audience)
-        return propensity_tables(estimator, log, self._borders, (items, users), rows)
+        past = network.correction.past if network.correction else (network.history, network.audience)
+        return propensity_tables(estimator, log, self._borders, past, rows)
 
     # Storing
 

@@ -199,6 +199,10 @@ class Recommender(nn.Module, ABC):
         something faster that gives the same scores as `forward`."""
         return PlainCatalog(self.forward, log, self.audience)
 
+    def dot_catalog(self, catalog: Catalog) -> DotCatalog | None:
+        """The vectors of all items in a catalogue of this model; None for models without such vectors."""
+        return catalog if isinstance(catalog, DotCatalog) else None
+
     def renew_catalog(self, catalog: Catalog, log: LogView, first: int, last: int) -> Catalog:
         """The same for a log that continues the log of an older catalogue of this model. A model may reuse
         what has not changed."""

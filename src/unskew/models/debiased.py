@@ -47,7 +47,7 @@ from unskew.data.log.split import Known, Split
 from unskew.data.log.views import AUDIENCE, HISTORY
 from unskew.models.base import FAMILIES, DotProduct, ModelConfig, Recommender
 from unskew.nn.phases import Phase, Stage
-from unskew.nn.scoring import Catalog, apply_debias, scores_at
+from unskew.nn.scoring import Catalog, DotCatalog, apply_debias, scores_at
 from unskew.propensity.correction import Correction, Method, Scale, resolve_auto_settings
 from unskew.propensity.estimators import Needs, Propensity, Unit, estimator, estimator_named
 
@@ -173,6 +173,10 @@ class Debiased(Recommender):
 
     def catalog(self, log: LogView, first: int, last: int) -> Catalog:
         return _Shorter(self, self.backbone.catalog(log, first, last))
+
+    def dot_catalog(self, catalog: Catalog) -> DotCatalog | None:
+        assert isinstance(catalog, _Shorter)
+        return self.backbone.dot_catalog(catalog.catalog)
 
     def renew_catalog(self, catalog: Catalog, log: LogView, first: int, last: int) -> Catalog:
         assert isinstance(catalog, _Shorter)

@@ -5,7 +5,7 @@ computed when it is made, and `scores` only combines it with each context.
 """
 
 from collections.abc import Callable, Sequence, Sized
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -31,6 +31,14 @@ class Catalog(Protocol):
 
     def scores(self, context: Batch) -> Tensor:
         """The logits of every item in each context, (B, items). Times of contexts must not decrease."""
+
+
+@runtime_checkable
+class HasItemVectors(Protocol):
+    """A catalogue in which every item is a vector."""
+
+    def item_vectors(self, item: Ints) -> Tensor:
+        """The vectors of some items, (N, D)."""
 
 
 class Scorer(Protocol):

@@ -202,14 +202,14 @@ class Proposals:
 
 def _with_vectors(model: Recommender, catalog: Catalog) -> DotCatalog:
     """The table of vectors of a catalogue. That of `debiased-NAME` is the one of NAME."""
-    inner: Any = getattr(catalog, "catalog", catalog)
-    if not isinstance(inner, DotCatalog):
+    vectors = model.dot_catalog(catalog)
+    if vectors is None:
         able = ", ".join(sorted(name for name, kind in MODELS.items() if issubclass(kind, DotProduct)))
         raise BadInput(
             f"{model.name} has no vectors of items that an index could hold: approximate lists are for "
             f"{able}, and debiased-NAME with any of them"
         )
-    return inner
+    return vectors
 
 
 def _build_index(vectors_ND: NDArray[np.float32], cells: int) -> Any:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unskew.data.log.log import LogView
 from unskew.data.log.views import Ints
-from unskew.nn.scoring import Catalog
+from unskew.nn.scoring import Catalog, HasItemVectors
 
 POOL, LEAST = 5, 50  # the pool has so many times the items of the list, and at least so many
 MEMBERS = 200  # of each audience, the newest
@@ -55,9 +55,8 @@ def _order(scores_N: Tensor, k: int, fraction: float, like_NN: Tensor) -> Tensor
 
 def likeness(catalog: Catalog, log: LogView, at: int, item: Ints) -> Tensor:
     """The likeness of all pairs of some items, (N, N), from 0 to 1."""
-    vectors: Callable[[Ints], Tensor] | None = getattr(catalog, "item_vectors", None)
-    if vectors is not None:
-        directions = torch.nn.functional.normalize(vectors(item), dim=1)
+    if isinstance(catalog, HasItemVectors):
+        directions = torch.nn.functional.normalize(catalog.item_vectors(item), dim=1)
         return (directions @ directions.T).clamp(min=0)
     view = log.audiences
     whose, place = view.flat(*view.before(item, at, MEMBERS))
