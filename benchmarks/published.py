@@ -103,8 +103,12 @@ class Run:
         else:
             model = unskew.create_model(kind, asked).fit(split, show_progress=False)
         trained = round(time.process_time() - began, 1)
-        made = {"settings": settings, "epochs": len(model.records), "best_epoch": model.best_epoch()}
-        made |= {"finished": is_finished(model), "cpu_training": trained}
+        made = {
+            "settings": settings,
+            "epochs": max((record.epoch for record in model.records), default=0),
+            "best_epoch": model.best_epoch(),
+        }
+        made |= {"finished": model.is_finished, "cpu_training": trained}
         if cell.protocol == "leave-one-out":
             return made | {"live": metrics(model.evaluate(split, show_progress=False))}
         for targets in ("next", "all"):
@@ -138,12 +142,6 @@ def metrics(evaluation: Evaluation, among: Any = None) -> dict[str, Any]:
     return {"units": units} | {
         name: round(values[f"{name}@10"], 6) for name in ("ndcg", "hr", "recall", "mrr")
     }
-
-
-def is_finished(model: unskew.Model) -> bool:
-    """Whether training was stopped by its patience, and not by the largest number of epochs."""
-    epochs = len(model.records)
-    return epochs < model.training.epochs or epochs - model.best_epoch() >= model.training.patience
 
 
 def stored() -> dict[Cell, dict[str, Any]]:

@@ -190,11 +190,12 @@ FAULTS = {
 def test_the_contract_catches(
     kind: type[Recommender], fault: Callable[[type[Recommender]], type[Recommender]], split: unskew.Split
 ) -> None:
-    with pytest.raises(AssertionError):
-        FAULTS[fault](builder(fault(kind)), split)
+    checks = [FAULTS[fault]]
+    if fault is has_another_catalogue:
         # Where forward asks the catalogue, the two are always equal, and rows depend on each other instead.
-        if fault is has_another_catalogue:
-            rows_are_independent(builder(fault(kind)), split)
+        checks.append(rows_are_independent)
+    with pytest.raises(AssertionError):
+        [check(builder(fault(kind)), split) for check in checks]
 
 
 def test_every_check_has_a_fault_that_it_catches() -> None:

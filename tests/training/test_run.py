@@ -16,10 +16,13 @@ from tests.conftest import random_table
 from tests.helpers.processes import GUARD, run_python, start_python, wait_until
 from tests.helpers.runs import CRITERIA, SHORT, TINY, Killed, card, records, train
 from unskew.api.create import create_model
+from unskew.models.base import Training
 from unskew.models.itemknn import DECAYS
 from unskew.models.popularity import Popularity
 from unskew.training import run as run_module
+from unskew.training.epoch_record import EpochRecord
 from unskew.training.run import RunFolder
+from unskew.training.run_card import is_finished
 from unskew.training.run_config import RunConfig, RunSettings
 from unskew.training.trainer import Trainer
 
@@ -256,3 +259,32 @@ def test_a_lock_alone_does_not_make_a_folder_used(small_split: unskew.Split, tmp
     (tmp_path / "run" / ".lock").touch()
     train(small_split, "popularity", Popularity.Config(), SHORT, tmp_path / "run")
     assert (tmp_path / "run" / "card.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("ordinary", "balanced", "patience", "finished"),
+    [
+        ([0.1, 0.3, 0.2, 0.1], [0.3, 0.2, 0.2, 0.2], 2, True),
+        ([0.1, 0.3, 0.2, 0.1], [0.3, 0.2, 0.2, 0.4], 2, False),  # the other metric was still rising
+        ([0.1, 0.3, 0.2, 0.1], [0.3, 0.2, 0.2, 0.2], 3, False),  # too early to know
+        ([0.1, 0.2, 0.3, 0.3], [0.1, 0.2, 0.3, 0.3], 1, True),  # a tie is no gain
+        ([0.1], [0.1], 0, False),
+    ],
+)
+def test_a_run_is_finished_when_no_metric_rises_any_more(
+    ordinary: list[float], balanced: list[float], patience: int, finished: bool
+) -> None:
+    records = [
+        EpochRecord(
+            stage="train",
+            epoch=number,
+            losses={},
+            step=number,
+            valid={"ordinary": {"ndcg@10": one}, "balanced": {"ndcg@10": other}},
+            rows_per_s=1.0,
+            peak_gb=1.0,
+        )
+        for number, (one, other) in enumerate(zip(ordinary, balanced, strict=True), 1)
+    ]
+    assert is_finished(records, Training(patience=patience)) == finished
+    assert is_finished([], Training(patience=patience))

@@ -32,7 +32,7 @@ from unskew.recommendation.options import RecommendKeywords, RecommendOptions
 from unskew.recommendation.ranker import Ranker, Recommendations, Saved
 from unskew.training.epoch_record import EpochRecord, OnRecord
 from unskew.training.run import Trained, train
-from unskew.training.run_card import chosen_settings, settings_key
+from unskew.training.run_card import chosen_settings, is_finished, settings_key
 from unskew.training.run_config import RunSettings
 
 
@@ -207,6 +207,11 @@ class Model:
             return max((record.epoch for record in self.records), default=1)
         return max(validated, key=lambda record: record.valid[by]["ndcg@10"]).epoch
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether training ended because no validation metric rose any more, and not earlier."""
+        return is_finished(self.records, self.training)
+
     # Evaluation
 
     def evaluate(
@@ -341,7 +346,7 @@ class Model:
             trained.network.load_state_dict(trained.weights[trained.select_by])
         about = {"model": self.name, "training_seed": self.training.seed, "data": trained.data_hash}
         for evaluation in chain(*by_test.values()):
-            evaluation.about.update(about, settings=self.settings_key)
+            evaluation.about.update(about, settings=self.settings_key, finished=self.is_finished)
         return by_test
 
     @contextmanager

@@ -111,6 +111,8 @@ class Evaluate(RunVerb):
             "left out": in_words(found.about["left_out"]),
             "weights chosen by": found.about["weights_chosen_by"],
         }
+        if not about["finished"]:
+            said["training"] = "not finished: a validation metric was still rising"
         document = {"run": str(self.folder), **plain(found.as_dict()), "intervals": plain(intervals)}
         self.show(
             document,

@@ -155,6 +155,12 @@ class Train(RunVerb):
             its = trained.name.removeprefix("debiased-")
             why = "is not trained by gradients, so there is no loss to weight"
             messages.print(f"{its} {why}: this run is {its} as it is", soft_wrap=True)
+        if not card.finished:
+            messages.print(
+                "not finished: a validation metric was still rising; more --epochs or a larger --patience "
+                "would go on",
+                soft_wrap=True,
+            )
         records = [record.to_json() for record in trained.records]
         document = {"run": str(folder), **card.to_json(), "records": records}
         self.show(document, _epochs_table(trained, card, title))

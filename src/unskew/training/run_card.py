@@ -3,6 +3,7 @@ chose."""
 
 import json
 import platform
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from unskew.core.config import from_document
 from unskew.data.log.held_out import Criterion
 from unskew.data.log.split import Split, Splitting
 from unskew.models.base import ModelConfig, Recommender, Training
+from unskew.training.epoch_record import EpochRecord
 from unskew.training.run_config import RunConfig
 from unskew.training.trainer import METRIC, State, Trainer
 
@@ -86,6 +88,7 @@ class RunCard:
     chosen_by: str
     chosen: dict[str, dict[str, float]]  # what was chosen and no gradient learned, by validation metric
     best: dict[str, dict[str, float]]  # the best epoch and its metric, by validation metric
+    finished: bool  # whether training ended because no validation metric rose any more
     debias_curve: list[dict[str, float]] | None
     seed: int
     threads: int
@@ -109,6 +112,7 @@ class RunCard:
             "validation metric",
             chosen={name: chosen_settings(trainer.model, state) for name, state in weights.items()},
             best={name: {"epoch": at.best_epoch[name], METRIC: value} for name, value in at.best.items()},
+            finished=is_finished(trainer.records, config.training),
             debias_curve=_debias_curve(trainer),
             seed=trainer.settings.seed,
             threads=torch.get_num_threads(),
@@ -131,6 +135,19 @@ class RunCard:
     def from_json(cls, document: dict[str, Any]) -> "RunCard":
         """The card that `to_json` wrote. An unknown or missing field is bad input."""
         return from_document(cls, {"updated": None, "store": None} | document)
+
+
+def is_finished(records: Sequence[EpochRecord], training: Training) -> bool:
+    """Whether no validation metric rose in the last `patience` epochs, and at least in the last one. A model
+    that is not trained epoch by epoch, or that has no validation set, is finished."""
+    validated = [record for record in records if record.valid]
+    if not validated:
+        return True
+    best = max(
+        max(validated, key=lambda record: (record.valid[by][METRIC], -record.epoch)).epoch
+        for by in validated[-1].valid
+    )
+    return validated[-1].epoch - best >= max(training.patience, 1)
 
 
 def _debias_curve(trainer: Trainer) -> list[dict[str, float]] | None:
