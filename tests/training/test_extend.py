@@ -24,7 +24,7 @@ from unskew.training.extend import CodeMapping, Learned, extend_network, resume_
 from unskew.training.trainer import Trainer
 
 EVERY = [*MODELS, *(f"debiased-{name}" for name in MODELS)]
-READS_THE_LOG = ("pulse", "pulse-zero")
+READS_THE_LOG = ("pulse", "pulse-zero", "personal", "userknn")
 
 
 @pytest.fixture(scope="module")
