@@ -13,6 +13,7 @@ from unskew.core.config import (
     AtLeast0,
     AtLeast1,
     Positive,
+    Settings,
     check,
     check_type,
     configured,
@@ -50,7 +51,7 @@ def DEPS(settings: _Settings) -> Model:  # noqa: N802 (reads like the class it s
     return create_model("deps", dataclasses.asdict(settings))
 
 
-def Debiased(backbone: str, settings: dict[str, Any] | None = None) -> Model:  # noqa: N802
+def Debiased(backbone: str, settings: Settings | None = None) -> Model:  # noqa: N802
     """Create a registered model with its loss corrected by propensities.
 
     Parameters
@@ -67,7 +68,7 @@ def Debiased(backbone: str, settings: dict[str, Any] | None = None) -> Model:  #
     return create_model(f"debiased-{backbone}", settings)
 
 
-def create_model(name: str, settings: dict[str, Any] | None = None, preset: str | None = None) -> Model:
+def create_model(name: str, settings: Settings | None = None, preset: str | None = None) -> Model:
     """Create any registered model from one flat set of settings.
 
     Parameters
@@ -103,11 +104,11 @@ def create_model(name: str, settings: dict[str, Any] | None = None, preset: str 
     return Model(name, config, training)
 
 
-def preset_of(kind: type[Recommender], preset: str | None) -> dict[str, Any]:
+def preset_of(kind: type[Recommender], preset: str | None) -> Settings:
     """The settings of one or more presets. Every model has `paper`, which is empty where the defaults are the
     paper's."""
-    presets: dict[str, dict[str, Any]] = {"paper": {}} | kind.presets
-    settings: dict[str, Any] = {}
+    presets: dict[str, Settings] = {"paper": {}} | kind.presets
+    settings: Settings = {}
     for name in [] if preset is None else preset.split(","):
         if name not in presets:
             near = did_you_mean(name, presets)
@@ -116,7 +117,7 @@ def preset_of(kind: type[Recommender], preset: str | None) -> dict[str, Any]:
     return settings
 
 
-def _from_settings(kind: Any, settings: dict[str, Any], defaults: dict[str, Any] | None = None) -> Any:
+def _from_settings(kind: Any, settings: Settings, defaults: Settings | None = None) -> Any:
     """An instance of these settings, from what was given for it."""
     hints, values = get_type_hints(kind), dict(defaults or {})
     for field in dataclasses.fields(kind):

@@ -15,6 +15,7 @@ from rich.text import Text
 from tyro.conf import Positional
 
 from unskew.cli.shared import RunVerb, grid, split_of_run, write_file
+from unskew.core.config import Document
 from unskew.core.errors import BadInput
 from unskew.data.log.held_out import Protocol, held_out, nothing_to_rank
 from unskew.data.log.split import Split
@@ -244,7 +245,7 @@ def _planned(given: list[_Given], cut: Split, terms: _Terms) -> list[_Given]:
     ]
 
 
-def _model_of(run: _Given, test: str) -> dict[str, Any]:
+def _model_of(run: _Given, test: str) -> Document:
     """What an evaluation of a run says of its model."""
     from unskew.api.create import load
     from unskew.training.run import read_card

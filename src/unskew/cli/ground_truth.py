@@ -12,6 +12,7 @@ from tyro.conf import OmitArgPrefixes, Positional
 from unskew.cli.data import Simulate
 from unskew.cli.shared import RunVerb, messages, split_of_run, table
 from unskew.cli.train import flag_of
+from unskew.core.config import Document
 from unskew.core.errors import BadInput
 from unskew.core.formatting import plain
 from unskew.world.equations import Simulation
@@ -121,7 +122,7 @@ class GroundTruth(RunVerb):
         messages.print(EXPLAINED, soft_wrap=True)
 
 
-def _about(evaluation: "Evaluation") -> dict[str, Any]:
+def _about(evaluation: "Evaluation") -> Document:
     return {name: evaluation.about[name] for name in ("model", "training_seed", "weights_chosen_by")}
 
 

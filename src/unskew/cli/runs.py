@@ -9,6 +9,7 @@ import tyro
 from tyro.conf import Positional
 
 from unskew.cli.shared import RunVerb, messages, pairs, table
+from unskew.core.config import Document
 from unskew.core.errors import BadInput
 from unskew.data.log.log import Log
 from unskew.recommendation.options import RecommendKeywords
@@ -148,7 +149,7 @@ class Recommend(RunVerb):
             messages.print(f"skipped, not in the log of this run: {unknown}", soft_wrap=True)
 
 
-def _measured(recall: "Recall | None") -> dict[str, Any]:
+def _measured(recall: "Recall | None") -> Document:
     """Say how good approximate lists are, and return it for the document."""
     if recall is None:
         return {}

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unskew.core.atomic_files import write_text
-from unskew.core.config import explained
+from unskew.core.config import Document, explained
 from unskew.core.errors import BadInput
 from unskew.data.log.log import Log
 from unskew.data.log.split import Split, Splitting, split
@@ -41,7 +41,7 @@ class Verb:
     json: bool = False
     """Print one JSON document on standard output; everything else goes to standard error."""
 
-    def show(self, document: dict[str, Any], *tables: RenderableType) -> None:
+    def show(self, document: Document, *tables: RenderableType) -> None:
         """Print one JSON document, or the tables."""
         if self.json:
             print(json_library.dumps(document, indent=1, allow_nan=False))

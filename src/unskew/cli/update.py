@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional
 
 from unskew.cli.shared import RunVerb, messages
+from unskew.core.config import Document
 from unskew.core.errors import BadInput
 from unskew.update import Updating
 
@@ -87,7 +88,7 @@ class Update(RunVerb):
         self._say(document | {"from": str(before)}, f"rolled back: {self.current} -> {now} (was {before})")
         return 0
 
-    def _say(self, document: dict[str, Any], words: str) -> None:
+    def _say(self, document: Document, words: str) -> None:
         if self.json:
             self.show(document)
         else:

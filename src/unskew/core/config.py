@@ -35,6 +35,9 @@ B = TypeVar("B")
 C = TypeVar("C")
 R = TypeVar("R")
 
+Settings = dict[str, Any]  # values by the names of settings
+Document = dict[str, Any]  # a JSON object
+
 
 class configured(Generic[P, C]):  # noqa: N801 (used as a decorator)
     """`@configured(Settings)` turns `f(source, settings)` into `f(source, *, <the fields of Settings>)`."""

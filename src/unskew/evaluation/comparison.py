@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from unskew.core.config import Document
 from unskew.core.errors import BadInput
 from unskew.core.formatting import plain
 from unskew.core.statistics import estimate, holm
@@ -105,11 +106,11 @@ class Family:
         """The model that all others are compared with, if it is one."""
         return None if self.against == "all" else self.pairs[0].reference
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Document:
         """Everything, ready for JSON."""
         some = next(iter(self.models.values()))[0]
         names = ("repeats", "data", "sample", "seed", "whole_test")
-        document: dict[str, Any] = {"metric": self.metric, "test": self.test, "protocol": self.protocol}
+        document: Document = {"metric": self.metric, "test": self.test, "protocol": self.protocol}
         document |= {"units": len(some.user), "users": len(np.unique(some.user))}
         document |= {name: some.about[name] for name in names if name in some.about}
         document |= {"against": self.against, "reference": self.reference, "best": self.best}

@@ -27,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from unskew.core.atomic_files import new_file
+from unskew.core.config import Document
 from unskew.core.errors import BadInput, NothingToRank, UnskewError
 from unskew.core.progress import progress
 from unskew.data.batches.batch import contexts_of
@@ -97,7 +98,7 @@ class Evaluation:
                 found[name][group] = size | (self.metrics(among) if among.any() else {})
         return found
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Document:
         """Everything but the values of single units, ready for JSON."""
         counted = {"protocol": self.protocol, "test": self.test, "units": len(self.user)}
         counted |= {"effective_sample_size": round(self.effective_sample_size, 1), **self.about}

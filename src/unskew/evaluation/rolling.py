@@ -14,6 +14,7 @@ from typing import Protocol as Interface
 
 import numpy as np
 
+from unskew.core.config import Document
 from unskew.core.errors import BadInput, NothingToRank
 from unskew.core.progress import progress
 from unskew.data.log.clock import Clock
@@ -58,7 +59,7 @@ class Rolling:
             float(np.average([each.mean(metric) for each in found], weights=sizes)) if found else float("nan")
         )
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Document:
         """The metrics of all windows, ready for JSON."""
         done = next((window.evaluation for window in self.windows if window.evaluation is not None), None)
         what = (
@@ -72,7 +73,7 @@ class Rolling:
             "windows": [self._described(window) for window in self.windows],
         }
 
-    def _described(self, window: Window) -> dict[str, Any]:
+    def _described(self, window: Window) -> Document:
         times = {"start": window.start, "end": window.end, "trained_until": window.trained_until}
         said: dict[str, Any] = {name: self.clock.date(time) for name, time in times.items()}
         if window.evaluation is None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from unskew.core.config import Document
 from unskew.core.formatting import plain
 from unskew.experiments import tables
 from unskew.experiments.claims import (
@@ -80,10 +81,10 @@ class Report:
             sections.setdefault(title, []).append(table)
         return render(f"experiments/templates/tables.{form}", verdict=self.verdict, sections=sections)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Document:
         """All values of the tables, ready for JSON."""
         results = self.results
-        document: dict[str, Any] = {"dir": str(results.folder), "command": results.command}
+        document: Document = {"dir": str(results.folder), "command": results.command}
         document |= {"smoke": results.smoke, "runs": results.planned, "done": results.done}
         document["missing"] = [asdict(run) for run in results.missing]
         document["verdict"] = {"finding": self.verdict.finding, "points": list(self.verdict.advice)}
@@ -128,7 +129,7 @@ def _segments(suite: SuiteResults) -> Iterator[dict[str, Any]]:
                         yield row | {"by": kind, "group": group, "units": units, "ndcg@10": value}
 
 
-def _difference(difference: Difference | None) -> dict[str, Any]:
+def _difference(difference: Difference | None) -> Document:
     if difference is None:
         return {"versus": None}
     return {
@@ -142,7 +143,7 @@ def _difference(difference: Difference | None) -> dict[str, Any]:
     }
 
 
-def _claim(outcome: Outcome) -> dict[str, Any]:
+def _claim(outcome: Outcome) -> Document:
     row: dict[str, Any] = {"claim": outcome.claim.sentence, "suite": outcome.claim.suite}
     row |= {"data": outcome.source, "test": outcome.by.test, "protocol": outcome.by.protocol}
     row |= {"verdict": outcome.verdict.value, "reason": outcome.reason, "pair": outcome.pair}

@@ -13,7 +13,16 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from unskew.core.config import AtLeast0, AtLeast1, NotNegative, Positive, Search, did_you_mean, register
+from unskew.core.config import (
+    AtLeast0,
+    AtLeast1,
+    NotNegative,
+    Positive,
+    Search,
+    Settings,
+    did_you_mean,
+    register,
+)
 from unskew.core.errors import BadInput
 from unskew.data.batches.batch import Batch, Offset, SequenceBatch
 from unskew.data.log.held_out import Criterion
@@ -92,11 +101,11 @@ class Recommender(nn.Module, ABC):
     # Which validation metric chooses the model's weights, unless the training settings name one.
     select_by: ClassVar[Criterion] = "ordinary"
     # The model's own defaults of training settings.
-    recipe: ClassVar[dict[str, Any]] = {}
+    recipe: ClassVar[Settings] = {}
     # Where `unskew tune` looks for training settings, if not where `Training` says.
     searched: ClassVar[dict[str, Search]] = {}
     # Named sets of settings. `paper` holds the values of the model's paper that differ from the defaults.
-    presets: ClassVar[dict[str, dict[str, Any]]] = {}
+    presets: ClassVar[dict[str, Settings]] = {}
     # Whether it reads nothing of a log but its views, so that it can rank a live log as it is.
     supports_live_log: ClassVar[bool] = False
     # By what it knows a user: by at least one past item that training saw, or because training saw the user.

@@ -31,13 +31,13 @@ Simpler    Adam with a constant learning rate replaces AdamW with warm-up and de
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.core.config import AtLeast1, Dropped, Layers, Search, Share, Width
+from unskew.core.config import AtLeast1, Dropped, Layers, Search, Settings, Share, Width
 from unskew.data.batches.batch import Batch, SequenceBatch
 from unskew.data.log.split import Known
 from unskew.models.base import DotProduct, HistoryConfig
@@ -77,7 +77,7 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
     config: Config
     is_exportable = True
     knows_by = ("items",)
-    recipe: ClassVar[dict[str, Any]] = {"sequences": 128, "epochs": 100, "patience": 10}
+    recipe: ClassVar[Settings] = {"sequences": 128, "epochs": 100, "patience": 10}
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config)

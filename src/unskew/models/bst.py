@@ -24,13 +24,13 @@ Smaller    Width 32, 4 heads instead of 8, an MLP of 256-128-64 instead of 1024-
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.core.config import AtLeast1, Dropped, Search
+from unskew.core.config import AtLeast1, Dropped, Search, Settings
 from unskew.core.errors import BadInput
 from unskew.data.batches.batch import Batch
 from unskew.data.log.log import LogView
@@ -73,7 +73,7 @@ class BST(ClickModel, name="bst", paper="Chen et al., Behavior Sequence Transfor
                 )
 
     config: Config
-    recipe: ClassVar[dict[str, Any]] = {"batch_size": 256}
+    recipe: ClassVar[Settings] = {"batch_size": 256}
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config)

@@ -27,14 +27,14 @@ pairs of a cycle.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.core.config import NotNegative, Positive, Range, Search, Width
+from unskew.core.config import NotNegative, Positive, Range, Search, Settings, Width
 from unskew.data.batches.batch import Batch
 from unskew.data.batches.negatives import Draw
 from unskew.data.log.split import Known
@@ -69,7 +69,7 @@ class CPR(
 
     config: Config
     # A batch of 4608 pairs has 2048 cycles.
-    recipe: ClassVar[dict[str, Any]] = {"batch_size": 4608, "epochs": 200, "patience": 10}
+    recipe: ClassVar[Settings] = {"batch_size": 4608, "epochs": 200, "patience": 10}
     searched: ClassVar[dict[str, Search]] = {"batch_size": Search.among(2304, 4608, 9216)}
 
     def __init__(self, known: Known, config: Config) -> None:

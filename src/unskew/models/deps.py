@@ -40,6 +40,7 @@ from unskew.core.config import (
     Layers,
     NotNegative,
     Search,
+    Settings,
     Share,
     Width,
 )
@@ -127,12 +128,12 @@ class DEPS(
     supports_live_log = True
     Transformer: ClassVar[type[Encoder]] = Encoder
     select_by: ClassVar[Criterion] = "balanced"
-    recipe: ClassVar[dict[str, Any]] = {"epochs": 5, "patience": 1, "negatives": 1, "learning_rate": 3e-4}
+    recipe: ClassVar[Settings] = {"epochs": 5, "patience": 1, "negatives": 1, "learning_rate": 3e-4}
     # `paper` has the values of the authors' runs: 30 users of an item are read, and no ids are hidden. Beauty
     # has these and a clip of 0.1; the other sets have 3 layers and other batches. `auto` is the correction
     # that debiases (docs/ground-truth.md). The rest are the ablations of Figure ablation_ips and of the
     # Tables ablation_trans and Ablation.
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[dict[str, Settings]] = {
         "paper": {
             "audience": AUDIENCE,
             "dropout": 0.5,

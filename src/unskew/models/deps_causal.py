@@ -15,12 +15,13 @@ predict each id from those before it. Everything else is as in DEPS.
 """
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from unskew.core.config import Settings
 from unskew.data.batches.batch import Batch, Prefixes, SequenceBatch, as_prefixes
 from unskew.models.deps import DEPS
 from unskew.nn.layers import Encoder, is_real, read_before, states_after
@@ -59,7 +60,7 @@ class CausalDEPS(
     Transformer: ClassVar[type[Encoder]] = PrefixEncoder
     history_encoder: PrefixEncoder
     audience_encoder: PrefixEncoder
-    recipe: ClassVar[dict[str, Any]] = {"batch_size": 4096}
+    recipe: ClassVar[Settings] = {"batch_size": 4096}
 
     def histories(self, batch: Batch) -> Tensor:
         def means(ids_BL: Tensor) -> Tensor:

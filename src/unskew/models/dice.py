@@ -31,14 +31,14 @@ changes the step size but not the balance of the terms.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unskew.core.config import AtLeast1, NotNegative, Probability, Search, Width
+from unskew.core.config import AtLeast1, NotNegative, Probability, Search, Settings, Width
 from unskew.core.errors import BadInput
 from unskew.data.batches.batch import Batch
 from unskew.data.batches.negatives import EPOCHS, Draw, Positives, uniform_negatives
@@ -89,7 +89,7 @@ class DICE(
 
     config: Config
     popularity_I: Tensor
-    recipe: ClassVar[dict[str, Any]] = {"batch_size": 128, "weight_decay": 5e-8, "epochs": 100}
+    recipe: ClassVar[Settings] = {"batch_size": 128, "weight_decay": 5e-8, "epochs": 100}
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config, 2 * config.width)

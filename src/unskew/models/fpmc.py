@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unskew.core.config import AtLeast1, Width
+from unskew.core.config import AtLeast1, Settings, Width
 from unskew.data.batches.batch import Batch, SequenceBatch
 from unskew.data.log.split import Known
 from unskew.data.log.views import HISTORY, PAD
@@ -49,7 +49,7 @@ class FPMC(DotProduct, name="fpmc", paper="Rendle et al., WWW 2010"):
     config: Config
     knows_by = ("items", "user")
     # Epochs are short, and the model learns slowly.
-    recipe: ClassVar[dict[str, Any]] = {"epochs": 100, "patience": 10}
+    recipe: ClassVar[Settings] = {"epochs": 100, "patience": 10}
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config)

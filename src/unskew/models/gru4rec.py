@@ -36,7 +36,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.core.config import AtLeast1, Dropped, NotNegative, Search, Width
+from unskew.core.config import AtLeast1, Dropped, NotNegative, Search, Settings, Width
 from unskew.data.batches.batch import Batch, Offset
 from unskew.data.log.split import Known, Split
 from unskew.models.base import HistoryConfig, NextItem
@@ -87,10 +87,10 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
     config: Config
     is_exportable = True
     cumulative: Tensor
-    recipe: ClassVar[dict[str, Any]] = {"learning_rate": 0.05, "sequences": 64, "epochs": 40, "patience": 4}
+    recipe: ClassVar[Settings] = {"learning_rate": 0.05, "sequences": 64, "epochs": 40, "patience": 4}
     searched: ClassVar[dict[str, Search]] = {"learning_rate": Search(0.01, 0.25, log=True)}
     # The authors train for ten epochs, whatever the validation set says.
-    presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"epochs": 10, "patience": 10}}
+    presets: ClassVar[dict[str, Settings]] = {"paper": {"epochs": 10, "patience": 10}}
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config, config.width)

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unskew.core.config import AtLeast1, Dropped, Layers, Search, Share, Width
+from unskew.core.config import AtLeast1, Dropped, Layers, Search, Settings, Share, Width
 from unskew.data.batches.batch import Offset
 from unskew.data.log.split import Known
 from unskew.models.base import HistoryConfig, NextItem
@@ -62,7 +62,7 @@ class GSASRec(NextItem, name="gsasrec", paper="Petrov and Macdonald, RecSys 2023
 
     config: Config
     is_exportable = True
-    recipe: ClassVar[dict[str, Any]] = {"sequences": 128, "epochs": 200, "patience": 20}
+    recipe: ClassVar[Settings] = {"sequences": 128, "epochs": 200, "patience": 20}
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config, config.width)

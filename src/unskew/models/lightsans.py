@@ -28,13 +28,13 @@ Simpler    Attention weights are not dropped.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.core.config import AtLeast1, Dropped, Layers, Search, Width
+from unskew.core.config import AtLeast1, Dropped, Layers, Search, Settings, Width
 from unskew.data.batches.batch import Batch
 from unskew.data.log.split import Known
 from unskew.models.base import DotProduct, HistoryConfig
@@ -74,7 +74,7 @@ class LightSANs(DotProduct, name="lightsans", paper="Fan et al., LightSANs, SIGI
     config: Config
     is_exportable = True
     knows_by = ("items",)
-    recipe: ClassVar[dict[str, Any]] = {"learning_rate": 3e-3, "batch_size": 1024}
+    recipe: ClassVar[Settings] = {"learning_rate": 3e-3, "batch_size": 1024}
     searched: ClassVar[dict[str, Search]] = {"learning_rate": Search(3e-4, 1e-2, log=True)}
 
     def __init__(self, known: Known, config: Config) -> None:

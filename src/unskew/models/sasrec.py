@@ -14,11 +14,11 @@ Positions are counted from the oldest item that is read, so one pass gives the s
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
-from unskew.core.config import AtLeast1, Dropped, Layers, Width
+from unskew.core.config import AtLeast1, Dropped, Layers, Settings, Width
 from unskew.data.log.split import Known
 from unskew.models.base import HistoryConfig, NextItem
 from unskew.nn.layers import CausalEncoder
@@ -46,8 +46,8 @@ class SASRec(
 
     config: Config
     is_exportable = True
-    recipe: ClassVar[dict[str, Any]] = {"sequences": 128, "epochs": 40, "patience": 4}
-    presets: ClassVar[dict[str, dict[str, Any]]] = {"paper": {"epochs": 100, "patience": 10}}
+    recipe: ClassVar[Settings] = {"sequences": 128, "epochs": 40, "patience": 4}
+    presets: ClassVar[dict[str, Settings]] = {"paper": {"epochs": 100, "patience": 10}}
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config, config.width)

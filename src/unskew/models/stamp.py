@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from unskew.core.config import Search, Width
+from unskew.core.config import Search, Settings, Width
 from unskew.data.log.split import Known
 from unskew.models.base import HistoryConfig, NextItem
 from unskew.nn.layers import is_real
@@ -46,7 +46,7 @@ class STAMP(NextItem, name="stamp", paper="Liu et al., KDD 2018"):
 
     config: Config
     is_exportable = True
-    recipe: ClassVar[dict[str, Any]] = {"learning_rate": 3e-3, "sequences": 64}
+    recipe: ClassVar[Settings] = {"learning_rate": 3e-3, "sequences": 64}
     searched: ClassVar[dict[str, Search]] = {"learning_rate": Search(1e-3, 1e-2, log=True)}
 
     def __init__(self, known: Known, config: Config) -> None:

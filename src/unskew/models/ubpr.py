@@ -24,12 +24,12 @@ one, without a bound.)
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from unskew.core.config import AtLeast1, NotNegative, Probability, Search
+from unskew.core.config import AtLeast1, NotNegative, Probability, Search, Settings
 from unskew.data.batches.batch import Batch
 from unskew.data.batches.negatives import uniform_items
 from unskew.data.log.split import Known, Split
@@ -63,7 +63,7 @@ class UBPR(
 
     config: Config
     theta_I: Tensor
-    recipe: ClassVar[dict[str, Any]] = {"batch_size": 256, "weight_decay": 3.84e-5}
+    recipe: ClassVar[Settings] = {"batch_size": 256, "weight_decay": 3.84e-5}
     searched: ClassVar[dict[str, Search]] = {"weight_decay": Search(1e-7, 1e-3, log=True)}
 
     def __init__(self, known: Known, config: Config) -> None:

@@ -26,14 +26,14 @@ embeddings of users with few clicks vanish elsewhere.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unskew.core.config import AtLeast1, NotNegative, Probability, Search
+from unskew.core.config import AtLeast1, NotNegative, Probability, Search, Settings
 from unskew.data.batches.batch import Batch
 from unskew.data.log.split import Known, Split
 from unskew.models.base import ModelConfig
@@ -74,7 +74,7 @@ class UIR(
     theta_I: Tensor
     clipped_I: Tensor
     clicked_share: Tensor  # the fraction of clicked pairs among all pairs of known users and known items
-    recipe: ClassVar[dict[str, Any]] = {
+    recipe: ClassVar[Settings] = {
         "batch_size": 2**11,
         "learning_rate": 5e-3,
         "weight_decay": 1e-5,

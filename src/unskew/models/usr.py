@@ -31,13 +31,13 @@ of 1 / |items|, and `weights="snips"` divides the weights by their mean in the b
 """
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.core.config import AtLeast0, AtLeast1, Dropped, Positive, Search, Width
+from unskew.core.config import AtLeast0, AtLeast1, Dropped, Positive, Search, Settings, Width
 from unskew.core.errors import BadInput
 from unskew.data.batches.batch import Batch, SequenceBatch
 from unskew.data.log.split import Known
@@ -90,7 +90,7 @@ class USR(
         """The number of epochs of the propensity in each later epoch."""
 
     config: Config
-    recipe: ClassVar[dict[str, Any]] = {"sequences": 128}
+    recipe: ClassVar[Settings] = {"sequences": 128}
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config, config.width)

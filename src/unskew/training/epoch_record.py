@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from unskew.core.config import from_document
+from unskew.core.config import Document, from_document
 
 OPTIONAL: dict[str, Any] = {"valid": {}, "strengths": [], "statistics": {}, "update": None}
 
@@ -44,12 +44,12 @@ class EpochRecord:
     peak_gb: float
     update: int | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Document:
         """Plain numbers and words, without the fields that are empty."""
         return {name: value for name, value in asdict(self).items() if OPTIONAL.get(name, ...) != value}
 
     @classmethod
-    def from_json(cls, document: dict[str, Any]) -> "EpochRecord":
+    def from_json(cls, document: Document) -> "EpochRecord":
         """The record that `to_json` wrote. An unknown or missing field is bad input."""
         return from_document(cls, OPTIONAL | document)
 

@@ -27,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from unskew.core.atomic_files import beside, check_free
-from unskew.core.config import WrongFields, check
+from unskew.core.config import Document, WrongFields, check
 from unskew.core.errors import BadInput, UnskewError
 from unskew.core.file_lock import lock_file
 from unskew.core.imports import MissingImport
@@ -155,7 +155,7 @@ class RunFolder(Store):
         lines = "".join(json.dumps(record.to_json()) + "\n" for record in trainer.records)
         self.replace("records.jsonl", lambda path: path.write_text(lines, encoding="utf-8"))
 
-    def _write_json(self, name: str, document: dict[str, Any]) -> None:
+    def _write_json(self, name: str, document: Document) -> None:
         text = json.dumps(document, indent=1) + "\n"
         self.replace(name, lambda path: path.write_text(text, encoding="utf-8"))
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from unskew.core.config import from_document
+from unskew.core.config import Document, from_document
 from unskew.data.log.held_out import Criterion
 from unskew.data.log.split import Split, Splitting
 from unskew.models.base import ModelConfig, Recommender, Training
@@ -123,7 +123,7 @@ class RunCard:
             },
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Document:
         """Plain numbers and words."""
         return {
             name: value
@@ -132,7 +132,7 @@ class RunCard:
         }
 
     @classmethod
-    def from_json(cls, document: dict[str, Any]) -> "RunCard":
+    def from_json(cls, document: Document) -> "RunCard":
         """The card that `to_json` wrote. An unknown or missing field is bad input."""
         return from_document(cls, {"updated": None, "store": None} | document)
 

@@ -4,9 +4,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
-from unskew.core.config import WrongFields, from_document
+from unskew.core.config import Document, WrongFields, from_document
 from unskew.core.errors import BadInput
 from unskew.core.imports import MissingImport, files_of
 from unskew.data.log.clock import Clock
@@ -89,12 +88,12 @@ class RunConfig(RunSettings):
             hash=split.source.fingerprint(),
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Document:
         """Plain numbers and words."""
         return asdict(self)
 
     @classmethod
-    def from_json(cls, document: dict[str, Any]) -> "RunConfig":
+    def from_json(cls, document: Document) -> "RunConfig":
         """The configuration that `to_json` wrote. An unknown or missing field is bad input."""
         if not {"model", "config"} <= document.keys():
             raise WrongFields("RunConfig: missing field 'model' or 'config'")

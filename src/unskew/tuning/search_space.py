@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 
 from unskew.api.create import create_model, preset_of
-from unskew.core.config import Search, flat, names_of, searched
+from unskew.core.config import Search, Settings, flat, names_of, searched
 from unskew.core.errors import BadInput
 from unskew.data.log.folder import MARK
 from unskew.data.log.preparation import Metadata
@@ -21,7 +21,6 @@ from unskew.models.base import Recommender, Training, model_named
 from unskew.nn.phases import Stage
 from unskew.propensity.base import estimator_named
 
-Settings = dict[str, Any]
 OF_PAIRS = ("pairs", "positives", "prefixes")  # batches of `batch_size`; the others are of `sequences`
 SMALL = 64  # up to so many combinations, each of them is tried once
 

@@ -31,6 +31,7 @@ from rich.console import Console
 
 from unskew.api.create import create_model
 from unskew.api.model import Model
+from unskew.core.config import Document, Settings
 from unskew.core.errors import BadInput, UnskewError
 from unskew.core.interrupts import Interrupts
 from unskew.core.progress import Job, progress, shown, shown_on
@@ -41,7 +42,7 @@ from unskew.training.epoch_record import EpochRecord
 from unskew.training.run import train
 from unskew.training.run_config import RunSettings
 from unskew.training.trainer import METRIC, Trainer
-from unskew.tuning.search_space import BeforeTest, Settings, Space
+from unskew.tuning.search_space import BeforeTest, Space
 from unskew.tuning.tuning_study import FORMAT, address_of, open_study, without_password, write_best
 
 TRIALS = 20  # where neither a number nor a budget is given
@@ -73,7 +74,7 @@ class Tuned:
     value: float
     select_by: str
     trials: pa.Table
-    document: dict[str, Any]
+    document: Document
 
     def create(self) -> Model:
         """A new model with the best settings, not trained yet."""
@@ -320,7 +321,7 @@ class _Search:
         some = [row for row in self.rows if row["value"] is not None]
         return max(some, key=lambda row: (row["value"], -row["number"]), default=None)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Document:
         """What is known so far."""
         best, states = self.best(), [row["state"] for row in self.rows]
         assert best is not None

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 from unskew.api.create import create_model
 from unskew.api.model import Model
 from unskew.core.atomic_files import write_text
-from unskew.core.config import check_type, meant
+from unskew.core.config import Document, check_type, meant
 from unskew.core.errors import BadInput, UnskewError
 from unskew.data.log.split import Splitting
 from unskew.training.run import differences
@@ -131,7 +131,7 @@ def _value_in_words(value: Any) -> str:
 # The file
 
 
-def write_best(file: Path, document: dict[str, Any]) -> None:
+def write_best(file: Path, document: Document) -> None:
     """Write the best settings, whole or not at all."""
     write_text(file, json.dumps(document, indent=1) + "\n")
 
@@ -156,7 +156,7 @@ def read_best(file: Path) -> tuple[Model, Splitting]:
         raise BadInput(f"{file}: {error}") from None
 
 
-def _splitting(document: dict[str, Any]) -> Splitting:
+def _splitting(document: Document) -> Splitting:
     hints = get_type_hints(Splitting)
     for name, value in document.items():
         if name not in hints:

@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from unskew.core.atomic_files import check_free
-from unskew.core.config import check
+from unskew.core.config import Document, check
 from unskew.core.errors import BadInput, NothingToRank
 from unskew.core.progress import shown
 from unskew.data.log.held_out import available_tests
@@ -64,7 +64,7 @@ class Tested(NamedTuple):
     after: Evaluation
     found: Comparison  # the candidate minus the run
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Document:
         """Everything, ready for JSON."""
         units = {"positives": len(self.after.user), "users": len(np.unique(self.after.user))}
         figures = {"before": self.before.mean(METRIC), "after": self.after.mean(METRIC)}
@@ -84,9 +84,9 @@ class Outcome:
     tested: Tested | None = None
     notes: tuple[str, ...] = ()  # what a user should know
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Document:
         """Everything, ready for JSON."""
-        document: dict[str, Any] = {"verdict": self.verdict, "why": self.why, "run": str(self.run)}
+        document: Document = {"verdict": self.verdict, "why": self.why, "run": str(self.run)}
         document |= {"out": None if self.out is None else str(self.out), "new_positives": self.new_positives}
         return document | {
             "window": None if self.tested is None else self.tested.document(),

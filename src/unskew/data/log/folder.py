@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from unskew.core.config import Document
 from unskew.core.errors import BadInput, UnskewError
 from unskew.data.log.preparation import Metadata
 
@@ -186,11 +187,11 @@ def save_metadata(folder: Path, metadata: Metadata) -> None:
     (folder / "data.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
-def _read_document(folder: Path) -> dict[str, Any]:
+def _read_document(folder: Path) -> Document:
     """Read data.json without the number of the format, with an error that says what to do if there is
     none."""
     try:
-        document: dict[str, Any] = json.loads((folder / "data.json").read_text(encoding="utf-8"))
+        document: Document = json.loads((folder / "data.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         if folder.is_file():
             raise BadInput(

@@ -6,7 +6,7 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from unskew.core.config import from_document
+from unskew.core.config import Document, from_document
 
 Format = Literal["auto", "csv", "parquet", "json", "inter", "mind", "amazon", "kuairand", "openbandit"]
 
@@ -133,7 +133,7 @@ class Metadata:
     origin: "Metadata | None" = None  # of the log that was read again
     world: dict[str, Any] | None = None  # the settings of the simulation, for a log of a simulated world
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Document:
         """The same as plain values for data.json, without what is empty."""
         document = asdict(self) | {"origin": None if self.origin is None else self.origin.as_dict()}
         return {
@@ -143,7 +143,7 @@ class Metadata:
         }
 
     @classmethod
-    def from_dict(cls, document: dict[str, Any]) -> "Metadata":
+    def from_dict(cls, document: Document) -> "Metadata":
         """The metadata of which `as_dict` made this document."""
         values = dict(document)
         values["extras"] = tuple(values.get("extras", ()))

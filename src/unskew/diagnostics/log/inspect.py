@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from unskew.core import formatting
+from unskew.core.config import Document
 from unskew.core.progress import progress
 from unskew.data.log.split import Split
 from unskew.data.log.views import AUDIENCE, HISTORY
@@ -38,7 +39,7 @@ class Inspection:
     tests: tuple[Tested, ...]
     split: tuple[dict[str, Any], ...]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Document:
         """Plain JSON types; what is undefined is None."""
         found = dataclasses.asdict(self) | {"verdict": dataclasses.asdict(self.verdict())}
         return formatting.plain(found) | {"sentences": list(self.sentences())}

@@ -11,13 +11,14 @@ exposure alone bring the balance to 0.
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from unskew.core import formatting
+from unskew.core.config import Document
 from unskew.core.errors import BadInput
 from unskew.core.progress import progress
 from unskew.data.log.log import Log
@@ -73,9 +74,9 @@ class Health:
     finding: Finding
     advice: tuple[str, ...]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Document:
         """Plain JSON types; what is undefined is None."""
-        document: dict[str, Any] = formatting.plain(dataclasses.asdict(self))
+        document: Document = formatting.plain(dataclasses.asdict(self))
         kind, sentence = document.pop("finding").values()
         verdict = {"kind": kind, "finding": sentence, "advice": document.pop("advice")}
         return document | {"verdict": verdict, "sentences": list(self.sentences())}

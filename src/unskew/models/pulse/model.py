@@ -39,7 +39,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unskew.core.config import AtLeast1, NotNegative, Search, Share
+from unskew.core.config import AtLeast1, NotNegative, Search, Settings, Share
 from unskew.core.errors import BadInput
 from unskew.data.batches.batch import Batch, batch_of_rows
 from unskew.data.batches.negatives import with_negatives
@@ -109,13 +109,13 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         it, and validation ranks all targets of a user in one list."""
 
     config: Config
-    presets: ClassVar[dict[str, dict[str, Any]]] = {
+    presets: ClassVar[dict[str, Settings]] = {
         "counts": {"reads": "counts"},
         "neighbours": {"reads": "neighbours"},
         "shipped": {"start": "shipped"},
     }
     supports_live_log = True
-    recipe: ClassVar[dict[str, Any]] = {"epochs": 5, "patience": 5, "batch_size": 128}
+    recipe: ClassVar[Settings] = {"epochs": 5, "patience": 5, "batch_size": 128}
     recipe |= {"learning_rate": 5e-3, "weight_decay": 1e-5}
     searched: ClassVar[dict[str, Search]] = {"batch_size": Search.among(64, 128, 256)}
     searched |= {"learning_rate": Search(1e-3, 2e-2, log=True), "weight_decay": Search(1e-6, 1e-3, log=True)}
@@ -352,7 +352,7 @@ class PulseZero(
     class Config(ModelConfig):
         """There is nothing to set."""
 
-    recipe: ClassVar[dict[str, Any]] = {}
+    recipe: ClassVar[Settings] = {}
 
     def __init__(self, known: Known, config: ModelConfig) -> None:
         super().__init__(

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from unskew.core.config import Document
 from unskew.core.errors import BadInput, UnskewError
 from unskew.data.log.views import PAD
 from unskew.models.pulse.model import PulseZero
@@ -361,7 +362,7 @@ class Service:
         thread.join(max(wait, 0.0))
         return self._reload
 
-    def monitor(self, every: str = "1w", windows: int = 26, sample: int = 200) -> dict[str, Any]:
+    def monitor(self, every: str = "1w", windows: int = 26, sample: int = 200) -> Document:
         """The monitor of the store with this run. It is made at most once a minute."""
         self._check_ready()
         settings = Monitoring(every=every, windows=windows, sample=sample)

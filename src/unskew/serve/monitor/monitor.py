@@ -12,11 +12,11 @@ import time
 from dataclasses import asdict, dataclass
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
 
-from unskew.core.config import AtLeast1, NotNegative, Range, Share, check
+from unskew.core.config import AtLeast1, Document, NotNegative, Range, Share, check
 from unskew.core.formatting import count, plain
 from unskew.data.log.clock import Clock
 from unskew.report.summary import Verdict
@@ -222,7 +222,7 @@ class Monitor:
         short = text[:10] if all(other.start % (86_400 * 10**6) == 0 for other in self.windows) else text[:16]
         return short if window.whole else f"{short} (open)"
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Document:
         """Everything as plain JSON types; what is not known is null."""
         judged = self.judged
         document = {

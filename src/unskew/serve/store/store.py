@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Self, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from unskew.core.config import Document
 from unskew.core.errors import BadInput, UnskewError
 from unskew.serve.store.database import Database, Mode, Synchronous
 from unskew.serve.store.events import Event, Recommendation, check_id, in_iso
@@ -244,7 +245,7 @@ class Store:
         rows = self._reader.of_key(RECOMMENDATIONS, check_id("recommendation_id", recommendation_id))
         return next(iter(recommendations_of(rows)), None)
 
-    def info(self) -> dict[str, Any]:
+    def info(self) -> Document:
         """What the store holds, for people and for JSON. It reads all events, to count users and items."""
         users: set[str] = set()
         items: set[str] = set()
