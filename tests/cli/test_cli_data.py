@@ -10,6 +10,7 @@ import pytest
 import unskew
 from tests.helpers.command import run
 from unskew.cli.shared import write_file
+from unskew.data.log.decay import Decay
 from unskew.data.log.views import Sequences
 
 
@@ -61,6 +62,26 @@ def test_audit_passes_and_fails_by_exit_code(capsys, data: Path, monkeypatch) ->
     code, out, err = run(capsys, "audit", data, "--json")
     assert (code, json.loads(out)["leak_free"]) == (1, False)
     assert "unskew: batches of histories: " in err
+
+
+def test_the_audit_of_a_run(capsys, data: Path, tmp_path: Path, monkeypatch) -> None:
+    folder = tmp_path / "run"
+    unskew.create_model("pulse", {"start": "kept"}).fit(
+        unskew.split(unskew.Log.open(data)), folder, show_progress=False
+    )
+    code, out, _ = run(capsys, "audit", data, "--run", folder, "--json")
+    assert code == 0
+    assert json.loads(out)["checks"][-1]["check"] == "scores of the cut log"
+    assert json.loads(out)["checks"][-1]["checked"] > 0
+    code, _, err = run(capsys, "audit", data, "--run", folder, "--fractions", 80, 10, 10)
+    assert code == 2
+    assert "--run audits the split of the run" in err
+    # Decayed counts hold the events of the moment.
+    at = Decay.at
+    monkeypatch.setattr(Decay, "at", lambda decay, entity, time: at(decay, entity, np.asarray(time) + 1))
+    code, out, err = run(capsys, "audit", data, "--run", folder, "--json")
+    assert (code, json.loads(out)["leak_free"]) == (1, False)
+    assert "unskew: scores of the cut log: the model reads rows at or after the time of a request" in err
 
 
 def test_the_audit_says_what_a_k_core_implies(capsys, source: Path, tmp_path: Path) -> None:

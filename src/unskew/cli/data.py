@@ -10,6 +10,7 @@ from tyro.conf import OmitArgPrefixes, Positional
 from unskew.cli.shared import (
     Data,
     Out,
+    RunVerb,
     Verb,
     command_line,
     flat,
@@ -17,11 +18,12 @@ from unskew.cli.shared import (
     messages,
     pairs,
     split_of,
+    split_of_run,
     table,
     verdict_table,
     write_file,
 )
-from unskew.core.errors import Leak
+from unskew.core.errors import BadInput, Leak
 from unskew.data.audit.audit import audit
 from unskew.data.log.preparation import Preparation
 from unskew.data.log.split import Splitting
@@ -93,11 +95,14 @@ class Inspect(Verb):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Audit(Verb):
+class Audit(RunVerb):
     """Prove that nothing a model may read comes from the future. If something does, name the first such row
     and exit with 1."""
 
     data: Positional[Data]
+    trained: Annotated[Path | None, tyro.conf.arg(name="run", metavar="RUN")] = None
+    """Also check the model of this run, on the split that it was trained on: at several times t, its scores
+    from the log cut at t must equal those from the whole log."""
     history: int = HISTORY
     """How many past items of a user a model reads."""
     audience: int = AUDIENCE
@@ -105,7 +110,19 @@ class Audit(Verb):
     splitting: OmitArgPrefixes[Splitting] = field(default_factory=Splitting)
 
     def run(self) -> None:
-        findings = audit(split_of(self.data, self.splitting), self.history, self.audience)
+        if self.trained is not None and self.splitting != Splitting():
+            raise BadInput("--run audits the split of the run: leave the flags of splits away")
+        split = (
+            split_of(self.data, self.splitting)
+            if self.trained is None
+            else split_of_run(self.trained, self.data)
+        )
+        findings = audit(split, self.history, self.audience)
+        if self.trained is not None:
+            from unskew.api.create import load
+            from unskew.evaluation.score_audit import audit_scores
+
+            findings.append(audit_scores(load(self.trained).network, split))
         leaks = [finding for finding in findings if not finding.passed]
         rows = [
             (

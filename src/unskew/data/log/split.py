@@ -418,6 +418,13 @@ def _with_views(log: Log, rows: Ints, positives: int) -> Log:
     )
 
 
+def cut_log(log: Log, time: int) -> Log:
+    """The log as it was just before a time. Users and items keep their codes."""
+    before = log.time < time
+    positives = int(before[: log.positives].sum())
+    return _with_views(replace(log, folder=None, end=None), np.flatnonzero(before), positives)
+
+
 def borders(time: Ints, fractions: NDArray[np.float64]) -> tuple[int, int]:
     """The two times that cut nearest to the fractions without parting rows of equal time."""
     ordered = np.sort(time)
