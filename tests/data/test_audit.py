@@ -1,8 +1,10 @@
 """Each kind of leak is planted and must be caught, by name and with its first row."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import unskew
@@ -23,9 +25,11 @@ from tests.helpers.audited import (
 )
 from unskew.data.audit import audit as module
 from unskew.data.audit.audit import audit, require_no_leak
+from unskew.data.audit.label_leakage import foreign_core
 from unskew.data.log.held_out import held_out
 from unskew.data.log.split import Split
 from unskew.data.log.views import Sequences
+from unskew.world.simulate import simulate
 
 
 def test_an_clean_split_passes(split: Split) -> None:
@@ -172,3 +176,40 @@ def test_offsets_that_give_one_ones_events_to_another(split: Split, name: str) -
 def test_an_audit_that_looks_at_nothing_is_refused(split: Split) -> None:
     with pytest.raises(unskew.BadInput, match="there is nothing to look at"):
         audit(split, history=0)
+
+
+# A k-core that somebody else made
+
+
+def cored(k: int, rare: int = 0) -> pa.Table:
+    """Some users and items with at least k rows each, and `rare` rows of another item."""
+    pairs = [(user, (user + step) % 30) for user in range(30) for step in range(k)] + [
+        (n, 99) for n in range(rare)
+    ]
+    user, item = zip(*pairs, strict=True)
+    time = np.random.default_rng(6).permutation(len(pairs))
+    return pa.table({"user": user, "item": item, "time": time})
+
+
+@pytest.mark.parametrize(("k", "rare", "found"), [(5, 0, 5), (3, 0, 3), (2, 0, 0), (5, 4, 4), (5, 2, 0)])
+def test_a_foreign_k_core_is_seen(k: int, rare: int, found: int) -> None:
+    log = unskew.read(cored(k, rare))
+    assert foreign_core(log) == found
+    note = finding(unskew.split(log), "look-ahead filter").note
+    assert note.startswith("this looks like a k-core filtered log: ") == bool(found)
+    assert (note == "no k-core") == (not found)
+
+
+def test_the_foreign_k_core_counts_what_it_made_certain() -> None:
+    """The last row of each item is certain: it has had fewer than five before."""
+    found = finding(unskew.split(unskew.read(cored(5)), repeats="keep"), "look-ahead filter")
+    assert f"made {found.checked} of {found.checked} test positives certain" in found.note
+    assert found.passed
+    assert "at least 5 rows, although `prepare` made no k-core" in found.note
+
+
+def test_our_own_k_core_and_simulated_logs_are_no_foreign_k_core(tmp_path: Path) -> None:
+    ours = unskew.prepare(cored(5), tmp_path / "core", k_core=4)
+    assert foreign_core(ours) == 0
+    assert finding(unskew.split(ours), "look-ahead filter").note.startswith("the 4-core made")
+    assert foreign_core(simulate(users=20, items=20, steps=80).log) == 0

@@ -249,3 +249,16 @@ def test_no_word_is_torn_on_a_narrow_terminal(skewed, width, monkeypatch):
     words = {word for row in skewed.rows() for word in f"{row.group} {row.name} {row.value}".split()}
     words |= {word for said in (skewed.verdict().finding, *skewed.verdict().advice) for word in said.split()}
     assert words <= set(printed.split())
+
+
+def test_a_log_that_looks_like_a_k_core_is_pointed_out():
+    users, items = np.divmod(np.arange(16).repeat(3), 4)
+    found = inspect(cut([f"u{n}" for n in users], [f"i{n}" for n in items], NOW + np.arange(48)))
+    assert found.as_dict()["foreign_core"] == 12
+    assert found.facts()[-1].startswith(
+        "Filter: this looks like a k-core filtered log: each user and each item has"
+    )
+    assert "at least 12 rows" in found.facts()[-1]
+    rare = inspect(cut(["a", "b"] * 10, ["x", "y", *"zw" * 9], NOW + np.arange(20)))
+    assert rare.foreign_core == 0
+    assert not any(sentence.startswith("Filter") for sentence in rare.sentences())

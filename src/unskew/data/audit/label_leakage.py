@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from unskew.core.errors import BadInput
 from unskew.data.log.held_out import held_out
+from unskew.data.log.log import Log
 from unskew.data.log.preparation import Metadata
 from unskew.data.log.split import Split
 from unskew.data.log.views import Ints
@@ -21,6 +22,7 @@ CANDIDATES = 20  # drawn for each of them
 FEWEST = 100  # contexts; with fewer, the AUC says nothing
 # How far from one half the AUC of a property may be that must not give the label away.
 MAX_AUC_DEVIATION = 0.01
+FEWEST_OF_CORE = 3  # rows of each user and item, from which a log looks like a k-core
 
 
 @dataclass(frozen=True)
@@ -178,8 +180,12 @@ def look_ahead(split: Split) -> Finding:
     log = split.log
     minimum, count = _core(log.metadata)
     rows = held_out(split, "test", "ordinary").rows
+    core = f"the {minimum}-core"
     if minimum <= 1:
-        return Finding("look-ahead filter", len(rows), None, "no k-core")
+        minimum = foreign_core(split.source)
+        if not minimum:
+            return Finding("look-ahead filter", len(rows), None, "no k-core")
+        core = f"{foreign_core_sentence(minimum)}; that filter"
     moments, tick = np.unique(log.time, return_inverse=True)
     counted = np.arange(log.positives if count == "positives" else len(log))  # positives come first
     keys = np.sort(log.item[counted].astype(np.int64) * len(moments) + tick[counted])
@@ -187,10 +193,34 @@ def look_ahead(split: Split) -> Finding:
     before = np.searchsorted(keys, first + tick[rows]) - np.searchsorted(keys, first)
     certain = int((before < minimum).sum())
     note = (
-        f"the {minimum}-core made {certain:,} of {len(rows):,} test positives certain: their items had "
-        f"fewer than {minimum} {count} by then"
+        f"{core} made {certain:,} of {len(rows):,} test positives certain: their items had fewer than "
+        f"{minimum} {count} by then"
     )
     return Finding("look-ahead filter", len(rows), None, note)
+
+
+def foreign_core(log: Log) -> int:
+    """The k of a k-core that a log seems to have been through before it was prepared: each of its users and
+    items has at least k rows. 0 if k is less than three, if `prepare` made a k-core, or if the log was
+    simulated."""
+    if _core(log.metadata)[0] > 1 or _is_simulated(log.metadata):
+        return 0
+    counts = (np.bincount(log.user, minlength=1), np.bincount(log.item, minlength=1))
+    k = min(int(count[count > 0].min(initial=len(log))) for count in counts)
+    return k if k >= FEWEST_OF_CORE else 0
+
+
+def foreign_core_sentence(k: int) -> str:
+    """What `foreign_core` has found, for the audit and the inspection."""
+    return (
+        f"this looks like a k-core filtered log: each user and each item has at least {k} rows, although "
+        "`prepare` made no k-core"
+    )
+
+
+def _is_simulated(metadata: Metadata) -> bool:
+    """Whether a log is of a simulated world, even if it was prepared again since."""
+    return metadata.world is not None or (metadata.origin is not None and _is_simulated(metadata.origin))
 
 
 def _core(metadata: Metadata) -> tuple[int, str]:

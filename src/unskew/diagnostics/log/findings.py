@@ -3,6 +3,7 @@
 import math
 
 from unskew.core.formatting import count, fraction, number
+from unskew.data.audit.label_leakage import foreign_core_sentence
 from unskew.diagnostics.log.order import Shuffle
 from unskew.diagnostics.log.statistics import Drift, Popularity, Repeats, Size, Tested, Times
 from unskew.report.summary import Verdict
@@ -150,6 +151,16 @@ def ties(clock: Times) -> str:
     return (
         f"{fraction(clock.tied_positives)} of the positives share their time with another one of the same "
         f"user (resolution: {clock.resolution}); their order is unknown and never used."
+    )
+
+
+def foreign_filter(k: int) -> str:
+    """Whether the log seems to have been filtered before it was prepared; empty if not."""
+    if not k:
+        return ""
+    return (
+        f"{foreign_core_sentence(k)}. Such a filter looks ahead: an item that is rare so far is certain to "
+        "return. Prepare the unfiltered log if there is one."
     )
 
 

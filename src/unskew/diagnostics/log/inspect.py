@@ -12,6 +12,7 @@ import numpy as np
 from unskew.core import formatting
 from unskew.core.config import Document
 from unskew.core.progress import progress
+from unskew.data.audit.label_leakage import foreign_core
 from unskew.data.log.split import Split
 from unskew.data.log.views import AUDIENCE, HISTORY
 from unskew.diagnostics.log import findings as words
@@ -38,6 +39,7 @@ class Inspection:
     repeats: Repeats
     tests: tuple[Tested, ...]
     split: tuple[dict[str, Any], ...]
+    foreign_core: int  # the k of a k-core that the log seems to have been through; 0 if there is no sign
 
     def as_dict(self) -> Document:
         """Plain JSON types; what is undefined is None."""
@@ -62,6 +64,7 @@ class Inspection:
             Order=words.order(self.shuffle),
             Repeats=words.repetition(self.repeats),
             Ties=words.ties(self.clock),
+            Filter=words.foreign_filter(self.foreign_core),
         )
 
     def sentences(self) -> tuple[str, ...]:
@@ -119,4 +122,5 @@ def inspect(split: Split, seed: int = 0) -> Inspection:
         repeats=figures.repeats_of(split),
         tests=tests,
         split=summary,
+        foreign_core=foreign_core(split.source),
     )
