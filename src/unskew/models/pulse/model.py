@@ -353,6 +353,7 @@ class PulseZero(
         """There is nothing to set."""
 
     recipe: ClassVar[Settings] = {}
+    presets: ClassVar[dict[str, Settings]] = {}
 
     def __init__(self, known: Known, config: ModelConfig) -> None:
         super().__init__(
