@@ -74,6 +74,18 @@ def test_a_neighbourhood_is_what_loops_find(rows: list[tuple[int, int, int]], no
             np.testing.assert_allclose(found[item], values, rtol=1e-9)
 
 
+def test_what_came_next_is_divided_by_the_readers_that_were_read() -> None:
+    """Six users took item 0. The newest three of them are read, and two of these took item 1 right after."""
+    rows = [(user, 0, user) for user in range(1, 6)] + [(user, 1, 10 + user) for user in (1, 4, 5)]
+    log = quick([(9, 0, 0), *rows])
+    user, item = (int(ids.codes([n])[0]) for ids, n in ((log.users, 9), (log.items, 1)))
+    zero = int(log.items.codes([0])[0])
+    assert SMALL.readers == 3
+    reached = Neighbourhood(log, HALF_LIFE, SMALL).reach(np.array([user]), np.array([20]), np.array([[zero]]))
+    values = dict(zip(reached.item.tolist(), reached.values[:, 2].tolist(), strict=True))
+    assert values[item] == 2 / 3
+
+
 def test_nobody_reaches_anything_from_an_empty_history() -> None:
     log = quick([(0, 0, 1), (1, 0, 2), (1, 1, 3)])
     reached = Neighbourhood(log, 1.0).reach(np.array([5, 6]), np.array([9, 9]), np.full((2, 0), PAD))

@@ -177,6 +177,18 @@ def test_what_nobody_had_yet_is_not_recommended() -> None:
 # Bare histories
 
 
+@pytest.mark.parametrize("is_live", [False, True])
+def test_an_item_exists_from_the_moment_after_its_first_positive(is_live: bool) -> None:
+    """Strictly before, in a log that never changes, too: what is first taken at 3 can be listed at 4."""
+    log = unskew.read({"user": [*"abcd"], "item": [*"xyzx"], "time": [1, 2, 3, 5]})
+    everything = unskew.split(log, fractions=(100, 0, 0))
+    model = create_model("popularity", {"recency": "total"}).fit(everything, show_progress=False)
+    ranker = Ranker(model.network, unskew.Live(log) if is_live else log)
+    for at, expected in ((2, "x"), (3, "xy"), (4, "xyz")):
+        found = ranker.for_users(["nobody"], RecommendOptions(k=5, at=at))
+        assert sorted(found.table["item_id"].to_pylist()) == [*expected]
+
+
 def test_a_bare_history_reads_what_the_user_has(model: Model, model_split: unskew.Split) -> None:
     """The same items, and a user who is nobody in particular: exactly the same list."""
     log, network = model_split.log, model.network
