@@ -178,7 +178,7 @@ def test_an_audit_that_looks_at_nothing_is_refused(split: Split) -> None:
         audit(split, history=0)
 
 
-# A k-core that somebody else made
+# A k-core that was made before
 
 
 def cored(k: int, rare: int = 0) -> pa.Table:
