@@ -33,6 +33,7 @@ class SplitSummary:
 
     @classmethod
     def of(cls, split: Split) -> "SplitSummary":
+        """The summary of a split."""
         names = ("settings", "train_end", "valid_end", "known_users", "known_items", "min_count", "repeats")
         return cls(**{name: getattr(split, name) for name in names})
 

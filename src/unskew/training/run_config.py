@@ -52,6 +52,7 @@ class KnownShape:
 
     @classmethod
     def of(cls, known: Known) -> "KnownShape":
+        """The shape of what a network is built for."""
         users, items = (KnownIds(ids.size, dict(ids.categories)) for ids in (known.users, known.items))
         return cls(users, items, known.clock.ticks)
 
