@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import tyro
-from pages import replace_between
+from pages import EARLIER_WORLDS, replace_between
 
 import unskew
 from unskew.data.batches.batch import contexts
@@ -179,22 +179,22 @@ def table(lines: list[dict[str, Any]]) -> str:
     ground_truths = [np.array([line["ground-truth"] for line in of_world[name]]) for name in worlds]
     return "\n".join(
         [
-            "## Which test sees the ground truth?",
+            "## Which test agrees with the ground truth?",
             "",
-            f"{len(of_world[worlds[0]])} models were trained in each of {len(worlds)} worlds and ranked by "
-            "every test, and by the ground truth:",
-            f"NDCG@10 with the true preference of all items as gain at {IMPRESSIONS} impressions of the "
-            "test set. "
-            "Spearman's correlation of the",
-            "two orders over the models, one seed; NDCG@10 where nothing else is said.",
-            f"{COMMON.users:,} users, {COMMON.items} items, about 30 clicks per user; *few clicks*: "
-            f"{few.users:,}, {few.items} and 17:",
+            EARLIER_WORLDS,
+            "",
+            f"""{len(of_world[worlds[0]])} models were trained in each of {len(worlds)} worlds. Every test,
+and the ground truth, gives an order of these models. The ground truth of a model is its NDCG@10 with the true
+preference of all items as gain, at {IMPRESSIONS} impressions of the test set. The table shows Spearman's
+correlation of the two orders with one seed; a test is measured by NDCG@10 unless its row names another
+metric. A world has {COMMON.users:,} users, {COMMON.items} items and about 30 clicks per user; *few clicks*
+has {few.users:,}, {few.items} and 17.""",
             "",
             "| test | " + " | ".join(worlds) + " |",
             "| --- | " + " | ".join("---:" for _ in worlds) + " |",
             *rows,
             "",
-            "*Truth from worst to best model:* "
+            "*Ground truth from the worst to the best model:* "
             + ", ".join(
                 f"{min(t):.3f}-{max(t):.3f} ({n})" for n, t in zip(worlds, ground_truths, strict=True)
             ),
@@ -203,13 +203,11 @@ def table(lines: list[dict[str, Any]]) -> str:
             f"{min(best['weighted']):+.2f},",
             f"`balanced` {min(best['balanced']):+.2f} and the old resampled test "
             f"{min(best['old resampled']):+.2f}.",
-            "The last two rows are what this project measured before: past items hidden with repeated "
-            "targets put back, and rows accepted",
-            "with 1 / (training count). The second is not always bad: in these worlds no item is new in the "
-            "test set, and the hits of the",
-            "day, which it preferred in real logs, do not exist. The first does no harm here, though a "
-            "prototype with other models had",
-            "found 0.32 in a world like *bias 0*.",
+            """The last two rows are tests that this project used before: past items hidden with repeated
+targets put back, and rows accepted with probability 1 / (training count). The second is not always bad,
+because these worlds lack two properties of real logs: new items in the test set, and items that are popular
+for a day, which this test preferred. The first does no harm here, although a prototype with other models had
+found 0.32 in a world like *bias 0*.""",
             "Made by `python benchmarks/agreement.py run` and `page` from",
             "[results/agreement.jsonl](../results/agreement.jsonl).",
             "",

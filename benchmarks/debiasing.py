@@ -37,7 +37,7 @@ from corrections import (
     simulation,
 )
 from numpy.typing import NDArray
-from pages import replace_between
+from pages import EARLIER_WORLDS, replace_between
 
 import unskew
 from unskew.api.model import Model
@@ -164,33 +164,30 @@ def section(lines: list[dict[str, Any]]) -> str:
         [
             "## What debiases, by the ground truth",
             "",
-            f"NDCG@10 with the true preference of all items as gain, at {IMPRESSIONS} impressions of the "
-            "test set. "
-            f"{len(worlds)} worlds with",
-            f"{size.users:,} users and {size.items} items, {of_seeds} of each. The first row of a "
-            "backbone is its level without a correction; all",
-            "others are differences to that twin in the same world with the same seed: the mean, and its "
-            "standard error over the",
-            "seeds; a difference without one has a single seed. **Bold**: further from 0 than two standard "
-            "errors and 0.005. Weights are",
-            f"chosen by the test `{SELECT_BY}` of the validation set, where the log says what was shown, "
-            "and otherwise by `balanced`.",
+            EARLIER_WORLDS,
+            "",
+            f"""The tables show NDCG@10 with the true preference of all items as gain, at {IMPRESSIONS}
+impressions of the test set. There are {len(worlds)} worlds with {size.users:,} users and {size.items}
+items, and {of_seeds} of each. The first row of a backbone is its level without a correction. All other rows
+are differences to the uncorrected backbone in the same world with the same seed: the mean, and its standard
+error over the seeds. A difference without a standard error has a single seed. **Bold** differences are
+larger than two standard errors and 0.005. The weights are chosen by the test `{SELECT_BY}` on the
+validation set where the log contains what was shown, and otherwise by `balanced`.""",
             "",
             *table(lines, worlds, "ndcg@10", SELECT_BY),
             "",
-            "Prototypes of these corrections, with simpler backbones, had found the differences below.",
-            "*Holds*: the same sign here, or none in both. *Not seen*: none here. *Better* and *worse*: the "
-            "prototype had found none.",
+            """Prototypes of these corrections, with simpler backbones, had found the differences in the next
+table. *Holds* means the same sign here, or no difference in both. *Not seen* means no difference here.
+*Better* and *worse* are differences where the prototype had found none.""",
             "",
             *signs(lines, worlds),
             "",
-            "How much of the exposure the scores repeat beyond what is liked (partial rank "
-            "correlation; less "
-            "is better):",
+            """The next table shows how much of the exposure the scores repeat beyond the true preference, as
+a partial rank correlation. Less is better.""",
             "",
             *table(lines, worlds, "beyond", SELECT_BY),
             "",
-            "The same NDCG@10 where ordinary validation clicks choose the weights:",
+            "The last table shows NDCG@10 again, with weights that the ordinary validation metric chose.",
             "",
             *table(lines, worlds, "ndcg@10", "ordinary"),
             "",

@@ -87,7 +87,7 @@ def table(lines: dict[Job, dict[str, Any]]) -> str:
             cells.append(f"{means[0]:.4f} / {means[1]:.4f} ({means[2]:.0f} s)" if found else "")
         if any(cells):
             rows.append([name, *cells])
-    return Table(["ordinary / balanced", *(f"{number} people" for number in NEIGHBOURS)], rows).markdown()
+    return Table(["ordinary / balanced", *(f"{number} neighbours" for number in NEIGHBOURS)], rows).markdown()
 
 
 def _stored() -> dict[Job, dict[str, Any]]:

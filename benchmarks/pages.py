@@ -1,6 +1,11 @@
-"""What the scripts that write pages fraction."""
+"""What the scripts that write pages share."""
 
 from pathlib import Path
+
+# Stands above figures of worlds that were simulated before commit 5d61474 (2026-11-18), which made worlds the
+# same on every machine. Remove it from a page when its figures have been computed again.
+EARLIER_WORLDS = """*The figures of this section from simulated worlds were computed in worlds of the earlier
+generator (the same settings, other random numbers) and will be computed again.*"""
 
 
 def replace_between(page: Path, begin: str, end: str, made: str) -> None:

@@ -32,7 +32,7 @@ for suite in main views parts frequency agnostic clip; do
     bench "$suite" "$music" --seeds 1 "$@"
 done
 bench main "$small" --seeds 1 "$@"
-bench ground truth --seeds 1 "$@"
+bench ground-truth --seeds 1 "$@"
 bench rolling "$small" "$@"
 ship() { bench --suite benchmarks/ship.py "$@"; }
 large="lightsans.epochs=5 deps.unsupervised-epochs=1 deps.audience=30"

@@ -158,11 +158,12 @@ def page(records: list[dict[str, Any]]) -> str:
     beyond = f" From M = {worse:g} on, its bias is larger than the naive loss's." if worse is not None else ""
     return f"""# The theorems, where the ground truth is known
 
-In a simulated world the probability of every exposure is known. {naive["impressions"]} impressions of its log
+This page checks the paper's theorems, the tests and the corrections in simulated worlds. In such a world
+the probability of every exposure is known. For the theorems, {naive["impressions"]} impressions of a log
 are kept, with all {naive["items"]} items and what the user would have liked among them ({naive["pairs"]:,}
-pairs); then the exposure alone is drawn again, {naive["draws"]} times. The loss is binary cross-entropy of a
-fixed prediction, click rates of the user and of the item. All figures are in percent of the ideal loss, the
-sum over all pairs.
+pairs). Then only the exposure is drawn again, {naive["draws"]} times. The loss is the binary cross-entropy
+of a fixed prediction, the click rates of the user and of the item. All figures are in percent of the ideal
+loss, which is the sum over all pairs.
 
 ![Bias, deviation and its bound against the clip](ground-truth.svg)
 
@@ -172,9 +173,9 @@ sum over all pairs.
 | --- | ---: | ---: | ---: |
 {unclipped}
 
-The naive loss is the mean over the shown pairs, times the number of all pairs. The true propensity is one,
-whichever side it is seen from, so the two views and their combination agree to the last digit here; estimated
-ones do not.
+The naive loss is the mean over the shown pairs, times the number of all pairs. A pair has one true
+propensity, the same for both views. The two views and their combination therefore agree to the last digit
+here, which estimated ones do not.
 
 ## Theorem 2: the clip trades variance for bias
 
@@ -182,28 +183,30 @@ ones do not.
 | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 {clips}
 
-*bound*: the deviation if every pair had Theorem 2's variance, (1/M - 1) delta². *worst pair*: the largest
-variance of a pair over its bound; 1 is allowed, more is not. Bias and deviation together are smallest near M
-= {best["clip"]:g} in this world.{beyond} The bias is of the loss as a sum: a part of it only shrinks all
-weights by the same factor, which changes the scale of the loss and not what it prefers.
+*bound* is the deviation if every pair had the variance of Theorem 2, (1/M - 1) delta². *worst pair* is the
+largest ratio of a pair's variance to its bound; by the theorem it is at most 1. Bias and deviation together
+are smallest near M = {best["clip"]:g} in this world.{beyond} The bias is that of the loss as a sum. A part
+of it only multiplies all weights by the same factor, which changes the scale of the loss and not its
+optimum.
 
-The paper states the bound for every M in (0, 1); it holds for M up to 1/2. A clipped pair has variance
-P (1 - P) / M² delta², which for 1 - M < P < M is above (1/M - 1) delta²: with P = 0.5 and M = 0.9, 0.31
-instead of 0.11.
+The paper states the bound for every M in (0, 1), but it holds only for M up to 1/2. A clipped pair has the
+variance P (1 - P) / M² delta². For 1 - M < P < M this is above (1/M - 1) delta²: with P = 0.5 and M = 0.9, it
+is 0.31 instead of 0.11.
 
 ## Other estimators
 
-Bias, deviation of a draw, and both together (root mean square), with the same clipped weights:
+The table shows the bias, the deviation of a draw, and both together (root mean square), with the same clipped
+weights:
 
 | M | clipped: bias | dev. | both | self-normalised: bias | dev. | both | doubly robust: bias | dev. | both |
 | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 {estimators}
 
-*Self-normalised* (`snips`) divides by the mean weight: less deviation, and what the clip takes away is put
-back, at the rate of the shown pairs. *Doubly robust* guesses the loss of every pair and corrects the guess on
-the shown ones. The guess here is what can be had from the shown pairs, the mean of the item's own; it brings
-the bias of the shown pairs back in, and is no better than dividing by the mean weight but for clips with
-which nothing is good. So there is no such option: it did not prove itself.
+*Self-normalised* (`snips`) divides by the mean weight. This lowers the deviation, and what the clip removes
+is put back at the rate of the shown pairs. *Doubly robust* predicts the loss of every pair and corrects the
+prediction on the shown pairs. The prediction here is the mean loss of the item's shown pairs, which brings
+the bias of the shown pairs back. It is no better than dividing by the mean weight, except for clips with
+which no estimator is good. unskew therefore has no such option.
 
 Made by `python benchmarks/truth.py` from [results/theorems.jsonl](../results/theorems.jsonl); tested
 in [tests/world/test_ground_truth.py](../tests/world/test_ground_truth.py).

@@ -28,7 +28,7 @@ LONGEST = 8  # failures that are told
 @dataclass(frozen=True, kw_only=True)
 class Bench(Verb):
     """Run a suite of experiments on prepared data, and store every result: the tables and figures of the
-    paper (main, views, parts, frequency, agnostic, clip), worlds whose ground truth is known (ground_truth,
+    paper (main, views, parts, frequency, agnostic, clip), worlds whose ground truth is known (ground-truth,
     industry), and models that grow old (rolling). `all` is all of them.
 
     What is stored already is not done again, so a bench can be stopped and called again at any time.
