@@ -1,5 +1,5 @@
-"""Prepare, audit and inspect every data set of ../shared/data, with what a user would type; write
-docs/data.md.
+"""Prepare, audit and inspect every data set of ../shared/data, with what a user would type; write the tables
+of docs/data.md.
 
     python benchmarks/datasets.py [--data ../shared/data] [--tables-only]
 
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import tyro
+from pages import replace_between
 
 import unskew
 from unskew.data.audit.audit import require_no_leak
@@ -26,6 +27,7 @@ from unskew.report.table import Table
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "results" / "datasets.jsonl", ROOT / "docs" / "data.md"
+MARKS = "<!-- made by benchmarks/datasets.py -->", "<!-- end -->"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,51 +179,54 @@ def page(records: list[dict[str, Any]]) -> str:
             ]
         )
     commands = "\n".join(f"- {record['name']}: {code(record['command'])}" for record in records)
-    return f"""# The data sets
-
-Generated from `results/datasets.jsonl` by `python benchmarks/datasets.py`, which also runs the leak audit on
-each of them. The data is not part of the project: most of it may not be passed on.
-
-## Size (the paper's Table 1) and time
+    return f"""{SIZE_NOTES}
 
 {markdown(["", "users", "items", "interactions", "positives", "sparsity %", "resolution", "tied %"], sizes)}
 
-*tied*: positives whose user has another one at the same time; their order is unknown and never used.
-
 ## The two views, drift and order
+
+{VIEW_NOTES}
 
 {markdown(["", "history", "empty %", "audience", "empty %", "top kept %", "order z"], views)}
 
-*history*, *audience*: mean number of events strictly before a positive. *top kept*: of the most popular items
-of the first tenth of the log, the fraction that is still at the top in the last tenth. *order z*: how many
-standard deviations repeated transitions are above those of logs with each user's items shuffled; above 3, the
-order carries information.
+## Popularity, and which items the tests rank
 
-## Popularity, and what the tests ask for
+{SKEW_NOTES}
 
 {markdown(SKEW_HEAD, skews)}
 
-Split 50 / 20 / 30 in time. *effective, balanced*: the effective sample size of the test in which every item
-counts once. *head*: fraction of the ordinary and of the balanced test on the most popular fifth of the known
-items; *new*: on items that training never saw. No model that learns from ids alone can rank these.
+## Repeats, first appearances, and available tests
 
-## Repeats, first appearances, and which tests there are
+{REPEAT_NOTES}
 
 {markdown(REPEAT_HEAD, repeated)}
 
-*repeats*: positives on an item that the same user had before; from 1 % of the training positives on, past
-items stay candidates. *first appearances*: test positives on items that nobody had before. Nothing can be
-known of them, and their empty audience would tell that they are the ones, so no test ranks them.
+## How each set is prepared
 
-## How each was prepared
+The paths are relative to the folder of the data.
 
 {commands}
-
-MIND's history field has an order but no times: its clicks are put one second apart, ending just before the
-first impression of the log. Open Bandit has no users: everyone with the same features is one. In Coat, the
-self-chosen ratings are one moment and the random ones the next, so the randomised test is all that is held
-out.
 """
+
+
+SIZE_NOTES = """## Size (the paper's Table 1) and time
+
+These tables are generated from `results/datasets.jsonl` by `python benchmarks/datasets.py`, which also runs the
+leak audit on each set. *tied* is the fraction of positives whose user has another positive at the same time.
+The order of tied positives is unknown, and no model or test uses it."""
+VIEW_NOTES = """*history* and *audience* are the mean numbers of events strictly before a positive, and *empty* is
+the fraction of positives without any. *top kept* looks at the most popular items of the first tenth of the
+log: it is the fraction of them that is still among the most popular in the last tenth. *order z* counts
+repeated transitions between items: it is the number of standard deviations by which they exceed those of logs
+in which the items of each user are shuffled. A value above 3 means that the order carries information."""
+SKEW_NOTES = """Each log is split 50 / 20 / 30 in time. *effective, balanced* is the effective sample size of the
+test in which every item counts the same. *head* is the fraction of the ordinary and of the balanced test on
+the most popular fifth of the items of the training set. *new* is the fraction on items that are not in the
+training set. A model that learns from ids alone cannot rank these."""
+REPEAT_NOTES = """*repeats* are positives on an item that the same user had before. If they are at least 1 % of the
+training positives, past items stay candidates. *first appearances* are test positives on items that no user
+had before. Nothing is known about such an item, and its empty audience would reveal that it is the target, so
+no test ranks them."""
 
 
 def code(command: str) -> str:
@@ -239,7 +244,7 @@ def main(settings: Settings) -> None:
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     records = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
-    PAGE.write_text(page(records), encoding="utf-8")
+    replace_between(PAGE, *MARKS, page(records))
 
 
 if __name__ == "__main__":
