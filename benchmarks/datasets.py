@@ -211,22 +211,23 @@ The paths are relative to the folder of the data.
 
 SIZE_NOTES = """## Size (the paper's Table 1) and time
 
-These tables are generated from `results/datasets.jsonl` by `python benchmarks/datasets.py`, which also runs the
-leak audit on each set. *tied* is the fraction of positives whose user has another positive at the same time.
-The order of tied positives is unknown, and no model or test uses it."""
-VIEW_NOTES = """*history* and *audience* are the mean numbers of events strictly before a positive, and *empty* is
-the fraction of positives without any. *top kept* looks at the most popular items of the first tenth of the
-log: it is the fraction of them that is still among the most popular in the last tenth. *order z* counts
-repeated transitions between items: it is the number of standard deviations by which they exceed those of logs
-in which the items of each user are shuffled. A value above 3 means that the order carries information."""
-SKEW_NOTES = """Each log is split 50 / 20 / 30 in time. *effective, balanced* is the effective sample size of the
-test in which every item counts the same. *head* is the fraction of the ordinary and of the balanced test on
-the most popular fifth of the items of the training set. *new* is the fraction on items that are not in the
-training set. A model that learns from ids alone cannot rank these."""
-REPEAT_NOTES = """*repeats* are positives on an item that the same user had before. If they are at least 1 % of the
-training positives, past items stay candidates. *first appearances* are test positives on items that no user
-had before. Nothing is known about such an item, and its empty audience would reveal that it is the target, so
-no test ranks them."""
+These tables are generated from `results/datasets.jsonl` by `python benchmarks/datasets.py`, which also runs
+the leak audit on each set. *tied* is the fraction of positives whose user has another positive at the same
+time. The order of tied positives is unknown, and no model or test uses it."""
+VIEW_NOTES = """*history* and *audience* are the mean numbers of events strictly before a positive, and
+*empty* is the fraction of positives without any. *top kept* looks at the most popular items of the first
+tenth of the log: it is the fraction of them that is still among the most popular in the last tenth. *order
+z* counts repeated transitions between items: it is the number of standard deviations by which they exceed
+those of logs in which the items of each user are shuffled. A value above 3 means that the order carries
+information."""
+SKEW_NOTES = """Each log is split 50 / 20 / 30 in time. *effective, balanced* is the effective sample size
+of the test in which every item counts the same. *head* is the fraction of the ordinary and of the balanced
+test on the most popular fifth of the items of the training set. *new* is the fraction on items that are not
+in the training set. A model that learns from ids alone cannot rank these."""
+REPEAT_NOTES = """*repeats* are positives on an item that the same user had before. If they are at least 1 %
+of the training positives, past items stay candidates. *first appearances* are test positives on items that
+no user had before. Nothing is known about such an item, and its empty audience would reveal that it is the
+target, so no test ranks them."""
 
 
 def code(command: str) -> str:
