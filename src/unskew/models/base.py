@@ -90,9 +90,18 @@ class Training:
 class Recommender(nn.Module, ABC):
     """The base class of all models.
 
-    A model is built from what is `known` of users and items, counts what it needs on a split
-    (`fit_statistics`), and is trained in stages. A subclass that has a name is registered by being defined:
-    `class Mine(Recommender, name="mine", paper="..."): ...`. Its settings are its nested class `Config`.
+    A model is built for the users and items of the training set, computes the statistics that it needs on a
+    split (`fit_statistics`), and is trained in stages. A subclass with a name is registered when it is
+    defined: `class Mine(Recommender, name="mine", paper="..."): ...`. Its settings are its nested class
+    `Config`. A subclass must implement `forward` and `stages`; everything else has a default.
+    `unskew.testing.check_model` checks a model of one's own.
+
+    Parameters
+    ----------
+    known
+        The users and items of the training set. All shapes of the model depend on this alone.
+    config
+        The model's settings, an instance of its `Config`.
     """
 
     name: ClassVar[str]
@@ -128,24 +137,66 @@ class Recommender(nn.Module, ABC):
 
     @classmethod
     def resolve_auto(cls, config: Any, split: Split) -> Any:
-        """The settings with everything chosen that depends on what the log holds. `config` is one of this
-        model's; what was chosen already stays as it is."""
+        """The settings with every value chosen that depends on the contents of the log.
+
+        Parameters
+        ----------
+        config
+            An instance of this model's `Config`. Values that are already chosen stay as they are.
+        split
+            The split that the model will be trained on.
+
+        Returns
+        -------
+        ModelConfig
+            An instance of the same class.
+        """
         return config
 
     @classmethod
     def required_classes(cls, config: Any) -> tuple[type, ...]:
-        """The models and estimators that a run with these settings needs."""
+        """The models and estimators that a run with these settings needs.
+
+        Parameters
+        ----------
+        config
+            An instance of this model's `Config`.
+
+        Returns
+        -------
+        tuple of type
+            This class, and the classes of its parts that other packages may define.
+        """
         return (cls,)
 
     @abstractmethod
     def forward(self, batch: Batch) -> Tensor:
-        """The logits of each candidate in each context, (B, C). It must not read the labels of the batch."""
+        """The logits of each candidate in each context.
+
+        Parameters
+        ----------
+        batch
+            B contexts with C candidates each. The model must not read its labels.
+
+        Returns
+        -------
+        Tensor
+            The logits, (B, C).
+        """
 
     @abstractmethod
     def stages(self, epochs: int) -> tuple[Stage, ...]:
         """The stages in which the model learns.
 
-        epochs: the largest number of epochs of the validated stage.
+        Parameters
+        ----------
+        epochs
+            The largest number of epochs of the validated stage.
+
+        Returns
+        -------
+        tuple of Stage
+            The stages in their order; an empty tuple for a model without parameters to train.
         """
 
     @property
@@ -164,7 +215,18 @@ class Recommender(nn.Module, ABC):
         return self.history
 
     def knows(self, context: Batch) -> Tensor:
-        """Whether the scores of each context depend on whose it is, (B,); see `knows_by`."""
+        """Whether the scores of each context depend on whose it is; see `knows_by`.
+
+        Parameters
+        ----------
+        context
+            B contexts; their candidates are not read.
+
+        Returns
+        -------
+        Tensor
+            Booleans, (B,).
+        """
         users, items = self._sizes
         is_known = torch.full((len(context.user_B),), not self.knows_by)
         if "items" in self.knows_by:
@@ -174,47 +236,135 @@ class Recommender(nn.Module, ABC):
         return is_known
 
     def fit_statistics(self, split: Split) -> None:
-        """Count on the training set, before training, what the model needs and no gradient learns, into its
-        buffers: a saved run holds them among its weights."""
+        """Compute the statistics that no gradient learns, before training. They are stored in buffers of the
+        model, so a saved run has them among its weights.
+
+        Parameters
+        ----------
+        split
+            The split. Only its training set may be read.
+        """
 
     def refresh_statistics(self, split: Split) -> None:
-        """The same for a network that goes on learning. What its weights rely on stays as it is."""
+        """Compute the statistics again for a network that continues to learn. Statistics that its weights
+        rely on, such as the scaling of inputs, must stay as they are.
+
+        Parameters
+        ----------
+        split
+            The split of the longer log. Only its training set may be read.
+        """
         self.fit_statistics(split)
 
     def options(self, split: Split) -> list[dict[str, Tensor]]:
-        """Choices that no gradient can make, each as entries of the model's state.
+        """Choices that no gradient can make. Before training, each one is tried once on the validation set,
+        and the best is kept.
 
-        Before training, each one is tried once on the validation set, and the best is kept.
+        Parameters
+        ----------
+        split
+            The split. Only its training set may be read.
+
+        Returns
+        -------
+        list of dict
+            Each option as entries of the model's state.
         """
         return []
 
     def starting_points(self) -> list[dict[str, Tensor]]:
-        """States that are validated before training, as epoch 0: what training does not improve on is kept.
-        By default there are none, because untrained weights are random."""
+        """States that are validated before training, as epoch 0. The best one is kept unless training
+        improves on it.
+
+        Returns
+        -------
+        list of dict
+            Entries of the model's state. By default there are none, because untrained weights are random.
+        """
         return []
 
     def untrained(self, config: Any) -> Any:
-        """The settings of a model that stays at its starting point, which no epoch improved on."""
+        """The settings of a model that stays at its starting point, because no epoch improved on it.
+
+        Parameters
+        ----------
+        config
+            An instance of this model's `Config`.
+
+        Returns
+        -------
+        ModelConfig
+            An instance of the same class.
+        """
         return config
 
     def horizon(self, split: Split) -> int | None:
-        """How many ticks ahead of a list its targets may be: validation then ranks the positives that come
-        within so many ticks after the beginning of the validation set, in one list per user. None is the
-        next event, with a list for each."""
+        """How many ticks ahead of a list its targets may be in the validation.
+
+        Parameters
+        ----------
+        split
+            The split that the model is trained on.
+
+        Returns
+        -------
+        int or None
+            With a number, validation makes one list per user at the beginning of the validation set and ranks
+            the positives of so many ticks. None means the next event, with a list for each.
+        """
         return None
 
     def catalog(self, log: LogView, first: int, last: int) -> Catalog:
-        """The scores of all items at times from `first` up to `last`. A model may override this with
-        something faster that gives the same scores as `forward`."""
+        """What is computed once to score all items at times from `first` up to, and not including, `last`.
+        A model may override this with a faster catalogue that gives the same scores as `forward`.
+
+        Parameters
+        ----------
+        log
+            The log, whose events before a context's time may be read.
+        first, last
+            The period of the times of all contexts, in ticks.
+
+        Returns
+        -------
+        Catalog
+            An object whose `scores` are those of all items in each context.
+        """
         return PlainCatalog(self.forward, log, self.audience)
 
     def dot_catalog(self, catalog: Catalog) -> DotCatalog | None:
-        """The vectors of all items in a catalogue of this model; None for models without such vectors."""
+        """The vectors of all items in a catalogue of this model.
+
+        Parameters
+        ----------
+        catalog
+            What `catalog` returned.
+
+        Returns
+        -------
+        DotCatalog or None
+            None for a model without such vectors.
+        """
         return catalog if isinstance(catalog, DotCatalog) else None
 
     def renew_catalog(self, catalog: Catalog, log: LogView, first: int, last: int) -> Catalog:
-        """The same for a log that continues the log of an older catalogue of this model. A model may reuse
-        what has not changed."""
+        """A catalogue for a log that continues the log of an older catalogue. A model may reuse the parts
+        that have not changed.
+
+        Parameters
+        ----------
+        catalog
+            The older catalogue of this model.
+        log
+            The newer log.
+        first, last
+            The period, as in `catalog`.
+
+        Returns
+        -------
+        Catalog
+            It gives the same scores as a catalogue that is made from the newer log alone.
+        """
         return self.catalog(log, first, last)
 
     @property
@@ -230,12 +380,36 @@ class Recommender(nn.Module, ABC):
         return ()
 
     def set_debias(self, debias: float) -> None:
-        """Keep another debias, for models that have `strengths` to choose from."""
+        """Set the debiasing strength of a model that has `strengths` to choose from.
+
+        Parameters
+        ----------
+        debias
+            The strength, from 0 to 1.
+        """
         raise NotImplementedError(f"{self.name} has no debiasing strength to choose")
 
     def log_exposure(self, log: Log, item: ArrayLike, time: ArrayLike) -> Tensor:
-        """The logarithm of how exposed each item is at each time, whoever asks, up to a constant per time.
-        The two are broadcast. Models that do not know it have no debiasing strength."""
+        """The logarithm of the exposure of each item at each time, independent of the user and up to a
+        constant per time. A model that does not override this has no debiasing strength.
+
+        Parameters
+        ----------
+        log
+            The log. Only its events strictly before `time` may be read.
+        item, time
+            Item codes and times in ticks, which are broadcast against each other.
+
+        Returns
+        -------
+        Tensor
+            The logarithms, in the broadcast shape.
+
+        Raises
+        ------
+        BadInput
+            If the model does not know the exposure of items.
+        """
         raise BadInput(
             f"{self.name} does not know how exposed an item is, so it has no debiasing strength: pulse "
             "has one, and so has "
@@ -248,8 +422,18 @@ class Recommender(nn.Module, ABC):
         return None
 
     def statistics(self, batch: Batch) -> dict[str, float]:
-        """Numbers about the model for the record of an epoch, beside its losses. The batch is a fixed sample
-        of training pairs."""
+        """Numbers about the model that are recorded in each epoch beside its losses.
+
+        Parameters
+        ----------
+        batch
+            A fixed sample of training pairs.
+
+        Returns
+        -------
+        dict of str to float
+            The numbers by their names.
+        """
         return {}
 
     def trained_parameter_names(self) -> set[str]:
@@ -282,7 +466,15 @@ def model_named(name: str) -> type[Recommender]:
 class DotProduct(Recommender):
     """A model whose scores are dot products of a vector per context and a vector per item.
 
-    The scores of the whole catalogue then cost only one matrix product.
+    The scores of the whole catalogue then cost only one matrix product. A subclass must implement `context`,
+    `vectors` and `stages`, and `read_histories` if it can be exported (`is_exportable`).
+
+    Parameters
+    ----------
+    known
+        The users and items of the training set.
+    config
+        The model's settings, an instance of its `Config`.
     """
 
     supports_live_log = True
@@ -294,17 +486,50 @@ class DotProduct(Recommender):
         return self if self.is_exportable else None
 
     def read_histories(self, ids_BL: Tensor) -> Tensor:
-        """The vector of each context, (B, D), from histories that are padded on the left. Exported models
-        have this method; its steps must not depend on values, because a file holds them as they are."""
+        """The vector of each context, from histories alone. Models that can be exported implement this. Its
+        steps must not depend on values, because the exported file contains a fixed sequence of steps.
+
+        Parameters
+        ----------
+        ids_BL
+            Item codes, oldest first, padded on the left.
+
+        Returns
+        -------
+        Tensor
+            The vectors, (B, D).
+        """
         raise NotImplementedError(f"{self.name} cannot be exported")
 
     @abstractmethod
     def context(self, batch: Batch) -> Tensor:
-        """A vector for each context, (B, D)."""
+        """The vector of each context.
+
+        Parameters
+        ----------
+        batch
+            B contexts; their candidates are not read.
+
+        Returns
+        -------
+        Tensor
+            The vectors, (B, D).
+        """
 
     @abstractmethod
     def vectors(self, item: Tensor) -> Tensor:
-        """A vector for each item, (..., D)."""
+        """The vector of each item.
+
+        Parameters
+        ----------
+        item
+            Item codes of any shape.
+
+        Returns
+        -------
+        Tensor
+            The vectors, (..., D).
+        """
 
     def forward(self, batch: Batch) -> Tensor:
         return torch.einsum("bd,bcd->bc", self.context(batch), self.vectors(batch.candidates_BC))
@@ -335,12 +560,20 @@ class ClickModel(Recommender):
 class NextItem(DotProduct):
     """A network that reads a history once, oldest item first, and has a state after each item.
 
-    `encode` must be causal, so that one pass gives the states of all prefixes. Before the first item the
-    state is a learned vector, `start`. It answers for an empty history; the papers of these models do not say
-    what a new user gets.
+    A subclass must implement `encode`, which must be causal, so that one pass gives the states of all
+    prefixes. The state before the first item is a learned vector, `start`, which is used for an empty
+    history. The papers of these models do not define the state of a new user.
 
-    width: the width of the item embeddings and of the states.
-    deviation: the standard deviation of the initial item embeddings; by default 1 / sqrt(width).
+    Parameters
+    ----------
+    known
+        The users and items of the training set.
+    config
+        The model's settings, an instance of its `Config`.
+    width
+        The width of the item embeddings and of the states.
+    deviation
+        The standard deviation of the initial item embeddings; by default 1 / sqrt(width).
     """
 
     knows_by = ("items",)
@@ -354,14 +587,51 @@ class NextItem(DotProduct):
 
     @abstractmethod
     def encode(self, user_B: Tensor, ids_BL: Tensor) -> Tensor:
-        """The state after each item, (B, L, D), of histories that are padded on the right."""
+        """The state after each item.
+
+        Parameters
+        ----------
+        user_B
+            The user codes.
+        ids_BL
+            The item codes of the histories, oldest first, padded on the right.
+
+        Returns
+        -------
+        Tensor
+            The states, (B, L, D).
+        """
 
     def beginning(self, user_B: Tensor) -> Tensor:
-        """The state before the first item, (B, D)."""
+        """The state before the first item.
+
+        Parameters
+        ----------
+        user_B
+            The user codes.
+
+        Returns
+        -------
+        Tensor
+            The states, (B, D).
+        """
         return self.start.expand(len(user_B), -1)
 
     def states(self, user_B: Tensor, ids_BL: Tensor) -> Tensor:
-        """The states after 0, 1, ..., L items, (B, L + 1, D), of histories that are padded on the right."""
+        """The states after 0, 1, ..., L items.
+
+        Parameters
+        ----------
+        user_B
+            The user codes.
+        ids_BL
+            The item codes of the histories, oldest first, padded on the right.
+
+        Returns
+        -------
+        Tensor
+            The states, (B, L + 1, D).
+        """
         beginning = self.beginning(user_B)[:, None]
         return torch.cat([beginning, self.encode(user_B, ids_BL)], dim=1) if ids_BL.shape[1] else beginning
 
@@ -387,7 +657,18 @@ class NextItem(DotProduct):
 
     def next_item_loss(self, batch: SequenceBatch) -> Tensor:
         """The mean loss of each event given those strictly before it. One pass gives the states of all
-        prefixes."""
+        prefixes.
+
+        Parameters
+        ----------
+        batch
+            Whole sequences of the training set.
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
+        """
         row_N, past_N, target_N, weight_N, offset = batch.targets()
         states_BLD = self.states(batch.user_B, read_before(batch.items_BL, past_N))
         return self.loss_of(states_BLD[row_N, past_N], target_N, weight_N, offset)
@@ -395,8 +676,24 @@ class NextItem(DotProduct):
     def loss_of(
         self, states_ND: Tensor, targets_N: Tensor, weight_N: Tensor | None, offset: Offset | None = None
     ) -> Tensor:
-        """The weighted mean loss of targets, given the states before them: cross-entropy among all items,
-        unless overridden. The offset is added to the logits."""
+        """The weighted mean loss of targets: cross-entropy among all items, unless it is overridden.
+
+        Parameters
+        ----------
+        states_ND
+            The state before each target.
+        targets_N
+            The item codes of the targets.
+        weight_N
+            The weight of each target; None for equal weights.
+        offset
+            What is added to the logits, such as the logarithm of the exposure.
+
+        Returns
+        -------
+        Tensor
+            The loss, a scalar.
+        """
         vectors_VD = self.items.table()
         if offset is not None:
             states_ND, vectors_VD = offset.beside(states_ND, vectors_VD)

@@ -54,8 +54,15 @@ class Coefficient(NamedTuple):
 class Propensity(nn.Module, ABC):
     """An estimator of P(o = 1) for each pair of a batch, and the weights that follow from it.
 
-    alpha: the weight of the item view, from 0 to 1.
-    clip: the lower bound of propensities (M), above 0.
+    A subclass must implement `item_view` and `user_view`. `unskew.testing.check_estimator` checks an
+    estimator of one's own.
+
+    Parameters
+    ----------
+    alpha
+        The weight of the item view, from 0 to 1.
+    clip
+        The lower bound of propensities (M), above 0 and at most 1.
     """
 
     name: ClassVar[str] = ""  # by which it is registered; empty if it is not
@@ -77,12 +84,29 @@ class Propensity(nn.Module, ABC):
 
     @classmethod
     def build(cls, needs: Needs) -> "Propensity":
-        """A new estimator. A class whose constructor takes more than `alpha` and `clip` overrides this."""
+        """A new estimator. A class whose constructor takes more than `alpha` and `clip` overrides this.
+
+        Parameters
+        ----------
+        needs
+            What an estimator may be built from.
+
+        Returns
+        -------
+        Propensity
+            An instance of this class.
+        """
         return cls(needs.alpha, needs.clip)
 
     def fit_statistics(self, split: Split) -> None:
-        """Count or fit on the training set what no gradient of the recommender learns, into buffers. This is
-        called once, before training."""
+        """Compute or fit what no gradient of the recommender learns, and store it in buffers. This is called
+        once, before training.
+
+        Parameters
+        ----------
+        split
+            The split. Only its training set may be read.
+        """
 
     def phases(self) -> tuple[Phase, ...]:
         """How the estimator's own parameters are trained by gradients; by default it has none.
@@ -98,22 +122,66 @@ class Propensity(nn.Module, ABC):
         return ()
 
     def untrained_parameter_names(self) -> set[str]:
-        """The names of the parameters that have a gradient and that no phase trains."""
+        """The names of the parameters that have a gradient and that no phase trains.
+
+        Returns
+        -------
+        set of str
+            It is empty for an estimator that keeps the contract.
+        """
         trained = {id(parameter) for phase in self.phases() for parameter in phase.parameters()}
         return {name for name, p in self.named_parameters() if p.requires_grad and id(p) not in trained}
 
     @abstractmethod
     def item_view(self, batch: Batch) -> Tensor | None:
-        """P(i, h_u) of each pair, (B, C); None if the estimator has no item view."""
+        """The propensity of each pair in the item view, P(i, h_u).
+
+        Parameters
+        ----------
+        batch
+            B contexts with C candidates each. The estimator must not read its labels.
+
+        Returns
+        -------
+        Tensor or None
+            The probabilities, (B, C); None if the estimator has no item view.
+        """
 
     @abstractmethod
     def user_view(self, batch: Batch) -> Tensor | None:
-        """P(u, h_i) of each pair, (B, C); None if the estimator has no user view."""
+        """The propensity of each pair in the user view, P(u, h_i).
+
+        Parameters
+        ----------
+        batch
+            B contexts with C candidates each. The estimator must not read its labels.
+
+        Returns
+        -------
+        Tensor or None
+            The probabilities, (B, C); None if the estimator has no user view.
+        """
 
     def log_exposure(self, log: Log, item: ArrayLike, time: ArrayLike) -> Tensor:
-        """log P(o = 1) of each item at each time, without anything personal and up to a constant per time.
+        """log P(o = 1) of each item at each time, independent of the user and up to a constant per time.
 
-        Only events strictly before `time` count. Items and times are broadcast; items may be new to training.
+        Parameters
+        ----------
+        log
+            The log. Only its events strictly before `time` may be read.
+        item, time
+            Item codes and times in ticks, which are broadcast against each other. Items may be new to
+            training.
+
+        Returns
+        -------
+        Tensor
+            The logarithms, in the broadcast shape.
+
+        Raises
+        ------
+        BadInput
+            If the estimator has no propensity of items alone.
         """
         raise BadInput(
             f"`{self.name or type(self).__name__}` has no propensity of items alone: logit-offset and "
@@ -122,20 +190,47 @@ class Propensity(nn.Module, ABC):
 
     @classmethod
     def knows_items(cls) -> bool:
-        """Whether it has a propensity of items alone (`log_exposure`)."""
+        """Whether the estimator has a propensity of items alone (`log_exposure`).
+
+        Returns
+        -------
+        bool
+            The methods `logit-offset` and `weighted-negatives` need such an estimator.
+        """
         return cls.log_exposure is not Propensity.log_exposure
 
     def clipped(self, batch: Batch) -> tuple[Tensor | None, Tensor | None]:
-        """The item view and the user view, raised to at least the clip (eq. clip_prob_item,
-        clip_prob_user)."""
+        """The two views, raised to at least the clip (eq. clip_prob_item, clip_prob_user).
+
+        Parameters
+        ----------
+        batch
+            B contexts with C candidates each.
+
+        Returns
+        -------
+        tuple of (Tensor or None)
+            The item view and the user view, each (B, C) or None.
+        """
         views = self.item_view(batch), self.user_view(batch)
         item, user = (None if view is None else view.clamp(min=self.clip) for view in views)
         return item, user
 
     @torch.no_grad()
     def weights(self, batch: Batch) -> Tensor:
-        """The weight of each pair (Theorem 1 with clipped propensities), (B, C). A single view has the full
-        weight."""
+        """The weight of each pair: Theorem 1 with clipped propensities.
+
+        Parameters
+        ----------
+        batch
+            B contexts with C candidates each.
+
+        Returns
+        -------
+        Tensor
+            The weights, (B, C). If there is one view only, it has the full weight; without any, all weights
+            are 1.
+        """
         item, user = self.clipped(batch)
         if item is None and user is None:
             return torch.ones(batch.candidates_BC.shape)
@@ -147,8 +242,19 @@ class Propensity(nn.Module, ABC):
 
     @torch.no_grad()
     def statistics(self, batch: Batch) -> dict[str, float]:
-        """For the record of an epoch: typical propensities, the fraction that is clipped, and the spread of
-        the weights."""
+        """Numbers about the propensities that are recorded in each epoch.
+
+        Parameters
+        ----------
+        batch
+            A fixed sample of training pairs.
+
+        Returns
+        -------
+        dict of str to float
+            The median propensity of each view, the fraction of it that is clipped, and the mean and the
+            standard deviation of the weights.
+        """
         weight = self.weights(batch)
         figures = {"weight": float(weight.mean()), "weight_deviation": float(weight.std())}
         for name, view in (("item_view", self.item_view(batch)), ("user_view", self.user_view(batch))):

@@ -54,7 +54,20 @@ def example_split(seed: int = 0) -> Split:
 
 
 def check_model(kind: type[Recommender], config: ModelConfig | None = None) -> None:
-    """Every check of the contract, for a model with this configuration; by default its own defaults."""
+    """Check that a model keeps the contract that all models keep.
+
+    Parameters
+    ----------
+    kind
+        The class of the model. It need not be registered.
+    config
+        The settings that it is built with; by default those of its `Config`. Small ones make the checks fast.
+
+    Raises
+    ------
+    AssertionError
+        If the model breaks the contract. The name of the check that fails describes what is required.
+    """
     example = example_split()
     for check in CHECKS:
         check(builder(kind, config), example)
