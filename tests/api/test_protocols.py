@@ -108,3 +108,10 @@ def test_models_of_every_kind_are_trained_and_tuned_by_leave_one_out(data: Path,
     assert not len(without.rows("test"))
     assert len(without.rows("valid")) == len(split.rows("valid"))
     assert len(without.log) == len(split.log) - len(split.rows("test"))
+
+
+def test_propensities_need_a_split_by_time(data: Path) -> None:
+    log = unskew.Log.open(data)
+    model = unskew.Debiased("itemknn", {"propensity": "item-pro"})
+    with pytest.raises(unskew.BadInput, match="split by time"):
+        model.fit(unskew.split(log, kind="leave-one-out"), show_progress=False).propensities(log)

@@ -283,7 +283,7 @@ def test_a_store_that_fails_is_said(
 def test_a_request_that_takes_too_long_is_answered(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     client = client_of(service, limits=Limits(seconds=0.2))
     go_on = threading.Event()
-    monkeypatch.setattr(service, "about", lambda: go_on.wait(GUARD) and {})
+    monkeypatch.setattr(service, "about", lambda has_report: go_on.wait(GUARD) and {})
     assert "0.2 seconds" in wrong(client.get("/v1/model"), 503)[1]
     go_on.set()
     assert client.get("/health/live").status_code == 200

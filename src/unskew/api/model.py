@@ -562,6 +562,8 @@ class Model:
 
     def _propensity_tables(self, log: Log, rows: Ints | None = None) -> Iterator[pa.Table]:
         estimator, network = self.propensity, self.network.eval()
+        if self.trained.split.settings.kind != "time":
+            raise BadInput("propensities name the set of each row by its time: train on a split by time")
         self._check_ids(log)
         # The estimator of a wrapper reads as far as its own settings say, whatever its backbone reads.
         past = network.correction.past if network.correction else (network.history, network.audience)

@@ -107,7 +107,7 @@ def _open_database(url: str) -> Any:
         return RDBStorage(url, engine_kwargs=waiting)
     except (ImportError, ValueError, RuntimeError, OSError, OptunaError, SQLAlchemyError) as error:
         reason = str(error.__cause__ or error).strip().partition("\n")[0]
-        raise BadInput(f"storage {without_password(url)}: cannot be open_study ({reason})") from None
+        raise BadInput(f"storage {without_password(url)}: cannot be opened ({reason})") from None
 
 
 def _check_same(where: str, before: dict[str, Any] | None, now: dict[str, Any]) -> None:

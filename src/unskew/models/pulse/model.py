@@ -99,7 +99,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         (`shipped`), or from random ones; with `kept` the shipped ones are not trained at all. They are 64
         wide and read everything; other settings start at random. Wherever they fit, validation has them to
         choose from, as epoch 0."""
-        pull: Annotated[NotNegative, Search.among(0.0, 0.01, 0.1)] = 0.0
+        pull: NotNegative = 0.0
         """How strongly training from the shipped weights is drawn back to them: the factor of the squared
         distance in the loss."""
         horizon: str = "next"
