@@ -185,7 +185,9 @@ def table(protocol: str, column: str) -> str:
     lines = [
         [model, source, *(rows[(model, source)].get(name, "") for name in SETS)] for model, source in ordered
     ]
-    return Table(["model", "figures of", *(f"{name}: NDCG@10 / HR@10" for name in SETS)], lines).markdown()
+    return Table(
+        ["model", "figures of", *(f"{name}: NDCG@10 / HR@10" for name in SETS)], lines, text=(0, 1)
+    ).markdown()
 
 
 if __name__ == "__main__":

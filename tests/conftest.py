@@ -54,7 +54,8 @@ def fast(request: pytest.FixtureRequest) -> Iterator[None]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--fast"):
         for item in items:
-            if item.get_closest_marker("slow"):
+            # A browser that is refused its process leaves an event loop behind, so it is not begun at all.
+            if item.get_closest_marker("slow") or "browser" in getattr(item, "fixturenames", ()):
                 item.add_marker(pytest.mark.skip(reason="slow: it computes for seconds"))
 
 

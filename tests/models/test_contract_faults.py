@@ -30,6 +30,8 @@ from unskew.testing.models import (
     rows_are_independent,
 )
 
+pytestmark = pytest.mark.slow  # minutes in all
+
 
 def with_forward(
     kind: type[Recommender], change: Callable[[Recommender, Batch, Tensor], Tensor]

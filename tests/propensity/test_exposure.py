@@ -31,6 +31,8 @@ from unskew.propensity.impressions import (
 from unskew.propensity.power import Power, most_clicks
 from unskew.world.simulate import World, simulate
 
+pytestmark = pytest.mark.slow  # minutes in all
+
 PAST = 50, 30
 WORLDS: dict[str, dict[str, float]] = {
     "popularity": {"history": 0.0, "audience": 0.0},
