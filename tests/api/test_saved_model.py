@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 
 import unskew
 from tests.conftest import READS, SMALL_DEPS, random_table
@@ -172,3 +173,48 @@ def test_a_log_with_other_codes_is_refused(model: Model, model_split: unskew.Spl
     for ask in (lambda: model.propensities(other), lambda: model.evaluate(unskew.split(other))):
         with pytest.raises(unskew.BadInput, match="this one numbers its users and items differently"):
             ask()
+
+
+def of_memory(folder: Path, name: str, value: np.ndarray) -> None:
+    memory = load_file(folder / "memory.safetensors")
+    save_file(memory | {name: value}, folder / "memory.safetensors")
+
+
+@pytest.mark.parametrize("name", ["history_offsets", "audience_offsets"])
+@pytest.mark.parametrize("damage", ["huge", "falling", "late", "fractions"])
+def test_offsets_that_cut_nothing_are_bad_input(run: Path, name: str, damage: str) -> None:
+    offsets = load_file(run / "memory.safetensors")[name].copy()
+    if damage == "huge":
+        offsets[1:-1] = 2**62
+    elif damage == "falling":
+        offsets[1] = offsets[-1]
+    elif damage == "late":
+        offsets[0] = 1
+    of_memory(run, name, offsets.astype(np.float64) if damage == "fractions" else offsets)
+    with pytest.raises(unskew.BadInput, match=rf"the run is damaged \({name}"):
+        load(run)
+
+
+@pytest.mark.parametrize("name", ["history_ids", "audience_ids"])
+def test_codes_of_nobody_are_bad_input(run: Path, name: str) -> None:
+    ids = load_file(run / "memory.safetensors")[name].copy()
+    ids[0] = 2**31 - 1
+    of_memory(run, name, ids)
+    with pytest.raises(unskew.BadInput, match=rf"the run is damaged \({name}"):
+        load(run)
+
+
+@pytest.mark.parametrize("name", ["config.json", "card.json", "records.jsonl"])
+def test_documents_that_are_nested_too_deeply_are_bad_input(run: Path, name: str) -> None:
+    (run / name).write_text('{"model": ' + "[" * 200_000)
+    with pytest.raises(unskew.BadInput, match=r"the run is damaged .*nested too deeply"):
+        load(run)
+
+
+@pytest.mark.parametrize("size", [10**12, 10**30, -1])
+def test_a_size_that_is_none_is_bad_input(run: Path, size: int) -> None:
+    config = json.loads((run / "config.json").read_text())
+    config["known"]["users"]["size"] = size
+    (run / "config.json").write_text(json.dumps(config))
+    with pytest.raises(unskew.BadInput, match="the run is damaged"):
+        load(run)

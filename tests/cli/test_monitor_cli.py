@@ -8,6 +8,7 @@ import pytest
 
 from tests.helpers.command import run
 from tests.helpers.monitored import MONDAY, NOW, WEEK, fill
+from unskew.cli.shared import command_line
 from unskew.core.errors import UnskewError
 from unskew.serve import Event, open_store
 from unskew.serve.monitor.monitor import Monitoring, monitor
@@ -36,6 +37,12 @@ def test_it_is_healthy_and_0(capsys, where: Path) -> None:
     assert code == 0
     assert "No threshold was given" in " ".join(out.split())
     assert "Gini, shown" in out
+
+
+def test_a_password_is_not_on_the_page(monkeypatch) -> None:
+    url = "postgresql://me:s3cret@host/db?password=s3cret"
+    monkeypatch.setattr("sys.argv", ["unskew", "monitor", "--store", url, f"--store={url}", "--json"])
+    assert command_line() == "unskew monitor --store postgresql://... --store=postgresql://... --json"
 
 
 def test_a_crossed_threshold_is_1_and_a_sentence(capsys, tmp_path: Path) -> None:

@@ -283,3 +283,14 @@ def test_wrong_use(log: unskew.Log, tmp_path: Path) -> None:
         held_out(split, "train")
     with pytest.raises(unskew.BadInput, match="sample 0: expected at least 1"):
         held_out(split, "test", sample=0)
+
+
+def test_the_weighted_test_has_only_rows_whose_propensity_was_logged() -> None:
+    rows = [*((*row, 1.0, 0) for row in PAST)]
+    rows += [(f"u{n}", "uvwxy"[n % 5], n, 1, (1, 0.25)[n % 2], n % 2) for n in range(2, 12)]
+    names = ("user", "item", "time", "label", "propensity", "logged")
+    split = unskew.split(log_of(rows, names, propensity="propensity", tests="logged"))
+    found = held_out(split, "test", "weighted")
+    assert len(found.rows)
+    assert set(found.weights.tolist()) == {4.0}
+    assert found.rows.tolist() == held_out(split, "test", "logged").rows.tolist()

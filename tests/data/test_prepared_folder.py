@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import unskew
@@ -131,4 +132,15 @@ def test_a_damaged_or_foreign_folder(write, tmp_path: Path) -> None:
             unskew.Log.open(tmp_path / "out")
     (tmp_path / "out" / "data.json").write_text('{"format": 99}')
     with pytest.raises(unskew.BadInput, match="format 99"):
+        unskew.Log.open(tmp_path / "out")
+
+
+def test_offsets_and_documents_that_cannot_be(write, tmp_path: Path) -> None:
+    unskew.prepare(write("a.csv", HEAD + GOOD), tmp_path / "out")
+    offsets = np.load(tmp_path / "out" / "history_offsets.npy")
+    np.save(tmp_path / "out" / "history_offsets.npy", np.where(offsets > 0, 2**62, 0))
+    with pytest.raises(unskew.BadInput, match=r"damaged \(history_offsets"):
+        unskew.Log.open(tmp_path / "out")
+    (tmp_path / "out" / "data.json").write_text("[" * 200_000)
+    with pytest.raises(unskew.BadInput, match="nested too deeply"):
         unskew.Log.open(tmp_path / "out")

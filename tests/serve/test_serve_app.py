@@ -65,7 +65,9 @@ def test_a_impression(client: TestClient) -> None:
     bare = client.post("/v1/recommendations", json={"history": ["i1", {"item_id": "i2", "timestamp": 1.7e9}]})
     assert bare.json()["recommendation_id"] is None
     assert client.get("/v1/model").json()["model"] == "itemknn"
-    assert client.get("/v1/monitor").json()["verdict"]["finding"]
+    measured = client.get("/v1/monitor").json()
+    assert measured["verdict"]["finding"]
+    assert client.get("/v1/monitor?every=1d&sample=2000").json() == measured  # it was made once
     assert client.post("/v1/model/reload", params={"wait": 20}).json()["state"] == "done"
 
 

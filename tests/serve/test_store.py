@@ -1,5 +1,6 @@
 """The contract of the store, in a file and in PostgreSQL: what was appended is there, once and in order."""
 
+import os
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -360,3 +361,20 @@ def test_wrong_words_get_one_line(tmp_path) -> None:
     with pytest.raises(BadInput, match=r"a store at mysql://\.\.\.: expected a file or a URL"):
         open_store("mysql://me:secret@host/db")
     assert not list(tmp_path.iterdir())
+
+
+def test_only_the_owner_can_read_the_files_of_a_store(in_file: Place) -> None:
+    before = os.umask(0)  # which takes no permission away
+    try:
+        with in_file.open() as store:
+            store.append([click(1), click(2)])
+            store.compact(BEGIN + 2 * 10**6)
+            store.erase("nobody")
+            files = [path for path in in_file.folder.rglob("*") if path.is_file()]
+            assert {path.suffix for path in files} >= {".db", ".parquet", ".db-wal", ".db-shm", ".db-lock"}
+            assert {path.name: path.stat().st_mode & 0o077 for path in files} == dict.fromkeys(
+                (path.name for path in files), 0
+            )
+            assert in_file.segments.stat().st_mode & 0o777 == 0o700
+    finally:
+        os.umask(before)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 import tempfile
@@ -268,6 +269,7 @@ def test_a_server_that_cannot_be_reached_and_a_password_that_is_not_shown(server
         "postgresql://me:s3cret@/nowhere?host=/tmp/there-is-no-socket",
         "postgresql://me:s3cret@127.0.0.1:1/db?password=s3cret",
         "postgresql://me:s3cret@/db?nonsense=s3cret",
+        "postgresql://me:s3%2F%23cret@127.0.0.1:1/db",
         "postgresql://[me:s3cret@/db",
         f"{server.url}&dbname=nothing_of_this_name",
     ):
@@ -277,6 +279,23 @@ def test_a_server_that_cannot_be_reached_and_a_password_that_is_not_shown(server
         assert len(str(complaint.value).splitlines()) == 1
     with pytest.raises(BadInput, match="no store in this database"):
         open_store(server.url, "write")
+
+
+@pytest.mark.parametrize("sign", list("/#?@ "))
+def test_a_password_with_a_sign_of_urls_is_in_no_message(sign: str) -> None:
+    for url in (
+        f"postgresql://me:s3{sign}cret@127.0.0.1:1/db",
+        f"postgres://s3{sign}cret:x@127.0.0.1:1/db?connect_timeout=1",
+        f"postgresql://127.0.0.1:1/db?password=s3{sign}{sign}cret@x#cret",
+    ):
+        with pytest.raises(BadInput, match="as %40") as complaint:
+            open_store(url)
+        assert not re.search("s3|cret|127", str(complaint.value))
+
+
+def test_a_password_with_encoded_signs_is_one(server: Server) -> None:
+    with pytest.raises(BadInput, match="no store in this database"):
+        open_store(server.url.replace("postgres@", "postgres:a%2Fb%23c%3Fd%40e@"), "write")
 
 
 def test_a_user_who_may_not_write(in_server: Place, server: Server) -> None:

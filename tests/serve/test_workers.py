@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -25,8 +26,10 @@ from unskew.core.errors import BadInput, UnskewError
 from unskew.recommendation.options import RecommendOptions
 from unskew.serve import Event, open_store, parse_time
 from unskew.serve.http.loaded_run import LoadedRun
+from unskew.serve.http.process import Serving
 from unskew.serve.http.schemas import RecommendationRequest
 from unskew.serve.workers.channel import Channel, EndedError
+from unskew.serve.workers.pool import Worker
 
 pytest_plugins = ("tests.helpers.store_places",)
 served_run = run_fixture
@@ -281,3 +284,22 @@ def test_whoever_waits_is_told_that_the_other_one_is_gone() -> None:
     with pytest.raises(EndedError):
         asking.ask("more").result(30)
     assert sorted(ended) == ["answering", "asking"]
+
+
+def test_a_worker_imports_nothing_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("torch", "fastapi", "uvicorn", "unskew"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')")
+    monkeypatch.chdir(tmp_path)
+    serving = Serving(run="no run", store=str(tmp_path / "none.db"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        pool: Any = SimpleNamespace(listener=listener, serving=serving, counter_folder=str(tmp_path))
+        worker = Worker(pool)
+        try:
+            worker.process.wait(GUARD)
+        finally:
+            worker.process.kill()
+            worker.channel.close()
+    assert not (tmp_path / "executed").exists()
+    assert "no such store" in worker.error

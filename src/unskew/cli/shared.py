@@ -2,6 +2,7 @@
 
 import inspect
 import json as json_library
+import re
 import shlex
 import sys
 from dataclasses import asdict, dataclass, fields, is_dataclass
@@ -90,8 +91,9 @@ def verdict_table(found: "Inspection | Health") -> Table:
 
 
 def command_line() -> str:
-    """What was typed, for the foot of a page."""
-    return shlex.join(["unskew", *sys.argv[1:]])
+    """What was typed, for the foot of a page, without the passwords of databases."""
+    typed = [re.sub(r"(postgres(?:ql)?://).*", r"\1...", argument) for argument in sys.argv[1:]]
+    return shlex.join(["unskew", *typed])
 
 
 def inspection_table(facts: "Inspection | Health") -> Table:

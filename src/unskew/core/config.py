@@ -5,6 +5,7 @@ import ast
 import difflib
 import functools
 import inspect
+import json
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
@@ -269,6 +270,14 @@ def names_of(settings: Any) -> list[str]:
 
 class WrongFields(BadInput):
     """A document does not have the fields of what is to be read from it."""
+
+
+def parse_json(text: str) -> Any:
+    """A JSON document. Like a wrong one, a document that is nested too deeply is a `ValueError`."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("the document is nested too deeply") from None
 
 
 def from_document(kind: type[C], document: Any) -> C:

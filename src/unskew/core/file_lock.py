@@ -7,15 +7,15 @@ from pathlib import Path
 from unskew.core.errors import BadInput, UnskewError
 
 
-def lock_file(path: Path, refusal: UnskewError) -> int:
+def lock_file(path: Path, refusal: UnskewError, mode: int = 0o666) -> int:
     """Lock a file, which is created if it does not exist, and return its descriptor.
 
     Closing the descriptor releases the lock, and so does the system when the process ends, however it ends.
     `refusal` is raised if another process holds the lock. A file that is removed while it is locked would let
-    a second process in.
+    a second process in. `mode` has the permissions of a new file, before the umask.
     """
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, mode)
     except OSError as error:
         raise BadInput(f"{path.parent}: cannot write there ({error.strerror})") from None
     try:

@@ -27,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from unskew.core.atomic_files import beside, check_free
-from unskew.core.config import Document, WrongFields, check
+from unskew.core.config import Document, WrongFields, check, parse_json
 from unskew.core.errors import BadInput, UnskewError
 from unskew.core.file_lock import lock_file
 from unskew.core.imports import MissingImport
@@ -261,9 +261,9 @@ def read_card(folder: Path) -> RunCard:
     """The card of a run; of one that is not finished, the card in its checkpoint."""
     try:
         if (folder / "card.json").is_file():
-            document = json.loads((folder / "card.json").read_text(encoding="utf-8"))
+            document = parse_json((folder / "card.json").read_text(encoding="utf-8"))
         else:
-            document = json.loads(read_checkpoint(folder / CHECKPOINT)[1]["card"])
+            document = parse_json(read_checkpoint(folder / CHECKPOINT)[1]["card"])
         return RunCard.from_json(document)
     except (OSError, ValueError, AttributeError, TypeError, SafetensorError, BadInput) as error:
         raise BadInput(f"{folder}: the run is damaged ({error})") from None
@@ -278,7 +278,7 @@ def read_config(folder: Path) -> RunConfig:
     if not (folder / "config.json").is_file():
         raise BadInput(f"{folder}: not a run (no config.json); `unskew train` makes one")
     try:
-        document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        document = parse_json((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BadInput(f"{folder}: the run is damaged ({error})") from None
     if not isinstance(document, dict) or "format" not in document:
@@ -301,7 +301,7 @@ def read_records(folder: Path) -> list[EpochRecord]:
         return []
     lines = (folder / "records.jsonl").read_text(encoding="utf-8").splitlines()
     try:
-        return [EpochRecord.from_json(json.loads(line)) for line in lines]
+        return [EpochRecord.from_json(parse_json(line)) for line in lines]
     except (BadInput, ValueError, TypeError) as error:
         raise BadInput(f"{folder}: the run is damaged (records.jsonl: {error})") from None
 
@@ -378,15 +378,15 @@ def load(folder: str | os.PathLike[str]) -> Trained:
         else:
             weights = best_of(read_checkpoint(path / CHECKPOINT)[0], card)
         log, known = load_memory(path, config.known)
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError, pa.ArrowInvalid) as error:
+    except (OSError, ValueError, LookupError, TypeError, SafetensorError, pa.ArrowInvalid) as error:
         raise BadInput(f"{path}: the run is damaged ({error})") from None
     if not weights:
         raise BadInput(f"{path}: this run has not finished an epoch yet; go on with train --resume {path}")
     try:
         network = model_named(config.model)(known, config.config)
         network.load_state_dict(weights[card.select_by])
-    except (KeyError, TypeError, RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+    except (KeyError, TypeError, RuntimeError, ValueError, OverflowError, MemoryError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise BadInput(f"{path}: the run is damaged, its parts do not fit ({reason})") from None
     return Trained(
         settings=config,

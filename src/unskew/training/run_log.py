@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
+from unskew.data.log.arrays import check_offsets
 from unskew.data.log.log import Log
 from unskew.data.log.split import Known, Split
 from unskew.data.log.views import Sequences
@@ -44,13 +45,21 @@ def load_memory(folder: Path, shape: KnownShape) -> tuple[Log, Known]:
     memory = load_file(folder / "memory.safetensors")
     users, items = (pq.read_table(folder / f"{name}.parquet") for name in ("users", "items"))
     rare = (memory.get(f"rare_{name}") for name in ("users", "items"))
-    masks = (None if mask is None else mask.astype(bool) for mask in rare)
+    masks = [None if mask is None else mask.astype(bool) for mask in rare]
+    for known, vocabulary, mask in zip((shape.users, shape.items), (users, items), masks, strict=True):
+        if not 0 <= known.size <= len(vocabulary) or (mask is not None and len(mask) != known.size):
+            raise ValueError("config.json and the vocabularies are not of the same run")
     return _remembered(memory, users, items), shape.build(*masks)
 
 
 def _remembered(memory: dict[str, NDArray[Any]], users: pa.Table, items: pa.Table) -> Log:
-    if len(memory["history_offsets"]) != len(users) + 1 or len(memory["audience_offsets"]) != len(items) + 1:
-        raise ValueError("memory and vocabularies are not of the same run")
+    for name, entities, others in (("history", users, items), ("audience", items, users)):
+        ids, times, offsets = (memory[f"{name}_{part}"] for part in ("ids", "times", "offsets"))
+        if len(offsets) != len(entities) + 1 or len(ids) != len(times):
+            raise ValueError("memory and vocabularies are not of the same run")
+        check_offsets(f"{name}_offsets", offsets, len(ids))
+        if len(ids) and not 0 <= ids.min() <= ids.max() < len(others):
+            raise ValueError(f"{name}_ids: expected numbers from 0 to {len(others) - 1:,}")
     histories, audiences = (
         Sequences(*(memory[f"{name}_{part}"] for part in ("ids", "times", "offsets")))
         for name in ("history", "audience")

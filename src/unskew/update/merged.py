@@ -28,7 +28,7 @@ from unskew.data.log.log import Log
 from unskew.data.log.split import Mask
 from unskew.data.log.vocabulary import FEATURE
 from unskew.data.reading.prepare import first_of_each, read
-from unskew.serve.store.export import LOGGED, export_log
+from unskew.serve.store.export import LOGGED_COLUMN, export_log
 from unskew.serve.store.store import Store
 from unskew.serve.store.tables import EventTypes
 from unskew.training.extend import as_text
@@ -214,9 +214,11 @@ def _joined(base: pa.Table, newer: pa.Table) -> pa.Table:
         named = pc.binary_join_element_wise("log", base["impression_id"].cast(pa.string()), " ")
         sides[0] = base.set_column(base.column_names.index("impression_id"), "impression_id", named)
     logged = ["propensity" in side.column_names for side in sides]
-    if any(logged) and (not all(logged) or any(LOGGED in side.column_names for side in sides)):
+    if any(logged) and (not all(logged) or any(LOGGED_COLUMN in side.column_names for side in sides)):
         sides = [
-            side if LOGGED in side.column_names else side.append_column(LOGGED, _all(int(known), len(side)))
+            side
+            if LOGGED_COLUMN in side.column_names
+            else side.append_column(LOGGED_COLUMN, _all(int(known), len(side)))
             for side, known in zip(sides, logged, strict=True)
         ]
     kinds = {field.name: field.type for side in reversed(sides) for field in side.schema}

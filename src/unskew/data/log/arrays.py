@@ -4,7 +4,7 @@
 comparing neighbours is 20 to 250 times faster for millions of numbers.
 """
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,13 @@ Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
 
 N = TypeVar("N", bound=np.generic)
+
+
+def check_offsets(name: str, offsets: NDArray[Any], length: int) -> None:
+    """Refuse offsets that do not cut a table of this length into consecutive blocks."""
+    whole = np.issubdtype(offsets.dtype, np.integer) and offsets.ndim == 1 and len(offsets) > 0
+    if not whole or offsets[0] != 0 or offsets[-1] != length or (offsets[1:] < offsets[:-1]).any():
+        raise ValueError(f"{name}: expected numbers that grow from 0 to {length:,}")
 
 
 def distinct(values: NDArray[N]) -> NDArray[N]:

@@ -21,8 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from unskew.core.config import Document
+from unskew.core.config import Document, parse_json
 from unskew.core.errors import BadInput, UnskewError
+from unskew.data.log.arrays import check_offsets
 from unskew.data.log.preparation import Metadata
 
 COLUMNS = {"user": np.int32, "item": np.int32, "time": np.int64, "label": np.int8}
@@ -61,6 +62,8 @@ def read_folder(folder: Path) -> Stored:
         for name, values in {**columns, "users": users, "items": items}.items():
             if len(values) != lengths[name]:
                 raise ValueError(f"{name} is not as long as data.json says")
+        for name in OFFSETS:
+            check_offsets(name, columns[name], metadata.positives)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"{folder}: the prepared folder is damaged ({error}); prepare it again") from None
     return Stored(columns, users, items, metadata)
@@ -175,7 +178,7 @@ def _swap(scratch: Path, target: Path) -> None:
 def is_prepared(folder: Path) -> bool:
     """Whether `prepare` made this folder."""
     try:
-        document = json.loads((folder / "data.json").read_text(encoding="utf-8"))
+        document = parse_json((folder / "data.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     return isinstance(document, dict) and "format" in document
@@ -191,7 +194,7 @@ def _read_document(folder: Path) -> Document:
     """Read data.json without the number of the format, with an error that says what to do if there is
     none."""
     try:
-        document: Document = json.loads((folder / "data.json").read_text(encoding="utf-8"))
+        document: Document = parse_json((folder / "data.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         if folder.is_file():
             raise BadInput(

@@ -11,7 +11,8 @@ the positives.
                  likely as any other, as `serve --explore` draws them
     weighted     a positive weighs 1 / its logged propensity, so the weighted mean is the self-normalised
                  estimate (SNIPS) of the mean under uniform exposure. It is consistent if the propensities are
-                 true; a few tiny ones give it a large variance
+                 true; a few tiny ones give it a large variance. Where the log says which propensities were
+                 logged (the named test `logged`), only those rows belong to it
     authors      the paper's own resampling, seeded; only for comparison with its tables
     NAME         the rows that a column of the log marks (`prepare --tests NAME`)
 
@@ -40,6 +41,9 @@ CRITERIA: tuple[Criterion, ...] = ("ordinary", "balanced", "shown")
 Protocol = Literal["full", "uni100", "authors"]
 # In a frozen evaluation, which later positives of a user are the targets: the first one, or all of them.
 Targets = Literal["next", "all"]
+LOGGED = (
+    "logged"  # the named test of the rows whose propensity was logged, as `unskew store export` marks them
+)
 FROZEN_TESTS = ("shown", "authors")  # the tests that a frozen evaluation does not have
 AUTHORS_EXPONENT = 0.005
 # Without a column of impressions, rows at the same time count as one impression. If fewer positives than this
@@ -237,6 +241,8 @@ def _weighted(split: Split, rows: Ints, seed: int) -> Weighted:
     propensity = split.log.propensity
     if propensity is None:
         raise BadInput("this log has no propensities: no weighted test (--propensity names the column)")
+    if LOGGED in split.log.marks:  # elsewhere the propensity is only a placeholder
+        rows = rows[split.log.marks[LOGGED][rows] == 1]
     return rows, 1 / np.asarray(propensity[rows], np.float64)
 
 

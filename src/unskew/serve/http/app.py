@@ -220,14 +220,10 @@ def _model_routes(service: Service, has_report: bool) -> APIRouter:
         return JSONResponse(answer, 202 if answer["state"] == "loading" else 200)
 
     @routes.get("/monitor", responses=_answer(dict[str, Any]))
-    def monitor(
-        every: Annotated[str, Query(pattern=r"^[1-9][0-9]{0,3}[dhw]$")] = "1w",
-        windows: Annotated[int, Query(ge=1, le=104)] = 26,
-        sample: Annotated[int, Query(ge=1, le=2000)] = 200,
-    ) -> JSONResponse:
-        """What happened and what was shown, window by window (`unskew monitor`). It is made at most once a
-        minute."""
-        return JSONResponse(service.monitor(every, windows, sample))
+    def monitor() -> JSONResponse:
+        """What happened and what was shown in the newest 26 weeks (`unskew monitor`, which has settings). It
+        reads the whole store, so it is made at most once a minute."""
+        return JSONResponse(service.monitor())
 
     return routes
 

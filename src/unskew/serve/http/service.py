@@ -49,6 +49,7 @@ from unskew.serve.store.store import Store
 
 NEWEST = 50  # positives of a user that an answer has
 MONITOR_SECONDS = 60.0  # for which a monitor is kept
+MONITOR_SAMPLE = 200  # positives of a window that are ranked
 
 
 class Service:
@@ -91,7 +92,7 @@ class Service:
         self._lock = threading.Lock()  # of the loaded run, its live log and its ranker
         self._changing = threading.Lock()  # held while a run is loaded or a user is erased
         self._monitoring = threading.Lock()
-        self._monitor: tuple[Monitoring, float, dict[str, Any]] | None = None  # the newest, and its time
+        self._monitor: tuple[float, Document] | None = None  # the newest, and when it was made
         self._loaded: LoadedRun | None = None
         self._closed = False
         self._reload = Reload(state="none", error=None)
@@ -362,21 +363,20 @@ class Service:
         thread.join(max(wait, 0.0))
         return self._reload
 
-    def monitor(self, every: str = "1w", windows: int = 26, sample: int = 200) -> Document:
+    def monitor(self) -> Document:
         """The monitor of the store with this run. It is made at most once a minute."""
         self._check_ready()
-        settings = Monitoring(every=every, windows=windows, sample=sample)
         if not self._monitoring.acquire(timeout=self._patience):
             raise Refused("monitor", "it is being made; try again in a while", 503)
         try:
             kept = self._monitor
-            if kept is None or kept[0] != settings or time.monotonic() - kept[1] > MONITOR_SECONDS:
+            if kept is None or time.monotonic() - kept[0] > MONITOR_SECONDS:
                 run = self._loaded
                 assert run is not None
                 model = run.model if run.is_dated and run.folder is not None else None
-                document = monitor(self.store, model, settings).document()
-                kept = self._monitor = settings, time.monotonic(), document
-            return kept[2]
+                document = monitor(self.store, model, Monitoring(sample=MONITOR_SAMPLE)).document()
+                kept = self._monitor = time.monotonic(), document
+            return kept[1]
         finally:
             self._monitoring.release()
 

@@ -22,10 +22,12 @@ import pyarrow as pa
 
 from unskew.core.atomic_files import FRAMES, check_free, save_frames
 from unskew.core.errors import BadInput
+from unskew.data.log.folder import MARK
+from unskew.data.log.held_out import LOGGED
 from unskew.serve.store.impressions import ROWS, EventSource, open_impressions
 from unskew.serve.store.tables import EventTypes
 
-LOGGED = "test:logged"  # `prepare` makes a named test of such a column
+LOGGED_COLUMN = f"{MARK}{LOGGED}"  # `prepare` makes a named test of such a column
 
 SHOWN_COLUMNS = {"exposed": pa.int8(), "impression_id": pa.string(), "position": pa.int32()}
 COLUMNS = {"user_id": pa.string(), "item_id": pa.string(), "timestamp": pa.timestamp("us", "UTC")}
@@ -130,8 +132,8 @@ def _frames(
             "position": "coalesce(position, 0)",
         }
     if 0 < logged < rows:
-        columns[LOGGED] = pa.int8()
-        values[LOGGED] = "propensity IS NOT NULL"
+        columns[LOGGED_COLUMN] = pa.int8()
+        values[LOGGED_COLUMN] = "propensity IS NOT NULL"
     selected = ", ".join(
         f'CAST({values[name]} AS {_sql(kind)}) AS "{name}"' for name, kind in columns.items()
     )

@@ -4,10 +4,10 @@ The tables stand where the search path of the user leads (`?options=-csearch_pat
 number of processes may write; each takes its turn, so that sequence numbers follow the order of commits.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -22,13 +22,21 @@ CREATING, WRITING, MAINTAINING = 0x756E73, 0x756E74, 0x756E75  # the kinds of ou
 CONNECT_SECONDS = 10
 
 
+# A user and a password, the hosts, the database and the options. The signs that separate them can be within
+# one of them only if they are percent-encoded.
+URL = re.compile(r"(postgres(?:ql)?://)(?:[^/?#@\s]*@)?([^/?#@\s]*(?:/[^/?#@\s]*)?)(?:\?[^#@\s]*)?")
+
+
 def url_without_secrets(url: str) -> str:
-    """A URL without user, password and options, for messages."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "postgresql://..."
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    """A URL without user, password and options, for messages. A URL whose parts cannot be told apart is
+    refused: any part of it, in a message of the driver too, could be a piece of the password."""
+    match = URL.fullmatch(url)
+    if match is None:
+        raise BadInput(
+            "postgresql://...: expected a URL such as postgresql://USER:PASSWORD@HOST/DATABASE; in a user or "
+            "a password, write / as %2F, # as %23, ? as %3F, @ as %40 and a blank as %20"
+        )
+    return match[1] + match[2]
 
 
 def _lock_key(kind: int) -> str:

@@ -19,6 +19,7 @@ from unskew.core.errors import BadInput, UnskewError
 from unskew.serve.store.tables import Kind
 
 GROUP = 10_000  # rows that are read together
+OWN_MODE = 0o600  # only the owner may read the files of a store
 
 
 class Segment(NamedTuple):
@@ -77,8 +78,9 @@ class Segments:
         first = last = rows = 0
         path, draft = self.folder / name, self.folder / f".{name}"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
+                os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWN_MODE))
                 with pq.ParquetWriter(
                     draft, kind.schema, compression="zstd", write_page_checksum=True
                 ) as writer:

@@ -4,6 +4,9 @@ FILE           the database
 FILE-wal, -shm SQLite's own, beside a store that is open
 FILE-lock      held by the one process that may write
 FILE-segments  the Parquet files of what is compacted
+
+They hold personal data, so only their owner may read a new one; SQLite gives its own files the permissions of
+the database.
 """
 
 import os
@@ -18,6 +21,7 @@ from unskew.core.atomic_files import sync_folder
 from unskew.core.errors import BadInput, UnskewError
 from unskew.core.file_lock import lock_file
 from unskew.serve.store.database import Cursor, Database, Mode, Synchronous
+from unskew.serve.store.segments import OWN_MODE
 from unskew.serve.store.tables import Dialect
 
 BUSY_SECONDS = 10.0  # for which a connection waits for a lock of another program
@@ -54,7 +58,7 @@ class SQLite(Database):
                 # The lock has a file of its own: closing any other handle of the database would end SQLite's
                 # own locks.
                 refusal = BadInput(f"{file}: another process is writing into this store; only one may")
-                self._lock = lock_file(file.with_name(f"{file.name}-lock"), refusal)
+                self._lock = lock_file(file.with_name(f"{file.name}-lock"), refusal, OWN_MODE)
                 if mode == "create" and not file.exists():
                     self._create()
             if file.stat().st_size == 0:
@@ -138,6 +142,7 @@ class SQLite(Database):
         draft = self.file.with_name(f".{self.file.name}.new")
         draft.unlink(missing_ok=True)
         try:
+            os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWN_MODE))
             with self._translated(), closing(sqlite3.connect(draft, isolation_level=None)) as connection:
                 connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
                 connection.execute("BEGIN")

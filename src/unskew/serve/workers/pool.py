@@ -41,7 +41,8 @@ class Worker:
         with theirs:
             descriptors = pool.listener.fileno(), theirs.fileno()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "unskew.serve.workers.worker", *map(str, descriptors)],
+                # -P: modules are not looked for in the working directory.
+                [sys.executable, "-P", "-m", "unskew.serve.workers.worker", *map(str, descriptors)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=descriptors,
                 start_new_session=True,  # Ctrl-C is for the process that started it
