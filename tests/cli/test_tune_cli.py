@@ -156,7 +156,7 @@ def test_ctrl_c_ends_with_130_and_the_best_so_far(capsys, data: Path, tmp_path: 
         code, said, err = run(capsys, *asked)
     assert (code, said) == (130, "")
     assert lines(err)[1:] == [
-        f"{out} has the best so far; the same command goes on",
+        f"{out} has the best so far; the same command continues",
         "unskew: stopped",
     ]
     assert json.loads(out.read_text())["trials"] == {"complete": 1}

@@ -140,7 +140,7 @@ def test_items_that_exist_as_soon_as_they_are_shown(table: pa.Table, monkeypatch
 
     monkeypatch.setattr(Sequences, "existing", existing)
     assert "empty audience" in failed(split)
-    assert "it tells the label: AUC 0." in str(finding(split, "empty audience").offence)
+    assert "it reveals the label: AUC 0." in str(finding(split, "empty audience").offence)
 
 
 # The k-core

@@ -146,7 +146,7 @@ def test_undefined_is_null():
 def test_sentences_of_logs_that_say_little():
     together = inspect(DEGENERATE["one time"]()).sentences()
     assert "Drift: it cannot be seen, because all positives have the same time." in together
-    assert "Order: it cannot be tested, because nobody has two positives at different times." in together
+    assert "Order: it cannot be tested, because no user has two positives at different times." in together
     assert any(sentence.startswith("Ties: 100.0 % of the positives") for sentence in together)
     assert (
         "Order: there is too little data to judge, because no transition occurs twice."

@@ -146,7 +146,7 @@ def test_the_command_line_resumes_with_the_folder_alone(capsys, prepared: Path, 
     assert (code, "no such folder" in err) == (2, True)
     for more, said in (
         (["--model", "sasrec"], "begun with model deps, not sasrec"),
-        (["--out", tmp_path / "x"], "goes on in RUN itself: leave --out"),
+        (["--out", tmp_path / "x"], "continues in RUN itself: leave --out"),
         (["--epochs", 2], "epochs 2: this run has 4 already; expected more"),
     ):
         code, _, err = run(capsys, "train", "--resume", out, *more)

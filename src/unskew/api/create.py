@@ -1,5 +1,5 @@
 """New models from their settings: `DEPS(width=32)`, `Debiased("gru4rec")`, `create_model("sasrec")`; and a
-model that goes on with its run, `resume(folder)`."""
+model that continues its run, `resume(folder)`."""
 
 import dataclasses
 import os

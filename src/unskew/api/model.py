@@ -411,7 +411,7 @@ class Model:
             Item ids, oldest first, for each list. An item may be a pair of an id and a time in ticks of the
             log's clock. One of `users` and `histories` is given.
         log
-            A newer log, which goes on from the one that the model was trained on, or a live one
+            A newer log, which continues the one that the model was trained on, or a live one
             (`unskew.Live`); by default that one.
         k, include_seen, candidates, exclude, debias, at, diverse, approximate
             The fields of `RecommendOptions`.
@@ -532,7 +532,7 @@ class Model:
         Parameters
         ----------
         log
-            The log that the model was trained on, or one that goes on from it.
+            The log that the model was trained on, or one that continues it.
         rows
             Some rows of it; by default all.
 
@@ -582,14 +582,14 @@ class Model:
         self.trained.save(Path(folder))
 
     def _check_ids(self, log: LogView) -> None:
-        """Codes mean something only in the log that they were learned on, or in one that goes on from it."""
+        """Codes mean something only in the log that they were learned on, or in one that continues it."""
         check_is(log, (Log, Live), "a log, as `unskew.prepare` or `unskew.Log.open` gives it")
         own_log, cut = self.known_log, self.trained.split
         sides = (cut.known_users, own_log.users, log.users), (cut.known_items, own_log.items, log.items)
         for size, mine, theirs in sides:
             if not same_ids(mine.ids[:size], theirs.ids[:size]):
                 raise BadInput(
-                    "expected the log that the model was trained on, or one that goes on from it: this one "
+                    "expected the log that the model was trained on, or one that continues it: this one "
                     "numbers its users and items differently"
                 )
 

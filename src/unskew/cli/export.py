@@ -24,8 +24,8 @@ class Export(RunVerb):
     to: Literal["onnx"] = "onnx"
     """The format of the file: `onnx` (extra `onnx`)."""
     select_by: Literal["ordinary", "balanced", "shown"] | None = None
-    """Which validation metric chose the weights that are written; by default what training was
-    told."""
+    """Which validation metric chose the weights that are written; by default the one that the training
+    settings name."""
 
     def run(self) -> None:
         from unskew.api.create import load

@@ -62,7 +62,7 @@ class Recommend(RunVerb):
     exclude: Items = ()
     """Do not recommend these items: one after the other, or the flag once per item."""
     data: Annotated[Path | None, tyro.conf.arg(metavar="DATA")] = None
-    """A prepared folder with a newer log, which goes on from the one that the run was trained on."""
+    """A prepared folder with a newer log, which continues the one that the run was trained on."""
     debias: float | None = None
     """From 0 (what will be clicked) to 1 (what would be, if all items were exposed equally), for models that
     have a debiasing strength; by default what the validation set chose."""
@@ -76,8 +76,8 @@ class Recommend(RunVerb):
     """Let an index propose the items that are scored, for catalogues of 100,000 items and more (extra `ann`).
     Which fraction of the exact lists it finds is measured and printed."""
     select_by: Literal["ordinary", "balanced", "shown"] | None = None
-    """Which validation metric chose the weights that recommend; by default what training was
-    told."""
+    """Which validation metric chose the weights that recommend; by default the one that the training settings
+    name."""
 
     def run(self) -> None:
         many = self.all_users or self.input is not None

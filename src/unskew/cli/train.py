@@ -1,4 +1,4 @@
-"""The verb `train`: a new run, one that goes on, or one on everything with what another run chose."""
+"""The verb `train`: a new run, one that continues, or one on everything with what another run chose."""
 
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from functools import partial
@@ -29,8 +29,8 @@ DEFAULT = "pulse"
 class Train(RunVerb):
     """Train a model on a prepared log.
 
-    Ctrl-C saves before it stops, and `unskew train --resume RUN` goes on and ends with the same weights, bit
-    for bit. A stopped run can be evaluated and recommended from as it is.
+    Ctrl-C saves before it stops, and `unskew train --resume RUN` continues and ends with the same weights,
+    bit for bit. A stopped run can be evaluated and recommended from as it is.
     """
 
     data: Positional[
@@ -71,7 +71,7 @@ class Train(RunVerb):
 
         use_threads(self.threads)
         if self.resume is not None and (self.refit is not None or self.out is not None):
-            raise BadInput("--resume RUN goes on in RUN itself: leave --out and --refit away")
+            raise BadInput("--resume RUN continues in RUN itself: leave --out and --refit away")
         folder = self.resume or self.out
         if self.data is None and self.resume is None:
             raise BadInput("expected DATA, a folder that `unskew prepare` made")

@@ -23,7 +23,7 @@ class Tune(RunVerb):
     """Search the settings of a model on the validation set. The test set is cut off before it begins.
 
     A setting that a flag names has that value; the others that have a range are searched. The first trial has
-    the model's own settings. The same command goes on where a study was stopped, by Ctrl-C or otherwise.
+    the model's own settings. The same command continues a study that was stopped, by Ctrl-C or otherwise.
     `unskew train DATA --out RUN --config FILE` trains with what was found.
     """
 
@@ -84,7 +84,7 @@ class Tune(RunVerb):
             )
         except KeyboardInterrupt:
             kept = f"{self.out} has the best so far" if self.out.is_file() else "no trial has ended"
-            messages.print(f"{kept}; the same command goes on", soft_wrap=True)
+            messages.print(f"{kept}; the same command continues", soft_wrap=True)
             raise
         self._report(result)
 

@@ -82,7 +82,7 @@ class Job:
 
 @contextmanager
 def progress(title: str, total: float | None = None) -> Iterator[Job]:
-    """A job that ends with this context. Its `advance` is to be called as the work goes on."""
+    """A job that ends with this context. Call its `advance` as the work proceeds."""
     job = Job(title, total)
     try:
         yield job

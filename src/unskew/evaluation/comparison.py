@@ -341,7 +341,7 @@ def _check_seeds(group: Sequence[tuple[str, Evaluation]]) -> None:
 
 
 def _names(models: Sequence[Evaluation]) -> list[str]:
-    """A name for each model. Models of one name are told apart by the settings in which they differ, or by
+    """A name for each model. Models of one name are distinguished by the settings in which they differ, or by
     numbers if these are too many."""
     plain_names = [str(evaluation.about.get("model", "model")) for evaluation in models]
     names = list(plain_names)

@@ -43,7 +43,7 @@ def written(metric: str) -> str:
 def beyond_accuracy(split: Split, lists: NDArray[np.int32], head: float = 0.2) -> dict[str, float]:
     """What the recommended lists are like, apart from being right.
 
-    coverage: the fraction of the items that are recommended to anybody.
+    coverage: the fraction of the items that are recommended to at least one user.
     gini: how unevenly the recommendations are distributed over the items; 0 is even.
     popularity: the mean number of training positives of a recommended item.
     long_tail: the fraction of recommendations outside the head, the most popular items in training.

@@ -125,7 +125,7 @@ class DICE(
         of_interest_BC, of_conformity_BC = (part.sum(-1) for part in halves(items_BCD * users_B1D))
         of_conformity_BC = batch.with_offset(of_conformity_BC)  # exposure that is known need not be learned
         # A negative of the popular pool has n_j > n_i + m, one of the other pool n_j < n_i / 2. So n_j > n_i
-        # tells which pool it came from. Negatives from neither pool are judged in the same way.
+        # reveals which pool it came from. Negatives from neither pool are judged in the same way.
         popularity_BC = self.popularity_I[batch.candidates_BC]
         mask = (popularity_BC[:, 1:] > popularity_BC[:, :1]).float()
         weight = None if batch.weight_BC is None else batch.weight_BC[:, :1]

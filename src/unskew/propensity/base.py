@@ -284,7 +284,7 @@ def every_estimator() -> dict[str, type[Propensity]]:
 @cache
 def _installed() -> dict[str, str]:
     """Register the estimators of installed packages: entry points of the group `unskew.estimators`. Returns
-    what is wrong with those that cannot be loaded; whoever asks for one of these is told."""
+    what is wrong with those that cannot be loaded; asking for one of these raises that error."""
     broken = {}
     for point in entry_points(group="unskew.estimators"):
         try:

@@ -178,7 +178,7 @@ class Moments:
 
 def spread_items(items: Ints, otherwise: int) -> tuple[Ints, float]:
     """Some of these items, evenly spaced, and how many each stands for. Where there is none, the first item
-    stands for as many as there are `otherwise`: at the first moment nothing tells them apart."""
+    stands for as many as there are `otherwise`: at the first moment nothing distinguishes them."""
     if not len(items):
         return np.zeros(1, np.int64), float(otherwise)
     some = items[:: -(-len(items) // SPREAD)]
@@ -223,7 +223,7 @@ def impressions_of(log: Log) -> Sequences:
 
 
 def shown_before(log: Log, moment: int) -> Ints:
-    """The items that anybody was shown before a moment."""
+    """The items that were shown to any user before a moment."""
     return np.flatnonzero(impressions_of(log).first_times < moment)
 
 

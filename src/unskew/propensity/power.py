@@ -16,7 +16,7 @@ start.
 It rests on two assumptions. The appeal of an item does not change with its popularity: a fashion counts as
 exposure, and an item whose charm fades as it becomes known hides it. And appeals are spread as a normal
 distribution is: clicks that are drawn in proportion to earlier clicks (an urn) look exactly like fixed
-appeals with another distribution, so without this nothing in a log of clicks tells the two apart. The
+appeals with another distribution, so without this nothing in a log of clicks separates the two. The
 standard error is that of chance alone; it does not cover what the assumptions get wrong.
 
 Where the training set has enough clicks in impressions of random exposure (`exposed`), the assumptions are
@@ -51,20 +51,20 @@ from unskew.propensity.impressions import (
     training_impressions,
 )
 
-APPEAL = -1.5  # the typical item is liked by one of five; clicks alone cannot tell this from `a`
+APPEAL = -1.5  # the typical item is liked by one of five; clicks alone cannot separate this from `a`
 STEPS = 60  # of Newton's method, at most
 LARGEST_STEP = 0.5
 LEAST_VARIANCE = 1e-3
 ARRIVING = 0.2  # the fraction of items first clicked in the second half of training from which items arrive
-ENOUGH = 200  # random clicks from which gamma is told by them
+ENOUGH = 200  # random clicks that suffice to estimate gamma from them
 
 
 class Power(Propensity, name="power"):
     """P(o = 1) as a power of popularity. See the text above for what it rests on.
 
     The item view is relative to the most popular item of the moment, ((1 + n_i) / (1 + max n))^gamma: a
-    number in (0, 1], whose scale no log of clicks tells. There is no user view. gamma is used between 0 and
-    1: below 0 it is noise, and above 1 the undoing would weigh more than the clicks; `uncapped` is as found.
+    number in (0, 1], whose scale cannot be known from a log of clicks. There is no user view.
+    gamma is used between 0 and 1: below 0 it is noise, and above 1 the undoing would weigh more than the clicks; `uncapped` is as found.
 
     gamma: a fixed gamma, from 0 to 1, instead of a fitted one.
     """

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# The colour-blind can tell them apart, and they are strong enough on white and on black.
+# They differ for the colour-blind, and they are strong enough on white and on black.
 COLOURS = ("#2f80c8", "#dd7a26", "#1f9e89", "#8a8f99")
-# Lines also differ in their dashes, so that they can be told apart in black and white.
+# Lines also differ in their dashes, so that they can be distinguished in black and white.
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 INK, GROUND = "#010203", "#fdfeff"  # replaced after matplotlib has drawn; nothing else has these colours
 PANEL = (4.9, 3.0)  # inches; a chart of this size is readable at the width of a phone

@@ -1,11 +1,11 @@
-"""A trained network for more users and items, which goes on learning.
+"""A trained network for more users and items, which continues to learn.
 
 A new log numbers its users and items again, and events that come late change the numbers of old ones. So rows
 move by the caller's ids, never by their places. A new id begins with the vector that unknown ids have shared
 so far (`Embeddings.first_vector`). So growing changes no score; only learning does. BERT4Rec is an exception:
 its vector of unknown ids is that of the mask, so a new item begins with the mean of all others.
 
-The optimiser goes on, too: its moments move with the weights, and those of new rows are zero. What no
+The optimiser continues, too: its moments move with the weights, and those of new rows are zero. What no
 gradient learns is measured again (`Recommender.refresh_statistics`).
 """
 
@@ -86,7 +86,7 @@ class ExtendedNetwork(NamedTuple):
 def extend_network(before: Recommender, known: Known, moves: CodeMapping) -> ExtendedNetwork:
     """The same network for the users and items of another log, with the same scores.
 
-    known: whom and what the new network can tell apart.
+    known: the users and items that the new network knows.
     moves: which code each of them had before.
     """
     with torch.random.fork_rng(devices=[]):
@@ -238,8 +238,8 @@ def resume_training(
     replay: float,
     chosen: dict[str, float],
 ) -> Trainer:
-    """A trainer that goes on with a grown network: on all fresh rows of the training set, and on a fraction
-    of the others. Models that read whole sequences replay a fraction of the pieces of sequences instead.
+    """A trainer that continues with an extended network: on all fresh rows of the training set, and on a
+    fraction of the others. Models that read whole sequences replay a fraction of the pieces of sequences instead.
 
     fresh: which rows of the log the network has not learned from.
     epochs: every stage has at most so many epochs.

@@ -58,7 +58,7 @@ class RunFolder(Store):
 
     @classmethod
     def begin(cls, folder: Path, config: RunConfig, resume: bool) -> "RunFolder":
-        """A new run, or the same one again. Nobody's folder is overwritten."""
+        """A new run, or the same one again. A folder with anything else in it is never overwritten."""
         store = cls(folder)
         store.make_card = partial(RunCard.of, config=config)
         if (folder / "config.json").is_file():

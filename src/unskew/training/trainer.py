@@ -188,7 +188,7 @@ class Trainer:
         self.progress.records = len(self.records)
 
     def _reopen(self) -> None:
-        """A run that had finished its last stage goes on with it, if it may now have more epochs."""
+        """A run that had finished its last stage continues it, if it may now have more epochs."""
         at = self.progress
         if at.stage < len(self.stages) or not self.stages:
             return

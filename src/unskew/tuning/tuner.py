@@ -8,7 +8,7 @@ metric of all epochs. The first trial has the model's own settings, so the best 
 whose metric is below the median of the others after as many epochs is given up.
 
 Everything that is drawn is a function of the seed and of how many trials there were before: a study that was
-stopped goes on as if it had not been.
+stopped continues as if it had not been.
 """
 
 import io
@@ -170,7 +170,7 @@ class _Outcome(NamedTuple):
 
 
 class _GivenUp(Exception):  # noqa: N818
-    """A trial is not worth going on with."""
+    """A trial is not worth continuing."""
 
 
 class _Search:
@@ -312,7 +312,7 @@ class _Search:
             write_best(self.target, self.document())
 
     def _counted(self) -> list[dict[str, Any]]:
-        """All trials but those that were stopped, which are made again, and those that nobody has begun."""
+        """All trials but those that were stopped, which are made again, and those that have not begun."""
         return [row for row in self.rows if row["state"] not in ("stopped", "waiting")]
 
     def best(self) -> dict[str, Any] | None:

@@ -43,7 +43,7 @@ from unskew.world.simulate import World, simulate
 Floats = NDArray[np.float64]
 
 BLOCK = 256  # impressions that are scored at once
-IMPRESSIONS = 1000  # impressions of a sample, unless it is told otherwise
+IMPRESSIONS = 1000  # impressions of a sample by default
 
 
 def evaluate_against_ground_truth(

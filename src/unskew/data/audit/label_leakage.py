@@ -59,7 +59,7 @@ def label_leakage(split: Split, audience: int) -> list[Finding]:
         for where, auc in aucs.items():
             may_inform = name == "own past" or (name, where) in informative
             if not may_inform and abs(auc - 0.5) > MAX_AUC_DEVIATION:
-                offence = f"on {where} it tells the label: AUC {auc:.3f} alone, expected 0.5"
+                offence = f"on {where} it reveals the label: AUC {auc:.3f} alone, expected 0.5"
         if name == "own past" and training is not None and training.drawn is not None:
             offence = _own_past_offence(split, training, training.drawn[name])
         note = ", ".join(f"AUC {auc:.3f} on {where}" for where, auc in aucs.items())

@@ -220,7 +220,7 @@ def bare_contexts(
     if times_BL is None:
         times_BL = np.where(history_BL == PAD, PAD, time_B[:, None] - 1)
     nothing = torch.zeros(len(user_B), 0, dtype=torch.int64)
-    nobody = torch.zeros(0, 0, dtype=torch.int64)
+    no_users = torch.zeros(0, 0, dtype=torch.int64)
     return Batch(
         user_B=torch.from_numpy(user_B),
         times_B=torch.from_numpy(time_B),
@@ -228,8 +228,8 @@ def bare_contexts(
         history_times_BL=torch.from_numpy(times_BL),
         candidates_BC=nothing,
         labels_BC=torch.zeros(len(user_B), 0),
-        audience_AM=nobody,
-        audience_times_AM=nobody,
+        audience_AM=no_users,
+        audience_times_AM=no_users,
         audience_of_BC=nothing,
     )
 
@@ -250,10 +250,10 @@ def with_candidates(
         labels_BC=torch.from_numpy(labels_BC.astype(np.float32).reshape(candidates_BC.shape)),
     )
     if audience == 0:
-        nobody = torch.zeros(1, 0, dtype=torch.int64)
+        no_users = torch.zeros(1, 0, dtype=torch.int64)
         return context._replace(
-            audience_AM=nobody,
-            audience_times_AM=nobody,
+            audience_AM=no_users,
+            audience_times_AM=no_users,
             audience_of_BC=torch.zeros_like(context.candidates_BC),
         )
     time = np.repeat(context.times_B.numpy(), candidates_BC.shape[1])

@@ -12,8 +12,8 @@ from unskew.data.log.views import Ints
 
 DAY = 86400  # seconds
 
-# Times from 1973 to 5138, counted since 1970, lie between these powers of ten, so the size of a number tells
-# its unit.
+# Times from 1973 to 5138, counted since 1970, lie between these powers of ten, so the size of a number
+# reveals its unit.
 UNITS = {
     "seconds": (1e8, 1e11),
     "milliseconds": (1e11, 1e14),

@@ -2,8 +2,8 @@
 
 Each entity of `LiveSequences` has a block of the flat table, with some room at its end. An event is written
 into that room; if there is none, the block moves to the end of the table and gets twice as much. So an event
-costs the same in a log of any size. Whoever keeps something beside the table (such as decayed counts) is told
-which part of a block is new.
+costs the same in a log of any size. Listeners that keep something beside the table (such as decayed counts)
+are notified which part of a block is new.
 """
 
 import weakref

@@ -43,7 +43,7 @@ class Splitting:
     kind: Annotated[Literal["time", "leave-one-out"], tyro.conf.arg(name="split")] = "time"
     """`time`: the validation set is later than the training set, and the test set is later than both.
     `leave-one-out`: the last positive of each user is the test set and the one before it the validation set;
-    nobody's held-out events can be seen by anyone else."""
+    the held-out events of a user are hidden from all other users."""
     fractions: tuple[float, float, float] = (50, 20, 30)
     """The fractions of the rows that are the training, the validation and the test set, in the order of
     time."""
@@ -62,10 +62,10 @@ class Splitting:
     borders: str | None = None
     """Two named tests of the log between a comma, VALID,TEST: the validation set begins with the first row
     that VALID marks, and the test set with the first one that TEST marks, whatever the fractions are. The
-    default is what `prepare` was told, or else the fractions decide."""
+    default is what `prepare` was given; without it, the fractions decide."""
     min_count: int | None = None
     """Users and items with fewer positives than this in the training set are unknown to every model: they
-    share one learned vector. No row is removed. The default is what `prepare` was told, or else 1."""
+    share one learned vector. No row is removed. The default is what `prepare` was given, or else 1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,8 +144,8 @@ class Split:
         """Rows whose item had no positive strictly before.
 
         The audience of such an item is empty, and the audiences of all other candidates are not, so that
-        emptiness would tell the label. At the very first moment all audiences are empty, and it tells
-        nothing.
+        emptiness would reveal the label. At the very first moment all audiences are empty, and it
+        reveals nothing.
         """
         first = self.log.audiences.first_times
         return np.asarray((first[self.log.item] >= self.log.time) & (self.log.time > first.min()))

@@ -54,12 +54,12 @@ def with_features(
         "earliest",
         f"SELECT id, {earliest} FROM described JOIN firsts ON described.{role[0]} = firsts.id GROUP BY id",
     )
-    told = ", ".join(
+    taken = ", ".join(
         f"e.{value}, f.changed_{value}, CASE WHEN f.first_{value} > f.seen THEN 1 ELSE 0 END AS late_{value}"
         for value in values
     )
     found = engine.arrow(
-        f"""SELECT {told} FROM {role}s AS known JOIN earliest AS e ON known.id = e.id
+        f"""SELECT {taken} FROM {role}s AS known JOIN earliest AS e ON known.id = e.id
         JOIN firsts AS f ON known.id = f.id ORDER BY known.code"""
     )
     counts = {}

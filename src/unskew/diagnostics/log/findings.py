@@ -116,7 +116,7 @@ def tested_skew(tests: tuple[Tested, ...]) -> str:
 def order(shuffle: Shuffle) -> str:
     """What the shuffle test found."""
     if not shuffle.transitions:
-        return "it cannot be tested, because nobody has two positives at different times."
+        return "it cannot be tested, because no user has two positives at different times."
     if not shuffle.mean and not shuffle.observed:
         return "there is too little data to judge, because no transition occurs twice."
     if not shuffle.mean:

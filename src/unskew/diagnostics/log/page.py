@@ -15,7 +15,7 @@ from unskew.report.summary import Row
 from unskew.report.table import Table
 from unskew.report.templates import render
 
-DRAWN_TESTS = ("ordinary", "balanced", "randomised")  # more bars per tenth could not be told apart
+DRAWN_TESTS = ("ordinary", "balanced", "randomised")  # more bars per tenth could not be distinguished
 SPLIT_COLUMNS = {
     **{name: name for name in ("part", "rows", "positives", "users", "items")},
     "unknown_user_rows": "rows of new users",

@@ -104,7 +104,7 @@ class WeightVerdict(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """A verdict, and the sentence that it is told in."""
+    """A verdict, and the sentence that states it."""
 
     kind: WeightVerdict
     sentence: str
@@ -116,7 +116,7 @@ def judge_weights(weights: ArrayLike, clip: float | None = None) -> Finding:
     weights: the weight of each training event, or of a sample of them, all above 0. Their scale does not
         matter.
     clip: the smallest propensity that was allowed (the setting `clip`). With it, weights that are equal
-        because they were clipped are told from weights that are equal for another reason.
+        because they were clipped are distinguished from weights that are equal for another reason.
     """
     weight = np.asarray(weights, np.float64)
     effective = effective_size(weight) if len(weight) else np.nan
