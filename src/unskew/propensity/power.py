@@ -64,7 +64,8 @@ class Power(Propensity, name="power"):
 
     The item view is relative to the most popular item of the moment, ((1 + n_i) / (1 + max n))^gamma: a
     number in (0, 1], whose scale cannot be known from a log of clicks. There is no user view.
-    gamma is used between 0 and 1: below 0 it is noise, and above 1 the undoing would weigh more than the clicks; `uncapped` is as found.
+    gamma is used between 0 and 1: below 0 it is noise, and above 1 the undoing would weigh more than the
+    clicks; `uncapped` is as found.
 
     gamma: a fixed gamma, from 0 to 1, instead of a fitted one.
     """

@@ -239,7 +239,8 @@ def resume_training(
     chosen: dict[str, float],
 ) -> Trainer:
     """A trainer that continues with an extended network: on all fresh rows of the training set, and on a
-    fraction of the others. Models that read whole sequences replay a fraction of the pieces of sequences instead.
+    fraction of the others. Models that read whole sequences replay a fraction of the pieces of sequences
+    instead.
 
     fresh: which rows of the log the network has not learned from.
     epochs: every stage has at most so many epochs.
