@@ -22,7 +22,7 @@ from unskew.data.log.split import Known
 from unskew.models.base import ModelConfig, Recommender
 from unskew.nn.layers import Embeddings
 from unskew.nn.losses import bpr, weighted_mean
-from unskew.nn.phases import Phase, Stage
+from unskew.nn.phases import Phase
 
 
 class CategoryFactors(Recommender, name="category-factors", paper="an example of unskew; no paper"):
@@ -55,9 +55,8 @@ class CategoryFactors(Recommender, name="category-factors", paper="an example of
         item_BCD = self.items(batch.candidates_BC) + self.categories(category_BC)
         return torch.einsum("bd,bcd->bc", self.users(batch.user_B) + self.bias, item_BCD)
 
-    def stages(self, epochs: int) -> tuple[Stage, ...]:
-        phase = Phase("pairwise", "positives", self.pairwise_loss, self.parameters, negatives=4)
-        return (Stage("train", (phase,), epochs, validated=True),)
+    def phases(self) -> tuple[Phase, ...]:
+        return (Phase("pairwise", "positives", self.pairwise_loss, self.parameters, negatives=4),)
 
     def pairwise_loss(self, batch: Batch) -> Tensor:
         """Each positive, the first candidate, against the sampled negatives."""

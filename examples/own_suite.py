@@ -15,11 +15,10 @@ from unskew.data.log.split import Known, Split
 from unskew.data.log.views import PAD
 from unskew.experiments.suite import Arm, Suite
 from unskew.models.base import HistoryConfig, Recommender
-from unskew.nn.phases import Stage
 
 
 class Successors(Recommender, name="successors", paper="an example of unskew; no paper"):
-    """Scores an item by how often it came right after the user's last one. It counts, so it has no stages of
+    """Scores an item by how often it came right after the user's last one. It counts, so it has no phases of
     training: `fit_statistics` reads the training set, and nothing else."""
 
     @dataclass(frozen=True, kw_only=True)
@@ -53,9 +52,6 @@ class Successors(Recommender, name="successors", paper="an example of unskew; no
             best = here[np.argsort(-times[here], kind="stable")][: self.config.successors]
             self.next_IK[item, : len(best)] = torch.from_numpy(pairs[best] % items)
             self.times_IK[item, : len(best)] = torch.from_numpy(times[best]).float()
-
-    def stages(self, epochs: int) -> tuple[Stage, ...]:
-        return ()
 
     def forward(self, batch: Batch) -> Tensor:
         last = batch.history_BL[:, -1]

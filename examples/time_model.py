@@ -22,7 +22,7 @@ from unskew.data.log.split import Known
 from unskew.models.base import DotProduct, HistoryConfig
 from unskew.nn.layers import Embeddings, is_real
 from unskew.nn.losses import bpr, weighted_mean
-from unskew.nn.phases import Phase, Stage
+from unskew.nn.phases import Phase
 
 SECONDS_OF_A_DAY = 86400
 
@@ -57,9 +57,8 @@ class FadingMean(DotProduct, name="fading-mean", paper="an example of unskew; no
     def vectors(self, item: Tensor) -> Tensor:
         return self.items(item)
 
-    def stages(self, epochs: int) -> tuple[Stage, ...]:
-        phase = Phase("pairwise", "positives", self.pairwise_loss, self.parameters, negatives=4)
-        return (Stage("train", (phase,), epochs, validated=True),)
+    def phases(self) -> tuple[Phase, ...]:
+        return (Phase("pairwise", "positives", self.pairwise_loss, self.parameters, negatives=4),)
 
     def pairwise_loss(self, batch: Batch) -> Tensor:
         """Each positive, the first candidate, against the sampled negatives."""

@@ -26,7 +26,7 @@ def split() -> unskew.Split:
 def test_two_items_by_hand(split: unskew.Split) -> None:
     """X^T X + I = [[4, 2], [2, 3]], whose inverse is [[3, -2], [-2, 4]] / 8."""
     model = build(EASE, split, EASE.Config(l2=1))
-    np.testing.assert_allclose(model.weights(), [[0, 2 / 4], [2 / 3, 0]], rtol=1e-5)
+    np.testing.assert_allclose(model.matrix(), [[0, 2 / 4], [2 / 3, 0]], rtol=1e-5)
     found = model(batch(split.log, [3, 0, 9], [9] * 3, [[0, 1, 2]] * 3)).tolist()
     assert found[0] == pytest.approx([0, 1 / 2, 0], abs=1e-5)
     assert found[1] == pytest.approx([2 / 3, 1 / 2, 0], abs=1e-5)
@@ -66,8 +66,8 @@ def test_l2_is_chosen_on_validation_and_the_matrix_is_no_part_of_a_run(
 
 def test_another_l2_is_solved_again(split: unskew.Split) -> None:
     model = build(EASE, split, EASE.Config(l2=1))
-    first = model.weights()
-    assert model.weights() is first
+    first = model.matrix()
+    assert model.matrix() is first
     model.load_state_dict({"l2": torch.tensor(5.0, dtype=torch.float64)}, strict=False)
-    assert float(np.abs(model.weights() - first).max()) > 0.1
+    assert float(np.abs(model.matrix() - first).max()) > 0.1
     assert copy.deepcopy(model)._solved is None

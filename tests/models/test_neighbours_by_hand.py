@@ -1,5 +1,7 @@
 """The neighbourhood features of Pulse without learning: the sum by hand, and what validation chooses."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,9 @@ from tests.helpers.runs import train
 from unskew.data.batches.batch import batch, contexts
 from unskew.data.log.views import PAD
 from unskew.models.base import Training, build
-from unskew.models.pulse.by_hand import COMBINATIONS, KINDS, NeighboursByHand
+from unskew.models.pulse.by_hand import KINDS, NeighboursByHand
+
+COMBINATIONS = [weights for weights in product((0.0, 1.0), repeat=len(KINDS)) if any(weights)]
 
 
 def model(split: unskew.Split, weights: tuple[float, ...]) -> NeighboursByHand:

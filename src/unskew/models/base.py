@@ -93,7 +93,7 @@ class Recommender(nn.Module, ABC):
     A model is built for the users and items of the training set, computes the statistics that it needs on a
     split (`fit_statistics`), and is trained in stages. A subclass with a name is registered when it is
     defined: `class Mine(Recommender, name="mine", paper="..."): ...`. Its settings are its nested class
-    `Config`. A subclass must implement `forward` and `stages`; everything else has a default.
+    `Config`. A subclass must implement `forward`, and `phases` or `stages` if gradients train it.
     `unskew.testing.check_model` checks a model of one's own.
 
     Parameters
@@ -137,67 +137,32 @@ class Recommender(nn.Module, ABC):
 
     @classmethod
     def resolve_auto(cls, config: Any, split: Split) -> Any:
-        """The settings with every value chosen that depends on the contents of the log.
-
-        Parameters
-        ----------
-        config
-            An instance of this model's `Config`. Values that are already chosen stay as they are.
-        split
-            The split that the model will be trained on.
-
-        Returns
-        -------
-        ModelConfig
-            An instance of the same class.
-        """
+        """The settings with every value chosen that depends on the contents of the log. Values that are
+        already chosen stay as they are."""
         return config
 
     @classmethod
     def required_classes(cls, config: Any) -> tuple[type, ...]:
-        """The models and estimators that a run with these settings needs.
-
-        Parameters
-        ----------
-        config
-            An instance of this model's `Config`.
-
-        Returns
-        -------
-        tuple of type
-            This class, and the classes of its parts that other packages may define.
-        """
+        """The models and estimators that a run with these settings needs: this class, and the classes of its
+        parts that other packages may define."""
         return (cls,)
 
     @abstractmethod
     def forward(self, batch: Batch) -> Tensor:
-        """The logits of each candidate in each context.
+        """The logits of C candidates in each of B contexts, (B, C). The model must not read the labels of the
+        batch."""
 
-        Parameters
-        ----------
-        batch
-            B contexts with C candidates each. The model must not read its labels.
+    def phases(self) -> tuple[Phase, ...]:
+        """What a model of one stage trains in each epoch; by default nothing is learned by gradients."""
+        return ()
 
-        Returns
-        -------
-        Tensor
-            The logits, (B, C).
-        """
-
-    @abstractmethod
     def stages(self, epochs: int) -> tuple[Stage, ...]:
-        """The stages in which the model learns.
+        """The stages in which the model learns; by default one, with its `phases`, if it has any.
 
-        Parameters
-        ----------
-        epochs
-            The largest number of epochs of the validated stage.
-
-        Returns
-        -------
-        tuple of Stage
-            The stages in their order; an empty tuple for a model without parameters to train.
+        epochs: the largest number of epochs of the validated stage.
         """
+        phases = self.phases()
+        return (Stage("train", phases, epochs, validated=True),) if phases else ()
 
     @property
     def history(self) -> int:
@@ -215,18 +180,8 @@ class Recommender(nn.Module, ABC):
         return self.history
 
     def knows(self, context: Batch) -> Tensor:
-        """Whether the scores of each context depend on whose it is; see `knows_by`.
-
-        Parameters
-        ----------
-        context
-            B contexts; their candidates are not read.
-
-        Returns
-        -------
-        Tensor
-            Booleans, (B,).
-        """
+        """Whether the scores of each context depend on whose it is (see `knows_by`), (B,). The candidates of
+        the contexts are not read."""
         users, items = self._sizes
         is_known = torch.full((len(context.user_B),), not self.knows_by)
         if "items" in self.knows_by:
@@ -236,135 +191,49 @@ class Recommender(nn.Module, ABC):
         return is_known
 
     def fit_statistics(self, split: Split) -> None:
-        """Compute the statistics that no gradient learns, before training. They are stored in buffers of the
-        model, so a saved run has them among its weights.
-
-        Parameters
-        ----------
-        split
-            The split. Only its training set may be read.
-        """
+        """Compute the statistics that no gradient learns, before training, from the training set alone. They
+        are stored in buffers of the model, so a saved run has them among its weights."""
 
     def refresh_statistics(self, split: Split) -> None:
-        """Compute the statistics again for a network that continues to learn. Statistics that its weights
-        rely on, such as the scaling of inputs, must stay as they are.
-
-        Parameters
-        ----------
-        split
-            The split of the longer log. Only its training set may be read.
-        """
+        """Compute the statistics again for a network that continues to learn on a longer log. Statistics that
+        its weights rely on, such as the scaling of inputs, must stay as they are."""
         self.fit_statistics(split)
 
     def options(self, split: Split) -> list[dict[str, Tensor]]:
-        """Choices that no gradient can make. Before training, each one is tried once on the validation set,
-        and the best is kept.
-
-        Parameters
-        ----------
-        split
-            The split. Only its training set may be read.
-
-        Returns
-        -------
-        list of dict
-            Each option as entries of the model's state.
-        """
+        """Choices that no gradient can make, each as entries of the model's state. Before training, each one
+        is tried once on the validation set, and the best is kept. Only the training set may be read here."""
         return []
 
     def starting_points(self) -> list[dict[str, Tensor]]:
         """States that are validated before training, as epoch 0. The best one is kept unless training
-        improves on it.
-
-        Returns
-        -------
-        list of dict
-            Entries of the model's state. By default there are none, because untrained weights are random.
-        """
+        improves on it. By default there are none, because untrained weights are random."""
         return []
 
     def untrained(self, config: Any) -> Any:
-        """The settings of a model that stays at its starting point, because no epoch improved on it.
-
-        Parameters
-        ----------
-        config
-            An instance of this model's `Config`.
-
-        Returns
-        -------
-        ModelConfig
-            An instance of the same class.
-        """
+        """The settings of a model that stays at its starting point, because no epoch improved on it."""
         return config
 
     def horizon(self, split: Split) -> int | None:
         """How many ticks ahead of a list its targets may be in the validation.
 
-        Parameters
-        ----------
-        split
-            The split that the model is trained on.
-
-        Returns
-        -------
-        int or None
-            With a number, validation makes one list per user at the beginning of the validation set and ranks
-            the positives of so many ticks. None means the next event, with a list for each.
+        With a number, validation makes one list per user at the beginning of the validation set and ranks the
+        positives of so many ticks. None means the next event, with a list for each.
         """
         return None
 
     def catalog(self, log: LogView, first: int, last: int) -> Catalog:
-        """What is computed once to score all items at times from `first` up to, and not including, `last`.
-        A model may override this with a faster catalogue that gives the same scores as `forward`.
-
-        Parameters
-        ----------
-        log
-            The log, whose events before a context's time may be read.
-        first, last
-            The period of the times of all contexts, in ticks.
-
-        Returns
-        -------
-        Catalog
-            An object whose `scores` are those of all items in each context.
-        """
+        """What is computed once to score all items at times from `first` up to, and not including, `last`, in
+        ticks. A model may override this with a faster catalogue that gives the same scores as `forward`. Of
+        the log, the events before a context's time may be read."""
         return PlainCatalog(self.forward, log, self.audience)
 
     def dot_catalog(self, catalog: Catalog) -> DotCatalog | None:
-        """The vectors of all items in a catalogue of this model.
-
-        Parameters
-        ----------
-        catalog
-            What `catalog` returned.
-
-        Returns
-        -------
-        DotCatalog or None
-            None for a model without such vectors.
-        """
+        """The vectors of all items in a catalogue of this model; None for a model without such vectors."""
         return catalog if isinstance(catalog, DotCatalog) else None
 
     def renew_catalog(self, catalog: Catalog, log: LogView, first: int, last: int) -> Catalog:
         """A catalogue for a log that continues the log of an older catalogue. A model may reuse the parts
-        that have not changed.
-
-        Parameters
-        ----------
-        catalog
-            The older catalogue of this model.
-        log
-            The newer log.
-        first, last
-            The period, as in `catalog`.
-
-        Returns
-        -------
-        Catalog
-            It gives the same scores as a catalogue that is made from the newer log alone.
-        """
+        that have not changed; the scores are those of a catalogue that is made from the newer log alone."""
         return self.catalog(log, first, last)
 
     @property
@@ -380,40 +249,19 @@ class Recommender(nn.Module, ABC):
         return ()
 
     def set_debias(self, debias: float) -> None:
-        """Set the debiasing strength of a model that has `strengths` to choose from.
-
-        Parameters
-        ----------
-        debias
-            The strength, from 0 to 1.
-        """
+        """Set the debiasing strength, from 0 to 1, of a model that has `strengths` to choose from."""
         raise NotImplementedError(f"{self.name} has no debiasing strength to choose")
 
     def log_exposure(self, log: Log, item: ArrayLike, time: ArrayLike) -> Tensor:
         """The logarithm of the exposure of each item at each time, independent of the user and up to a
         constant per time. A model that does not override this has no debiasing strength.
 
-        Parameters
-        ----------
-        log
-            The log. Only its events strictly before `time` may be read.
-        item, time
-            Item codes and times in ticks, which are broadcast against each other.
-
-        Returns
-        -------
-        Tensor
-            The logarithms, in the broadcast shape.
-
-        Raises
-        ------
-        BadInput
-            If the model does not know the exposure of items.
+        item, time: item codes and times in ticks, which are broadcast against each other. Only events
+            strictly before `time` may be read.
         """
         raise BadInput(
-            f"{self.name} does not know how exposed an item is, so it has no debiasing strength: pulse "
-            "has one, and so has "
-            f"debiased-{self.name} with an estimator of exposure"
+            f"{self.name} does not know how exposed an item is, so it has no debiasing strength: pulse has "
+            f"one, and so has debiased-{self.name} with an estimator of exposure"
         )
 
     @property
@@ -422,18 +270,8 @@ class Recommender(nn.Module, ABC):
         return None
 
     def statistics(self, batch: Batch) -> dict[str, float]:
-        """Numbers about the model that are recorded in each epoch beside its losses.
-
-        Parameters
-        ----------
-        batch
-            A fixed sample of training pairs.
-
-        Returns
-        -------
-        dict of str to float
-            The numbers by their names.
-        """
+        """Numbers about the model, by name, that are recorded in each epoch beside its losses, from a fixed
+        sample of training pairs."""
         return {}
 
     def trained_parameter_names(self) -> set[str]:
@@ -467,14 +305,7 @@ class DotProduct(Recommender):
     """A model whose scores are dot products of a vector per context and a vector per item.
 
     The scores of the whole catalogue then cost only one matrix product. A subclass must implement `context`,
-    `vectors` and `stages`, and `read_histories` if it can be exported (`is_exportable`).
-
-    Parameters
-    ----------
-    known
-        The users and items of the training set.
-    config
-        The model's settings, an instance of its `Config`.
+    `vectors` and `phases`, and `read_histories` if it can be exported (`is_exportable`).
     """
 
     supports_live_log = True
@@ -486,50 +317,18 @@ class DotProduct(Recommender):
         return self if self.is_exportable else None
 
     def read_histories(self, ids_BL: Tensor) -> Tensor:
-        """The vector of each context, from histories alone. Models that can be exported implement this. Its
-        steps must not depend on values, because the exported file contains a fixed sequence of steps.
-
-        Parameters
-        ----------
-        ids_BL
-            Item codes, oldest first, padded on the left.
-
-        Returns
-        -------
-        Tensor
-            The vectors, (B, D).
-        """
+        """The vector of each context, (B, D), from histories alone, which are padded on the left. Models that
+        can be exported implement this. Its steps must not depend on values, because the exported file
+        contains a fixed sequence of steps."""
         raise NotImplementedError(f"{self.name} cannot be exported")
 
     @abstractmethod
     def context(self, batch: Batch) -> Tensor:
-        """The vector of each context.
-
-        Parameters
-        ----------
-        batch
-            B contexts; their candidates are not read.
-
-        Returns
-        -------
-        Tensor
-            The vectors, (B, D).
-        """
+        """The vector of each context, (B, D). The candidates of the batch are not read."""
 
     @abstractmethod
     def vectors(self, item: Tensor) -> Tensor:
-        """The vector of each item.
-
-        Parameters
-        ----------
-        item
-            Item codes of any shape.
-
-        Returns
-        -------
-        Tensor
-            The vectors, (..., D).
-        """
+        """The vector of each item, (..., D), from codes of any shape."""
 
     def forward(self, batch: Batch) -> Tensor:
         return torch.einsum("bd,bcd->bc", self.context(batch), self.vectors(batch.candidates_BC))
@@ -548,9 +347,8 @@ class ClickModel(Recommender):
 
     knows_by = ("items",)
 
-    def stages(self, epochs: int) -> tuple[Stage, ...]:
-        phase = Phase("clicks", "pairs", self.click_loss, self.parameters)
-        return (Stage("train", (phase,), epochs, validated=True),)
+    def phases(self) -> tuple[Phase, ...]:
+        return (Phase("clicks", "pairs", self.click_loss, self.parameters),)
 
     def click_loss(self, batch: Batch) -> Tensor:
         """The binary cross-entropy of clicks."""
@@ -587,51 +385,14 @@ class NextItem(DotProduct):
 
     @abstractmethod
     def encode(self, user_B: Tensor, ids_BL: Tensor) -> Tensor:
-        """The state after each item.
-
-        Parameters
-        ----------
-        user_B
-            The user codes.
-        ids_BL
-            The item codes of the histories, oldest first, padded on the right.
-
-        Returns
-        -------
-        Tensor
-            The states, (B, L, D).
-        """
+        """The state after each item of some histories, which are padded on the right, (B, L, D)."""
 
     def beginning(self, user_B: Tensor) -> Tensor:
-        """The state before the first item.
-
-        Parameters
-        ----------
-        user_B
-            The user codes.
-
-        Returns
-        -------
-        Tensor
-            The states, (B, D).
-        """
+        """The state before the first item, (B, D)."""
         return self.start.expand(len(user_B), -1)
 
     def states(self, user_B: Tensor, ids_BL: Tensor) -> Tensor:
-        """The states after 0, 1, ..., L items.
-
-        Parameters
-        ----------
-        user_B
-            The user codes.
-        ids_BL
-            The item codes of the histories, oldest first, padded on the right.
-
-        Returns
-        -------
-        Tensor
-            The states, (B, L + 1, D).
-        """
+        """The states after 0, 1, ..., L items, (B, L + 1, D)."""
         beginning = self.beginning(user_B)[:, None]
         return torch.cat([beginning, self.encode(user_B, ids_BL)], dim=1) if ids_BL.shape[1] else beginning
 
@@ -651,24 +412,12 @@ class NextItem(DotProduct):
     def vectors(self, item: Tensor) -> Tensor:
         return self.items(item)
 
-    def stages(self, epochs: int) -> tuple[Stage, ...]:
-        phase = Phase("next item", "histories", self.next_item_loss, self.parameters)
-        return (Stage("train", (phase,), epochs, validated=True),)
+    def phases(self) -> tuple[Phase, ...]:
+        return (Phase("next item", "histories", self.next_item_loss, self.parameters),)
 
     def next_item_loss(self, batch: SequenceBatch) -> Tensor:
         """The mean loss of each event given those strictly before it. One pass gives the states of all
-        prefixes.
-
-        Parameters
-        ----------
-        batch
-            Whole sequences of the training set.
-
-        Returns
-        -------
-        Tensor
-            The loss, a scalar.
-        """
+        prefixes."""
         row_N, past_N, target_N, weight_N, offset = batch.targets()
         states_BLD = self.states(batch.user_B, read_before(batch.items_BL, past_N))
         return self.loss_of(states_BLD[row_N, past_N], target_N, weight_N, offset)
@@ -678,21 +427,8 @@ class NextItem(DotProduct):
     ) -> Tensor:
         """The weighted mean loss of targets: cross-entropy among all items, unless it is overridden.
 
-        Parameters
-        ----------
-        states_ND
-            The state before each target.
-        targets_N
-            The item codes of the targets.
-        weight_N
-            The weight of each target; None for equal weights.
-        offset
-            What is added to the logits, such as the logarithm of the exposure.
-
-        Returns
-        -------
-        Tensor
-            The loss, a scalar.
+        states_ND: the state before each target.
+        offset: what is added to the logits, such as the logarithm of the exposure.
         """
         vectors_VD = self.items.table()
         if offset is not None:

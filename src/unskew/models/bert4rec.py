@@ -43,7 +43,7 @@ from unskew.data.log.split import Known
 from unskew.models.base import DotProduct, HistoryConfig
 from unskew.nn.layers import Dropout, Embeddings, Table, in_groups, is_real
 from unskew.nn.losses import cross_entropy
-from unskew.nn.phases import Phase, Stage
+from unskew.nn.phases import Phase
 
 DEVIATION = 0.02  # the standard deviation of the initial embeddings
 
@@ -135,9 +135,8 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
 
     # How it learns
 
-    def stages(self, epochs: int) -> tuple[Stage, ...]:
-        cloze = Phase("cloze", "histories", self.cloze_loss, self.parameters, passes=self.config.copies)
-        return (Stage("train", (cloze,), epochs, validated=True),)
+    def phases(self) -> tuple[Phase, ...]:
+        return (Phase("cloze", "histories", self.cloze_loss, self.parameters, self.config.copies),)
 
     def cloze_loss(self, batch: SequenceBatch) -> Tensor:
         """The mean cross-entropy of masked items among all items."""

@@ -25,7 +25,7 @@ pairs of a cycle.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, ClassVar
 
@@ -41,7 +41,7 @@ from unskew.data.log.split import Known
 from unskew.data.log.views import Ints
 from unskew.models.base import ModelConfig
 from unskew.models.factors import MatrixFactors
-from unskew.nn.phases import Phase, Stage, adam
+from unskew.nn.phases import Phase, adam
 
 
 class CPR(
@@ -75,20 +75,11 @@ class CPR(
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config, config.width)
 
-    def stages(self, epochs: int) -> tuple[Stage, ...]:
+    def phases(self) -> tuple[Phase, ...]:
         config = self.config
         passes = max(1, round(config.sample_rate * mean_length(config.longest, config.sample_ratio)))
-        phase = Phase(
-            "cross pairs",
-            "positives",
-            self.cross_loss,
-            self.parameters,
-            passes=passes,
-            negatives=1,
-            drawing=self.next_of_cycle,
-            optimizer=self.optimizer,
-        )
-        return (Stage("train", (phase,), epochs, validated=True),)
+        phase = Phase("cross pairs", "positives", self.cross_loss, self.parameters, passes, negatives=1)
+        return (replace(phase, drawing=self.next_of_cycle, optimizer=self.optimizer),)
 
     def optimizer(
         self, parameters: Iterable[nn.Parameter], learning_rate: float, weight_decay: float

@@ -30,7 +30,7 @@ changes the step size but not the balance of the terms.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -47,7 +47,7 @@ from unskew.data.log.views import Ints
 from unskew.models.base import ModelConfig
 from unskew.models.factors import MatrixFactors
 from unskew.nn.losses import bpr, weighted_mean
-from unskew.nn.phases import Phase, Stage
+from unskew.nn.phases import Phase
 
 COMPARED = 1000  # how many ids the distance correlation compares at most; if there are more, a random sample
 SMALLEST = 1e-12  # the least number that a root is taken of: at zero its gradient is infinite
@@ -104,19 +104,11 @@ class DICE(
         popularity_I = counts_I if self.config.popularity == "counts" else quantiles(counts_I)
         self.popularity_I.copy_(torch.from_numpy(popularity_I))
 
-    def stages(self, epochs: int) -> tuple[Stage, ...]:
+    def phases(self) -> tuple[Phase, ...]:
         config = self.config
         drawing = PopularityMargins(self.popularity_I.numpy(), config.margin, config.decay, config.pool)
-        phase = Phase(
-            "causes",
-            "positives",
-            self.causes_loss,
-            self.parameters,
-            negatives=4,
-            drawing=drawing,
-            optimizer=forgetful_adam,
-        )
-        return (Stage("train", (phase,), epochs, validated=True),)
+        phase = Phase("causes", "positives", self.causes_loss, self.parameters, negatives=4)
+        return (replace(phase, drawing=drawing, optimizer=forgetful_adam),)
 
     def causes_loss(self, batch: Batch) -> Tensor:
         """L, the loss of a batch."""

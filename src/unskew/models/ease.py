@@ -16,7 +16,7 @@ for an empty history.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,21 +27,16 @@ from torch import Tensor
 
 from unskew.core.config import AtLeast1, Positive, Search
 from unskew.core.errors import BadInput, UnskewError
-from unskew.data.batches.batch import Batch
-from unskew.data.log.log import LogView
 from unskew.data.log.split import Known, Split
 from unskew.data.log.views import PAD
-from unskew.models.base import HistoryConfig, Recommender
-from unskew.models.itemknn import popularity_of, training_matrix
-from unskew.models.recency import scores_of
-from unskew.nn.phases import Stage
-from unskew.nn.scoring import Catalog
+from unskew.models.base import HistoryConfig
+from unskew.models.itemknn import ItemToItem, training_matrix
 
-L2 = (30.0, 100.0, 300.0, 1000.0)  # those that are tried on the validation set
+L2 = (30.0, 100.0, 300.0, 1000.0)
 MATRICES = 3  # of items x items that are in memory while B is solved
 
 
-class EASE(Recommender, name="ease", paper="Steck, Embarrassingly Shallow Autoencoders, WWW 2019"):
+class EASE(ItemToItem, name="ease", paper="Steck, Embarrassingly Shallow Autoencoders, WWW 2019"):
     """Scores candidates by a linear combination of the items of the history."""
 
     @dataclass(frozen=True, kw_only=True)
@@ -56,23 +51,20 @@ class EASE(Recommender, name="ease", paper="Steck, Embarrassingly Shallow Autoen
         """The largest number of gigabytes that the matrices may take."""
 
     config: Config
-    knows_by = ("items",)
-    supports_live_log = True
+    counts_once = True
+    tried: ClassVar[dict[str, tuple[float, ...]]] = {"l2": L2}
     l2: Tensor
     pairs_2N: Tensor
-    popularity_I: Tensor
 
     def __init__(self, known: Known, config: Config) -> None:
-        super().__init__(known, config)
+        super().__init__(known, config, l2=L2[0])
         items = known.items.size
         if (wanted := MATRICES * 4 * items**2 / 1e9) > config.memory:
             raise BadInput(
                 f"ease needs {wanted:.1f} GB for a matrix of {items:,} x {items:,} items and may take "
                 f"{config.memory:g} GB (memory): give it more, or use itemknn, which is sparse"
             )
-        self.register_buffer("l2", torch.tensor(config.l2 or L2[0], dtype=torch.float64))
         self.register_buffer("pairs_2N", torch.zeros(2, 0, dtype=torch.int32))
-        self.register_buffer("popularity_I", torch.zeros(items))
         self._solved: tuple[float, NDArray[np.float32]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -85,61 +77,23 @@ class EASE(Recommender, name="ease", paper="Steck, Embarrassingly Shallow Autoen
         super()._load_from_state_dict(state_dict, prefix, *others)
 
     def fit_statistics(self, split: Split) -> None:
+        super().fit_statistics(split)
         pairs = training_matrix(split).tocoo()
         self.pairs_2N = torch.from_numpy(np.stack([pairs.row, pairs.col]).astype(np.int32))
-        self.popularity_I.copy_(popularity_of(split))
         self._solved = None
 
-    def take_over(self, before: "EASE", items: Tensor) -> None:
-        """Begin with what the same model of other codes has counted (`unskew.training.extend`).
-
-        items: the code that each item had before, or PAD.
-        """
-        known = (items != PAD) & (items < len(before.popularity_I))
-        now = torch.full((len(before.popularity_I),), PAD, dtype=torch.int32)
-        now[items[known]] = known.nonzero()[:, 0].to(torch.int32)
-        item = now[before.pairs_2N[1].long()]
-        self.pairs_2N = torch.stack([before.pairs_2N[0], item])[:, item != PAD]
-        self.popularity_I[known] = before.popularity_I[items[known]]
+    def take_over_pairs(self, before: "EASE", items: Tensor, code_now: Tensor) -> None:
+        user, item = before.pairs_2N[0], code_now.int()[before.pairs_2N[1].long()]
+        self.pairs_2N = torch.stack([user, item])[:, item != PAD]
         self._solved = None
 
-    def options(self, split: Split) -> list[dict[str, Tensor]]:
-        tried = L2 if self.config.l2 is None else ()
-        return [{"l2": torch.tensor(l2, dtype=torch.float64)} for l2 in tried]
-
-    def stages(self, epochs: int) -> tuple[Stage, ...]:
-        return ()
-
-    def forward(self, batch: Batch) -> Tensor:
-        return scores_of(self, batch)
-
-    def catalog(self, log: LogView, first: int, last: int) -> Catalog:
-        return LinearCatalog(self, log)
-
-    def weights(self) -> NDArray[np.float32]:
+    def matrix(self) -> NDArray[np.float32]:
         """The matrix B, (items, items)."""
         l2 = float(self.l2)
         if self._solved is None or self._solved[0] != l2:
             self._solved = None  # so that no two of them are in memory
             self._solved = l2, solve(self.pairs_2N.numpy(), len(self.popularity_I), l2)
         return self._solved[1]
-
-
-class LinearCatalog:
-    """A catalogue whose scores are x_u B."""
-
-    def __init__(self, model: EASE, log: LogView) -> None:
-        self.model, self.log = model, log
-
-    def scores(self, context: Batch) -> Tensor:
-        """The scores of all items in each context; of items that training never saw, zero."""
-        popularity, own = self.model.popularity_I, context.history_BL.numpy()
-        row, place = np.nonzero((own != PAD) & (own < len(popularity)))
-        shape = len(own), len(popularity)
-        past = sparse.csr_array((np.ones(len(row), np.float32), (row, own[row, place])), shape=shape)
-        past.data[:] = 1  # an item that is in a history twice counts once
-        scores = torch.from_numpy(np.asarray(past @ self.model.weights())) + popularity
-        return torch.nn.functional.pad(scores, (0, len(self.log.items) - scores.shape[1]))
 
 
 def solve(pairs_2N: NDArray[np.int32], items: int, l2: float) -> NDArray[np.float32]:

@@ -29,7 +29,7 @@ from unskew.data.log.split import Known
 from unskew.data.log.views import HISTORY, PAD
 from unskew.models.base import DotProduct, HistoryConfig
 from unskew.nn.layers import Embeddings, is_real, right_padded
-from unskew.nn.phases import Phase, Stage
+from unskew.nn.phases import Phase
 
 ROWS = 1024  # events that are compared together: few enough for their vectors to stay in the cache
 
@@ -76,9 +76,8 @@ class FPMC(DotProduct, name="fpmc", paper="Rendle et al., WWW 2010"):
     def vectors(self, item: Tensor) -> Tensor:
         return self.items(item)
 
-    def stages(self, epochs: int) -> tuple[Stage, ...]:
-        phase = Phase("S-BPR", "histories", self.sbpr_loss, self.parameters)
-        return (Stage("train", (phase,), epochs, validated=True),)
+    def phases(self) -> tuple[Phase, ...]:
+        return (Phase("S-BPR", "histories", self.sbpr_loss, self.parameters),)
 
     def sbpr_loss(self, batch: SequenceBatch) -> Tensor:
         """The mean S-BPR loss of each event against another item. The basket is the newest items strictly

@@ -42,7 +42,7 @@ from unskew.data.log.split import Known, Split
 from unskew.models.base import HistoryConfig, NextItem
 from unskew.nn.layers import Dropout, Embeddings
 from unskew.nn.losses import cross_entropy
-from unskew.nn.phases import Stage, adam
+from unskew.nn.phases import Phase, adam
 
 CHUNK = 1 << 17  # scores of negatives held at once: few enough to stay in the cache
 LOG_OF_NOTHING = -1e9  # its exponential is zero, and unlike with minus infinity, gradients are not nan
@@ -127,10 +127,9 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
     def vectors(self, item: Tensor) -> Tensor:
         return torch.cat([self.items(item), self.bias(item)], dim=-1)
 
-    def stages(self, epochs: int) -> tuple[Stage, ...]:
-        (stage,) = super().stages(epochs)
-        optimizer = adagrad if self.config.optimizer == "adagrad" else adam
-        return (replace(stage, phases=(replace(stage.phases[0], optimizer=optimizer),)),)
+    def phases(self) -> tuple[Phase, ...]:
+        (phase,) = super().phases()
+        return (replace(phase, optimizer=adagrad if self.config.optimizer == "adagrad" else adam),)
 
     def loss_of(
         self, states_ND: Tensor, targets_N: Tensor, weight_N: Tensor | None, offset: Offset | None = None

@@ -17,26 +17,27 @@ is not. Nothing is learned by gradients; the decay is chosen on the validation s
 are broken by popularity, which also ranks the items for an empty history.
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
+from torch.nn import functional
 
 from unskew.core.config import AtLeast1, NotNegative, Search, Share
 from unskew.data.batches.batch import Batch
 from unskew.data.log.log import LogView
 from unskew.data.log.split import Known, Split
 from unskew.data.log.views import PAD
-from unskew.models.base import HistoryConfig, Recommender
-from unskew.models.recency import scores_of
-from unskew.nn.phases import Stage
+from unskew.models.base import HistoryConfig
+from unskew.models.recency import CountingModel
 from unskew.nn.scoring import Catalog
 
-DECAYS = (0.5, 0.8, 0.95, 1.0)  # those that are tried on the validation set
+DECAYS = (0.5, 0.8, 0.95, 1.0)
 TIE = 1e-6  # what popularity adds to the score of the most popular item: far less than any similarity
 K1, B = 1.2, 0.75  # of bm25
 BLOCK = 2048  # items whose neighbours are searched together
@@ -44,7 +45,76 @@ BLOCK = 2048  # items whose neighbours are searched together
 Weighting = Literal["cosine", "tf-idf", "bm25"]
 
 
-class ItemKNN(Recommender, name="itemknn", paper="Sarwar et al., WWW 2001; Deshpande and Karypis, TOIS 2004"):
+class ItemToItem(CountingModel):
+    """A model whose scores are a product of the histories and a matrix of items by items. Popularity breaks
+    ties."""
+
+    knows_by = ("items",)
+    counts_once: ClassVar[bool] = False  # whether an item that is in the history twice counts once
+    popularity_I: Tensor
+
+    def __init__(self, known: Known, config: HistoryConfig, **defaults: float) -> None:
+        super().__init__(known, config, **defaults)
+        self.register_buffer("popularity_I", torch.zeros(known.items.size))
+
+    @property
+    def past_decay(self) -> float:
+        """The weight of an item of the history relative to the next newer one."""
+        return 1.0
+
+    @abstractmethod
+    def matrix(self) -> Any:
+        """What each item of the history (row) adds to the score of each candidate (column)."""
+
+    def fit_statistics(self, split: Split) -> None:
+        counts = split.item_counts[: split.known_items]
+        self.popularity_I.copy_(torch.from_numpy(TIE * counts / max(counts.max(initial=0), 1)).float())
+
+    def take_over(self, before: Any, items: Tensor) -> None:
+        """Begin with what the same model of other codes has counted (`unskew.training.extend`).
+
+        items: the code that each item had before, or PAD.
+        """
+        known = (items != PAD) & (items < len(before.popularity_I))
+        self.popularity_I[known] = before.popularity_I[items[known]]
+        code_now = torch.full((len(before.popularity_I),), PAD)
+        code_now[items[known]] = known.nonzero()[:, 0]
+        self.take_over_pairs(before, items[known], code_now)
+
+    @abstractmethod
+    def take_over_pairs(self, before: Any, items: Tensor, code_now: Tensor) -> None:
+        """Take over what was counted of pairs of items.
+
+        items: the codes before of the items that both have.
+        code_now: the code now of each item before, or PAD.
+        """
+
+    def catalog(self, log: LogView, first: int, last: int) -> Catalog:
+        return ItemToItemCatalog(self, log)
+
+
+class ItemToItemCatalog:
+    """A catalogue that needs one product of two matrices per block of contexts."""
+
+    def __init__(self, model: ItemToItem, log: LogView) -> None:
+        self.model, self.log, self.matrix = model, log, model.matrix()
+
+    def scores(self, context: Batch) -> Tensor:
+        """The scores of all items in each context; of items that training never saw, zero."""
+        own, popularity_I = context.history_BL.numpy(), self.model.popularity_I
+        row, place = np.nonzero((own != PAD) & (own < len(popularity_I)))
+        weight = (self.model.past_decay ** (own.shape[1] - 1 - place)).astype(np.float32)
+        shape = len(own), len(popularity_I)
+        past = sparse.csr_array((weight, (row, own[row, place])), shape=shape)
+        if self.model.counts_once:
+            past.data[:] = 1
+        product = past @ self.matrix
+        dense = product.toarray() if sparse.issparse(product) else np.asarray(product)
+        scores = torch.from_numpy(dense) + popularity_I
+        return functional.pad(scores, (0, len(self.log.items) - scores.shape[1]))
+
+
+class ItemKNN(ItemToItem, name="itemknn", paper="Sarwar et al., WWW 2001; Deshpande and Karypis, TOIS 2004"):
     """Scores candidates by their similarity to the items of the history."""
 
     @dataclass(frozen=True, kw_only=True)
@@ -64,77 +134,40 @@ class ItemKNN(Recommender, name="itemknn", paper="Sarwar et al., WWW 2001; Deshp
         validation prefers."""
 
     config: Config
-    knows_by = ("items",)
-    supports_live_log = True
+    tried: ClassVar[dict[str, tuple[float, ...]]] = {"decay": DECAYS}
+    decay: Tensor
     nearest_IK: Tensor
     similarity_IK: Tensor
-    popularity_I: Tensor
-    decay: Tensor
 
     def __init__(self, known: Known, config: Config) -> None:
-        super().__init__(known, config)
-        items = known.items.size
-        kept = min(config.neighbours, items)
-        self.register_buffer("nearest_IK", torch.zeros(items, kept, dtype=torch.int64))
-        self.register_buffer("similarity_IK", torch.zeros(items, kept))
-        self.register_buffer("popularity_I", torch.zeros(items))
-        decay = 1.0 if config.decay is None else config.decay
-        self.register_buffer("decay", torch.tensor(decay, dtype=torch.float64))
+        super().__init__(known, config, decay=1.0)
+        shape = known.items.size, min(config.neighbours, known.items.size)
+        self.register_buffer("nearest_IK", torch.zeros(shape, dtype=torch.int64))
+        self.register_buffer("similarity_IK", torch.zeros(shape))
 
     def fit_statistics(self, split: Split) -> None:
+        super().fit_statistics(split)
         config = self.config
         nearest, similarity = nearest_items(split, config.neighbours, config.shrink, config.weighting)
         self.nearest_IK.copy_(nearest)
         self.similarity_IK.copy_(similarity)
-        self.popularity_I.copy_(popularity_of(split))
 
-    def take_over(self, before: "ItemKNN", items: Tensor) -> None:
-        """Begin with what the same model of other codes has counted (`unskew.training.extend`).
-
-        items: the code that each item had before, or PAD.
-        """
-        known = (items != PAD) & (items < len(before.popularity_I))
-        now = torch.zeros(len(before.popularity_I), dtype=torch.int64)
-        now[items[known]] = known.nonzero()[:, 0]
+    def take_over_pairs(self, before: "ItemKNN", items: Tensor, code_now: Tensor) -> None:
+        known = code_now[items]
         kept = min(before.nearest_IK.shape[1], self.nearest_IK.shape[1])
-        self.nearest_IK[known, :kept] = now[before.nearest_IK[items[known], :kept]]
-        self.similarity_IK[known, :kept] = before.similarity_IK[items[known], :kept]
-        self.popularity_I[known] = before.popularity_I[items[known]]
+        self.nearest_IK[known, :kept] = code_now.clamp(min=0)[before.nearest_IK[items, :kept]]
+        self.similarity_IK[known, :kept] = before.similarity_IK[items, :kept]
 
-    def options(self, split: Split) -> list[dict[str, Tensor]]:
-        if self.config.decay is not None:
-            return []
-        return [{"decay": torch.tensor(decay, dtype=torch.float64)} for decay in DECAYS]
+    @property
+    def past_decay(self) -> float:
+        return float(self.decay)
 
-    def stages(self, epochs: int) -> tuple[Stage, ...]:
-        return ()
-
-    def forward(self, batch: Batch) -> Tensor:
-        return scores_of(self, batch)
-
-    def catalog(self, log: LogView, first: int, last: int) -> Catalog:
-        return SimilarityCatalog(self, log)
-
-
-class SimilarityCatalog:
-    """A catalogue that needs one product of two sparse matrices per block of contexts."""
-
-    def __init__(self, model: ItemKNN, log: LogView) -> None:
-        self.model, self.log = model, log
-        size, neighbours = model.nearest_IK.shape
-        candidate, near = np.repeat(np.arange(size), neighbours), model.nearest_IK.numpy().ravel()
-        similarity = model.similarity_IK.numpy().ravel()
+    def matrix(self) -> Any:
+        size, neighbours = self.nearest_IK.shape
+        candidate, near = np.repeat(np.arange(size), neighbours), self.nearest_IK.numpy().ravel()
+        similarity = self.similarity_IK.numpy().ravel()
         of = similarity != 0
-        self.similarity_II = sparse.csr_array((similarity[of], (near[of], candidate[of])), shape=(size, size))
-
-    def scores(self, context: Batch) -> Tensor:
-        """The scores of all items in each context; of items that training never saw, zero."""
-        own, size = context.history_BL.numpy(), len(self.model.popularity_I)
-        row, place = np.nonzero((own != PAD) & (own < size))
-        weight = (float(self.model.decay) ** (own.shape[1] - 1 - place)).astype(np.float32)
-        past = sparse.csr_array((weight, (row, own[row, place])), shape=(len(own), size))
-        scores = torch.from_numpy((past @ self.similarity_II).toarray()) + self.model.popularity_I
-        return torch.nn.functional.pad(scores, (0, len(self.log.items) - size))
+        return sparse.csr_array((similarity[of], (near[of], candidate[of])), shape=(size, size))
 
 
 def training_matrix(split: Split) -> Any:
@@ -148,12 +181,6 @@ def training_matrix(split: Split) -> Any:
     matrix = sparse.csr_array((np.ones(len(user), np.float32), (user, item)), shape=shape)
     matrix.data[:] = 1
     return matrix
-
-
-def popularity_of(split: Split) -> Tensor:
-    """TIE for the item with most training positives, and in proportion for the others."""
-    counts = split.item_counts[: split.known_items]
-    return torch.from_numpy(TIE * counts / max(counts.max(initial=0), 1)).float()
 
 
 def weighted(matrix: Any, weighting: Weighting) -> tuple[Any, NDArray[np.float32]]:

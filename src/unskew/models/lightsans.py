@@ -40,7 +40,7 @@ from unskew.data.log.split import Known
 from unskew.models.base import DotProduct, HistoryConfig
 from unskew.nn.layers import Dropout, Embeddings, in_groups, is_real
 from unskew.nn.losses import cross_entropy
-from unskew.nn.phases import Phase, Stage
+from unskew.nn.phases import Phase
 
 DEVIATION = 0.02  # the standard deviation of the initial embeddings
 
@@ -108,9 +108,8 @@ class LightSANs(DotProduct, name="lightsans", paper="Fan et al., LightSANs, SIGI
     def vectors(self, item: Tensor) -> Tensor:
         return self.items(item)
 
-    def stages(self, epochs: int) -> tuple[Stage, ...]:
-        phase = Phase("next item", "positives", self.next_item_loss, self.parameters, negatives=0)
-        return (Stage("train", (phase,), epochs, validated=True),)
+    def phases(self) -> tuple[Phase, ...]:
+        return (Phase("next item", "positives", self.next_item_loss, self.parameters, negatives=0),)
 
     def next_item_loss(self, batch: Batch) -> Tensor:
         """The mean cross-entropy of the clicked items among all items."""

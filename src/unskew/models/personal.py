@@ -18,8 +18,7 @@ popular ones are left. Nothing is learned by gradients.
 """
 
 from dataclasses import dataclass
-from itertools import product
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -28,19 +27,16 @@ from torch import Tensor
 
 from unskew.core.config import AtLeast1, Positive
 from unskew.data.batches.batch import Batch
-from unskew.data.log.decay import Decay
 from unskew.data.log.log import LogView
-from unskew.data.log.split import Known, Split
+from unskew.data.log.split import Known
 from unskew.data.log.views import PAD
-from unskew.models.base import HistoryConfig, Recommender
-from unskew.models.recency import HALF_LIVES, NO_FADING, popularity_fractions, scores_of, ticks_per_day
-from unskew.nn.phases import Stage
-from unskew.nn.scoring import Catalog
+from unskew.models.base import HistoryConfig
+from unskew.models.recency import HALF_LIVES, NO_FADING, FadingCatalog, FadingModel
 
-POPULARITY_HALF_LIVES = (1.0, 8.0, 32.0, NO_FADING)  # days, those that are tried on the validation set
+POPULARITY_HALF_LIVES = (1.0, 8.0, 32.0, NO_FADING)  # days
 
 
-class Personal(Recommender, name="personal", paper="no paper: the user's own past, then what is popular"):
+class Personal(FadingModel, name="personal", paper="no paper: the user's own past, then what is popular"):
     """Ranks the user's own items by count and recency, and below them all others by popularity."""
 
     @dataclass(frozen=True, kw_only=True)
@@ -57,69 +53,29 @@ class Personal(Recommender, name="personal", paper="no paper: the user's own pas
         prefers."""
 
     config: Config
-    supports_live_log = True
-    day_ticks: Tensor
+    tried: ClassVar[dict[str, tuple[float, ...]]] = {
+        "half_life": HALF_LIVES,
+        "popularity_half_life": POPULARITY_HALF_LIVES,
+    }
     half_life: Tensor
     popularity_half_life: Tensor
 
     def __init__(self, known: Known, config: Config) -> None:
-        super().__init__(known, config)
-        self.register_buffer("day_ticks", torch.ones(1, dtype=torch.float64))
-        for name in ("half_life", "popularity_half_life"):
-            life = getattr(config, name) or NO_FADING
-            self.register_buffer(name, torch.tensor(life, dtype=torch.float64))
-        self._catalog: PersonalCatalog | None = None
+        super().__init__(known, config, half_life=NO_FADING, popularity_half_life=NO_FADING)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy reads logs by itself."""
-        return self.__dict__ | {"_catalog": None}
+    @property
+    def popularity_days(self) -> Tensor:
+        return self.popularity_half_life
 
-    def fit_statistics(self, split: Split) -> None:
-        self.day_ticks.fill_(ticks_per_day(split))
-
-    def options(self, split: Split) -> list[dict[str, Tensor]]:
-        given = self.config.half_life, self.config.popularity_half_life
-        if None not in given:
-            return []
-        tried = (
-            each if life is None else (life,)
-            for each, life in zip((HALF_LIVES, POPULARITY_HALF_LIVES), given, strict=True)
-        )
-        return [
-            {
-                "half_life": torch.tensor(own, dtype=torch.float64),
-                "popularity_half_life": torch.tensor(popular, dtype=torch.float64),
-            }
-            for own, popular in product(*tried)
-        ]
-
-    def stages(self, epochs: int) -> tuple[Stage, ...]:
-        return ()
-
-    def forward(self, batch: Batch) -> Tensor:
-        return scores_of(self, batch)
-
-    def catalog(self, log: LogView, first: int, last: int) -> Catalog:
-        kept, ticks = self._catalog, float(self.popularity_half_life * self.day_ticks)
-        if kept is None or kept.log is not log or kept.popularity.half_lives != (ticks,):
-            kept = self._catalog = PersonalCatalog(self, log, ticks)
-        return kept
+    def read(self, log: LogView, half_life: float) -> FadingCatalog["Personal"]:
+        return PersonalCatalog(self, log, half_life)
 
 
-class PersonalCatalog:
-    """All items of a log, scored by the own past and by popularity.
-
-    half_life: that of popularity, in ticks of the log's clock.
-    """
-
-    def __init__(self, model: Personal, log: LogView, half_life: float) -> None:
-        self.model, self.log = model, log
-        self.popularity = Decay(log.audiences, (half_life,))
+class PersonalCatalog(FadingCatalog[Personal]):
+    """All items of a log, scored by the own past and by popularity."""
 
     def scores(self, context: Batch) -> Tensor:
-        """The scores of all items in each context."""
-        time, items = context.times_B.numpy(), len(self.log.items)
-        scores = popularity_fractions(self.popularity, time, items)
+        scores = self.popularity_of(context)
         row, item, own = self._own(context)
         scores[row, item] = 2 + own / (1 + np.abs(own))
         return torch.from_numpy(scores)

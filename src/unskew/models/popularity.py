@@ -26,7 +26,6 @@ from unskew.data.log.log import LogView
 from unskew.data.log.split import Known, Split
 from unskew.data.log.views import Ints
 from unskew.models.base import ModelConfig, Recommender
-from unskew.nn.phases import Stage
 from unskew.nn.scoring import Catalog
 
 Recency = Literal["chosen", "total", "window", "fading"]
@@ -73,9 +72,6 @@ class Popularity(
         if self.config.recency != "chosen":
             return []
         return [Popularity(split.known, option).state_dict() for option in recencies(split).values()]
-
-    def stages(self, epochs: int) -> tuple[Stage, ...]:
-        return ()
 
     def forward(self, batch: Batch) -> Tensor:
         """The weighted counts of each candidate's audience, (B, C)."""

@@ -1,10 +1,13 @@
-"""What models share that choose a half-life on the validation set: the length of a day, the half-lives that
-are tried, fading popularity, and a memory of what was read for validation rows."""
+"""What models share that count in the log instead of learning by gradients: numbers that are chosen on the
+validation set, the length of a day, fading popularity, and a memory of what was read for validation rows."""
 
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from itertools import product
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -12,14 +15,116 @@ from unskew.data.batches.batch import Batch
 from unskew.data.log.clock import DAY
 from unskew.data.log.decay import Decay
 from unskew.data.log.log import LogView
-from unskew.data.log.split import Split
-from unskew.data.log.views import Ints
-from unskew.models.base import Recommender
+from unskew.data.log.split import Known, Split
+from unskew.models.base import HistoryConfig, Recommender
+from unskew.nn.scoring import Catalog
 
 R = TypeVar("R")
+F = TypeVar("F", bound="FadingModel")
 
 NO_FADING = 1_000_000.0  # days: a half-life so long that nothing fades
 HALF_LIVES = (1.0, 4.0, 16.0, 64.0, 256.0, NO_FADING)  # days, those that are tried on the validation set
+
+
+class CountingModel(Recommender):
+    """A model that scores all items of a log at once, from what it counts there.
+
+    Each number in `tried` is a buffer: the setting of the same name or, where that is None, what the
+    validation set prefers among the values that are tried.
+
+    defaults: the value of each number until one is chosen.
+    """
+
+    supports_live_log = True
+    tried: ClassVar[dict[str, tuple[float, ...]]] = {}
+
+    def __init__(self, known: Known, config: HistoryConfig, **defaults: float) -> None:
+        super().__init__(known, config)
+        self.given: dict[str, float | None] = {name: getattr(config, name, None) for name in self.tried}
+        for name, given in self.given.items():
+            value = defaults[name] if given is None else given
+            self.register_buffer(name, torch.tensor(value, dtype=torch.float64))
+
+    def options(self, split: Split) -> list[dict[str, Tensor]]:
+        if None not in self.given.values():
+            return []
+        values = [self.tried[name] if given is None else (given,) for name, given in self.given.items()]
+        return [
+            {
+                name: torch.tensor(value, dtype=torch.float64)
+                for name, value in zip(self.tried, each, strict=True)
+            }
+            for each in product(*values)
+        ]
+
+    def forward(self, batch: Batch) -> Tensor:
+        """The scores of the candidates, taken from those of all items; zero for items that the log does not
+        have."""
+        assert batch.log is not None, f"{self.name} reads the log itself"
+        scores = self.catalog(batch.log, 0, 0).scores(batch)
+        known = (batch.candidates_BC >= 0) & (batch.candidates_BC < scores.shape[1])
+        return scores.gather(1, batch.candidates_BC.masked_fill(~known, 0)) * known
+
+
+class FadingModel(CountingModel):
+    """A counting model in which popularity fades, and whose catalogue of a log is kept."""
+
+    day_ticks: Tensor
+
+    def __init__(self, known: Known, config: HistoryConfig, **defaults: float) -> None:
+        super().__init__(known, config, **defaults)
+        self.register_buffer("day_ticks", torch.ones(1, dtype=torch.float64))
+        self._memory: ValidationMemory[Any] | None = None
+        self._catalog: FadingCatalog[Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy reads logs by itself."""
+        return self.__dict__ | {"_memory": None, "_catalog": None}
+
+    def fit_statistics(self, split: Split) -> None:
+        self.day_ticks.fill_(ticks_per_day(split))
+
+    @property
+    @abstractmethod
+    def popularity_days(self) -> float | Tensor:
+        """The half-life of popularity in days."""
+
+    @abstractmethod
+    def read(self, log: LogView, half_life: float) -> "FadingCatalog[Any]":
+        """A catalogue of a log, with the half-life of popularity in ticks of its clock."""
+
+    def catalog(self, log: LogView, first: int, last: int) -> Catalog:
+        kept, half_life = self._catalog, float(self.popularity_days * self.day_ticks)
+        if kept is None or kept.log is not log or kept.half_life != half_life:
+            kept = self._catalog = self.read(log, half_life)
+        return kept
+
+    def remember(self, log: LogView, context: Batch, reads: Callable[[], R]) -> R:
+        """What is read for some contexts: only once for those that options are validated on."""
+        return reads() if self._memory is None else self._memory.read(log, context, reads)
+
+
+class FadingCatalog(Generic[F]):
+    """All items of a log, with the popularity that fades.
+
+    half_life: that of popularity, in ticks of the log's clock.
+    """
+
+    def __init__(self, model: F, log: LogView, half_life: float) -> None:
+        self.model, self.log, self.half_life = model, log, half_life
+        self.popularity = Decay(log.audiences, (half_life,))
+
+    def popularity_of(self, context: Batch) -> NDArray[np.float32]:
+        """The fraction of each item in all faded events at the time of each context, (B, items)."""
+        moments, which = np.unique(context.times_B.numpy(), return_inverse=True)
+        rows = np.zeros((len(moments), len(self.log.items)), np.float32)
+        for row, counts in zip(rows, self.popularity.along(moments), strict=True):
+            row[: len(counts)] = counts[:, 0] / max(counts.sum(), 1e-12)
+        return rows[which]
+
+    @abstractmethod
+    def scores(self, context: Batch) -> Tensor:
+        """The scores of all items in each context."""
 
 
 def ticks_per_day(split: Split) -> float:
@@ -33,36 +138,13 @@ def ticks_per_day(split: Split) -> float:
     return max(span / 200, 1e-6)
 
 
-def popularity_fractions(decay: Decay, time: Ints, items: int) -> NDArray[np.float32]:
-    """The fraction of each item in all faded events at each time, (times, items)."""
-    moments, which = np.unique(time, return_inverse=True)
-    rows = np.zeros((len(moments), items), np.float32)
-    for row, counts in zip(rows, decay.along(moments), strict=True):
-        row[: len(counts)] = counts[:, 0] / max(counts.sum(), 1e-12)
-    return rows[which]
-
-
-def scores_of(model: Recommender, batch: Batch) -> Tensor:
-    """The scores of the candidates of a batch, taken from the scores of all items; of an item that the log
-    does not have, zero."""
-    assert batch.log is not None, f"{model.name} reads the log itself"
-    scores = model.catalog(batch.log, 0, 0).scores(batch)
-    known = (batch.candidates_BC >= 0) & (batch.candidates_BC < scores.shape[1])
-    return scores.gather(1, batch.candidates_BC.masked_fill(~known, 0)) * known
-
-
 class ValidationMemory(Generic[R]):
     """Keeps what was read of a log for contexts of the validation set, so that it is read once, however many
     epochs or options are validated. Contexts after the validation set are never kept.
 
-    Parameters
-    ----------
-    split
-        The split whose validation set is ranked again and again.
-    size
-        How many bytes something that was read takes.
-    most
-        The largest number of bytes that are kept; beyond it, nothing more is kept.
+    split: the split whose validation set is ranked again and again.
+    size: how many bytes something that was read takes.
+    most: the largest number of bytes that are kept; beyond it, nothing more is kept.
     """
 
     def __init__(self, split: Split, size: Callable[[R], int], most: int = 1 << 30) -> None:

@@ -23,7 +23,7 @@ lower bound M. (The authors' matrix for Coat also has unlabelled pairs, so that 
 one, without a bound.)
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import torch
@@ -36,7 +36,7 @@ from unskew.data.log.split import Known, Split
 from unskew.models.base import ModelConfig
 from unskew.models.factors import MatrixFactors, popularity_propensity
 from unskew.nn.losses import bpr, weighted_mean
-from unskew.nn.phases import Phase, Stage
+from unskew.nn.phases import Phase
 
 LARGEST = 1e6  # the upper bound of a term
 
@@ -74,11 +74,9 @@ class UBPR(
         counts_I = split.item_counts[: split.known_items]
         self.theta_I.copy_(popularity_propensity(counts_I, self.config.exponent, self.config.clip)[0])
 
-    def stages(self, epochs: int) -> tuple[Stage, ...]:
-        phase = Phase(
-            "pairwise", "positives", self.pairwise_loss, self.parameters, negatives=10, drawing=uniform_items
-        )
-        return (Stage("train", (phase,), epochs, validated=True),)
+    def phases(self) -> tuple[Phase, ...]:
+        phase = Phase("pairwise", "positives", self.pairwise_loss, self.parameters, negatives=10)
+        return (replace(phase, drawing=uniform_items),)
 
     def pairwise_loss(self, batch: Batch) -> Tensor:
         """The mean of l of each clicked item, the first candidate, against all other candidates. A weight

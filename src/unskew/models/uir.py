@@ -39,7 +39,7 @@ from unskew.data.log.split import Known, Split
 from unskew.models.base import ModelConfig
 from unskew.models.factors import MatrixFactors, popularity_propensity
 from unskew.nn.losses import weighted_mean
-from unskew.nn.phases import Phase, Stage
+from unskew.nn.phases import Phase
 
 LARGEST = 1000.0  # the bound of a pair's cross-entropy, in both directions
 
@@ -102,11 +102,9 @@ class UIR(
         pairs = np.unique(user * split.known_items + item)
         self.clicked_share.fill_(len(pairs) / (split.known_users * split.known_items))
 
-    def stages(self, epochs: int) -> tuple[Stage, ...]:
-        phase = Phase(
-            "relevance", "positives", self.relevance_loss, self.parameters, negatives=1, separate=True
-        )
-        return (Stage("train", (phase,), epochs, validated=True),)
+    def phases(self) -> tuple[Phase, ...]:
+        loss = self.relevance_loss
+        return (Phase("relevance", "positives", loss, self.parameters, negatives=1, separate=True),)
 
     def relevance_loss(self, batch: Batch) -> Tensor:
         """The mean of l over a batch."""

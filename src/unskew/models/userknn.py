@@ -19,8 +19,8 @@ fades with the same half-life, which also ranks the items for an empty history.
 """
 
 from dataclasses import dataclass
-from itertools import product
-from typing import Annotated, Any, NamedTuple
+from functools import partial
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -30,21 +30,11 @@ from torch import Tensor
 
 from unskew.core.config import AtLeast1, Positive, Search
 from unskew.data.batches.batch import Batch
-from unskew.data.log.decay import Decay
 from unskew.data.log.log import LogView
 from unskew.data.log.split import Known, Split
 from unskew.data.log.views import HISTORY, PAD, Ints
-from unskew.models.base import HistoryConfig, Recommender
-from unskew.models.recency import (
-    HALF_LIVES,
-    NO_FADING,
-    ValidationMemory,
-    popularity_fractions,
-    scores_of,
-    ticks_per_day,
-)
-from unskew.nn.phases import Stage
-from unskew.nn.scoring import Catalog
+from unskew.models.base import HistoryConfig
+from unskew.models.recency import HALF_LIVES, NO_FADING, FadingCatalog, FadingModel, ValidationMemory
 
 NEIGHBOURS = (100, 300, 1000)  # those that are tried on the validation set
 TIE = 1e-6  # what popularity adds to the score of an item that had all recent events
@@ -52,7 +42,7 @@ CELLS = 1 << 22  # scores that are summed together
 
 
 class UserKNN(
-    Recommender, name="userknn", paper="Resnick et al., CSCW 1994; decay of Ding and Li, CIKM 2005"
+    FadingModel, name="userknn", paper="Resnick et al., CSCW 1994; decay of Ding and Li, CIKM 2005"
 ):
     """Scores candidates by what the most similar users took, and how long ago."""
 
@@ -74,60 +64,32 @@ class UserKNN(
         """The number of newest events of each neighbour that are read."""
 
     config: Config
-    supports_live_log = True
-    day_ticks: Tensor
+    tried: ClassVar[dict[str, tuple[float, ...]]] = {"neighbours": NEIGHBOURS, "half_life": HALF_LIVES}
     neighbours: Tensor
     half_life: Tensor
 
     def __init__(self, known: Known, config: Config) -> None:
-        super().__init__(known, config)
-        self.register_buffer("day_ticks", torch.ones(1, dtype=torch.float64))
-        for name, value in (
-            ("neighbours", config.neighbours or max(NEIGHBOURS)),
-            ("half_life", config.half_life or NO_FADING),
-        ):
-            self.register_buffer(name, torch.tensor(value, dtype=torch.float64))
-        self._memory: ValidationMemory[Neighbours] | None = None
-        self._catalog: NeighbourCatalog | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy reads logs by itself."""
-        return self.__dict__ | {"_memory": None, "_catalog": None}
-
-    def fit_statistics(self, split: Split) -> None:
-        self.day_ticks.fill_(ticks_per_day(split))
+        super().__init__(known, config, neighbours=max(NEIGHBOURS), half_life=NO_FADING)
 
     def options(self, split: Split) -> list[dict[str, Tensor]]:
         self._memory = ValidationMemory(split, lambda kept: sum(part.nbytes for part in kept))
-        counts = NEIGHBOURS if self.config.neighbours is None else (self.config.neighbours,)
-        lives = HALF_LIVES if self.config.half_life is None else (self.config.half_life,)
-        if len(counts) * len(lives) == 1:
-            return []
-        return [
-            {name: torch.tensor(value, dtype=torch.float64) for name, value in option.items()}
-            for option in ({"neighbours": count, "half_life": life} for count, life in product(counts, lives))
-        ]
+        return super().options(split)
 
-    def stages(self, epochs: int) -> tuple[Stage, ...]:
-        return ()
+    @property
+    def popularity_days(self) -> Tensor:
+        return self.half_life
 
-    def forward(self, batch: Batch) -> Tensor:
-        return scores_of(self, batch)
-
-    def catalog(self, log: LogView, first: int, last: int) -> Catalog:
-        kept, ticks = self._catalog, float(self.half_life * self.day_ticks)
-        if kept is None or kept.log is not log or kept.half_life != ticks:
-            kept = self._catalog = NeighbourCatalog(self, log, ticks)
-        return kept
+    def read(self, log: LogView, half_life: float) -> FadingCatalog["UserKNN"]:
+        return NeighbourCatalog(self, log, half_life)
 
     def neighbours_of(self, log: LogView, context: Batch) -> "Neighbours":
         """The most similar users of each context, with some more than are counted where the number is still
         to be chosen."""
-        memory, count = self._memory, int(self.neighbours)
-        if memory is None:
-            return find_neighbours(log, context, self.config.readers, count)
-        count = max(*NEIGHBOURS, count)
-        return memory.read(log, context, lambda: find_neighbours(log, context, self.config.readers, count))
+        count = int(self.neighbours)
+        if self._memory is not None:
+            count = max(*NEIGHBOURS, count)
+        reads = partial(find_neighbours, log, context, self.config.readers, count)
+        return self.remember(log, context, reads)
 
 
 class Neighbours(NamedTuple):
@@ -174,18 +136,13 @@ def find_neighbours(log: LogView, context: Batch, readers: int, count: int) -> N
     return Neighbours(asking[order], shared.indices[order].astype(np.int64), similarity[order])
 
 
-class NeighbourCatalog:
+class NeighbourCatalog(FadingCatalog[UserKNN]):
     """All items of a log, scored by the events of neighbours."""
 
-    def __init__(self, model: UserKNN, log: LogView, half_life: float) -> None:
-        self.model, self.log, self.half_life = model, log, half_life
-        self.popularity = Decay(log.audiences, (half_life,))
-
     def scores(self, context: Batch) -> Tensor:
-        """The scores of all items in each context."""
         nearest = self.model.neighbours_of(self.log, context).nearest(int(self.model.neighbours))
         time, items = context.times_B.numpy(), len(self.log.items)
-        scores = TIE * popularity_fractions(self.popularity, time, items)
+        scores = TIE * self.popularity_of(context)
         rows = max(CELLS // max(items, 1), 1)
         for first in range(0, len(time), rows):
             part = slice(*np.searchsorted(nearest.request, [first, first + rows]))

@@ -10,8 +10,7 @@ empty history. Nothing is learned by gradients.
 """
 
 from dataclasses import dataclass
-from itertools import product
-from typing import Annotated, Any
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -19,23 +18,19 @@ from torch import Tensor
 
 from unskew.core.config import AtLeast1, Search
 from unskew.data.batches.batch import Batch
-from unskew.data.log.decay import Decay
 from unskew.data.log.log import LogView
 from unskew.data.log.split import Known, Split
-from unskew.models.base import HistoryConfig, Recommender
+from unskew.models.base import HistoryConfig
 from unskew.models.pulse.neighbours import NeighbourSettings
 from unskew.models.pulse.signals import NEIGHBOUR_DAYS, SCALES, Requests, Signals
-from unskew.models.recency import ValidationMemory, popularity_fractions, scores_of, ticks_per_day
-from unskew.nn.phases import Stage
-from unskew.nn.scoring import Catalog
+from unskew.models.recency import FadingCatalog, FadingModel, ValidationMemory
 
 TIE = 1e-6
 KINDS = ("recent", "ever", "next")  # in the order of the values
-COMBINATIONS = [weights for weights in product((0.0, 1.0), repeat=len(KINDS)) if any(weights)]
 
 
 class NeighboursByHand(
-    Recommender, name="neighbours-by-hand", paper="no paper: Pulse's neighbourhood without learning"
+    FadingModel, name="neighbours-by-hand", paper="no paper: Pulse's neighbourhood without learning"
 ):
     """Ranks items by a sum of neighbourhood features."""
 
@@ -47,69 +42,35 @@ class NeighboursByHand(
         """The number of neighbours whose events are read."""
 
     config: Config
-    supports_live_log = True
-    day_ticks: Tensor
+    tried: ClassVar[dict[str, tuple[float, ...]]] = dict.fromkeys(KINDS, (0.0, 1.0))
+    popularity_days = NEIGHBOUR_DAYS
     recent: Tensor
     ever: Tensor
     next: Tensor
 
     def __init__(self, known: Known, config: Config) -> None:
-        super().__init__(known, config)
-        self.register_buffer("day_ticks", torch.ones(1, dtype=torch.float64))
-        for kind in KINDS:
-            self.register_buffer(kind, torch.ones((), dtype=torch.float64))
-        self._memory: ValidationMemory[Requests] | None = None
-        self._catalog: CombinationCatalog | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy reads logs by itself."""
-        return self.__dict__ | {"_memory": None, "_catalog": None}
-
-    def fit_statistics(self, split: Split) -> None:
-        self.day_ticks.fill_(ticks_per_day(split))
+        super().__init__(known, config, **dict.fromkeys(KINDS, 1.0))
 
     def options(self, split: Split) -> list[dict[str, Tensor]]:
         self._memory = ValidationMemory(split, Requests.nbytes)
-        return [
-            {
-                kind: torch.tensor(weight, dtype=torch.float64)
-                for kind, weight in zip(KINDS, each, strict=True)
-            }
-            for each in COMBINATIONS
-        ]
+        return [option for option in super().options(split) if any(option.values())]
 
-    def stages(self, epochs: int) -> tuple[Stage, ...]:
-        return ()
-
-    def forward(self, batch: Batch) -> Tensor:
-        return scores_of(self, batch)
-
-    def catalog(self, log: LogView, first: int, last: int) -> Catalog:
-        kept, day = self._catalog, float(self.day_ticks)
-        if kept is None or kept.log is not log or kept.signals.day != day:
-            kept = self._catalog = CombinationCatalog(self, log, day)
-        return kept
-
-    def requests(self, log: LogView, signals: Signals, context: Batch) -> Requests:
-        """What is known of the contexts of a batch; what options are validated on is read once."""
-        if self._memory is None:
-            return signals.of_requests(context)
-        return self._memory.read(log, context, lambda: signals.of_requests(context))
+    def read(self, log: LogView, half_life: float) -> FadingCatalog["NeighboursByHand"]:
+        return CombinationCatalog(self, log, half_life)
 
 
-class CombinationCatalog:
+class CombinationCatalog(FadingCatalog[NeighboursByHand]):
     """All items of a log, scored by the sum of features."""
 
-    def __init__(self, model: NeighboursByHand, log: LogView, day: float) -> None:
-        self.model, self.log = model, log
+    def __init__(self, model: NeighboursByHand, log: LogView, half_life: float) -> None:
+        super().__init__(model, log, half_life)
         settings = NeighbourSettings(neighbours=model.config.neighbours)
+        day = float(model.day_ticks)
         self.signals = Signals(log, day, False, neighbour_settings=settings, reads="neighbours")
-        self.popularity = Decay(log.audiences, (NEIGHBOUR_DAYS * day,))
 
     def scores(self, context: Batch) -> Tensor:
-        """The scores of all items in each context."""
-        read = self.model.requests(self.log, self.signals, context)
-        scores = TIE * popularity_fractions(self.popularity, context.times_B.numpy(), len(self.log.items))
+        read = self.model.remember(self.log, context, lambda: self.signals.of_requests(context))
+        scores = TIE * self.popularity_of(context)
         weights = np.array([float(getattr(self.model, kind)) for kind in KINDS], np.float32)
         row, item = read.keys // read.items, read.keys % read.items
         scores[row, item] += read.values[:, : len(SCALES)] @ weights
