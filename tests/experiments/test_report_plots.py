@@ -77,7 +77,7 @@ def test_an_arm_with_a_twin_is_compared_with_it(findings: BenchResults) -> None:
     assert figures["FPMC"].versus is None
     sheet = suite_table(suite, ORDINARY)
     assert [row[0].text for row in sheet.rows[-sheet.foot :]] == ["DEPS (STAMP) over STAMP"]
-    fraction = 100 * figures["DEPS (STAMP)"].versus.fraction
+    fraction = 100 * figures["DEPS (STAMP)"].versus.relative.value
     assert sheet.rows[-1][1].text == f"{fraction:+.1f} %"
 
 
@@ -86,8 +86,8 @@ def test_the_first_arm_is_compared_with_its_best_rival(findings: BenchResults) -
     rival, gain = found.over_best_rival()
     assert rival == "FPMC"  # pulse and popularity are better or worse, but no rivals
     assert gain.difference == pytest.approx(found.mean("DEPS") - found.mean("FPMC"), abs=1e-5)
-    assert gain.fraction == pytest.approx(found.mean("DEPS") / found.mean("FPMC") - 1, abs=1e-3)
-    assert gain.fraction_low < gain.fraction < gain.fraction_high < 0
+    assert gain.relative.value == pytest.approx(found.mean("DEPS") / found.mean("FPMC") - 1, abs=1e-3)
+    assert gain.relative.low < gain.relative.value < gain.relative.high < 0
     assert (
         gain.p_rows == found.means()["FPMC"].versus.p_rows
     )  # corrected: the best was found on the same rows
@@ -173,8 +173,8 @@ def test_the_verdict_says_who_is_first_and_what_speaks_against_it(findings: Benc
     said = dict(line.split(": ", 1) for line in verdict.advice)
     found = findings.suites[0].arm_results("MIND", ORDINARY)
     lead = found.compare("pulse", "FPMC")
-    low, high = 100 * lead.fraction_low, 100 * lead.fraction_high
-    expected = f"MIND {100 * lead.fraction:+.1f} % [{low:+.1f}, {high:+.1f}] over FPMC"
+    low, high = 100 * lead.relative.low, 100 * lead.relative.high
+    expected = f"MIND {100 * lead.relative.value:+.1f} % [{low:+.1f}, {high:+.1f}] over FPMC"
     assert expected in said["pulse, ordinary test"]
     assert said["pulse, ordinary test"].startswith("ahead of all others on 2 of 2")
     assert "behind on 1 of 2 (Beauty " in said["pulse, balanced test"]

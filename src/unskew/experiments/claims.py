@@ -23,6 +23,7 @@ the weights of a model are all nearly the same, that is given as the reason why 
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -32,7 +33,7 @@ from unskew.experiments.bench_cell import METRIC
 from unskew.experiments.intervals import Difference, correct_by_holm
 from unskew.experiments.published import published_tests
 from unskew.experiments.results import BALANCED, ORDINARY, BenchResults, EvaluationSpec, SuiteResults
-from unskew.experiments.tables import NONE, title_of
+from unskew.experiments.tables import NONE, caption, title_of
 from unskew.report.table import Cell, Table
 
 
@@ -47,7 +48,7 @@ class ClaimVerdict(StrEnum):
 
 CONFIRMED, REFUTED, UNDECIDED, NOT_MEASURED = ClaimVerdict
 Pair = tuple[str, str]
-Differences = Mapping[Pair, Difference | None]
+Family = Mapping[tuple["Claim", Pair], Difference]  # all comparisons on one data set in one test
 Judged = tuple[ClaimVerdict, str]  # with the reason
 
 NEAR = (0.02, 0.1)  # clips that count as near the paper's 0.05
@@ -133,54 +134,41 @@ CLAIMS = (
 
 def judge_claims(results: BenchResults) -> dict[Claim, list[Outcome]]:
     """The outcomes of each claim, on every data set and in every test that it is judged by."""
-    outcomes: dict[Claim, list[Outcome]] = {}
-    compared: dict[tuple[str, EvaluationSpec], dict[tuple[Claim, Pair], Difference]] = {}
-    judgements: list[tuple[Claim, SuiteResults, str, EvaluationSpec]] = []
-    for claim in CLAIMS:
-        suite = results.suite(claim.suite)
-        if suite is not None or not claim.is_optional:
-            outcomes[claim] = []
-        if suite is None:
-            continue
-        for source, by in _judged_tests(suite):
-            judgements.append((claim, suite, source, by))
-            arms, comparisons = suite.arm_results(source, by), compared.setdefault((source, by), {})
+    suites = [(claim, of) for claim in CLAIMS if (of := results.suite(claim.suite)) is not None]
+    families: dict[tuple[str, EvaluationSpec], dict[tuple[Claim, Pair], Difference]] = defaultdict(dict)
+    for claim, suite in suites:
+        for at in _judged_tests(suite):
+            arms = suite.arm_results(*at)
             for pair in claim.pairs(suite) if arms is not None else ():
-                difference = arms.compare(*pair) if arms is not None else None
-                if difference is not None:
-                    comparisons[claim, pair] = difference
-    corrected = {at: correct_by_holm(family) for at, family in compared.items()}
-    for claim, suite, source, by in judgements:
-        family = corrected[source, by]
-        differences = {pair: family.get((claim, pair)) for pair in claim.pairs(suite)}
-        outcomes[claim].append(_outcome(claim, suite, source, by, differences, results.smoke))
+                if arms is not None and (difference := arms.compare(*pair)) is not None:
+                    families[at][claim, pair] = difference
+    corrected = {at: correct_by_holm(family) for at, family in families.items()}
+    outcomes: dict[Claim, list[Outcome]] = {claim: [] for claim in CLAIMS if not claim.is_optional}
+    for claim, suite in suites:
+        tests = _judged_tests(suite)
+        outcomes[claim] = [_outcome(claim, suite, *at, corrected.get(at, {}), results.smoke) for at in tests]
     return outcomes
 
 
 def _judged_tests(suite: SuiteResults) -> Iterator[tuple[str, EvaluationSpec]]:
     """The data sets of a suite, each with the tests that claims are judged by."""
-    own = [(test.source, test.by) for test in published_tests(suite)]
     for source in suite.sources:
         yield from ((source, ORDINARY), (source, BALANCED))
-        yield from (test for test in own if test[0] == source)
+        yield from ((source, test.by) for test in published_tests(suite) if test.source == source)
 
 
 def _outcome(
-    claim: Claim,
-    suite: SuiteResults,
-    source: str,
-    by: EvaluationSpec,
-    differences: Differences,
-    smoke: bool,
+    claim: Claim, suite: SuiteResults, source: str, by: EvaluationSpec, family: Family, smoke: bool
 ) -> Outcome:
-    known = {pair: difference for pair, difference in differences.items() if difference is not None}
+    pairs = claim.pairs(suite)
+    known = {pair: family[claim, pair] for pair in pairs if (claim, pair) in family}
     verdict, reason = _judge(known, smoke) if known else (UNDECIDED, "")
-    if len(known) < len(differences) and verdict != REFUTED:
-        absent = dict.fromkeys(name for pair in differences if pair not in known for name in pair)
+    if len(known) < len(pairs) and verdict != REFUTED:
+        absent = dict.fromkeys(name for pair in pairs if pair not in known for name in pair)
         names = ", ".join(name for name in absent if suite.cell(source, name) is None)
         return Outcome(claim, source, by, NOT_MEASURED, f"missing: {names or 'the same test rows'}")
     if claim.is_about_weights:
-        cells = {name: suite.cell(source, name) for pair in differences for name in pair}
+        cells = {name: suite.cell(source, name) for pair in pairs for name in pair}
         idle = [name for name, cell in cells.items() if cell and cell.health and cell.health.is_idle]
         reason += f"; the weights of {', '.join(idle)} do nothing" if idle else ""
     pair = _smallest(known)
@@ -238,44 +226,34 @@ def _decidable(outcomes: Iterable[Outcome]) -> list[ClaimVerdict]:
 def claims_table(outcomes: Mapping[Claim, Sequence[Outcome]], commands: Mapping[str, str]) -> Table:
     """Each claim with its verdict by each test, over all data sets, and the command that measures it."""
     judged_by = (outcome.by for of in outcomes.values() for outcome in of)
-    tests = list(dict.fromkeys((ORDINARY, BALANCED, *judged_by)))
-    rows = []
+    tests = {by: f"we find: {title_of(by).lower()}" for by in (ORDINARY, BALANCED, *judged_by)}
+    records = []
     for claim, of in outcomes.items():
-        row = [Cell(claim.sentence)]
-        for by in tests:
+        record: dict[str, str | Cell] = {"the paper claims": claim.sentence}
+        for by, title in tests.items():
             here = [outcome for outcome in of if outcome.by == by]
             verdicts, single = _decidable(here), sum(outcome.is_single for outcome in here)
             counts = [f"{verdicts.count(word)} {word}" for word in (CONFIRMED, REFUTED) if word in verdicts]
             small = [f"{', '.join(counts) or 'none decided'} of {len(verdicts)}"] if verdicts else []
             small += [f"{single} with a single seed"] if single else []
-            row.append(Cell(overall_verdict(here), "; ".join(small)))
-        rows.append([*row, Cell(commands[claim.suite])])
-    caption = (
-        f"What the paper claims, what we find, by {written(METRIC)}. Small: on how many of the data sets "
-        "that it was measured on with several seeds. A claim is confirmed or refuted only if several seeds, "
-        "the users and the correction for many comparisons allow it."
+            record[title] = Cell(overall_verdict(here), "; ".join(small))
+        records.append(record | {"measured by": commands[claim.suite]})
+    return Table.of_records(
+        records, (*tests.values(), "measured by"), caption("claims", metric=written(METRIC))
     )
-    head = ("the paper claims", *(f"we find: {title_of(by).lower()}" for by in tests), "measured by")
-    return Table(head, rows, range(len(head)), caption)
 
 
 def outcomes_table(outcomes: Mapping[Claim, Sequence[Outcome]]) -> Table:
     """Each claim on each data set in each test, with the smallest difference and the reason."""
-    rows = []
+    records: list[dict[str, str | Cell]] = []
     for outcome in (outcome for of in outcomes.values() for outcome in of):
-        texts = (outcome.claim.sentence, outcome.source, title_of(outcome.by).lower(), outcome.verdict)
-        measured = [Cell(NONE)] * 3
+        record: dict[str, str | Cell] = {"claim": outcome.claim.sentence, "data": outcome.source}
+        record |= {"test": title_of(outcome.by).lower(), "verdict": outcome.verdict}
+        record |= dict.fromkeys(("difference", "relative", "smallest is"), NONE)
         if (smallest := outcome.difference) is not None and outcome.pair is not None:
-            fraction = smallest.fraction
-            measured = [
-                Cell(f"{smallest.difference:+.4f}", f"[{smallest.low:+.4f}, {smallest.high:+.4f}]"),
-                Cell(NONE if math.isnan(fraction) else f"{100 * fraction:+.1f} %"),
-                Cell(" − ".join(outcome.pair)),
-            ]
-        rows.append([*map(Cell, texts), *measured, Cell(outcome.reason)])
-    head = ("claim", "data", "test", "verdict", "difference", "relative", "smallest is", "why")
-    caption = (
-        "Each claim on each data set. The difference is the smallest of those that the claim is about, with "
-        "its 95 % interval before the correction."
-    )
-    return Table(head, rows, (0, 1, 2, 3, 6, 7), caption)
+            interval, relative = f"[{smallest.low:+.4f}, {smallest.high:+.4f}]", smallest.relative.value
+            record["difference"] = Cell(f"{smallest.difference:+.4f}", interval)
+            record["relative"] = NONE if math.isnan(relative) else f"{100 * relative:+.1f} %"
+            record["smallest is"] = " − ".join(outcome.pair)
+        records.append(record | {"why": outcome.reason})
+    return Table.of_records(records, ("data", "test", "verdict", "smallest is", "why"), caption("outcomes"))

@@ -9,7 +9,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,9 +42,7 @@ class Difference:
     difference: float
     low: float
     high: float
-    fraction: float  # the difference as a fraction of the other's mean, with its interval; nan if that is 0
-    fraction_low: float
-    fraction_high: float
+    relative: Estimate  # the difference as a fraction of the other's mean; nan if that is 0
     seeds: int  # of whichever of the two has fewer
     p_seeds: float | None  # over seeds and users; None with a single seed
     p_rows: float  # the paired t-test over rows, which is the paper's own and ignores the seeds
@@ -71,8 +69,7 @@ class ArmMean:
     versus: Difference | None = None
 
 
-@dataclass(frozen=True)
-class ComparisonPlan:
+class ComparisonPlan(NamedTuple):
     """The comparisons that belong together: the reference of each arm, and the arms among which the best
     rival of the first one is looked for."""
 
@@ -102,11 +99,8 @@ class ArmResults:
     def means(self, metric: str = METRIC) -> dict[str, ArmMean]:
         """The mean of each arm. Comparisons are corrected over those of this suite, data set and test."""
         if metric not in self._means:
-            differences = {}
-            for name, to in self.plan.references.items():
-                if (difference := self.compare(name, to, metric)) is not None:
-                    differences[name] = difference
-            corrected = correct_by_holm(differences)
+            differences = {name: self.compare(name, to, metric) for name, to in self.plan.references.items()}
+            corrected = correct_by_holm({name: of for name, of in differences.items() if of is not None})
             self._means[metric] = {}
             for name, seeds in self.seeds.items():
                 of = self._estimate([world for world in self._worlds if name in world.values], metric, name)
@@ -151,9 +145,7 @@ class ArmResults:
             difference=absolute.value,
             low=absolute.low,
             high=absolute.high,
-            fraction=relative.value,
-            fraction_low=relative.low,
-            fraction_high=relative.high,
+            relative=relative,
             seeds=seeds,
             p_seeds=absolute.p,
             p_rows=paired_t_test(

@@ -1,12 +1,19 @@
 """The charts of a report, as data: training curves, trade-offs, who gains, and what else a bench measured."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
+from typing import NamedTuple
 
 from unskew.evaluation.metrics import written
 from unskew.experiments.bench_cell import METRIC, BenchCell
-from unskew.experiments.results import BALANCED, GROUND_TRUTH, ORDINARY, EvaluationSpec, SuiteResults
+from unskew.experiments.results import (
+    BALANCED,
+    GROUND_TRUTH,
+    ORDINARY,
+    EvaluationSpec,
+    SuiteResults,
+    mean_in,
+)
 from unskew.experiments.tables import TESTS
 from unskew.report.curves import Curve, Curves, Point
 
@@ -17,31 +24,32 @@ GROUND_TRUTH_METRICS = {
     METRIC: "NDCG@10 against the ground truth",
     "beyond": "exposure that the scores repeat",
 }
+GROUPS = {
+    "popularity decile": "tenth of the items, the most popular first",
+    "history length": "items in the user's history",
+}
 
 
-@dataclass(frozen=True)
-class Plot:
+class Plot(NamedTuple):
     """A chart, and a text instead of it for those who do not see it."""
 
     chart: Curves
     alt: str
 
 
-def _curves(suite: SuiteResults, points: Callable[[str], Sequence[Point]]) -> dict[str, Curve]:
-    """A curve for each arm that has points."""
-    by_arm = {arm.name: (number, points(arm.name)) for number, arm in enumerate(suite.arms)}
-    return {name: Curve(number, of) for name, (number, of) in by_arm.items() if of}
+def _curves(suite: SuiteResults, points: Mapping[str, Sequence[Point]]) -> dict[str, Curve]:
+    """A curve for each arm that has points; its look follows from its position in the suite."""
+    curves = {arm.name: Curve(number, points[arm.name]) for number, arm in enumerate(suite.arms)}
+    return {name: curve for name, curve in curves.items() if curve.points}
 
 
 def training_curves(suite: SuiteResults) -> Iterator[Plot]:
     """The validation metric by epoch, on each data set."""
     for source in suite.sources:
-
-        def points(arm: str, source: str = source) -> list[Point]:
-            runs = [_validation(cell) for cell in suite.seeds_of(source, arm)]
-            epochs = min(map(len, runs), default=0)
-            return [(at + 1.0, fmean(run[at] for run in runs)) for at in range(epochs)]
-
+        points = {}
+        for arm in suite.arms:
+            runs = [_validation(cell) for cell in suite.seeds_of(source, arm.name)]
+            points[arm.name] = [(float(at), fmean(of)) for at, of in enumerate(zip(*runs, strict=False), 1)]
         if series := _curves(suite, points):
             top = {name: max(y for _, y in curve.points) for name, curve in series.items()}
             best = max(top, key=top.__getitem__)
@@ -101,40 +109,31 @@ def _at_strengths(cells: Sequence[BenchCell], by: EvaluationSpec) -> dict[float,
 def gain_charts(suite: SuiteResults) -> Iterator[Plot]:
     """The ordinary test by groups of its positives on each data set, for the arms that matter most: the
     first, its best rival, and the best in the ordinary and in the balanced test."""
-    labels = {
-        "popularity decile": "tenth of the items, the most popular first",
-        "history length": "items in the user's history",
-    }
     for source in suite.sources:
-        for kind, label in labels.items():
-            chosen: list[str | None] = [suite.first]
-            for by in (ORDINARY, BALANCED):
-                if (arms := suite.arm_results(source, by)) is not None:
-                    chosen += [arms.best(suite.rivals), arms.best()]
-            names = [name for name in dict.fromkeys(chosen) if name is not None][:MOST_GAINING]
+        best: list[str | None] = [suite.first]
+        for by in (ORDINARY, BALANCED):
+            if (arms := suite.arm_results(source, by)) is not None:
+                best += [arms.best(suite.rivals), arms.best()]
+        names = [name for name in dict.fromkeys(best) if name is not None][:MOST_GAINING]
+        for kind, label in GROUPS.items():
             groups: dict[float, str] = {}
-            series = {}
-            for number, arm in enumerate(suite.arms):
-                values = _group_means(suite.seeds_of(source, arm.name), kind) if arm.name in names else {}
-                if values:
-                    series[arm.name] = Curve(number, [(float(at), y) for at, (_, y) in values.items()])
-                    groups |= {float(at): group for at, (group, _) in values.items()}
-            if series:
+            points: dict[str, list[Point]] = {arm.name: [] for arm in suite.arms}
+            for name in names:
+                for at, (group, mean) in _group_means(suite, source, name, kind).items():
+                    groups[at] = group
+                    points[name].append((at, mean))
+            if series := _curves(suite, points):
                 ordered = {name: series[name] for name in names if name in series}
                 chart = Curves(ordered, label, written(METRIC), source, x_names=dict(sorted(groups.items())))
                 yield Plot(chart, f"Ordinary test by {kind} on {source}: {', '.join(ordered)}")
 
 
-def _group_means(cells: Sequence[BenchCell], kind: str) -> dict[int, tuple[str, float]]:
-    """The name and the mean over seeds of each group of positives in the ordinary test."""
-    tests = [cell.tests[ORDINARY.key] for cell in cells if ORDINARY.key in cell.tests]
-    parts = [test.segments[kind] for test in tests if test.segments.get(kind)]
-    means = {}
-    for at, group in enumerate(parts[0] if parts else ()):
-        values = [part[group][1] for part in parts if part.get(group, (0, None))[1] is not None]
-        if values:
-            means[at] = (group, fmean(values))
-    return means
+def _group_means(suite: SuiteResults, source: str, arm: str, kind: str) -> dict[float, tuple[str, float]]:
+    """The name and the mean over seeds of each group of positives in the ordinary test, by its position."""
+    segments = [of for of in suite.segments(source, arm, ORDINARY) if of.get(kind)]
+    groups = enumerate(segments[0][kind] if segments else ())
+    means = {float(at): (group, mean_in(segments, kind, group)) for at, group in groups}
+    return {at: (group, mean) for at, (group, mean) in means.items() if mean is not None}
 
 
 def axis_charts(suite: SuiteResults) -> Iterator[Plot]:
@@ -159,18 +158,19 @@ def axis_charts(suite: SuiteResults) -> Iterator[Plot]:
 
 def ground_truth_charts(suite: SuiteResults) -> Iterator[Plot]:
     """The metrics against the ground truth, by the strength of the bias of the simulated worlds."""
-    biases: dict[str, float] = {}
-    for source in suite.sources:
-        cell = suite.any_cell(source)
-        if cell.data.world is not None and GROUND_TRUTH.key in cell.tests:
-            biases[source] = float(cell.data.world["bias"])
+    worlds = {source: suite.any_cell(source).data.world for source in suite.on_sources(GROUND_TRUTH)}
+    biases = {source: float(world["bias"]) for source, world in worlds.items() if world is not None}
+    tested = [
+        (biases[source], arms) for source, arms in suite.on_sources(GROUND_TRUTH).items() if source in biases
+    ]
     for metric, label in GROUND_TRUTH_METRICS.items() if len(set(biases.values())) > 1 else ():
-
-        def points(arm: str, metric: str = metric) -> list[Point]:
-            results = [(bias, suite.arm_results(source, GROUND_TRUTH)) for source, bias in biases.items()]
-            there = [(bias, arms) for bias, arms in results if arms is not None and arm in arms.seeds]
-            return sorted((bias, arms.mean(arm, metric)) for bias, arms in there if metric in arms.metrics)
-
+        measured = [(bias, arms) for bias, arms in tested if metric in arms.metrics]
+        points = {
+            arm.name: sorted(
+                (bias, of.mean(arm.name, metric)) for bias, of in measured if arm.name in of.seeds
+            )
+            for arm in suite.arms
+        }
         if series := _curves(suite, points):
             names = {bias: f"{bias:g}" for bias in biases.values()}
             chart = Curves(series, "strength of the exposure bias", label, label, x_names=names)
@@ -181,18 +181,12 @@ def window_charts(suite: SuiteResults) -> Iterator[Plot]:
     """The test window by window along the time line, on each data set."""
     for source in suite.sources:
         dates: list[str] = []
-
-        def points(arm: str, source: str = source, dates: list[str] = dates) -> list[Point]:
-            runs = [cell.windows for cell in suite.seeds_of(source, arm) if cell.windows]
-            line = []
-            for at, windows in enumerate(zip(*runs, strict=False)):
-                values = [window.value for window in windows if window.value is not None]
-                if values:
-                    line.append((float(at), fmean(values)))
-            starts = [window.start for window in runs[0]] if runs else []
-            dates[:] = starts if len(starts) > len(dates) else dates
-            return line
-
+        points: dict[str, list[Point]] = {}
+        for arm in suite.arms:
+            runs = [cell.windows for cell in suite.seeds_of(source, arm.name) if cell.windows]
+            dates = max(dates, [window.start for window in runs[0]] if runs else [], key=len)
+            values = [[one.value for one in of if one.value is not None] for of in zip(*runs, strict=False)]
+            points[arm.name] = [(float(at), fmean(of)) for at, of in enumerate(values) if of]
         if series := _curves(suite, points):
             step = -(-len(dates) // NAMED_WINDOWS)
             names = {float(at): dates[at].partition(" ")[0] for at in range(0, len(dates), step)}
@@ -202,14 +196,14 @@ def window_charts(suite: SuiteResults) -> Iterator[Plot]:
 
 def cost_charts(suite: SuiteResults) -> Iterator[Plot]:
     """The ordinary test against the CPU-seconds of training, on each data set."""
+    if len({arm.model for arm in suite.arms}) < 3:
+        return
+    numbers = {arm.name: number for number, arm in enumerate(suite.arms)}
     for source, arms in suite.on_sources(ORDINARY).items():
-        if len({arm.model for arm in suite.arms}) < 3:
-            continue
-        spots: Mapping[str, Point] = {
-            name: (max(fmean(cell.cost.cpu_s for cell in suite.seeds_of(source, name)), 0.1), arms.mean(name))
-            for name in arms.seeds
-        }
-        numbers = {arm.name: number for number, arm in enumerate(suite.arms)}
+        spots: dict[str, Point] = {}
+        for name in arms.seeds:
+            seconds = fmean(cell.cost.cpu_s for cell in suite.seeds_of(source, name))
+            spots[name] = max(seconds, 0.1), arms.mean(name)
         series = {name: Curve(numbers[name], spot=spot) for name, spot in spots.items()}
         cheapest, dearest = min(spots, key=spots.__getitem__), max(spots, key=spots.__getitem__)
         labels = "CPU-seconds of training", f"ordinary test, {written(METRIC)}"

@@ -137,7 +137,7 @@ def _difference(difference: Difference | None) -> Document:
         "difference": difference.difference,
         "difference_low": difference.low,
         "difference_high": difference.high,
-        "relative": difference.fraction,
+        "relative": difference.relative.value,
         "p_seeds": difference.p_seeds,
         "p_rows": difference.p_rows,
     }

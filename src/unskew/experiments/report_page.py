@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -17,7 +17,7 @@ from unskew.core.formatting import plain
 from unskew.evaluation.metrics import written
 from unskew.experiments import plots, tables
 from unskew.experiments.claims import outcomes_table
-from unskew.experiments.intervals import ArmMean, ArmResults
+from unskew.experiments.intervals import ArmMean
 from unskew.experiments.plots import Plot
 from unskew.experiments.published import CAVEAT
 from unskew.experiments.report import Report
@@ -32,22 +32,25 @@ FORMAT = 2  # of the values in the page
 DIGITS = 5  # of the points of charts
 SCALE = 10_000  # of the means in tables, which are whole numbers
 STARRED, DAGGERED, BEST, SECOND = 1, 2, 4, 8  # the marks of a mean in the page's values, as bits
+CHARTS = (  # the sections of charts; those of all suites, or else only of the one that the verdict is about
+    ("training", "Training curves", plots.training_curves, False),
+    ("trade-off", "Ordinary against less biased tests", plots.trade_offs, False),
+    ("gains", "Who gains", plots.gain_charts, False),
+    ("axis", "The curve along the clip M", plots.axis_charts, True),
+    ("world", "The ground truth, by the strength of the bias", plots.ground_truth_charts, True),
+    ("windows", "Windows along time", plots.window_charts, True),
+    ("cost", "Cost", plots.cost_charts, False),
+)
 
 
-@dataclass(frozen=True)
-class ChartGroup:
-    """Charts side by side below one legend for all of them.
-
-    legend: the names of the series, each with the number of its look.
-    figures: the drawings.
-    """
+class ChartGroup(NamedTuple):
+    """Drawings side by side below one legend: the names of all series, each with the number of its look."""
 
     legend: Sequence[tuple[str, int]]
     figures: Sequence[Markup]
 
 
-@dataclass(frozen=True)
-class Panels:
+class Panels(NamedTuple):
     """Tables of which the script shows one at a time: for each the key of its test, its title, and itself.
 
     suite: the name by which the script finds the values of other metrics; empty if there are none.
@@ -59,8 +62,7 @@ class Panels:
     title: str = ""
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """A card of the page; its sentences stand in the template, by its name.
 
     tables: tables with a title each under which they are closed; an open one has none.
@@ -85,11 +87,11 @@ class _Charts:
         """Draw charts side by side; None if there are none."""
         looks: dict[str, int] = {}
         figures = []
-        for plot in drawn:
-            looks |= {name: curve.style for name, curve in plot.chart.series.items()}
+        for chart, alt in drawn:
+            looks |= {name: curve.style for name, curve in chart.series.items()}
             name = f"c{len(self.values)}"
-            svg, frame = drawing(plot.chart, name, plot.alt)
-            self.values[name] = _chart_values(plot.chart, frame)
+            svg, frame = drawing(chart, name, alt)
+            self.values[name] = _chart_values(chart, frame)
             figures.append(svg)
         self.styles |= set(looks.values())
         return ChartGroup(sorted(looks.items(), key=lambda look: look[1]), figures) if figures else None
@@ -117,9 +119,13 @@ def report_page(report: Report, command: str = "", date: str = "") -> str:
     healths = {
         (cell.data.name, cell.settings_key): cell.health.is_idle for cell in results.cells if cell.health
     }
-    versions = dict.fromkeys(f"{name} {of}" for cell in results.cells for name, of in cell.versions.items())
-    values: dict[str, Any] = {"format": FORMAT, "tests": tables.TESTS, "protocols": tables.PROTOCOLS}
-    values["suites"] = {suite.name: _suite_values(suite) for suite in results.suites}
+    values = {
+        "format": FORMAT,
+        "tests": tables.TESTS,
+        "protocols": tables.PROTOCOLS,
+        "suites": {suite.name: _suite_values(suite) for suite in results.suites},
+        "charts": charts.values,
+    }
     return render(
         "experiments/templates/report.html",
         page=page,
@@ -128,10 +134,10 @@ def report_page(report: Report, command: str = "", date: str = "") -> str:
         command_of=report.suite_command,
         idle=(sum(healths.values()), len(healths)),
         caveat=CAVEAT,
-        versions=sorted(versions),
+        versions=sorted({f"{name} {of}" for cell in results.cells for name, of in cell.versions.items()}),
         choices=_choices(results),
         swatches=[(number, swatch(number)) for number in sorted(charts.styles)],
-        values=embedded_json(values | {"charts": charts.values}),
+        values=embedded_json(values),
     )
 
 
@@ -142,18 +148,10 @@ def _suite_sections(results: BenchResults) -> Iterator[Section]:
 
 
 def _chart_sections(results: BenchResults, charts: _Charts) -> Iterator[Section]:
-    leading = results.leading
-    for name, title, draw, suites in (
-        ("training", "Training curves", plots.training_curves, [leading]),
-        ("trade-off", "Ordinary against less biased tests", plots.trade_offs, [leading]),
-        ("gains", "Who gains", plots.gain_charts, [leading]),
-        ("axis", "The curve along the clip M", plots.axis_charts, results.suites),
-        ("world", "The ground truth, by the strength of the bias", plots.ground_truth_charts, results.suites),
-        ("windows", "Windows along time", plots.window_charts, results.suites),
-        ("cost", "Cost", plots.cost_charts, [leading]),
-    ):
+    for name, title, draw, of_all in CHARTS:
+        suites = results.suites if of_all else [results.leading]
         group = charts.group(plot for suite in suites for plot in draw(suite))
-        panels = _gain_panels(leading) if name == "gains" else ()
+        panels = _gain_panels(results.leading) if name == "gains" else ()
         if group is not None or panels:
             yield Section(name, title, group, panels)
 
@@ -168,23 +166,34 @@ def _gain_panels(suite: SuiteResults) -> list[Panels]:
 
 
 def _closing_sections(report: Report) -> Iterator[Section]:
-    """Health, data and runs, and the paper."""
+    """Health, data and runs, and the paper. Tables without rows are left out."""
     results = report.results
-    health = tables.health_table(results)
-    if health.rows:
-        yield Section("health", "Propensity health", tables=[(f"All {len(health.rows)} models", health)])
-    protocol = [("", tables.data_table(results))]
-    protocol.append(("How many positives each test ranks", tables.tests_table(results)))
-    protocol += [(f"Run cards: {suite.title}", tables.runs_table(suite)) for suite in results.suites]
-    missing = tables.missing_table(results)
-    protocol += [("", missing)] if missing.rows else []
-    yield Section("protocol", "Protocol, data and runs", tables=protocol)
+    health, missing = tables.health_table(results), tables.missing_table(results)
     published = [("", table) for suite in results.suites for table in tables.published_tables(suite)]
-    yield Section("published", "The paper's metrics beside ours", tables=published)
-    claims = [("", report.claims_table())]
-    outcomes = outcomes_table(report.outcomes)
-    claims += [("On each data set, with differences and reasons", outcomes)] if outcomes.rows else []
-    yield Section("claims", "What the paper claims, what we find", tables=claims)
+    parts = (
+        ("health", "Propensity health", [(f"All {len(health.rows)} models", health)]),
+        (
+            *("protocol", "Protocol, data and runs"),
+            [
+                ("", tables.data_table(results)),
+                ("How many positives each test ranks", tables.tests_table(results)),
+                *((f"Run cards: {suite.title}", tables.runs_table(suite)) for suite in results.suites),
+                ("", missing),
+            ],
+        ),
+        ("published", "The paper's metrics beside ours", published),
+        (
+            *("claims", "What the paper claims, what we find"),
+            [
+                ("", report.claims_table()),
+                ("On each data set, with differences and reasons", outcomes_table(report.outcomes)),
+            ],
+        ),
+    )
+    for name, title, of in parts:
+        filled = [(head, table) for head, table in of if table.rows]
+        if filled or name == "published":  # the template says why there are none
+            yield Section(name, title, tables=filled)
 
 
 # What the script needs
@@ -194,17 +203,11 @@ def _choices(results: BenchResults) -> dict[str, dict[str, str]]:
     """The tests, protocols and metrics that the script can switch to, with their titles."""
     specs = list(dict.fromkeys(by for suite in results.suites for by in suite.tests))
     protocols = {by.protocol for by in specs}
-    metrics = {
-        metric: written(metric)
-        for suite in results.suites
-        for by in suite.tests
-        for arms in suite.on_sources(by).values()
-        for metric in arms.metrics
-    }
+    metrics = [metric for suite in results.suites for by in suite.tests for metric in suite.metrics(by)]
     return {
         "test": {by.test: tables.TESTS.get(by.test, by.test) for by in specs},
         "protocol": {name: title for name, title in tables.PROTOCOLS.items() if name in protocols},
-        "metric": metrics,
+        "metric": {metric: written(metric) for metric in metrics},
     }
 
 
@@ -212,37 +215,24 @@ def _suite_values(suite: SuiteResults) -> dict[str, Any]:
     """The tables of a suite by test and metric: a row per arm and a column per data set of
     [mean, low, high, marks] in units of 0.0001, with the number of seeds where it is unusual; 0 where there
     is nothing. Below them the gains."""
-    by_test: dict[str, Any] = {}
-    for by in suite.tests:
-        tested = suite.on_sources(by)
-        metrics = dict.fromkeys(metric for arms in tested.values() for metric in arms.metrics)
-        by_test[by.key] = {metric: _metric_values(suite, tested, metric) for metric in metrics}
+    by_test = {
+        by.key: {metric: _grid_values(tables.mean_grid(suite, by, metric)) for metric in suite.metrics(by)}
+        for by in suite.tests
+    }
     return {"arms": [arm.name for arm in suite.arms], "sources": suite.sources, "tables": by_test}
 
 
-def _metric_values(suite: SuiteResults, tested: Mapping[str, ArmResults], metric: str) -> dict[str, Any]:
-    tested = {source: arms for source, arms in tested.items() if metric in arms.metrics}
-    is_ranked = metric not in tables.LESS_IS_BETTER
-    columns = {source: arms.means(metric) for source, arms in tested.items()}
-    ranks = {source: tables.ranks_of(means) if is_ranked else {} for source, means in columns.items()}
-    usual = tables.usual_seeds(columns.values())
-    rows = [
-        [
-            _mean_values(columns.get(source, {}).get(arm.name), ranks.get(source, {}).get(arm.name, 0), usual)
-            for source in suite.sources
-        ]
-        for arm in suite.arms
-    ]
-    gains = [
-        [0 if gain is None else list(tables.gain_cell(*gain))[:3] for gain in row]
-        for _, row in (tables.gains_of(suite, tested, metric) if is_ranked else ())
-    ]
-    return {"rows": rows, "gains": gains}
+def _grid_values(grid: tables.MeanGrid) -> dict[str, Any]:
+    return {
+        "rows": [[_mean_values(mean, grid.seeds) for mean in row] for row in grid.rows.values()],
+        "gains": [[tables.gain_cell(gain)[:3] if gain else 0 for gain in row] for row in grid.gains.values()],
+    }
 
 
-def _mean_values(mean: ArmMean | None, rank: int, usual: int) -> list[int] | int:
-    if mean is None:
+def _mean_values(ranked: tuple[ArmMean, int] | None, usual: int) -> list[int] | int:
+    if ranked is None:
         return 0
+    mean, rank = ranked
     marks = (0, BEST, SECOND)[rank]
     if mean.versus is not None:
         marks |= STARRED * mean.versus.starred | DAGGERED * mean.versus.daggered
@@ -265,7 +255,7 @@ def _chart_values(chart: Curves, frame: Frame) -> dict[str, Any]:
                 "points": [
                     [*map(_short, point), *curve.names[at : at + 1]] for at, point in enumerate(curve.points)
                 ],
-                "spot": None if curve.spot is None else [_short(part) for part in curve.spot],
+                "spot": curve.spot and [_short(part) for part in curve.spot],
             }
             for name, curve in chart.series.items()
         ],

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from unskew.core.errors import BadInput
 from unskew.data.log.log import TESTS
@@ -15,6 +16,7 @@ from unskew.experiments.intervals import ArmResults, ComparisonPlan
 from unskew.experiments.suite import Suite
 
 PROTOCOLS = ("full", "uni100", "authors")
+Segments = Mapping[str, Mapping[str, tuple[Any, ...]]]
 
 
 class EvaluationSpec(NamedTuple):
@@ -51,12 +53,7 @@ class BenchResults:
     def __init__(self, store: CellStore) -> None:
         plan, failures = store.plan, store.failures
         self.folder, self.command, self.smoke = store.folder, plan.about.command, plan.about.smoke
-        suites = [
-            SuiteResults(
-                suite, [placement for placement in plan.places if placement.suite == suite.name], store
-            )
-            for suite in plan.suites.values()
-        ]
+        suites = [SuiteResults(suite, plan.places, store) for suite in plan.suites.values()]
         self.suites = [suite for suite in suites if suite.sources]
         keys = {placement.key for placement in plan.places}
         self.planned, self.done = len(keys), len(keys & store.cells.keys())
@@ -84,8 +81,7 @@ class BenchResults:
     @property
     def leading(self) -> "SuiteResults":
         """The suite that the verdict is about: the one with DEPS and its rivals, or else the first."""
-        named = (self.suite(name) for name in ("main", "industry"))
-        return next((suite for suite in named if suite is not None), self.suites[0])
+        return self.suite("main") or self.suite("industry") or self.suites[0]
 
 
 class SuiteResults:
@@ -96,23 +92,21 @@ class SuiteResults:
         self.of, self.axis, self.file, self.arms = suite.of, suite.axis, suite.file, suite.arms
         self._named_rivals, self._store = list(suite.rivals), store
         arms = {arm.name for arm in self.arms}
-        self._places = [placement for placement in places if placement.arm in arms]
+        self._places = [at for at in places if at.suite == suite.name and at.arm in arms]
         self.cells: dict[tuple[str, str], dict[int, BenchCell]] = {}
-        for placement in self._places:
-            cells = self.cells.setdefault((placement.source, placement.arm), {})
-            if placement.key in store.cells:
-                cells[placement.seed] = store.cells[placement.key]
+        for at in self._places:
+            cells = self.cells.setdefault((at.source, at.arm), {})
+            if at.key in store.cells:
+                cells[at.seed] = store.cells[at.key]
         self.sources = list(dict.fromkeys(source for (source, _), cells in self.cells.items() if cells))
         self._arm_results: dict[tuple[str, EvaluationSpec], ArmResults | None] = {}
 
     def missing(self, failures: Mapping[str, str]) -> list[MissingRun]:
         """The runs that are not there."""
         return [
-            MissingRun(
-                self.name, placement.source, placement.arm, placement.seed, failures.get(placement.key, "")
-            )
-            for placement in self._places
-            if placement.seed not in self.cells[placement.source, placement.arm]
+            MissingRun(self.name, at.source, at.arm, at.seed, failures.get(at.key, ""))
+            for at in self._places
+            if at.seed not in self.cells[at.source, at.arm]
         ]
 
     def every_cell(self) -> Iterator[BenchCell]:
@@ -134,8 +128,7 @@ class SuiteResults:
 
     def limits(self, source: str) -> dict[str, float]:
         """The settings that were limited on a data set, and to what."""
-        places = (placement for placement in self._places if placement.source == source)
-        return {name: most for placement in places for name, most in placement.at_most.items()}
+        return {name: most for at in self._places if at.source == source for name, most in at.at_most.items()}
 
     @property
     def first(self) -> str:
@@ -172,10 +165,7 @@ class SuiteResults:
     def arm_results(self, source: str, by: EvaluationSpec) -> ArmResults | None:
         """All arms on one data set in one test; None if no arm has it."""
         if (source, by) not in self._arm_results:
-            cells = {
-                arm.name: [cell for cell in self.seeds_of(source, arm.name) if _was_tested(cell, by)]
-                for arm in self.arms
-            }
+            cells = {arm.name: self.tested(source, arm.name, by) for arm in self.arms}
             cells = {name: of for name, of in cells.items() if of}
             references = {arm.name: self.twins.get(arm.name, self.first) for arm in self.arms}
             references = {arm: to for arm, to in references.items() if arm != to}
@@ -183,12 +173,28 @@ class SuiteResults:
             self._arm_results[source, by] = ArmResults(cells, by.key, plan, self._store) if cells else None
         return self._arm_results[source, by]
 
+    def tested(self, source: str, arm: str, by: EvaluationSpec) -> list[BenchCell]:
+        """The runs of an arm on a data set that were tested in this way, and had something to test."""
+        cells = [cell for cell in self.seeds_of(source, arm) if by.key in cell.tests]
+        return [cell for cell in cells if None not in cell.tests[by.key].metrics.values()]
+
     def on_sources(self, by: EvaluationSpec) -> dict[str, ArmResults]:
         """The results in one test on every data set that has it."""
         results = {source: self.arm_results(source, by) for source in self.sources}
         return {source: arms for source, arms in results.items() if arms is not None}
 
+    def metrics(self, by: EvaluationSpec) -> list[str]:
+        """All metrics that a test has on any data set."""
+        return list(dict.fromkeys(metric for arms in self.on_sources(by).values() for metric in arms.metrics))
 
-def _was_tested(cell: BenchCell, by: EvaluationSpec) -> bool:
-    """Whether a run was tested in this way, and there was something to test."""
-    return by.key in cell.tests and None not in cell.tests[by.key].metrics.values()
+    def segments(self, source: str, arm: str, by: EvaluationSpec) -> list[Segments]:
+        """For each run of an arm the units and the mean of every group of positives, by kind and group."""
+        tests = (cell.tests.get(by.key) for cell in self.seeds_of(source, arm))
+        return [test.segments for test in tests if test is not None and test.segments]
+
+
+def mean_in(segments: Sequence[Segments], kind: str, group: str) -> float | None:
+    """The mean over runs in one group of positives; None if there are none."""
+    values = [of.get(kind, {}).get(group, (0, None))[1] for of in segments]
+    values = [value for value in values if value is not None]
+    return fmean(values) if values else None

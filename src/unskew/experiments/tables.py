@@ -1,23 +1,27 @@
 """The tables of a report: for a suite a row per arm and a column per data set; all metrics; groups of users
 and items; and how the bench was made."""
 
+import itertools
 import json
 import math
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from unskew.api.create import create_model
-from unskew.core import formatting
 from unskew.core.errors import BadInput
+from unskew.core.formatting import count, fraction
 from unskew.evaluation.metrics import written
 from unskew.experiments.bench_cell import METRIC, BenchCell
 from unskew.experiments.intervals import ArmMean, ArmResults, Difference
 from unskew.experiments.published import CAVEAT, METRICS, published_metrics, published_tests
-from unskew.experiments.results import BenchResults, EvaluationSpec, SuiteResults
+from unskew.experiments.results import BenchResults, EvaluationSpec, Segments, SuiteResults, mean_in
+from unskew.experiments.suite import Arm
 from unskew.report.table import Cell, Table
+from unskew.report.templates import render
 from unskew.world.equations import Simulation
 
 NONE = "–"
@@ -42,7 +46,6 @@ SEGMENTS = {
     "user": "user",
     "item": "item",
 }
-Row = list[str | Cell]
 LESS_IS_BETTER = ("beyond",)  # the exposure that scores repeat beyond what is liked
 SEGMENT_TESTS = ("ordinary", "balanced")  # the tests whose groups are shown
 HASH = 12  # letters of a hash that a table shows; the foot of the page has all
@@ -57,48 +60,88 @@ def title_of(by: EvaluationSpec) -> str:
     return f"{test}, {PROTOCOLS.get(by.protocol, by.protocol)}"
 
 
+def caption(of: str, **values: object) -> str:
+    """What a table shows, in sentences."""
+    return " ".join(render("experiments/templates/captions.txt", of=of, **values).split())
+
+
 # One suite
 
 
-def suite_table(suite: SuiteResults, by: EvaluationSpec, metric: str = METRIC) -> Table:
-    """The table of a suite in one test by one metric; below it the gain of the first arm over its best rival,
-    or of each arm over its twin."""
+class MeanGrid(NamedTuple):
+    """What the table of a suite shows in one test by one metric.
+
+    rows: for each arm its mean and its rank on every data set; None where it was not tested.
+    gains: by the name of the row, for every data set a gain and the name of the rival.
+    seeds: the number of seeds that most means have.
+    """
+
+    rows: Mapping[str, Sequence[tuple[ArmMean, int] | None]]
+    gains: Mapping[str, Sequence[tuple[Difference, str] | None]]
+    seeds: int
+
+
+def mean_grid(suite: SuiteResults, by: EvaluationSpec, metric: str = METRIC) -> MeanGrid:
+    """The means of a suite with their ranks; below them the gain of the first arm over its best rival, and of
+    each arm over its twin."""
     tested = {source: arms for source, arms in suite.on_sources(by).items() if metric in arms.metrics}
     means = {source: arms.means(metric) for source, arms in tested.items()}
     is_ranked = metric not in LESS_IS_BETTER
-    ranks = {source: ranks_of(of) if is_ranked else {} for source, of in means.items()}
-    usual = usual_seeds(means.values())
-    rows = [
-        [
-            Cell(arm.name),
-            *(
-                _mean_cell(means[source].get(arm.name), ranks[source].get(arm.name, 0), usual)
-                if source in means
-                else Cell(NONE)
-                for source in suite.sources
-            ),
+    cells = {
+        (source, arm): (mean, ranks_of(of).get(arm, 0) if is_ranked else 0)
+        for source, of in means.items()
+        for arm, mean in of.items()
+    }
+    return MeanGrid(
+        {arm.name: [cells.get((source, arm.name)) for source in suite.sources] for arm in suite.arms},
+        dict(_gains(suite, tested, metric)) if is_ranked else {},
+        usual_seeds(means.values()),
+    )
+
+
+def _gains(
+    suite: SuiteResults, tested: Mapping[str, ArmResults], metric: str
+) -> Iterator[tuple[str, list[tuple[Difference, str] | None]]]:
+    over_best = {source: arms.over_best_rival(metric) for source, arms in tested.items()}
+    if any(over_best.values()):
+        others = "the best other" if len(suite.rivals) == len(suite.arms) - 1 else "its best rival"
+        best = [over_best.get(source) for source in suite.sources]
+        yield f"{suite.first} over {others}", [gain and (gain[1], gain[0]) for gain in best]
+    for name, twin in suite.twins.items():
+        means = [
+            tested[source].means(metric).get(name) if source in tested else None for source in suite.sources
         ]
-        for arm in suite.arms
-    ]
-    gains = [
-        [Cell(name), *(Cell(NONE) if gain is None else gain_cell(*gain) for gain in row)]
-        for name, row in (gains_of(suite, tested, metric) if is_ranked else ())
-    ]
+        row = [(mean.versus, "") if mean is not None and mean.versus is not None else None for mean in means]
+        if any(row):
+            yield f"{name} over {twin}", row
+
+
+def suite_table(suite: SuiteResults, by: EvaluationSpec, metric: str = METRIC) -> Table:
+    """The means and gains of a suite in one test by one metric."""
+    grid = mean_grid(suite, by, metric)
+    rows = [[Cell(arm), *(_mean_cell(mean, grid.seeds) for mean in row)] for arm, row in grid.rows.items()]
+    gains = [[Cell(name), *(gain_cell(gain) for gain in row)] for name, row in grid.gains.items()]
     return Table(
         ("model", *map(Cell, suite.sources)),
         [*rows, *gains],
-        caption=f"{written(metric)}. {title_of(by)}. {_explanation(suite, usual)}",
+        caption=caption("suite", suite=suite, seeds=grid.seeds, metric=written(metric), title=title_of(by)),
         foot=len(gains),
         name=f"{suite.name}|{by.key}",
     )
 
 
-def _mean_cell(mean: ArmMean | None, rank: int, usual: int) -> Cell:
+def _mean_cell(ranked: tuple[ArmMean, int] | None, usual: int) -> Cell:
     """A mean with its interval and its marks; the number of seeds only where it is unusual."""
-    if mean is None:
+    if ranked is None:
         return Cell(NONE)
+    mean, rank = ranked
     seeds = "" if mean.seeds == usual else f", {mean.seeds} seed{'s' * (mean.seeds > 1)}"
-    return Cell(f"{mean.mean:.4f}", f"[{mean.low:.4f}, {mean.high:.4f}]{seeds}", marks_of(mean.versus), rank)
+    return Cell(f"{mean.mean:.4f}", interval_of(mean) + seeds, marks_of(mean.versus), rank)
+
+
+def interval_of(mean: ArmMean) -> str:
+    """The interval of a mean in brackets."""
+    return f"[{mean.low:.4f}, {mean.high:.4f}]"
 
 
 def marks_of(difference: Difference | None) -> str:
@@ -114,140 +157,92 @@ def ranks_of(means: Mapping[str, ArmMean]) -> dict[str, int]:
     return {name: best.index(text) + 1 for name, text in printed.items() if text in best}
 
 
-def gains_of(
-    suite: SuiteResults, tested: Mapping[str, ArmResults], metric: str
-) -> Iterator[tuple[str, list[tuple[Difference, str] | None]]]:
-    """The gains below a table: the name of each row, and for each data set the gain and the name of the
-    rival."""
-    if suite.rivals:
-        over_best = {source: arms.over_best_rival(metric) for source, arms in tested.items()}
-        if any(over_best.values()):
-            others = "the best other" if len(suite.rivals) == len(suite.arms) - 1 else "its best rival"
-            best = [over_best.get(source) for source in suite.sources]
-            yield f"{suite.first} over {others}", [gain and (gain[1], gain[0]) for gain in best]
-    for name, twin in suite.twins.items():
-        row: list[tuple[Difference, str] | None] = []
-        for source in suite.sources:
-            mean = tested[source].means(metric).get(name) if source in tested else None
-            row.append((mean.versus, "") if mean is not None and mean.versus is not None else None)
-        if any(row):
-            yield f"{name} over {twin}", row
-
-
-def gain_cell(gain: Difference, rival: str) -> Cell:
+def gain_cell(gain: tuple[Difference, str] | None) -> Cell:
     """A gain in per cent with its interval, and the name of the rival."""
-    if math.isnan(gain.fraction):
+    if gain is None:
+        return Cell(NONE)
+    difference, rival = gain
+    relative = difference.relative
+    if math.isnan(relative.value):
         return Cell(NONE, rival)
-    bounds = (gain.fraction_low, gain.fraction_high)
-    low, high = (NONE if math.isnan(bound) else f"{100 * bound:+.1f}" for bound in bounds)
-    return Cell(f"{100 * gain.fraction:+.1f} %", f"[{low}, {high}] {rival}".strip(), marks_of(gain))
+    low, high = (
+        NONE if math.isnan(bound) else f"{100 * bound:+.1f}" for bound in (relative.low, relative.high)
+    )
+    return Cell(f"{100 * relative.value:+.1f} %", f"[{low}, {high}] {rival}".strip(), marks_of(difference))
 
 
 def usual_seeds(means: Iterable[Mapping[str, ArmMean]]) -> int:
     """The number of seeds that most means have."""
     counts = [mean.seeds for of in means for mean in of.values()]
-    return max(set(counts), key=lambda count: (counts.count(count), count), default=1)
-
-
-def _explanation(suite: SuiteResults, seeds: int) -> str:
-    to = "its twin" if set(suite.twins) == {arm.name for arm in suite.arms[1:]} else suite.first
-    if suite.twins and to != "its twin":
-        to = f"{suite.first} (or from its twin, where it has one)"
-    over = f"users and {seeds} seeds" if seeds > 1 else "users only (a single seed)"
-    marks = f"{STAR} differs from {to} by Student's t over seeds and users, {DAGGER} by the paired t-test"
-    if seeds == 1:
-        marks = f"{DAGGER} differs from {to} by the paired t-test over rows, which ignores the seed"
-    return (
-        f"Below each mean its 95 % interval over {over}. Bold: the best, underlined: the second. {marks}: "
-        "p < 0.05 after Holm's correction over the column."
-    )
+    return max(counts, key=lambda seeds: (counts.count(seeds), seeds), default=1)
 
 
 def metrics_table(suite: SuiteResults, by: EvaluationSpec) -> Table:
     """All metrics of a test, a row per data set and arm."""
     tested = suite.on_sources(by)
-    metrics = list(dict.fromkeys(metric for arms in tested.values() for metric in arms.metrics))
-    rows: list[Row] = [
-        [
-            Cell(arm),
-            Cell(source),
-            *(f"{arms.mean(arm, name):.4f}" if name in arms.metrics else NONE for name in metrics),
-        ]
+    records = [
+        {"model": arm, "data": source}
+        | {
+            written(name): f"{arms.mean(arm, name):.4f}" if name in arms.metrics else NONE
+            for name in suite.metrics(by)
+        }
         for source, arms in tested.items()
         for arm in arms.seeds
     ]
-    caption = f"All metrics. {title_of(by)}. {suite.title}."
-    return Table(("model", "data", *map(written, metrics)), rows, (0, 1), caption)
+    return Table.of_records(records, ("data",), caption("metrics", title=title_of(by), suite=suite.title))
 
 
 def segment_tables(suite: SuiteResults) -> Iterator[Table]:
     """For each data set and test, the mean of each arm in each group of positives."""
-    for source in suite.sources:
-        for test in SEGMENT_TESTS:
-            by = EvaluationSpec(test, "full")
-            segments = {
-                arm.name: [
-                    cell.tests[by.key].segments
-                    for cell in suite.seeds_of(source, arm.name)
-                    if by.key in cell.tests and cell.tests[by.key].segments
-                ]
-                for arm in suite.arms
-            }
-            segments = {name: of for name, of in segments.items() if of}
-            if segments:
-                yield _segment_table(suite.name, source, by, segments)
+    for source, test in itertools.product(suite.sources, SEGMENT_TESTS):
+        by = EvaluationSpec(test, "full")
+        segments = {arm.name: suite.segments(source, arm.name, by) for arm in suite.arms}
+        segments = {name: of for name, of in segments.items() if of}
+        if segments:
+            yield _segment_table(suite.name, source, by, segments)
 
 
 def _segment_table(
-    suite: str, source: str, by: EvaluationSpec, segments: Mapping[str, Sequence[Mapping[str, Any]]]
+    suite: str, source: str, by: EvaluationSpec, segments: Mapping[str, Sequence[Segments]]
 ) -> Table:
     sizes = next(iter(segments.values()))[0]
     columns = [
         (kind, group) for kind in SEGMENTS for group, (units, _) in sizes.get(kind, {}).items() if units
     ]
-    rows: list[Row] = [
-        [Cell(name), *(_mean_in(of, *column) for column in columns)] for name, of in segments.items()
+    rows: list[list[str | Cell]] = [
+        [Cell(name), *(_mean_text(mean_in(of, *column)) for column in columns)]
+        for name, of in segments.items()
     ]
-    counts = [f"{sizes[kind][group][0]:,}" for kind, group in columns]
-    spans = {kind: sum(kind == of for of, _ in columns) for kind in SEGMENTS}
+    spans = Counter(kind for kind, _ in columns)
     return Table(
         ("model", *(group for _, group in columns)),
-        [*rows, ["positives ranked", *counts]],
-        caption=f"{source}. {written(METRIC)} by group. {title_of(by)}. The first tenth of the items is the "
-        "most popular.",
+        [*rows, [Cell("positives ranked"), *(f"{sizes[kind][group][0]:,}" for kind, group in columns)]],
+        caption=caption("segments", source=source, metric=written(METRIC), title=title_of(by)),
         foot=1,
-        groups=[("", 1), *((SEGMENTS[kind], span) for kind, span in spans.items() if span)],
+        groups=[("", 1), *((SEGMENTS[kind], span) for kind, span in spans.items())],
         name=f"{suite}|{source}|{by.test}",
     )
 
 
-def _mean_in(segments: Sequence[Mapping[str, Any]], kind: str, group: str) -> str:
-    values = [of.get(kind, {}).get(group, (0, None))[1] for of in segments]
-    values = [value for value in values if value is not None]
-    return f"{fmean(values):.4f}" if values else NONE
+def _mean_text(mean: float | None) -> str:
+    return NONE if mean is None else f"{mean:.4f}"
 
 
 def published_tables(suite: SuiteResults) -> Iterator[Table]:
     """For each data set of the paper: its published metrics and ours, model by model."""
-    for source, data, by, results in published_tests(suite):
-        published, rows = published_metrics()[data], []
-        for arm in suite.arms:
-            if arm.name not in published or arm.name not in results.seeds:
-                continue
-            row = [Cell(arm.name)]
+    for test in published_tests(suite):
+        published, results, rows = published_metrics()[test.data], test.results, []
+        for arm in (arm.name for arm in suite.arms if arm.name in published and arm.name in results.seeds):
+            row = [Cell(arm)]
             for metric in METRICS:
-                ours = results.means(metric).get(arm.name) if metric in results.metrics else None
-                small = "" if ours is None else f"[{ours.low:.4f}, {ours.high:.4f}]"
-                row.append(Cell(f"{published[arm.name][metric]:.4f}"))
-                row.append(Cell(NONE if ours is None else f"{ours.mean:.4f}", small))
+                row.append(Cell(f"{published[arm][metric]:.4f}"))
+                ours = results.means(metric)[arm] if metric in results.metrics else None
+                row.append(Cell(NONE) if ours is None else Cell(f"{ours.mean:.4f}", interval_of(ours)))
             rows.append(row)
         if rows:
             head = ("model", *(name for _ in METRICS for name in ("paper", "ours")))
             groups = [("", 1), *((written(metric), 2) for metric in METRICS)]
-            caption = (
-                f"{source}: the paper's {data} beside ours, test {by.test}, the authors' protocol. {CAVEAT}"
-            )
-            yield Table(head, rows, caption=caption, groups=groups)
+            yield Table(head, rows, caption=caption("published", test=test, caveat=CAVEAT), groups=groups)
 
 
 # How the bench was made
@@ -255,64 +250,61 @@ def published_tables(suite: SuiteResults) -> Iterator[Table]:
 
 def data_table(results: BenchResults) -> Table:
     """The data sets, each once for every hash that its name had."""
-    rows: dict[tuple[str, str], Row] = {}
-    for cell in results.cells:
-        data = cell.data
-        sizes = map(formatting.count, (data.rows, data.positives, data.users, data.items))
-        past = "candidates" if data.repeats else "left out"
-        borders = (data.train_before, data.test_from, past, data.hash[:HASH], _simulate_command(data.world))
-        rows.setdefault((data.name, data.hash), [Cell(data.name), *sizes, *map(Cell, borders)])
-    head = ("data", "rows", "positives", "users", "items", "trained before", "tested from", "own past items")
-    caption = "The data sets. Validation lies between the two borders; equal times are never parted."
-    return Table((*head, "hash", "simulated by"), list(rows.values()), (0, 5, 6, 7, 8, 9), caption)
+    records = {}
+    for data in (cell.data for cell in results.cells):
+        sizes = {size: count(getattr(data, size)) for size in ("rows", "positives", "users", "items")}
+        records[data.name, data.hash] = {
+            "data": data.name,
+            **sizes,
+            "trained before": data.train_before,
+            "tested from": data.test_from,
+            "own past items": "candidates" if data.repeats else "left out",
+            "hash": data.hash[:HASH],
+            "simulated by": NONE if data.world is None else _simulate_command(data.world),
+        }
+    text = ("trained before", "tested from", "own past items", "hash", "simulated by")
+    return Table.of_records(list(records.values()), text, caption("data"))
 
 
 def tests_table(results: BenchResults) -> Table:
     """The number of positives that each test ranks, and of equally weighted ones that would be as
     informative."""
-    rows: dict[tuple[str, str], Row] = {}
+    records: dict[tuple[str, str], dict[str, str]] = {}
     for suite in results.suites:
-        for source in suite.sources:
-            cell = suite.any_cell(source)
-            for by in suite.tests:
-                test = cell.tests.get(by.key)
-                if test is not None:
-                    whole = NONE if test.whole_test is None else formatting.count(test.whole_test)
-                    sizes = (formatting.count(test.size), whole, f"{test.effective_sample_size:,.0f}")
-                    names = Cell(source), Cell(title_of(by))
-                    rows.setdefault((source, by.key), [*names, *sizes, Cell(test.chosen_by or NONE)])
-    head = ("data", "test", "ranked", "of", "effective", "weights chosen by")
-    caption = "The tests. Positives are ranked; users under `authors`, impressions against the ground truth."
-    return Table(head, list(rows.values()), (0, 1, 5), caption)
+        for source, by in itertools.product(suite.sources, suite.tests):
+            if (test := suite.any_cell(source).tests.get(by.key)) is not None:
+                record = {"data": source, "test": title_of(by), "ranked": count(test.size)}
+                record["of"] = NONE if test.whole_test is None else count(test.whole_test)
+                record["effective"] = f"{test.effective_sample_size:,.0f}"
+                records.setdefault((source, by.key), record | {"weights chosen by": test.chosen_by or NONE})
+    return Table.of_records(list(records.values()), ("test", "weights chosen by"), caption("tests"))
 
 
 def runs_table(suite: SuiteResults) -> Table:
     """The card of every arm: how it differs from its model's defaults, and how to train it alone."""
-    rows: list[Row] = []
-    for arm in suite.arms:
-        cells = [cell for source in suite.sources for cell in suite.seeds_of(source, arm.name)]
-        if not cells:
-            rows.append([Cell(arm.name), Cell(arm.model), *[Cell(NONE)] * 6])
-            continue
-        cell, settings = cells[0], changed_settings(cells[0])
-        words = [f"{name} {value}" for name, value in settings.items()]
-        words += [f"trained again: {cell.rolling.refresh}"] if cell.rolling is not None else []
-        columns = (
-            ", ".join(words) or "defaults",
-            ", ".join(map(str, sorted({cell.seed for cell in cells}))),
-            f"{cell.cost.parameters:,}",
-            f"{fmean(cell.cost.cpu_s for cell in cells):,.1f}",
-            f"{fmean(cell.cost.memory_mb for cell in cells):,.0f}",
-            train_command(arm.model, settings, cell.seed),
-        )
-        rows.append([Cell(arm.name), Cell(arm.model), *map(Cell, columns)])
     head = ("model", "name", "settings beside its defaults", "seeds", "parameters", "CPU-s", "MB", "one run")
-    caption = (
-        f"{suite.title}: the card of every model. CPU-seconds of training and memory of the process are "
-        "means over data sets and seeds; parameters are those on the first data set. DATA is the folder of a "
-        "data set."
-    )
-    return Table(head, rows, (0, 1, 2, 3, 7), caption)
+    records = [
+        dict.fromkeys(head, NONE) | {"model": arm.name, "name": arm.model} | _run_card(suite, arm)
+        for arm in suite.arms
+    ]
+    return Table.of_records(records, (*head[1:4], head[-1]), caption("runs", suite=suite.title))
+
+
+def _run_card(suite: SuiteResults, arm: Arm) -> dict[str, str]:
+    cells = [cell for source in suite.sources for cell in suite.seeds_of(source, arm.name)]
+    if not cells:
+        return {}
+    first, settings = cells[0], changed_settings(cells[0])
+    words = [f"{name} {value}" for name, value in settings.items()]
+    words += [f"trained again: {first.rolling.refresh}"] if first.rolling is not None else []
+    return {
+        "settings beside its defaults": ", ".join(words) or "defaults",
+        "seeds": ", ".join(map(str, sorted({cell.seed for cell in cells}))),
+        "parameters": f"{first.cost.parameters:,}",
+        "CPU-s": f"{fmean(cell.cost.cpu_s for cell in cells):,.1f}",
+        "MB": f"{fmean(cell.cost.memory_mb for cell in cells):,.0f}",
+        "one run": train_command(arm.model, settings, first.seed),
+    }
 
 
 def changed_settings(cell: BenchCell) -> dict[str, Any]:
@@ -324,10 +316,11 @@ def changed_settings(cell: BenchCell) -> dict[str, Any]:
     except BadInput:
         defaults = {}
     stored = _flat(cell.config) | dict(cell.training)
-    missing = object()
-    changed = {name: value for name, value in stored.items() if defaults.get(name, missing) != value}
-    changed.pop("seed", None)
-    return changed
+    return {
+        name: value
+        for name, value in stored.items()
+        if name != "seed" and (name not in defaults or defaults[name] != value)
+    }
 
 
 def train_command(model: str, settings: Mapping[str, Any], seed: int) -> str:
@@ -336,9 +329,7 @@ def train_command(model: str, settings: Mapping[str, Any], seed: int) -> str:
     return shlex.join(["unskew", "train", "DATA", "--out", "RUN", "--model", model, *flags])
 
 
-def _simulate_command(world: Mapping[str, Any] | None) -> str:
-    if world is None:
-        return NONE
+def _simulate_command(world: Mapping[str, Any]) -> str:
     usual = asdict(Simulation())
     settings = {name: value for name, value in world.items() if usual.get(name) != value}
     return shlex.join(["unskew", "simulate", *_flags(settings), "--out", "DATA"])
@@ -361,43 +352,34 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def health_table(results: BenchResults) -> Table:
     """The effect of the propensities of each model on its loss."""
-    rows: dict[tuple[str, str], Row] = {}
+    records: dict[tuple[str, str], dict[str, str]] = {}
     for suite in results.suites:
         for (source, arm), cells in suite.cells.items():
             healths = [cell.health for cell in cells.values() if cell.health is not None]
             if healths:
-                health = healths[0]
-                spread = NONE if not health.spread else f"{health.spread[0]:.2f} to {health.spread[-1]:.2f}"
-                columns = (
-                    f"{health.clip:g}",
-                    _mean_fraction([health.effective_fraction for health in healths]),
-                    _mean_fraction([health.clipped for health in healths]),
-                    spread,
-                    Cell(health.verdict.partition(";")[0].replace("`", "")),
-                )
-                settings = next(iter(cells.values())).settings_key
-                rows.setdefault((source, settings), [Cell(arm), Cell(source), *columns])
-    head = ("model", "data", "clip M", "effective", "clipped", "weights", "effect")
-    caption = (
-        "What propensities do to the loss. Effective: how much of the training events is left as an "
-        "effective sample; 100 % means that all weights are the same. Weights: from the 1st to the 99th "
-        "percentile, relative to their mean. Means over seeds; the words are those of the first seed."
-    )
-    return Table(head, list(rows.values()), (0, 1, 6), caption)
+                first, settings = healths[0], next(iter(cells.values())).settings_key
+                record = {"model": arm, "data": source, "clip M": f"{first.clip:g}"}
+                record["effective"] = _mean_fraction([health.effective_fraction for health in healths])
+                record["clipped"] = _mean_fraction([health.clipped for health in healths])
+                spread = first.spread
+                record["weights"] = f"{spread[0]:.2f} to {spread[-1]:.2f}" if spread else NONE
+                record["effect"] = first.verdict.partition(";")[0].replace("`", "")
+                records.setdefault((source, settings), record)
+    return Table.of_records(list(records.values()), ("data", "effect"), caption("health"))
 
 
 def _mean_fraction(values: Sequence[float | None]) -> str:
     present = [value for value in values if value is not None]
-    return formatting.fraction(fmean(present)) if present else NONE
+    return fraction(fmean(present)) if present else NONE
 
 
 def missing_table(results: BenchResults) -> Table:
     """The runs that are missing, those that failed first."""
     runs = sorted(results.missing, key=lambda run: not run.why)
-    rows = [
-        [*map(Cell, (run.arm, run.source, run.suite, str(run.seed), run.why or "not run yet"))]
+    records = [
+        {"model": run.arm, "data": run.source, "suite": run.suite, "seed": str(run.seed)}
+        | {"why": run.why or "not run yet"}
         for run in runs[:MOST_MISSING]
     ]
-    more = f" {len(runs) - MOST_MISSING} more are not listed." if len(runs) > MOST_MISSING else ""
-    head = ("model", "data", "suite", "seed", "why")
-    return Table(head, rows, (0, 1, 2, 4), f"Places in tables without a run, and why.{more}")
+    text = ("data", "suite", "why")
+    return Table.of_records(records, text, caption("missing", more=len(runs) - MOST_MISSING))

@@ -4,7 +4,7 @@ here, and `templates/verdict.txt` makes sentences of them."""
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from unskew.api.zero_shot import learned_on
 from unskew.evaluation.metrics import written
@@ -21,8 +21,7 @@ OURS = ("pulse", "deps")  # the models that this package is about: the one that 
 TESTS = (ORDINARY, BALANCED)
 
 
-@dataclass(frozen=True)
-class Lead:
+class Lead(NamedTuple):
     """How an arm stands on one data set against the best of some others."""
 
     source: str
@@ -30,34 +29,17 @@ class Lead:
     gain: Difference
 
 
-@dataclass(frozen=True)
-class First:
-    """The arms that are first in a test: on how many data sets, and how far the most frequent one leads."""
+class First(NamedTuple):
+    """The arms that are first in a test: on how many data sets, and how far the most frequent one leads.
+
+    is_dated: whether data sets whose times only give an order were left out.
+    """
 
     test: str
     counts: Sequence[tuple[str, int]]
     total: int
-    is_dated: bool  # whether data sets whose times only give an order were left out
-    leads: Sequence[Lead]  # of the most frequent one
-
-
-@dataclass(frozen=True)
-class Standing:
-    """Where an arm of ours is ahead of all others in a test, and where it is not."""
-
-    arm: str
-    test: str
+    is_dated: bool
     leads: Sequence[Lead]
-
-    @property
-    def ahead(self) -> list[Lead]:
-        """The data sets on which it is ahead of all others."""
-        return [lead for lead in self.leads if lead.gain.difference > 0]
-
-    @property
-    def behind(self) -> list[Lead]:
-        """The data sets on which another arm is as good or better."""
-        return [lead for lead in self.leads if lead.gain.difference <= 0]
 
 
 def verdict_of(results: BenchResults, outcomes: Mapping[Claim, Sequence[Outcome]]) -> Verdict:
@@ -69,7 +51,7 @@ def verdict_of(results: BenchResults, outcomes: Mapping[Claim, Sequence[Outcome]
         suite=suite,
         results=results,
         firsts=_firsts(suite),
-        standings=list(_standings(suite)),
+        standings=_standings(suite),
         rivals=_wins_over_rivals(suite),
         popularity=dict(_models_below_popularity(suite)),
         idle=_idle_weights(suite),
@@ -94,36 +76,31 @@ def _firsts(suite: SuiteResults) -> list[First]:
     firsts = []
     for by in TESTS:
         every = suite.on_sources(by)
-        dated = {source: arms for source, arms in every.items() if source not in suite.order_only}
-        tables = dated or every
-        if tables:
+        if tables := {name: of for name, of in every.items() if name not in suite.order_only} or every:
             counts = Counter(str(arms.best()) for arms in tables.values()).most_common()
-            leads = _leads({source: arms for source, arms in tables.items() if arms.best() == counts[0][0]})
+            led = {source: arms for source, arms in tables.items() if arms.best() == counts[0][0]}
+            leads = _leads(led, counts[0][0])
             firsts.append(First(by.test, counts, len(tables), len(tables) < len(every), leads))
     return firsts
 
 
-def _leads(
-    tables: Mapping[str, ArmResults], arm: str | None = None, without: Sequence[str] = ()
-) -> list[Lead]:
-    """On each data set, how much better an arm, by default the best one, is than the best of all others."""
+def _leads(tables: Mapping[str, ArmResults], arm: str, without: Sequence[str] = ()) -> list[Lead]:
+    """On each data set, how much better an arm is than the best of all others."""
     leads = []
     for source, arms in tables.items():
-        name = arm or str(arms.best())
-        other = arms.best([each for each in arms.seeds if each != name and each not in without])
-        gain = None if other is None else arms.compare(name, other)
+        other = arms.best([name for name in arms.seeds if name not in (arm, *without)])
+        gain = None if other is None else arms.compare(arm, other)
         if other is not None and gain is not None:
             leads.append(Lead(source, other, gain))
     return leads
 
 
-def _standings(suite: SuiteResults) -> Iterator[Standing]:
-    """How the first arm of each model of ours stands against all others."""
+def _standings(suite: SuiteResults) -> list[tuple[str, str, list[Lead]]]:
+    """How the first arm of each model of ours stands in each test against all others."""
     named = {next((arm.name for arm in suite.arms if arm.model == model), "") for model in OURS}
-    for by in TESTS:
-        for arm in (arm.name for arm in suite.arms if arm.name in named):
-            if leads := _leads(suite.on_sources(by), arm):
-                yield Standing(arm, by.test, leads)
+    arms = [arm.name for arm in suite.arms if arm.name in named]
+    standings = [(arm, by.test, _leads(suite.on_sources(by), arm)) for by in TESTS for arm in arms]
+    return [standing for standing in standings if standing[2]]
 
 
 def _over_others(suite: SuiteResults) -> dict[str, list[Lead]]:
@@ -201,17 +178,16 @@ def _seeds(suite: SuiteResults) -> dict[str, int]:
 
 def _percent(gain: Difference) -> str:
     """A gain in per cent with its interval; as it is where the other's mean is 0."""
-    if math.isnan(gain.fraction):
+    value, low, high = (100 * part for part in (gain.relative.value, gain.relative.low, gain.relative.high))
+    if math.isnan(value):
         return f"{gain.difference:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}]"
-    if math.isnan(gain.fraction_low):
-        return f"{100 * gain.fraction:+.1f} %"
-    return f"{100 * gain.fraction:+.1f} % [{100 * gain.fraction_low:+.1f}, {100 * gain.fraction_high:+.1f}]"
+    return f"{value:+.1f} %" if math.isnan(low) else f"{value:+.1f} % [{low:+.1f}, {high:+.1f}]"
 
 
 def _range(leads: Sequence[Lead]) -> str:
     """The smallest and the largest distance of some leads in per cent; empty if it is not known of any."""
-    fractions = [abs(100 * lead.gain.fraction) for lead in leads if not math.isnan(lead.gain.fraction)]
+    values = [lead.gain.relative.value for lead in leads]
+    fractions = [abs(100 * value) for value in values if not math.isnan(value)]
     if not fractions:
         return ""
-    low, high = f"{min(fractions):.1f}", f"{max(fractions):.1f}"
-    return f"{low} %" if low == high else f"{low} to {high} %"
+    return " to ".join(dict.fromkeys(f"{bound:.1f}" for bound in (min(fractions), max(fractions)))) + " %"

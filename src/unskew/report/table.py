@@ -2,7 +2,7 @@
 LaTeX for papers."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -61,6 +61,18 @@ class Table:
     foot: int = 0
     groups: Sequence[tuple[str, int]] = ()
     name: str = ""
+
+    @classmethod
+    def of_records(
+        cls, records: Sequence[Mapping[str, str | Cell]], text: Collection[str] = (), caption: str = ""
+    ) -> "Table":
+        """A table of rows that name their columns. Every text in it means itself.
+
+        text: the columns that hold text, besides the first one.
+        """
+        head = list(records[0]) if records else []
+        rows = [[_cell(value) for value in record.values()] for record in records]
+        return cls(head, rows, [at for at, name in enumerate(head) if not at or name in text], caption)
 
     @property
     def cells(self) -> list[list[Cell]]:
