@@ -241,9 +241,10 @@ def test_no_word_is_torn_on_a_narrow_terminal(skewed, width, monkeypatch):
 
     narrow = Console(width=width, file=io.StringIO(), highlight=False, markup=False)
     monkeypatch.setattr(shared, "output", narrow)
-    narrow.print(shared.inspection_table(skewed))
+    verdict, values = shared.inspection_tables(skewed)
+    narrow.print(values)
     assert len(narrow.file.getvalue().splitlines()) == len(skewed.rows())  # no row is folded
-    narrow.print(shared.verdict_table(skewed))
+    narrow.print(verdict)
     printed = narrow.file.getvalue()
     assert max(map(len, printed.splitlines())) <= width
     words = {word for row in skewed.rows() for word in f"{row.group} {row.name} {row.value}".split()}

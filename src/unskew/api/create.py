@@ -152,7 +152,7 @@ def resume(
     on_record: OnRecord | None = None,
     show_progress: bool = True,
 ) -> Model:
-    """Go on with a run that was stopped, or add epochs to one that was not.
+    """Continue a run that was stopped, or add epochs to one that was not.
 
     Parameters
     ----------
@@ -166,12 +166,9 @@ def resume(
         As for `Model.fit`.
     """
     config = read_config(Path(folder))
-    training = dataclasses.replace(
-        config.training,
-        epochs=config.training.epochs if epochs is None else epochs,
-        patience=config.training.patience if patience is None else patience,
-    )
-    model = Model(config.model, config.config, training)
+    limits = {"epochs": epochs, "patience": patience}
+    changed: Settings = {name: limit for name, limit in limits.items() if limit is not None}
+    model = Model(config.model, config.config, dataclasses.replace(config.training, **changed))
     return model.fit(
         config.open_split() if split is None else split,
         folder,

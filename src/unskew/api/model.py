@@ -129,9 +129,9 @@ class Model:
         folder
             Where the run is stored while it is trained, so that it can be stopped and resumed.
         resume
-            Go on with the run in that folder. It may have more epochs now; everything else must be equal.
+            Continue the run in that folder. It may have more epochs now; everything else must be equal.
         on_record
-            Called with the record of each epoch; of a resumed run, first with those that it has already.
+            Called with the record of each epoch; for a resumed run, first with those that it has already.
         show_progress
             Whether progress is shown on standard error.
         chosen
@@ -181,12 +181,8 @@ class Model:
         """
         check_is(log, Log, "a log, as `unskew.prepare` or `unskew.Log.open` gives it")
         cut, by = self.trained.split, self.trained.select_by
-        everything = split(
-            log,
-            fractions=(100, 0, 0),
-            repeats="keep" if cut.repeats else "hide",
-            min_count=cut.min_count,
-        )
+        repeats: Any = "keep" if cut.repeats else "hide"
+        everything = split(log, fractions=(100, 0, 0), repeats=repeats, min_count=cut.min_count)
         # Nothing is chosen any more, so a metric that only a validation set has is not asked for.
         select_by: Any = by if by != "shown" else "ordinary"
         training = replace(self.training, epochs=max(self.best_epoch(), 1), select_by=select_by)
@@ -256,9 +252,9 @@ class Model:
         until
             Rank only what happened before this time.
         frozen
-            Make one list for each user at the begin of the test set, from what happened before; nothing later
-            is read by any model. By default the evaluation is live: a list for each positive, from everything
-            strictly before it.
+            Make one list for each user at the beginning of the test set, from what happened before; nothing
+            later is read by any model. By default the evaluation is live: a list for each positive, from
+            everything strictly before it.
         targets
             In a frozen evaluation, what a list should contain: the `next` positive of the user, or `all`
             later ones. With `all`, metrics are computed for each user.
@@ -484,8 +480,7 @@ class Model:
         return replace(saved, recall=ranker.recall(request))
 
     def make_ranker(self, log: LogView) -> Ranker:
-        """A ranker of this model for a log, with pulse-zero for users of whom the model has nothing to
-        say."""
+        """A ranker of this model for a log, with pulse-zero for users whom the model does not know."""
         cut = self.trained.split
         return Ranker(self.network, log, repeats=cut.repeats, fallback=PulseZero)
 
@@ -582,7 +577,7 @@ class Model:
         self.trained.save(Path(folder))
 
     def _check_ids(self, log: LogView) -> None:
-        """Codes mean something only in the log that they were learned on, or in one that continues it."""
+        """Refuse a log that numbers its users and items differently."""
         check_is(log, (Log, Live), "a log, as `unskew.prepare` or `unskew.Log.open` gives it")
         own_log, cut = self.known_log, self.trained.split
         sides = (cut.known_users, own_log.users, log.users), (cut.known_items, own_log.items, log.items)

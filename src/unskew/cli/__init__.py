@@ -29,7 +29,7 @@ from unskew.cli.propensity import Propensity
 from unskew.cli.report import Report
 from unskew.cli.runs import Models, Recommend
 from unskew.cli.serve import Serve
-from unskew.cli.shared import joined_help, messages
+from unskew.cli.shared import joined_help, messages, notify
 from unskew.cli.store import Store
 from unskew.cli.train import Train, flags_of, train_of
 from unskew.cli.tune import Tune, tune_of
@@ -90,7 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         return _report_stop()
     except PermissionError as error:
-        messages.print(f"unskew: {error.filename}: {error.strerror}", soft_wrap=True)
+        notify(f"unskew: {error.filename}: {error.strerror}")
         return 2
     except BrokenPipeError:  # the reader of our output has gone, as in `unskew ... | head`
         sys.stderr.close()

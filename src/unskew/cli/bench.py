@@ -2,18 +2,19 @@
 
 import math
 import time
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
-from rich.console import Group, RenderableType
+from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 from tyro.conf import OmitArgPrefixes, Positional
 
-from unskew.cli.shared import Verb, command_line, messages, pairs, table
+from unskew.cli.shared import Verb, command_line, messages, notify, pairs, table
 from unskew.core.errors import BadInput, UnskewError
 from unskew.data.log.split import Splitting
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from unskew.experiments.bench import State
     from unskew.experiments.suite import Suite
 
-LONGEST = 8  # failures that are told
+LONGEST = 8  # failures that are printed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,18 +36,11 @@ class Bench(Verb):
     `unskew report DIR` shows what it found.
     """
 
-    words: Positional[
-        Annotated[
-            tuple[str, ...],
-            tyro.conf.arg(
-                metavar="SUITE [DATA ...]",
-                help="The name of a suite, and folders that `unskew prepare` made. NAME=FOLDER gives a "
-                "folder the name that tables call it.",
-            ),
-        ]
-    ]
+    words: Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="SUITE [DATA ...]")]]
+    """The name of a suite, and folders that `unskew prepare` made. NAME=FOLDER gives a folder the name that
+    tables call it."""
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")]
-    """The folder of the results, a new one or that of an earlier bench, which goes on."""
+    """The folder of the results: a new one, or that of an earlier bench, which is continued."""
     suite: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """A Python file with a suite of your own, and with models of your own if it has any. Then SUITE may be
     left away."""
@@ -72,15 +66,15 @@ class Bench(Verb):
 
     def run(self) -> None:
         runner = self._runner()
-        shown = _Shown(runner, json=self.json)
+        shown = _Shown(runner)
         with shown.live():
             state = runner.run(self.out, shown, command_line())
         document = {"dir": str(self.out), "cells": state.total, "done": state.done}
         document |= {"failed": len(state.failed), "minutes": round((time.monotonic() - state.began) / 60, 1)}
         self.show(document | {"failures": state.failed}, pairs(f"bench -> {self.out}", document))
         for why in list(state.failed.values())[:LONGEST]:
-            messages.print(f"failed: {why}", soft_wrap=True)
-        messages.print(f"see it with `unskew report {self.out} --html FILE`", soft_wrap=True)
+            notify(f"failed: {why}")
+        notify(f"see it with `unskew report {self.out} --html FILE`")
         if state.failed:
             raise UnskewError(
                 f"{len(state.failed)} of {state.total} runs failed; the same command tries them again"
@@ -94,9 +88,8 @@ class Bench(Verb):
 
         suites, data = self._asked(suites_in(self.suite) if self.suite is not None else {})
         sources: list[Any] = [open_source_named(word, self.splitting) for word in data]
-        names = [source.name for source in sources]
-        for name in names:
-            if names.count(name) > 1:
+        for name, count in Counter(source.name for source in sources).items():
+            if count > 1:
                 raise BadInput(
                     f"two data sets are named {name!r}; call one of them something else: NAME=DATA"
                 )
@@ -142,36 +135,32 @@ def _limit(word: str) -> tuple[str, float]:
 
 
 class _Shown:
-    """The state of a bench for people: a live table on a terminal, and otherwise a line for each cell."""
+    """The state of a bench: a line for each cell and, on a terminal, a live table."""
 
-    def __init__(self, runner: "Runner", json: bool) -> None:
-        self.runner, self.last, self.estimated = runner, "", False
+    def __init__(self, runner: "Runner") -> None:
+        self.runner = runner
+        self.message: str | None = None  # the last one
         self._live = Live(console=messages, refresh_per_second=2) if messages.is_terminal else None
 
     def live(self) -> Any:
         return self._live if self._live is not None else nullcontext()
 
     def __call__(self, state: "State") -> None:
-        if not self.estimated:
-            self.estimated = True
-            wall = state.left / self.runner.workers
-            words = f"{state.total} runs, {state.done} of them done; the rest will take about {_time(wall)}"
-            budget = self.runner.budget
-            if budget is not None and wall > 60 * budget:
-                words += f", of which {budget:g} min are asked for now"
-            messages.print(words, soft_wrap=True)
-        if state.message != self.last:
-            self.last = state.message
-            messages.print(f"[{state.done}/{state.total}] {state.message}", soft_wrap=True)
+        left, budget = state.left / self.runner.workers, self.runner.budget
+        if self.message is None:
+            words = f"{state.total} runs, {state.done} of them done; the rest will take about {_time(left)}"
+            limited = budget is not None and left > 60 * budget
+            notify(f"{words}, of which {budget:g} min are asked for now" if limited else words)
+        if state.message != (self.message or ""):
+            notify(f"[{state.done}/{state.total}] {state.message}")
+        self.message = state.message
         if self._live is not None:
-            self._live.update(self._table(state))
-
-    def _table(self, state: "State") -> RenderableType:
-        now = time.monotonic()
-        rows = [(key, _time(now - began)) for key, began in state.running.items()]
-        left = state.left / self.runner.workers
-        words = f"{state.done} of {state.total} done, {len(state.failed)} failed, about {_time(left)} left"
-        return Group(Text(words), table("", ("under way", "for"), rows))
+            now = time.monotonic()
+            rows = [(key, _time(now - began)) for key, began in state.running.items()]
+            words = (
+                f"{state.done} of {state.total} done, {len(state.failed)} failed, about {_time(left)} left"
+            )
+            self._live.update(Group(Text(words), table("", ("under way", "for"), rows)))
 
 
 def _time(seconds: float) -> str:

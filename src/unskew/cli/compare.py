@@ -6,7 +6,7 @@ values, with the rows that it is going to rank.
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import tyro
@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from rich.text import Text
 from tyro.conf import Positional
 
-from unskew.cli.shared import RunVerb, grid, split_of_run, write_file
+from unskew.cli.shared import File, MovedData, RunVerb, grid, split_of_run, write_file
 from unskew.core.config import Document
 from unskew.core.errors import BadInput
 from unskew.data.log.held_out import Protocol, held_out, nothing_to_rank
@@ -32,15 +32,8 @@ class Compare(RunVerb):
     """Compare runs on the same rows: the mean of each with its interval, their differences, and whether these
     are due to chance. Runs that differ in the training seed only are one model."""
 
-    runs: Positional[
-        Annotated[
-            tuple[Path, ...],
-            tyro.conf.arg(
-                metavar="RUN",
-                help="Folders that `unskew train` made, or files that `unskew evaluate --save` made.",
-            ),
-        ]
-    ]
+    runs: Positional[Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN")]]
+    """Folders that `unskew train` made, or files that `unskew evaluate --save` made."""
     metric: str = "ndcg@10"
     """Which metric: ndcg@K, hr@K or mrr@K and, in the shown test, auc."""
     against: Literal["first", "best", "all"] = "first"
@@ -53,158 +46,115 @@ class Compare(RunVerb):
     test: str | None = None
     """Which test, as in `unskew evaluate`. By default that of the files; without any ordinary, and authors
     with that protocol."""
-    data: Annotated[Path | None, tyro.conf.arg(metavar="DATA")] = None
-    """Where the prepared data is, if it has moved."""
+    data: MovedData = None
     sample: int | None = None
     """Rank a fixed, seeded sample of so many positives, the same for all; their weights come from the whole
     test. By default as in the files, and everything without any."""
     seed: int | None = None
     """Seed of the sample, of the drawn candidates and of the authors' resampling. By default as in the files,
     and 0 without any."""
-    markdown: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    markdown: File = None
     """Also write the tables as Markdown."""
-    latex: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    latex: File = None
     """Also write the tables as LaTeX, for the package booktabs."""
 
     def run(self) -> None:
+        from unskew.api.create import load
         from unskew.evaluation.comparison import compare_models
 
         for file in (self.markdown, self.latex):
             if file is not None and file.is_dir():
                 raise BadInput(f"{file}: is a folder; expected the name of a file to write")
-        given = _read(self.runs)
-        terms = self._terms(given)
-        runs = [item for item in given if item.config]
-        cut: Split | None = None
-        cutoffs: tuple[int, ...] = ()
-        if runs:
+        configs, evaluations = _read(self.runs)
+        terms = self._terms(evaluations)
+        if not configs:
+            _check(self.runs, evaluations, {}, self.metric)
+        else:
             cutoffs = _cutoffs(self.metric, terms)
-            _check_runs(runs)
-            cut = _split_of(runs, self.data)
-            given = _planned(given, cut, terms)
-        _check(given, self.metric)
-        evaluations = [item.evaluated(cut, terms, cutoffs) for item in given]
-        family = compare_models(evaluations, self.metric, self.against)
+            _check_configs(configs)
+            cut = _split_of(configs, self.data)
+            _check(self.runs, evaluations, _plans(configs, cut, terms), self.metric)
+            for path in configs:
+                evaluations[path] = load(path).evaluate(cut, **terms, cutoffs=cutoffs)
+        family = compare_models([evaluations[path] for path in self.runs], self.metric, self.against)
         for file, written in ((self.markdown, family.markdown), (self.latex, family.latex)):
             if file is not None:
                 write_file(file, written(), "the tables")
         self.show(family.document() | {"runs": [str(path) for path in self.runs]}, *_shown(family))
 
-    def _terms(self, given: list["_Given"]) -> "_Terms":
-        """How runs are evaluated: as asked, or else as the files were."""
-        files = [(item.path, _Terms.of(item.evaluation)) for item in given if item.evaluation is not None]
+    def _terms(self, evaluations: "dict[Path, Evaluation]") -> Document:
+        """How runs are evaluated: as the flags say, or else as the files were."""
         flags = {"protocol": self.protocol, "test": self.test, "sample": self.sample, "seed": self.seed}
-        asked: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
-        for path, terms in files:
-            for name, value in asked.items():
-                was = getattr(terms, name)
-                if was != value:
-                    raise BadInput(f"{path}: was evaluated with {name} {was}, not with {name} {value}")
-        protocol: Protocol = self.protocol or "full"
-        usual = _Terms(protocol, "authors" if protocol == "authors" else "ordinary")
-        return replace(files[0][1] if files else usual, **asked)
+        given = {name: value for name, value in flags.items() if value is not None}
+        files = {path: _terms_of(evaluation) for path, evaluation in evaluations.items()}
+        for path, terms in files.items():
+            for name, value in given.items():
+                if terms[name] != value:
+                    was = f"was evaluated with {name} {terms[name]}"
+                    raise BadInput(f"{path}: {was}, not with {name} {value}")
+        protocol = self.protocol or "full"
+        test = "authors" if protocol == "authors" else "ordinary"
+        usual = {"protocol": protocol, "test": test, "sample": None, "seed": 0}
+        return next(iter(files.values()), usual) | given
 
 
-@dataclass(frozen=True)
-class _Terms:
-    """How a run is evaluated."""
-
-    protocol: Protocol
-    test: str
-    sample: int | None = None
-    seed: int = 0
-
-    @classmethod
-    def of(cls, evaluation: "Evaluation") -> "_Terms":
-        return cls(
-            evaluation.protocol,
-            evaluation.test,
-            evaluation.about.get("sample"),
-            evaluation.about.get("seed", 0),
-        )
+def _terms_of(evaluation: "Evaluation") -> Document:
+    about = {"sample": None, "seed": 0} | evaluation.about
+    terms = {"protocol": evaluation.protocol, "test": evaluation.test}
+    return terms | {name: about[name] for name in ("sample", "seed")}
 
 
-@dataclass(frozen=True)
-class _Given:
-    """What was given: a run with its configuration, or a file. `evaluation` is that in the file; that of
-    a run has no values yet."""
-
-    path: Path
-    config: "RunConfig | None" = None
-    evaluation: "Evaluation | None" = None
-
-    @property
-    def run_config(self) -> "RunConfig":
-        """The configuration of a run."""
-        assert self.config is not None
-        return self.config
-
-    def evaluated(self, cut: Split | None, terms: _Terms, cutoffs: tuple[int, ...]) -> "Evaluation":
-        """The evaluation in a file; a run is ranked now."""
-        from unskew.api.create import load
-
-        if cut is None or not self.config:
-            assert self.evaluation is not None
-            return self.evaluation
-        return load(self.path).evaluate(
-            cut, terms.protocol, terms.test, sample=terms.sample, seed=terms.seed, cutoffs=cutoffs
-        )
-
-
-def _read(paths: tuple[Path, ...]) -> list[_Given]:
+def _read(paths: tuple[Path, ...]) -> "tuple[dict[Path, RunConfig], dict[Path, Evaluation]]":
     """The configurations of runs, and the evaluations in files."""
     from unskew.evaluation.evaluate import Evaluation
     from unskew.training.run import read_config
 
     if len(paths) < 2:
         raise BadInput("expected two or more, each a RUN of `unskew train` or a FILE of `evaluate --save`")
-    given = []
     for path in paths:
         if not path.exists():
             raise BadInput(
                 f"{path}: no such run or file; `unskew train DATA --out RUN` makes a run, and `unskew "
                 "evaluate RUN --save FILE` a file"
             )
-        folder = path.is_dir()
-        given.append(
-            _Given(path, read_config(path)) if folder else _Given(path, evaluation=Evaluation.load(path))
-        )
-    return given
+    configs = {path: read_config(path) for path in paths if path.is_dir()}
+    return configs, {path: Evaluation.load(path) for path in paths if path not in configs}
 
 
-def _cutoffs(metric: str, terms: _Terms) -> tuple[int, ...]:
+def _cutoffs(metric: str, terms: Document) -> tuple[int, ...]:
     """The cut-offs with which a run has the metric. A metric, a test and a protocol that do not go together
     are refused."""
     from unskew.evaluation.evaluate import CUTOFFS
     from unskew.evaluation.metrics import METRICS
 
-    if terms.protocol == "authors" and terms.test in ("balanced", "weighted", "shown"):
-        raise BadInput(f"protocol authors pools the rows of a user: there is no {terms.test} test of it")
-    if terms.protocol != "full" and terms.test == "shown":
+    protocol, test = terms["protocol"], terms["test"]
+    if protocol == "authors" and test in ("balanced", "weighted", "shown"):
+        raise BadInput(f"protocol authors pools the rows of a user: there is no {test} test of it")
+    if protocol != "full" and test == "shown":
         raise BadInput(
-            f"the shown test ranks what an impression showed: there is no protocol {terms.protocol} of it"
+            f"the shown test ranks what an impression showed: there is no protocol {protocol} of it"
         )
     name, _, cut = metric.partition("@")
     if name in METRICS and cut.isdecimal() and int(cut) > 0:
         return tuple(sorted({*CUTOFFS, int(cut)}))
-    if metric == "auc" and terms.test == "shown":
+    if metric == "auc" and test == "shown":
         return CUTOFFS
-    known = ", ".join(f"{name}@K" for name in METRICS)
-    raise BadInput(f"no metric {metric!r}; there are {known} and, in the shown test, auc")
+    ranked = ", ".join(f"{name}@K" for name in METRICS)
+    raise BadInput(f"no metric {metric!r}; there are {ranked} and, in the shown test, auc")
 
 
-def _check_runs(runs: list[_Given]) -> None:
+def _check_configs(configs: "dict[Path, RunConfig]") -> None:
     """Refuse runs of other data or of another split, by what they say of themselves."""
-    for item in runs:
-        one, other = runs[0].run_config, item.run_config
-        words = ""
+    first, one = next(iter(configs.items()))
+    for path, other in configs.items():
+        splits, reason = (_split_in_words(one), _split_in_words(other)), ""
         if one.hash != other.hash:
             where = [config.data or "a log from Python" for config in (one, other)]
-            words = f"they were trained on other data, {where[0]} and {where[1]}"
-        elif _split_in_words(one) != _split_in_words(other):
-            words = f"their splits are {_split_in_words(one)}, and {_split_in_words(other)}"
-        if words:
-            raise BadInput(f"{runs[0].path} and {item.path} cannot be compared: {words}")
+            reason = f"they were trained on other data, {where[0]} and {where[1]}"
+        elif splits[0] != splits[1]:
+            reason = f"their splits are {splits[0]}, and {splits[1]}"
+        if reason:
+            raise BadInput(f"{first} and {path} cannot be compared: {reason}")
 
 
 def _split_in_words(config: "RunConfig") -> str:
@@ -214,65 +164,57 @@ def _split_in_words(config: "RunConfig") -> str:
     return f"{parts} % with repeats {repeats} and min_count {config.min_count}"
 
 
-def _split_of(runs: list[_Given], data: Path | None) -> Split:
-    """The split of all runs, from whichever of them still knows where the data is."""
-    knows = (item for item in runs if item.run_config.data and Path(item.run_config.data).exists())
-    return split_of_run(next(knows, runs[0]).path, data)
+def _split_of(configs: "dict[Path, RunConfig]", data: Path | None) -> Split:
+    """The split of all runs, from one that still knows where the data is, if there is one."""
+    knows = (path for path, config in configs.items() if config.data and Path(config.data).exists())
+    return split_of_run(next(knows, next(iter(configs))), data)
 
 
-def _planned(given: list[_Given], cut: Split, terms: _Terms) -> list[_Given]:
-    """The same, with the evaluation of each run but for its values: which rows it is going to rank."""
-    from unskew.evaluation.evaluate import Evaluation
-
-    tested = held_out(cut, "test", terms.test, terms.sample, terms.seed)
-    if not len(tested.rows):
-        raise nothing_to_rank(cut, "test", terms.test)
-    counted = tested.weights > 0
-    rows, weights = tested.rows[counted], tested.weights[counted]
-    user = cut.log.user[rows].astype(np.int64)
-    if terms.protocol == "authors":
-        user = np.unique(user)
-        weights = np.ones(len(user))
-    about = {"repeats": "kept as candidates" if cut.repeats else "hidden", "seed": terms.seed}
-    plan = Evaluation(
-        terms.protocol, terms.test, user, {}, weights, rows=None if terms.protocol == "authors" else rows
-    )
-    return [
-        replace(item, evaluation=replace(plan, about=about | _model_of(item, terms.test)))
-        if item.config
-        else item
-        for item in given
-    ]
-
-
-def _model_of(run: _Given, test: str) -> Document:
-    """What an evaluation of a run says of its model."""
+def _plans(configs: "dict[Path, RunConfig]", cut: Split, terms: Document) -> "dict[Path, Evaluation]":
+    """For each run an evaluation without values, with the rows that it is going to rank."""
     from unskew.api.create import load
+    from unskew.evaluation.evaluate import Evaluation
     from unskew.training.run import read_card
     from unskew.training.run_card import settings_key
 
-    if not (run.path / "card.json").is_file():
-        load(run.path)  # which refuses a run without a finished epoch
-    card, config = read_card(run.path), run.run_config
-    return {
-        "model": config.model,
-        "training_seed": config.training.seed,
-        "settings": settings_key(config.model, config.config, config.training),
-        "data": config.hash,
-        "weights_chosen_by": test if test in card.weights else card.select_by,
-    }
+    protocol, test = terms["protocol"], terms["test"]
+    tested = held_out(cut, "test", test, terms["sample"], terms["seed"])
+    if not len(tested.rows):
+        raise nothing_to_rank(cut, "test", test)
+    counted = tested.weights > 0
+    rows, weights = tested.rows[counted], tested.weights[counted]
+    user = cut.log.user[rows].astype(np.int64)
+    if protocol == "authors":
+        user = np.unique(user)
+        weights = np.ones(len(user))
+    plan = Evaluation(protocol, test, user, {}, weights, rows=None if protocol == "authors" else rows)
+    about = {"repeats": "kept as candidates" if cut.repeats else "hidden", "seed": terms["seed"]}
+    plans = {}
+    for path, config in configs.items():
+        if not (path / "card.json").is_file():
+            load(path)  # which refuses a run without a finished epoch
+        card = read_card(path)
+        model = {
+            "model": config.model,
+            "training_seed": config.training.seed,
+            "settings": settings_key(config.model, config.config, config.training),
+            "data": config.hash,
+            "weights_chosen_by": test if test in card.weights else card.select_by,
+        }
+        plans[path] = replace(plan, about=about | model)
+    return plans
 
 
-def _check(given: list[_Given], metric: str) -> None:
+def _check(
+    paths: tuple[Path, ...], files: "dict[Path, Evaluation]", plans: "dict[Path, Evaluation]", metric: str
+) -> None:
     """Refuse what cannot be compared, by the names that were given."""
     from unskew.evaluation.comparison import group_by_model
     from unskew.evaluation.significance import check_comparable
 
-    evaluations = [item.evaluation for item in given if item.evaluation is not None]
-    names = [str(item.path) for item in given]
-    for item in given:
-        if not item.config and item.evaluation is not None:
-            check_comparable([item.evaluation], metric, [str(item.path)])
+    for path, evaluation in files.items():
+        check_comparable([evaluation], metric, [str(path)])
+    evaluations, names = [(files | plans)[path] for path in paths], [str(path) for path in paths]
     check_comparable(evaluations, None, names)
     if len(group_by_model(evaluations, names)) < 2:
         raise BadInput(

@@ -9,18 +9,18 @@ from tyro.conf import OmitArgPrefixes, Positional
 
 from unskew.cli.shared import (
     Data,
+    File,
     Out,
     RunVerb,
     Verb,
     command_line,
     flat,
-    inspection_table,
-    messages,
+    inspection_tables,
+    notify,
     pairs,
     split_of,
     split_of_run,
     table,
-    verdict_table,
     write_file,
 )
 from unskew.core.errors import BadInput, Leak
@@ -53,24 +53,23 @@ class Prepare(Verb):
         document = {"data": str(self.out), **facts, **features}
         self.show(document, pairs(f"{self.source} -> {self.out}", flat(facts)))
         for sentence in in_sentences(log.metadata.features):
-            messages.print(sentence, soft_wrap=True)
+            notify(sentence)
         held = [
             f"{name} {'numbers' if feature.is_number else f'categories ({len(feature.names):,})'}"
             for vocabulary in (log.users, log.items)
             for name, feature in vocabulary.features.items()
         ]
         if held:
-            messages.print(f"What the features hold: {', '.join(held)}.", soft_wrap=True)
+            notify(f"What the features hold: {', '.join(held)}.")
         negatives = len(log) - log.positives
         if negatives and "label" in log.metadata.columns:
-            messages.print(
+            notify(
                 f"{negatives:,} rows have label 0: they count as shown and not clicked, and models that "
                 "compare pairs learn from them as negatives. If they are something else, such as views in a "
-                "shop, leave them out of the file.",
-                soft_wrap=True,
+                "shop, leave them out of the file."
             )
         if bad := log.metadata.removed.bad_rows:
-            messages.print(f"{bad} bad rows were set aside: {self.out / 'bad_rows.csv'}")
+            notify(f"{bad} bad rows were set aside: {self.out / 'bad_rows.csv'}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +78,7 @@ class Inspect(Verb):
     order of events, repeats and ties."""
 
     data: Positional[Data]
-    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    html: File = None
     """Also write the bias page, one self-contained HTML file with plots (needs the extra `report`)."""
     seed: int = 0
     """Seed of the shuffles that test whether the order of events matters."""
@@ -91,7 +90,7 @@ class Inspect(Verb):
             from unskew.diagnostics.log.page import inspect_page
 
             write_file(self.html, inspect_page(found, command_line()), "the page")
-        self.show(found.as_dict(), verdict_table(found), inspection_table(found))
+        self.show(found.as_dict(), *inspection_tables(found))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,18 +123,12 @@ class Audit(RunVerb):
 
             findings.append(audit_scores(load(self.trained).network, split))
         leaks = [finding for finding in findings if not finding.passed]
-        rows = [
-            (
-                finding.check,
-                f"{finding.checked:,}",
-                finding.offence or f"no leak{f' ({finding.note})' if finding.note else ''}",
-            )
-            for finding in findings
-        ]
-        document = {
-            "leak_free": not leaks,
-            "checks": [asdict(finding) | {"passed": finding.passed} for finding in findings],
-        }
+        rows = []
+        for finding in findings:
+            note = f" ({finding.note})" if finding.note else ""
+            rows.append((finding.check, f"{finding.checked:,}", finding.offence or f"no leak{note}"))
+        checks = [asdict(finding) | {"passed": finding.passed} for finding in findings]
+        document = {"leak_free": not leaks, "checks": checks}
         self.show(document, table(f"Leak audit of {self.data}", ("check", "checked", "finding"), rows))
         if leaks:
             raise Leak(f"{leaks[0].check}: {leaks[0].offence}")

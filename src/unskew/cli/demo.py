@@ -15,7 +15,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from unskew.cli.shared import Verb, grid, messages, output, verdict_table
+from unskew.cli.shared import Verb, grid, messages, output, verdict_text
 
 if TYPE_CHECKING:
     from unskew.cli.demo_steps import Estimate, Result, Suggestion, UserLists, WorldResult
@@ -45,7 +45,7 @@ class Demo(Verb):
             split, inspection, checked = demo.inspect_data(self.out)
         log = split.log
         self.tell(f"{log.metadata.source}: {log.positives:,} likes of {len(log.users):,} users\n")
-        self.tell(verdict_table(inspection))
+        self.tell(verdict_text(inspection.verdict()))
         for sentence in inspection.sentences():
             self.tell(sentence)
         self.tell(f"Leak audit: {checked:,} values checked, no leak.")
@@ -66,7 +66,8 @@ class Demo(Verb):
         self.tell(world_table(world, demo.WORLD.users, demo.WORLD.items))
 
         self.tell(Rule("Next", align="left"))
-        page, report, results = self.out / "bias.html", demo.write_report(self.out), self.out / "results.json"
+        page, report, results = (self.out / name for name in ("bias.html", "report.html", "results.json"))
+        demo.write_report(self.out, report)
         document = {
             "results": {name: asdict(result) for name, result in models.items()},
             "protocol": "full",
@@ -76,9 +77,8 @@ class Demo(Verb):
             "cpu_seconds": seconds,
         }
         results.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        files = f"The page about the log: {page}\nThe report of all models: {report}"
-        console = messages if self.json else output
-        console.print(f"{files}\nAll results: {results}", soft_wrap=True)
+        files = f"The page about the log: {page}\nThe report of all models: {report}\nAll results: {results}"
+        (messages if self.json else output).print(files, soft_wrap=True)
         self.tell(f"With a log of your own:\n\n{NEXT}")
         pages = {"page": str(page), "leak_free": True, "report": str(report)}
         self.show(inspection.as_dict() | document | pages)
@@ -101,9 +101,7 @@ def models_table(models: "dict[str, Result]", ranked: int) -> RenderableType:
     """NDCG@10 of each model in both tests; the best of each test in bold."""
     table = grid(("NDCG@10", "ordinary: what is next", "balanced: items equal", "CPU s"))
     table.columns[3].justify = "right"
-    columns = [
-        in_bold([result.ndcg[test] for result in models.values()]) for test in ("ordinary", "balanced")
-    ]
+    columns = [in_bold([of.ndcg[test] for of in models.values()]) for test in ("ordinary", "balanced")]
     for (name, result), *cells in zip(models.items(), *columns, strict=True):
         table.add_row(Text(name), *cells, Text(f"{result.cpu_seconds:.0f}"))
     notes = (
@@ -126,9 +124,8 @@ def user_table(lists: "UserLists", min_audience: int, repeats: bool) -> Renderab
     sides = lists.clicked, lists.fair
     for head in ("what will be clicked (debias 0)", "with equal exposure (debias 1)"):
         table.add_column(head, width=HALF, no_wrap=True, overflow="ellipsis")
-    for row in zip_longest(
-        *(map(suggested, range(1, len(side) + 1), side) for side in sides), fillvalue=Text()
-    ):
+    columns = (map(suggested, range(1, len(side) + 1), side) for side in sides)
+    for row in zip_longest(*columns, fillvalue=Text()):
         table.add_row(*row)
     means = (sum(each.liked_by for each in side) / max(len(side), 1) for side in sides)
     table.add_row(*(Text(f"liked by {mean:.0f} users on average", "bold") for mean in means))

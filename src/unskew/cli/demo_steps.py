@@ -51,19 +51,14 @@ DRAWS = 500  # of the bootstrap, for each interval
 
 Models = dict[str, tuple[str, dict[str, Any]]]  # the model and the settings of each row of a table
 SMALL: dict[str, Any] = {"width": 32, "layers": 1, "history": 20, "valid_examples": 500}
-SMALL_DEPS = SMALL | {
-    "inner": 64,
-    "hidden": 32,
-    "audience": 15,
-    "unsupervised_epochs": 1,
-    "learning_rate": 1e-3,
-}
+SMALL_DEPS = SMALL | {"inner": 64, "hidden": 32, "audience": 15, "learning_rate": 1e-3}
+SMALL_DEPS |= {"unsupervised_epochs": 1, "epochs": 2, "patience": 2}
 # Small enough for less than two minutes on one core.
 MODELS: Models = {
     "popularity": ("popularity", {"valid_examples": 500}),
     "Pulse": ("pulse", {"sample": 6000, "epochs": 3, "valid_examples": 300}),
     "SASRec": ("sasrec", SMALL | {"epochs": 20}),
-    "DEPS": ("deps", SMALL_DEPS | {"epochs": 2, "patience": 2}),
+    "DEPS": ("deps", SMALL_DEPS),
     "pulse-zero": ("pulse-zero", {"valid_examples": 300}),
 }
 
@@ -144,15 +139,13 @@ class WorldResult:
 
     def sentence(self) -> str:
         """The result in a sentence. A difference counts if its 95 % interval leaves out zero."""
-        verbs = {
-            name: "helped" if each.low > 0 else "harmed" if each.high < 0 else "made no clear difference to"
-            for name, each in self.differences.items()
-        }
-        effects = [
-            f"{verb} {name} ({self.ndcg[TWINS[name][0]].mean:.3f} -> {self.ndcg[TWINS[name][1]].mean:.3f})"
-            for name, verb in verbs.items()
-        ]
-        start = "Measured" if "helped" in verbs.values() else "Debiasing did not help here: measured"
+        effects = []
+        for name, each in self.differences.items():
+            verb = "helped" if each.low > 0 else "harmed" if each.high < 0 else "made no clear difference to"
+            plain, debiased = (self.ndcg[twin].mean for twin in TWINS[name])
+            effects.append(f"{verb} {name} ({plain:.3f} -> {debiased:.3f})")
+        helped = any(each.low > 0 for each in self.differences.values())
+        start = "Measured" if helped else "Debiasing did not help here: measured"
         best = max(self.ndcg, key=lambda name: self.ndcg[name].mean)
         return (
             f"{start} against the true preferences of the users, removing the effect of exposure "
@@ -188,12 +181,8 @@ def train_models(out: Path) -> tuple[dict[str, Result], Model]:
     """Train all models and rank the same sample of the test set with each, as `unskew bench` does it. Returns
     their results and the model that recommends."""
     log = Log.open(out / "data")
-    suite = Suite(
-        name="demo",
-        title="What is liked next",
-        question="Which model ranks best what users liked next, and which if every item counts once?",
-        arms=arms_of(MODELS),
-    )
+    question = "Which model ranks best what users liked next, and which if every item counts once?"
+    suite = Suite(name="demo", title="What is liked next", question=question, arms=arms_of(MODELS))
     source = Source(name=log.metadata.source, data=log.fingerprint(), folder=str(out / "data"))
     cells, results = run_suite(suite, out, (source,)), {}
     for name in MODELS:
@@ -223,11 +212,9 @@ def run_suite(suite: Suite, out: Path, sources: Sequence[Source] = ()) -> dict[s
     return {arm: (store.cells[key], load(out / BENCH / "runs" / key)) for arm, key in keys.items()}
 
 
-def write_report(out: Path) -> Path:
+def write_report(out: Path, page: Path) -> None:
     """Write the report about all trained models."""
-    page = out / "report.html"
     page.write_text(report_page(Report.of(BenchResults.open(out / BENCH)), "unskew demo"), encoding="utf-8")
-    return page
 
 
 def random_user(cut: Split, seed: int = 0) -> int:
@@ -258,14 +245,10 @@ def recommend_to(cut: Split, model: Model, user: int) -> UserLists:
 
 def suggestion(log: Log, user: int, item: int) -> Suggestion:
     """A recommended item with its reason."""
-    reason = find_reason(log, user, item)
-    genres = log.items.features["genres"].values[item].as_py() if "genres" in log.items.features else ""
-    return Suggestion(
-        titled(log, item),
-        (genres or "").replace("|", ", "),
-        len(_audience(log, item, len(log.users), None)),
-        None if reason == PAD else titled(log, reason),
-    )
+    reason, genres = find_reason(log, user, item), _feature(log, "genres", item) or ""
+    liked_by = len(_audience(log, item, len(log.users), None))
+    because = None if reason == PAD else titled(log, reason)
+    return Suggestion(titled(log, item), genres.replace("|", ", "), liked_by, because)
 
 
 def find_reason(log: Log, user: int, item: int) -> int:
@@ -292,8 +275,12 @@ def titled(log: Log, item: int) -> str:
     title = None if log.items.titles is None else log.items.titles[item].as_py()
     if title is None:
         return f"item {log.items.ids[item].as_py()}"
-    year = log.items.features["year"].values[item].as_py() if "year" in log.items.features else None
+    year = _feature(log, "year", item)
     return title.strip() if year is None or math.isnan(year) else f"{title.strip()} ({year:.0f})"
+
+
+def _feature(log: Log, name: str, item: int) -> Any:
+    return log.items.features[name].values[item].as_py() if name in log.items.features else None
 
 
 def compare_with_ground_truth(out: Path) -> WorldResult:
@@ -301,13 +288,10 @@ def compare_with_ground_truth(out: Path) -> WorldResult:
     chosen by the impressions of the validation set: its ordinary clicks are as biased as the training set."""
     world = simulate(**asdict(WORLD))
     cut = split(world.log)
-    suite = Suite(
-        name="world",
-        title="A world whose ground truth is known",
-        question="Which model comes nearest to the true preferences?",
-        worlds={"simulated world": WORLD},
-        arms=arms_of(WORLD_MODELS),
-    )
+    title = "A world whose ground truth is known"
+    question = "Which model comes nearest to the true preferences?"
+    worlds, arms = {"simulated world": WORLD}, arms_of(WORLD_MODELS)
+    suite = Suite(name="world", title=title, question=question, worlds=worlds, arms=arms)
     results: dict[str, Evaluation] = {}
     for arm, (_, model) in run_suite(suite, out).items():
         model.chosen_by("shown")

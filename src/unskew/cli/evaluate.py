@@ -1,16 +1,15 @@
 """The verb evaluate, along the time line, too."""
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from tyro.conf import Positional
 
-from unskew.cli.shared import RunArg, RunVerb, in_words, pairs, split_of_run, table
+from unskew.cli.shared import File, MovedData, RunArg, RunVerb, pairs, split_of_run, table
 from unskew.core.errors import BadInput
 from unskew.core.formatting import plain
-from unskew.data.log.held_out import Protocol, Targets
+from unskew.data.log.held_out import Criterion, Protocol, Targets
 from unskew.data.log.split import Split
 
 if TYPE_CHECKING:
@@ -25,29 +24,26 @@ class Evaluate(RunVerb):
     folder: Positional[RunArg]
     protocol: Protocol = "full"
     """How each positive is ranked. full: among the whole catalogue. uni100: among 100 uniformly drawn
-    items.
-    authors: the same, pooled by user, as the paper's tables are."""
+    items. authors: the same, pooled by user, as the paper's tables are."""
     test: str | None = None
     """Which test of the held-out part: ordinary (every row counts once), balanced (every item counts once),
     shown (among what the same impression showed), randomised, weighted (by logged propensities), authors (the
     paper's resampling), or one that the log names. By default ordinary, and authors with that protocol."""
-    data: Annotated[Path | None, tyro.conf.arg(metavar="DATA")] = None
-    """Where the prepared data is, if it has moved."""
+    data: MovedData = None
     sample: int | None = None
     """Rank a fixed, seeded sample of so many positives; their weights come from the whole test."""
     seed: int = 0
     """Seed of the sample, of the drawn candidates and of the authors' resampling."""
     cutoffs: tuple[int, ...] = (5, 10, 20)
     """The K of NDCG@K, HR@K and MRR@K."""
-    select_by: Literal["ordinary", "balanced", "shown"] | None = None
-    """Which validation metric chose the weights that are evaluated; by default the test's own,
-    where there is one."""
+    select_by: Criterion | None = None
+    """Which validation metric chose the weights used; by default the test's own, if it has one."""
     frozen: bool = False
-    """Make one list for each user at the begin of the test set, from what happened before, as a nightly job
-    does. By default the evaluation is live: all that happened strictly before each positive is read."""
+    """Make one list for each user at the beginning of the test set, from what happened before, as a nightly
+    job does. By default the evaluation is live: all that happened strictly before each positive is read."""
     targets: Targets = "next"
     """With --frozen: the next positive of each user, or all later ones."""
-    save: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    save: File = None
     """Also write every ranked row with its values as a Parquet file, for `unskew compare`."""
     rolling: Annotated[str | None, tyro.conf.arg(metavar="WINDOW")] = None
     """Evaluate window by window along the time line instead: a duration such as 7d, 12h or 1w."""
@@ -82,41 +78,32 @@ class Evaluate(RunVerb):
             found.save(self.save)
         intervals = {name: interval(found, name, 300) for name in found.values}
         shown = [
-            (name, f"{found.mean(name):.4f}", "{:.4f} - {:.4f}".format(*intervals[name]))
-            for name in found.values
+            (name, f"{found.mean(name):.4f}", f"{low:.4f} - {high:.4f}")
+            for name, (low, high) in intervals.items()
         ]
         metric = f"{next(iter(METRICS))}@{10 if 10 in self.cutoffs else self.cutoffs[0]}"
-        groups = [
-            (
-                segment,
-                group,
-                f"{figures['units']:,}",
-                f"{figures['fraction']:.0%}",
-                f"{figures[metric]:.4f}" if metric in figures else "–",
-            )
-            for segment, parts in found.by_segment().items()
-            for group, figures in parts.items()
-        ]
+        groups = []
+        for segment, parts in found.by_segment().items():
+            for group, of in parts.items():
+                mean = f"{of[metric]:.4f}" if metric in of else "–"
+                groups.append((segment, group, f"{of['units']:,}", f"{of['fraction']:.0%}", mean))
         about = found.about
         title = f"{trained.name}, {found.test} test, protocol {found.protocol}, {about['reads']}"
-        sampled = f" (a sample of {found.about['whole_test']:,})" if self.sample is not None else ""
-        said = {
+        sampled = f" (a sample of {about['whole_test']:,})" if self.sample is not None else ""
+        left_out = [f"{count:,} {why.replace('_', ' ')}" for why, count in about["left_out"].items() if count]
+        facts = {
             "units": f"{len(found.user):,}{sampled}",
             "effective sample size": round(found.effective_sample_size),
-            "split": about["split"],
-            "ties": about["ties"],
-            "repeats": about["repeats"],
-        }
-        said |= {
-            "left out": in_words(found.about["left_out"]),
-            "weights chosen by": found.about["weights_chosen_by"],
+            **{name: about[name] for name in ("split", "ties", "repeats")},
+            "left out": ", ".join(left_out) or "nothing",
+            "weights chosen by": about["weights_chosen_by"],
         }
         if not about["finished"]:
-            said["training"] = "not finished: a validation metric was still rising"
+            facts["training"] = "not finished: a validation metric was still rising"
         document = {"run": str(self.folder), **plain(found.as_dict()), "intervals": plain(intervals)}
         self.show(
             document,
-            pairs(title, said),
+            pairs(title, facts),
             table("", ("", "mean", "95 % interval over users"), shown),
             table("", ("segment", "", "units", "weight", metric), groups),
         )
@@ -134,22 +121,16 @@ class Evaluate(RunVerb):
         found = rolling(trained, cut, *asked)
         metrics = [f"{name}@10" for name in ("ndcg", "hr", "mrr")]
         document = found.as_dict()
-        rows = [
-            (
-                str(part["start"]),
-                f"{part['units']:,}",
-                *(f"{part['metrics'][name]:.4f}" if part["units"] else "–" for name in metrics),
-            )
-            for part in document["windows"]
-        ]
-        rows.append(("all windows", "", *(f"{found.mean(name):.4f}" for name in metrics)))
-        done = (
-            f"{document.get('test')} test, protocol {document.get('protocol')}, repeats "
-            f"{document.get('repeats')}"
-        )
-        title = f"{trained.name}, windows of {self.rolling}, refresh {self.refresh}; {done}"
+        rows = []
+        for part in document["windows"]:
+            means = (f"{part['metrics'][name]:.4f}" if part["units"] else "–" for name in metrics)
+            rows.append((str(part["start"]), f"{part['units']:,}", *means))
         mean = {name: found.mean(name) for name in metrics}
-        self.show(
-            plain({"run": str(self.folder), **document, "metrics": mean}),
-            table(title, ("from", "units", *metrics), rows),
+        rows.append(("all windows", "", *(f"{value:.4f}" for value in mean.values())))
+        test, protocol, repeats = (document.get(name) for name in ("test", "protocol", "repeats"))
+        title = (
+            f"{trained.name}, windows of {self.rolling}, refresh {self.refresh}; {test} test, protocol "
+            f"{protocol}, repeats {repeats}"
         )
+        document |= {"run": str(self.folder), "metrics": mean}
+        self.show(plain(document), table(title, ("from", "units", *metrics), rows))

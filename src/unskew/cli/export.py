@@ -8,6 +8,7 @@ import tyro
 from tyro.conf import Positional
 
 from unskew.cli.shared import RunArg, RunVerb, pairs
+from unskew.data.log.held_out import Criterion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +24,7 @@ class Export(RunVerb):
     """Where the file goes, such as films.onnx; the item ids go to films.items.parquet."""
     to: Literal["onnx"] = "onnx"
     """The format of the file: `onnx` (extra `onnx`)."""
-    select_by: Literal["ordinary", "balanced", "shown"] | None = None
+    select_by: Criterion | None = None
     """Which validation metric chose the weights that are written; by default the one that the training
     settings name."""
 

@@ -1,20 +1,20 @@
 """The verbs of worlds whose ground truth is known: ground truth, and simulate with the kinds of worlds that
 have names."""
 
-from dataclasses import asdict, dataclass, field, make_dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from rich.console import RenderableType
 from tyro.conf import OmitArgPrefixes, Positional
 
 from unskew.cli.data import Simulate
-from unskew.cli.shared import RunVerb, messages, split_of_run, table
-from unskew.cli.train import flag_of
-from unskew.core.config import Document
+from unskew.cli.shared import MovedData, RunVerb, notify, split_of_run, table
+from unskew.cli.train import extended, flag_of
 from unskew.core.errors import BadInput
 from unskew.core.formatting import plain
+from unskew.data.log.held_out import Criterion
 from unskew.world.equations import Simulation
 from unskew.world.kinds import KINDS, kind_named
 
@@ -34,19 +34,14 @@ class GroundTruth(RunVerb):
     """Compare what runs rank first with what users truly like, in the simulated world that they were trained
     in. Several runs are also compared with the first one, impression by impression."""
 
-    folders: Positional[
-        Annotated[
-            tuple[Path, ...],
-            tyro.conf.arg(metavar="RUN", help="Folders that `unskew train` made, all on the same log."),
-        ]
-    ]
-    data: Annotated[Path | None, tyro.conf.arg(metavar="DATA")] = None
-    """Where the prepared data is, if it has moved."""
+    folders: Positional[Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN")]]
+    """Folders that `unskew train` made, all on the same log."""
+    data: MovedData = None
     sample: int = 1000
     """How many impressions of the test set are asked, drawn at random; 0 is all of them."""
     seed: int = 0
     """Seed of this sample."""
-    select_by: Literal["ordinary", "balanced", "shown"] | None = None
+    select_by: Criterion | None = None
     """Which validation metric chose the weights; by default those that recommend."""
 
     def run(self) -> None:
@@ -69,61 +64,37 @@ class GroundTruth(RunVerb):
         exposed = evaluate_against_ground_truth(
             TrueScorer(world, "exposure"), world, splits[0], sample, self.seed
         )
-        metrics = list(exposed.values)
-        spreads = [
-            {name: interval(evaluation, name, DRAWS) for name in metrics} for evaluation in evaluations
-        ]
-        compared = [
-            {name: compare(evaluation, evaluations[0], name, DRAWS) for name in metrics}
-            for evaluation in evaluations[1:]
-        ]
-        first, others = self.folders[0], self.folders[1:]
+        metrics, first = list(exposed.values), self.folders[0]
+        rows, runs, differences, intervals, compared = [], [], [], [], []
+        for folder, evaluation in zip(self.folders, evaluations, strict=True):
+            rows.append(_means(f"{folder} ({evaluation.about['model']})", evaluation))
+            spread = {name: interval(evaluation, name, DRAWS) for name in metrics}
+            about = {name: evaluation.about[name] for name in ("model", "training_seed", "weights_chosen_by")}
+            runs.append({"run": str(folder), **about, "metrics": evaluation.metrics(), "intervals": spread})
+            lines = [(name, evaluation.mean(name), *spread[name]) for name in metrics]
+            intervals.append(_intervals(f"\n{folder}: 95 % intervals over users", lines))
+            if evaluation is not evaluations[0]:
+                each = {name: compare(evaluation, evaluations[0], name, DRAWS) for name in metrics}
+                documents = {name: asdict(difference) for name, difference in each.items()}
+                differences.append({"run": str(folder), "to": str(first), "metrics": documents})
+                lines = [(name, of.difference, of.low, of.high) for name, of in each.items()]
+                compared.append(_intervals(f"\n{folder} minus {first}, at the same impressions", lines))
         document = {
             "world": asdict(world.settings),
             "impressions": len(exposed.user),
             "impressions_of_the_test_set": exposed.about["whole_test"],
-            "runs": [
-                {
-                    "run": str(folder),
-                    **_about(evaluation),
-                    "metrics": evaluation.metrics(),
-                    "intervals": spread,
-                }
-                for folder, evaluation, spread in zip(self.folders, evaluations, spreads, strict=True)
-            ],
+            "runs": runs,
             "true_exposure": exposed.metrics(),
-            "differences": [
-                {
-                    "run": str(folder),
-                    "to": str(first),
-                    "metrics": {name: asdict(evaluation) for name, evaluation in differences.items()},
-                }
-                for folder, differences in zip(others, compared, strict=True)
-            ],
+            "differences": differences,
         }
-        rows = [
-            (
-                f"{folder} ({evaluation.about['model']})",
-                *(f"{evaluation.mean(metric):.4f}" for metric in metrics),
-            )
-            for folder, evaluation in zip(self.folders, evaluations, strict=True)
-        ]
-        rows.append(("the true exposure", *(f"{exposed.mean(metric):.4f}" for metric in metrics)))
-        rows.append(("the true preference", *_ideal(exposed)))
+        rows += [_means("the true exposure", exposed), ("the true preference", *_ideal(exposed))]
         title = f"{len(exposed.user):,} impressions of the test set, against the true preference of all items"
-        tables = [table(title, ("", *metrics), rows)]
-        for folder, evaluation, spread in zip(self.folders, evaluations, spreads, strict=True):
-            lines = [(name, evaluation.mean(name), *spread[name]) for name in metrics]
-            tables.append(_intervals(f"\n{folder}: 95 % intervals over users", lines))
-        for folder, differences in zip(others, compared, strict=True):
-            lines = [(name, of.difference, of.low, of.high) for name, of in differences.items()]
-            tables.append(_intervals(f"\n{folder} minus {first}, at the same impressions", lines))
-        self.show(plain(document), *tables)
-        messages.print(EXPLAINED, soft_wrap=True)
+        self.show(plain(document), table(title, ("", *metrics), rows), *intervals, *compared)
+        notify(EXPLAINED)
 
 
-def _about(evaluation: "Evaluation") -> Document:
-    return {name: evaluation.about[name] for name in ("model", "training_seed", "weights_chosen_by")}
+def _means(name: str, evaluation: "Evaluation") -> tuple[str, ...]:
+    return name, *(f"{evaluation.mean(metric):.4f}" for metric in evaluation.values)
 
 
 def _ideal(evaluation: "Evaluation") -> list[str]:
@@ -147,13 +118,7 @@ def simulate_of(arguments: list[str]) -> type[Simulate]:
     name = flag_of(arguments, "--kind")
     settings = Simulation() if name is None else kind_named(name)
     flags: Any = OmitArgPrefixes
-    listed = " ".join(f"{known}: {kind.about}" for known, kind in KINDS.items())
+    listed = " ".join(f"{each}: {kind.about}" for each, kind in KINDS.items())
     helped = f"A kind of world, whose settings are then the defaults of all other flags. {listed}"
-    parts: list[Any] = [
-        ("kind", Annotated[str | None, tyro.conf.arg(metavar="NAME", help=helped)], field(default=name)),
-        ("settings", flags[Simulation], field(default_factory=lambda: settings)),
-    ]
-    documented = {"__doc__": Simulate.__doc__}
-    return make_dataclass(
-        "Simulate", parts, bases=(Simulate,), frozen=True, kw_only=True, namespace=documented
-    )
+    kind = Annotated[str | None, tyro.conf.arg(metavar="NAME", help=helped)]
+    return extended(Simulate, {"kind": (kind, name), "settings": (flags[Simulation], settings)})

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.text import Text
 from tyro.conf import OmitArgPrefixes
 
-from unskew.cli.shared import RunVerb, command_line, output, table, write_file
+from unskew.cli.shared import File, RunVerb, Segments, command_line, output, table, verdict_text, write_file
 from unskew.core.errors import UnskewError
+from unskew.report.summary import Verdict
 from unskew.serve.monitor.monitor import Monitor as Measured
 from unskew.serve.monitor.monitor import Monitoring, monitor
 from unskew.serve.store.store import open_store
@@ -30,19 +30,6 @@ class NotMeasured(UnskewError):  # noqa: N818
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched:
-    """The store, and maybe a run."""
-
-    store: Annotated[str, tyro.conf.arg(metavar="STORE")]
-    """The file of a store, or the URL of one in PostgreSQL. It may be in use meanwhile."""
-    run: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
-    """A run of `unskew train`. It is ranked on each window that it did not see, and what it remembers counts
-    as the time before the store."""
-    segments: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """The folder of the compacted rows, if the store is in PostgreSQL."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Monitor(RunVerb):
     """Report window by window whether the recommender is still healthy: what happened, what was shown and
     what was clicked, the effective sample size of the logged propensities and, with a run, how well it ranks
@@ -52,9 +39,14 @@ class Monitor(RunVerb):
     to do; 2, it could not be measured.
     """
 
-    watched: OmitArgPrefixes[Watched]
+    store: Annotated[str, tyro.conf.arg(metavar="STORE")]
+    """The file of a store, or the URL of one in PostgreSQL. It may be in use meanwhile."""
+    folder: Annotated[Path | None, tyro.conf.arg(name="run", metavar="RUN")] = None
+    """A run of `unskew train`. It is ranked on each window that it did not see, and what it remembers counts
+    as the time before the store."""
+    segments: Segments = None
     settings: OmitArgPrefixes[Monitoring] = field(default_factory=Monitoring)
-    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    html: File = None
     """Also write a page with charts, one HTML file that needs no network (needs the extra `report`)."""
 
     def run(self) -> None:
@@ -69,19 +61,17 @@ class Monitor(RunVerb):
         figures = measured.table(newest=max(1, (output.width - FIRST) // COLUMN))
         self.show(
             measured.document() if self.json else {},
-            Text(measured.verdict().finding, "bold"),
-            *(Text(f"- {note}") for note in measured.notes()),
-            Text(""),
+            verdict_text(Verdict(measured.verdict().finding, measured.notes())),
             *([table("", tuple(figures.titles), figures.rows)] if measured.windows else []),
         )
         if measured.crossed:
             raise Unhealthy("\n".join(crossing.sentence for crossing in measured.crossed))
 
     def _measure(self) -> Measured:
-        watched, model = self.watched, None
-        with open_store(watched.store, "read", segments=watched.segments) as store:
-            if watched.run is not None:
+        model = None
+        with open_store(self.store, "read", segments=self.segments) as store:
+            if self.folder is not None:
                 from unskew.api.create import load
 
-                model = load(watched.run)
+                model = load(self.folder)
             return monitor(store, model, self.settings)

@@ -9,17 +9,19 @@ from tyro.conf import OmitSubcommandPrefixes, Positional
 
 from unskew.cli.shared import (
     Data,
+    File,
+    MovedData,
     RunArg,
     RunVerb,
     command_line,
     flat,
-    inspection_table,
+    inspection_tables,
     pairs,
     split_of_run,
     table,
-    verdict_table,
     write_file,
 )
+from unskew.core.config import Document
 from unskew.diagnostics.propensity.health import (
     health,
     judge_exposure_taken,
@@ -34,9 +36,8 @@ class PropensityHealth(RunVerb):
     clipping, balance and, where the true propensities are known, calibration."""
 
     folder: Positional[RunArg]
-    data: Annotated[Path | None, tyro.conf.arg(metavar="DATA")] = None
-    """Where the prepared data is, if it has moved."""
-    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    data: MovedData = None
+    html: File = None
     """Also write the health page, one self-contained HTML file with plots (needs the extra `report`)."""
     sample: int | None = None
     """Look at a random sample of so many training events instead of all of them; faster on a big log."""
@@ -44,23 +45,22 @@ class PropensityHealth(RunVerb):
     """Seed of that sample, and of the even sample that the events are compared with."""
 
     def run(self) -> None:
-        """Run the verb that was asked for."""
         from unskew.api.create import load
 
-        trained = load(self.folder)
-        clip = trained.propensity.clip
-        cut = split_of_run(self.folder, self.data)
+        trained, cut = load(self.folder), split_of_run(self.folder, self.data)
         rows = weighted_rows(cut, self.sample, self.seed)
         estimates = trained.propensities(cut.log, rows)
         assert trained.network is not None
         exposure = judge_exposure_taken(trained.network.correction, cut)
-        found = health(cut, estimates, clip, logged_ground_truth(cut.log), self.seed, rows, exposure)
+        found = health(
+            cut, estimates, trained.propensity.clip, logged_ground_truth(cut.log), self.seed, rows, exposure
+        )
         if self.html is not None:
             from unskew.diagnostics.propensity.page import health_page
 
             write_file(self.html, health_page(found, self.folder.name, command_line()), "the page")
         by_popularity = [table(f"\n{part.title}", part.head, part.rows) for part in found.tables()]
-        self.show(found.as_dict(), verdict_table(found), inspection_table(found), *by_popularity)
+        self.show(found.as_dict(), *inspection_tables(found), *by_popularity)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,18 +70,16 @@ class PropensityExport(RunVerb):
 
     folder: Positional[RunArg]
     data: Positional[Data]
-    out: Annotated[
-        Path, tyro.conf.arg(metavar="FILE", help="The Parquet file to write; it must not be there yet.")
-    ]
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE")]
+    """The Parquet file to write; it must not be there yet."""
 
     def run(self) -> None:
         from unskew.api.create import load
 
         trained = load(self.folder)
-        clip = trained.propensity.clip
         parts = trained.save_propensities(split_of_run(self.folder, self.data).log, self.out)
-        document = {"file": str(self.out), "run": str(self.folder), "model": trained.name, "clip": clip}
-        document |= {"rows": sum(parts.values()), "parts": parts}
+        document: Document = {"file": str(self.out), "run": str(self.folder), "model": trained.name}
+        document |= {"clip": trained.propensity.clip, "rows": sum(parts.values()), "parts": parts}
         self.show(document, pairs(f"{self.folder} -> {self.out}", flat(document)))
 
 

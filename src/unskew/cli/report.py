@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.text import Text
 from tyro.conf import Positional
 
-from unskew.cli.shared import Verb, command_line, pairs, write_file
+from unskew.cli.shared import File, Verb, command_line, pairs, verdict_text, write_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,14 +19,14 @@ class Report(Verb):
     """
 
     folder: Positional[Annotated[Path, tyro.conf.arg(metavar="DIR", help="A folder of `unskew bench`.")]]
-    html: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    html: File = None
     """Write the report, one HTML file that needs no network and no server (needs the extra `report`)."""
-    markdown: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    markdown: File = None
     """Write the tables as Markdown."""
-    summary: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    summary: File = None
     """Write one page of Markdown that a person reads: the verdict, a table for each suite, and what of the
     paper holds."""
-    latex: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    latex: File = None
     """Write the tables as LaTeX, for the package booktabs."""
 
     def run(self) -> None:
@@ -46,9 +45,4 @@ class Report(Verb):
             if file is not None:
                 write_file(file, write(), what)
         runs = {"runs": report.results.planned, "done": report.results.done}
-        verdict = [
-            Text(report.verdict.finding, "bold"),
-            *(Text(f"- {line}") for line in report.verdict.advice),
-        ]
-        document = report.document() if self.json else {}
-        self.show(document, *verdict, pairs("", runs))
+        self.show(report.document() if self.json else {}, verdict_text(report.verdict), pairs("", runs))

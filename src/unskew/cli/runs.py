@@ -3,19 +3,21 @@
 from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from tyro.conf import Positional
 
-from unskew.cli.shared import RunVerb, messages, pairs, table
+from unskew.cli.shared import File, RunVerb, notify, pairs, table
 from unskew.core.config import Document
 from unskew.core.errors import BadInput
+from unskew.data.log.held_out import Criterion
 from unskew.data.log.log import Log
 from unskew.recommendation.options import RecommendKeywords
 
 if TYPE_CHECKING:
     from unskew.recommendation.ann import Recall
+    from unskew.recommendation.ranker import Recommendations
 
 # A flag that takes several ids and may be given several times.
 Items = Annotated[
@@ -32,25 +34,19 @@ class Recommend(RunVerb):
     run, a prepared log is enough: then the weights that come with this package recommend (`pulse-zero`).
     """
 
-    folder: Positional[
-        Annotated[
-            Path,
-            tyro.conf.arg(
-                metavar="RUN", help="A folder that `unskew train` made, or one that `unskew prepare` made."
-            ),
-        ]
-    ]
+    folder: Positional[Annotated[Path, tyro.conf.arg(metavar="RUN")]]
+    """A folder that `unskew train` made, or one that `unskew prepare` made."""
     history: Items = ()
     """Recommend after these items, oldest first: one after the other, or the flag once per item."""
     user: Annotated[str | None, tyro.conf.arg(metavar="ID")] = None
     """Recommend for this user of the log."""
     all_users: bool = False
     """Recommend for every user of the log and write the lists to the file --out."""
-    input: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    input: File = None
     """Recommend for each row of a file, CSV, Parquet or JSON lines, and write the lists to the file --out. A
     row is a user_id, or a history of item ids, oldest first, with times if there are any; in CSV a history
     is a JSON list. The file is read block by block, so it may be of any length."""
-    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    out: File = None
     """Where the lists of --all-users and --input go: Parquet, or CSV or JSON lines if the name ends with .csv
     or .jsonl."""
     k: int = 10
@@ -75,7 +71,7 @@ class Recommend(RunVerb):
     approximate: bool = False
     """Let an index propose the items that are scored, for catalogues of 100,000 items and more (extra `ann`).
     Which fraction of the exact lists it finds is measured and printed."""
-    select_by: Literal["ordinary", "balanced", "shown"] | None = None
+    select_by: Criterion | None = None
     """Which validation metric chose the weights that recommend; by default the one that the training settings
     name."""
 
@@ -90,10 +86,9 @@ class Recommend(RunVerb):
         log = None if self.data is None else Log.open(self.data)
         if (self.folder / "data.json").is_file():
             trained, log = load("pulse-zero"), log or Log.open(self.folder)
-            messages.print(
+            notify(
                 f"not trained on this log: pulse-zero recommends; `unskew train {self.folder} --out RUN` "
-                "learns from it",
-                soft_wrap=True,
+                "learns from it"
             )
         else:
             trained = load(self.folder)
@@ -117,48 +112,37 @@ class Recommend(RunVerb):
                 document["users"] = saved.lists
             self.show(document, pairs(f"{self.folder} -> {self.out}", document))
             return
-        users_, histories = (
-            ([self.user], None) if self.user is not None else (None, [list(chain(*self.history))])
-        )
-        lists = trained.recommend(users_, histories, log=log, **options)
+        if self.user is not None:
+            lists = trained.recommend([self.user], log=log, **options)
+        else:
+            lists = trained.recommend(histories=[list(chain(*self.history))], log=log, **options)
+        self._print(lists, trained.name)
+
+    def _print(self, lists: "Recommendations", model: str) -> None:
         listed = lists.table.to_pylist()
-        more = [name for name in ("title",) if name in lists.table.column_names]
-        shown = [
-            (
-                str(row["rank"]),
-                str(row["item_id"]),
-                f"{row['score']:.4f}",
-                *(_text(row[name]) for name in more),
-            )
-            for row in listed
-        ]
-        counts: dict[str, Any] = {"unknown_users": lists.unknown_users, "skipped_items": lists.skipped_items}
-        counts |= _measured(lists.recall)
-        self.show({"recommendations": listed, **counts}, table("", ("rank", "item", "score", *more), shown))
+        titled = ["title"] if "title" in lists.table.column_names else []
+        shown = []
+        for row in listed:
+            title = ["" if row[name] is None else row[name] for name in titled]
+            shown.append((str(row["rank"]), str(row["item_id"]), f"{row['score']:.4f}", *title))
+        document = {"recommendations": listed, "unknown_users": lists.unknown_users}
+        document |= {"skipped_items": lists.skipped_items} | _measured(lists.recall)
+        self.show(document, table("", ("rank", "item", "score", *titled), shown))
         for user in lists.users_unknown:
-            messages.print(
-                f"user {user!r} is not in the log, so this is what an empty history gets", soft_wrap=True
-            )
-        if "pulse-zero" in lists.table["source"].to_pylist() and trained.name != "pulse-zero":
-            messages.print(
-                f"{trained.name} has nothing to say about this history, so pulse-zero recommends",
-                soft_wrap=True,
-            )
+            notify(f"user {user!r} is not in the log, so this is what an empty history gets")
+        if "pulse-zero" in lists.table["source"].to_pylist() and model != "pulse-zero":
+            notify(f"{model} has nothing to say about this history, so pulse-zero recommends")
         if lists.items_unknown:
             unknown = ", ".join(map(repr, lists.items_unknown))
-            messages.print(f"skipped, not in the log of this run: {unknown}", soft_wrap=True)
+            notify(f"skipped, not in the log of this run: {unknown}")
 
 
 def _measured(recall: "Recall | None") -> Document:
     """Say how good approximate lists are, and return it for the document."""
     if recall is None:
         return {}
-    messages.print(str(recall), soft_wrap=True)
+    notify(str(recall))
     return {"recall": recall.fraction, "recall_histories": recall.histories}
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,26 +153,21 @@ class Models(RunVerb):
         from unskew.models.base import MODELS, Training
         from unskew.models.debiased import Weighting
 
-        rows = [
-            (
-                name,
-                kind.paper,
-                ", ".join(f"{f.name} {f.default}" for f in fields(kind.Config)),
-                ", ".join(kind.presets),
-            )
-            for name, kind in sorted(MODELS.items())
-        ]
-        listed = {
-            name: {
+        rows, listed = [], {}
+        for name, kind in sorted(MODELS.items()):
+            config, training = asdict(kind.Config()), asdict(Training(**kind.recipe))
+            listed[name] = {
                 "paper": kind.paper,
-                "config": asdict(kind.Config()),
-                "training": asdict(Training(**kind.recipe)),
+                "config": config,
+                "training": training,
                 "presets": kind.presets,
             }
-            for name, kind in sorted(MODELS.items())
-        }
+            rows.append((name, kind.paper, _defaults(kind.Config), ", ".join(kind.presets)))
         any_of_them = "any of them, weighted by inverse propensities (Xu et al., CIKM 2022)"
-        weighting = ", ".join(f"{f.name} {f.default}" for f in fields(Weighting))
-        rows.append(("debiased-MODEL", any_of_them, weighting, ""))
+        rows.append(("debiased-MODEL", any_of_them, _defaults(Weighting), ""))
         document = {"models": listed, "debiased": {"paper": any_of_them, "config": asdict(Weighting())}}
         self.show(document, table("", ("model", "paper", "settings", "presets"), rows))
+
+
+def _defaults(settings: Any) -> str:
+    return ", ".join(f"{field.name} {field.default}" for field in fields(settings))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from tyro.conf import Positional
 
-from unskew.cli.shared import Imports, messages, use_threads
+from unskew.cli.shared import EventTypes, File, Imports, Segments, notify, use_threads, words_in
 from unskew.core.errors import BadInput, UnskewError
 
 if TYPE_CHECKING:
@@ -31,32 +31,25 @@ class Serve(Imports):
     finish. `POST /v1/model/reload` loads RUN again, so it may be a link that `unskew update --current` moves.
     """
 
-    folder: Positional[
-        Annotated[
-            str,
-            tyro.conf.arg(
-                metavar="RUN", help="A finished run, or a link to one, or `pulse-zero` with --data."
-            ),
-        ]
-    ]
+    folder: Positional[Annotated[str, tyro.conf.arg(metavar="RUN")]]
+    """A finished run, or a link to one, or `pulse-zero` with --data."""
     store: Annotated[str, tyro.conf.arg(metavar="STORE")]
     """The file of a store, or the URL of one in PostgreSQL. It is created if it does not exist."""
     host: str = "127.0.0.1"
     """The address to listen at. Any other than loopback needs --token-file."""
     port: int = 8000
     """The port to listen at; 0 is any free one, which is printed."""
-    token_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    token_file: File = None
     """A file with the lines `read: TOKEN` and `write: TOKEN`, or the same as JSON. The token for writing also
     reads."""
     explore: float = 0.0
     """The fraction of random items in each list, from 0 to 1, with known probabilities."""
     data: Annotated[Path | None, tyro.conf.arg(metavar="DATA")] = None
     """With `pulse-zero`: the prepared log that it begins with."""
-    positive: Annotated[str | None, tyro.conf.arg(metavar="TYPE,TYPE")] = None
+    positive: EventTypes = None
     """The types of events that are positive, between commas; by default the setting of the store."""
-    segments: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """The folder of the compacted rows, if the store is in PostgreSQL."""
-    report: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    segments: Segments = None
+    report: File = None
     """A page that `unskew report --html FILE` made, for /report, which every client may read."""
     threads: int = 1
     """How many threads torch may use for a request."""
@@ -66,8 +59,7 @@ class Serve(Imports):
     """How many processes answer. If there are several, they share the weights of the run by a memory map,
     and one more process writes into the store."""
 
-    def run(self) -> int:
-        """Serve until a signal comes. Returns the exit code."""
+    def run(self) -> None:
         if not 1 <= self.workers <= MOST_WORKERS:
             raise BadInput(f"workers {self.workers}: expected from 1 to {MOST_WORKERS}", field="workers")
         if self.timeout <= 0:
@@ -88,15 +80,14 @@ class Serve(Imports):
                 "--token-file FILE, or listen at 127.0.0.1"
             )
         for warning in warnings:
-            messages.print(f"unskew: {warning}", soft_wrap=True)
+            notify(f"unskew: {warning}")
         if self.report is not None and not self.report.is_file():
             raise BadInput(f"{self.report}: no such report")
         use_threads(self.threads)
         with contextlib.closing(_open_listener(self.host, self.port)) as listener:
-            return self._serve(listener, tokens, is_local)
+            self._serve(listener, tokens, is_local)
 
-    def _serve(self, listener: socket.socket, tokens: "Tokens | None", is_local: bool) -> int:
-        from unskew.cli.store import _words
+    def _serve(self, listener: socket.socket, tokens: "Tokens | None", is_local: bool) -> None:
         from unskew.serve.http.middleware import LOOPBACK
         from unskew.serve.http.process import Serving
         from unskew.serve.store.store import open_store
@@ -115,13 +106,12 @@ class Serve(Imports):
             report=None if self.report is None else str(self.report),
             imports=tuple(map(str, self.imports)),
         )
-        with open_store(self.store, positive=_words(self.positive), segments=self.segments) as store:
+        with open_store(self.store, positive=words_in(self.positive), segments=self.segments) as store:
             if self.workers == 1:
                 _serve_here(serving, store, listener)
             else:
                 _serve_by_workers(serving, store, listener, self.workers)
-        messages.print("unskew: stopped; every acknowledged event is in the store")
-        return 0
+        notify("unskew: stopped; every acknowledged event is in the store")
 
 
 def check_run(run: str, data: Path | None) -> None:
@@ -150,10 +140,10 @@ def _serve_here(serving: "Serving", store: "Store", listener: socket.socket) -> 
 
     def load() -> None:
         address = _address(listener)
-        messages.print(f"unskew: loading the run; {address} answers 503 until it is ready", soft_wrap=True)
+        notify(f"unskew: loading the run; {address} answers 503 until it is ready")
         try:
             service.load()
-            messages.print(f"unskew: ready: {address}", soft_wrap=True)
+            notify(f"unskew: ready: {address}")
         except BaseException as error:
             errors.append(error)
             server.should_exit = True
@@ -175,8 +165,8 @@ def _serve_by_workers(serving: "Serving", store: "Store", listener: socket.socke
 
     log_to_stderr()
     ready = f"unskew: ready: {_address(listener)}"
-    messages.print(f"unskew: loading the run in {workers} processes, and answering then", soft_wrap=True)
-    WorkerPool(serving, store, listener, workers).run(lambda: messages.print(ready, soft_wrap=True))
+    notify(f"unskew: loading the run in {workers} processes, and answering then")
+    WorkerPool(serving, store, listener, workers).run(lambda: notify(ready))
 
 
 def _address(listener: socket.socket) -> str:
@@ -185,11 +175,10 @@ def _address(listener: socket.socket) -> str:
 
 
 def _is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
-    with contextlib.suppress(ValueError):
-        return ip_address(host.strip("[]")).is_loopback
-    return False
+    try:
+        return host.lower() == "localhost" or ip_address(host.strip("[]")).is_loopback
+    except ValueError:  # a name
+        return False
 
 
 def _open_listener(host: str, port: int) -> socket.socket:

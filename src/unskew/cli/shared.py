@@ -6,6 +6,8 @@ import re
 import shlex
 import sys
 from dataclasses import asdict, dataclass, fields, is_dataclass
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -20,6 +22,7 @@ from unskew.core.errors import BadInput
 from unskew.data.log.log import Log
 from unskew.data.log.split import Split, Splitting, split
 from unskew.diagnostics.log.inspect import Inspection
+from unskew.report.summary import Verdict
 
 if TYPE_CHECKING:
     from unskew.diagnostics.propensity.health import Health
@@ -29,6 +32,15 @@ RunArg = Annotated[Path, tyro.conf.arg(metavar="RUN", help="A folder that `unske
 Out = Annotated[
     Path, tyro.conf.arg(metavar="DATA", help="The folder to write; on any error it is as it was before.")
 ]
+MovedData = Annotated[
+    Path | None, tyro.conf.arg(metavar="DATA", help="Where the prepared data is, if it has moved.")
+]
+Segments = Annotated[
+    Path | None,
+    tyro.conf.arg(metavar="FOLDER", help="The folder of the compacted rows, if the store is in PostgreSQL."),
+]
+File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
+EventTypes = Annotated[str | None, tyro.conf.arg(metavar="TYPE,TYPE")]
 
 # No markup: a path or an id may hold square brackets.
 output = Console(highlight=False, markup=False)
@@ -37,7 +49,7 @@ messages = Console(stderr=True, highlight=False, markup=False)
 
 @dataclass(frozen=True, kw_only=True)
 class Verb:
-    """What every verb has: `--json`."""
+    """The flag that every verb has."""
 
     json: bool = False
     """Print one JSON document on standard output; everything else goes to standard error."""
@@ -53,7 +65,7 @@ class Verb:
 
 @dataclass(frozen=True, kw_only=True)
 class Imports:
-    """What all verbs of models and runs have: `--import`."""
+    """The flag that all verbs of models and runs have."""
 
     imports: Annotated[
         tuple[Path, ...], tyro.conf.UseAppendAction, tyro.conf.arg(name="import", metavar="FILE")
@@ -80,14 +92,14 @@ def joined_help(verb: Any) -> None:
             joined_help(hints[field.name])
 
 
-def verdict_table(found: "Inspection | Health") -> Table:
-    """What was found and what to do about it, to stand above the figures."""
-    said, made = found.verdict(), Table.grid()
-    made.add_row(Text(said.finding, "bold"))
-    for advice in said.advice:
-        made.add_row(Text(f"- {advice}"))
-    made.add_row("")
-    return made
+def notify(text: str) -> None:
+    """Print a message beside the results; a path in it is not torn."""
+    messages.print(text, soft_wrap=True)
+
+
+def verdict_text(verdict: Verdict) -> RenderableType:
+    """A finding and what to do about it, to stand above the values."""
+    return Group(Text(verdict.finding, "bold"), *(Text(f"- {line}") for line in verdict.advice), Text())
 
 
 def command_line() -> str:
@@ -96,21 +108,16 @@ def command_line() -> str:
     return shlex.join(["unskew", *typed])
 
 
-def inspection_table(facts: "Inspection | Health") -> Table:
-    """All figures by group, on a wide terminal with what they mean."""
+def inspection_tables(facts: "Inspection | Health") -> tuple[RenderableType, Table]:
+    """The verdict, and all values by group; on a wide terminal with what they mean."""
     explained = output.width >= 130  # narrower, the meanings would fold into a column of single words
     body = grid(("",) * (4 if explained else 3))
     body.columns[2].justify = "right"
-    group = None
-    for row in facts.rows():
-        if group not in (None, row.group):
-            body.add_section()
-        meaning = [Text(row.meaning, "dim")] if explained else []
-        body.add_row(
-            Text("" if row.group == group else row.group, "bold"), Text(row.name), Text(row.value), *meaning
-        )
-        group = row.group
-    return body
+    for group, rows in groupby(facts.rows(), key=attrgetter("group")):
+        for number, row in enumerate(rows):
+            cells = Text("" if number else group, "bold"), Text(row.name), Text(row.value)
+            body.add_row(*cells, *([Text(row.meaning, "dim")] if explained else []))
+    return verdict_text(facts.verdict()), body
 
 
 def split_of(data: Path, settings: Splitting) -> Split:
@@ -136,18 +143,14 @@ def use_threads(threads: int | None) -> None:
 
 
 def write_file(file: Path, text: str, what: str) -> None:
-    """Write a file that a flag asked for, whole or not at all, and say where it is.
-
-    what: what is in it, such as "the page".
-    """
+    """Write a file that a flag asked for, whole or not at all, and print what it is and where."""
     write_text(file, text)
-    messages.print(f"{what}: {file}", soft_wrap=True)
+    notify(f"{what}: {file}")
 
 
-def in_words(counts: dict[str, int]) -> str:
-    """Counts for people to read, without those that are zero."""
-    parts = [f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count]
-    return ", ".join(parts) or "nothing"
+def words_in(listed: str | None) -> list[str] | None:
+    """The words between the commas of a flag."""
+    return None if listed is None else [word.strip() for word in listed.split(",") if word.strip()]
 
 
 def flat(facts: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -9,17 +9,13 @@ from typing import Annotated
 import tyro
 from tyro.conf import OmitSubcommandPrefixes, Positional
 
-from unskew.cli.shared import Verb, messages, pairs
+from unskew.cli.shared import EventTypes, Segments, Verb, notify, pairs, words_in
 from unskew.core.errors import BadInput
 from unskew.data.log.clock import Clock
 from unskew.serve.store.events import in_iso, parse_time
 from unskew.serve.store.export import export_log
 from unskew.serve.store.store import open_store
 
-StoreArg = Annotated[
-    str,
-    tyro.conf.arg(metavar="STORE", help="The file of a store, or the URL of one in PostgreSQL."),
-]
 Ids = Annotated[tuple[tuple[str, ...], ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="ID [ID ...]")]
 
 
@@ -27,9 +23,9 @@ Ids = Annotated[tuple[tuple[str, ...], ...], tyro.conf.UseAppendAction, tyro.con
 class _OnStore(Verb):
     """What all verbs of a store have."""
 
-    store: Positional[StoreArg]
-    segments: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """The folder of the compacted rows, if the store is in PostgreSQL."""
+    store: Positional[Annotated[str, tyro.conf.arg(metavar="STORE")]]
+    """The file of a store, or the URL of one in PostgreSQL."""
+    segments: Segments = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +36,9 @@ class StoreInfo(_OnStore):
     def run(self) -> None:
         with open_store(self.store, "read", segments=self.segments) as store:
             info = store.info()
-        facts = {
-            name: ", ".join(value) if isinstance(value, list) else "–" if value is None else value
-            for name, value in info.items()
-            if name != "store"
-        }
-        self.show(info, pairs(info["store"], facts))
+        lists = {name: ", ".join(value) for name, value in info.items() if isinstance(value, list)}
+        facts = {name: "–" if value is None else value for name, value in (info | lists).items()}
+        self.show(info, pairs(facts.pop("store"), facts))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,37 +46,30 @@ class StoreExport(_OnStore):
     """Write the log of a store as a Parquet file that `unskew prepare` reads, with what was shown and not
     clicked, and with the logged propensities. The store may be in use meanwhile."""
 
-    out: Annotated[
-        Path,
-        tyro.conf.arg(
-            metavar="OUT",
-            help="A folder for log.parquet, or a file: Parquet, or CSV or JSON lines if its name ends with "
-            ".csv or .jsonl. It must not be there yet.",
-        ),
-    ]
-    positive: Annotated[str | None, tyro.conf.arg(metavar="TYPE,TYPE")] = None
+    out: Annotated[Path, tyro.conf.arg(metavar="OUT")]
+    """A folder for log.parquet, or a file that is not there yet: Parquet, or CSV or JSON lines if its name
+    ends with .csv or .jsonl."""
+    positive: EventTypes = None
     """The types of events that are positive, between commas; by default the setting of the store."""
-    shown: Annotated[str | None, tyro.conf.arg(metavar="TYPE,TYPE")] = None
+    shown: EventTypes = None
     """The types of events that report a shown item; by default the setting of the store."""
 
     def run(self) -> None:
         with open_store(self.store, "read", segments=self.segments) as store:
-            types = store.resolve_types(_words(self.positive), _words(self.shown))
+            types = store.resolve_types(words_in(self.positive), words_in(self.shown))
             exported = export_log(store, self.out, types)
         facts = {key: value for key, value in asdict(exported).items() if key != "file"}
         self.show(facts | {"file": str(exported.file)}, pairs(f"{store.name} -> {exported.file}", facts))
         unknown = exported.rows - exported.logged
         if 0 < unknown < exported.rows:
-            messages.print(
+            notify(
                 f"{unknown:,} rows have no logged propensity and count with 1; the test `logged` leaves them "
-                "out.",
-                soft_wrap=True,
+                "out."
             )
         if exported.unmatched:
-            messages.print(
+            notify(
                 f"{exported.unmatched:,} positives name a recommendation that was made to another user, or "
-                "without their item; they are taken as not shown.",
-                soft_wrap=True,
+                "without their item; they are taken as not shown."
             )
 
 
@@ -151,7 +137,3 @@ def _moment(text: str | None) -> int:
         return parse_time(float(text) if text and re.fullmatch(r"\d+([.]\d*)?", text) else text)
     except BadInput as error:
         raise BadInput(f"--before {text}: {error}") from None
-
-
-def _words(listed: str | None) -> list[str] | None:
-    return None if listed is None else [word.strip() for word in listed.split(",") if word.strip()]

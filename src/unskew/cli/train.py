@@ -1,5 +1,6 @@
 """The verb `train`: a new run, one that continues, or one on everything with what another run chose."""
 
+from copy import copy
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from functools import partial
 from itertools import pairwise
@@ -10,7 +11,7 @@ import tyro
 from rich.console import RenderableType
 from tyro.conf import OmitArgPrefixes, Positional, Suppress
 
-from unskew.cli.shared import RunVerb, Verb, messages, pairs, table, use_threads
+from unskew.cli.shared import File, RunVerb, Verb, notify, pairs, table, use_threads
 from unskew.core.config import names_of
 from unskew.core.errors import BadInput
 from unskew.data.log.log import Log
@@ -33,14 +34,8 @@ class Train(RunVerb):
     bit for bit. A stopped run can be evaluated and recommended from as it is.
     """
 
-    data: Positional[
-        Annotated[
-            Path | None,
-            tyro.conf.arg(
-                metavar="DATA", help="A folder that `unskew prepare` made. A resumed run knows it."
-            ),
-        ]
-    ] = None
+    data: Positional[Annotated[Path | None, tyro.conf.arg(metavar="DATA")]] = None
+    """A folder that `unskew prepare` made. A resumed run knows it."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
     """The folder of the new run."""
     model: str = DEFAULT
@@ -49,11 +44,10 @@ class Train(RunVerb):
     """A named set of settings to start from, or several between commas: `paper` has the values of the model's
     paper where the defaults differ, `without-ips` and others are ablations (`unskew models` lists them).
     Flags go before presets."""
-    config: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    config: File = None
     """Model, settings and split as `unskew tune` wrote them. Flags go before the file."""
     resume: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
-    """Go on with this run. It needs no other flag; with a larger --epochs (and --patience) epochs are
-    added."""
+    """Continue this run. It needs no other flag; a larger --epochs (and --patience) adds epochs."""
     refit: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
     """Train on all of DATA, without validation and test, with the settings of this run and with what its
     validation set chose: the number of epochs, and settings that no gradient learns."""
@@ -76,9 +70,7 @@ class Train(RunVerb):
         if self.data is None and self.resume is None:
             raise BadInput("expected DATA, a folder that `unskew prepare` made")
         if folder is None:
-            raise BadInput(
-                "expected --out RUN, the folder of the new run (or --resume RUN to go on with one)"
-            )
+            raise BadInput("expected --out RUN, the folder of the new run (or --resume RUN to continue one)")
         for flag, value in (("--preset", self.preset), ("--config", self.config)):
             if value is not None and (self.resume is not None or self.refit is not None):
                 raise BadInput(f"{flag} is for new runs; this one has its settings already")
@@ -88,8 +80,7 @@ class Train(RunVerb):
             trained, cut = self._refit(folder) if self.refit is not None else self._train(folder)
         except KeyboardInterrupt:
             if (folder / CHECKPOINT).is_file():
-                words = f"what was learned is saved; go on with `unskew train --resume {folder}`"
-                messages.print(words, soft_wrap=True)
+                notify(f"what was learned is saved; go on with `unskew train --resume {folder}`")
             raise
         self._report(trained, cut, folder)
 
@@ -108,16 +99,15 @@ class Train(RunVerb):
             log = Log.open(self.data)
         cut = split(log, **asdict(self.splitting))
         if not cut.rows("valid").size:
-            messages.print(
+            notify(
                 "this split has no validation set, so nothing is chosen: training runs through all "
                 f"{_plural(self.training.epochs, 'epoch')}, and the last weights are kept (--refit RUN takes "
-                "over what another run chose)",
-                soft_wrap=True,
+                "over what another run chose)"
             )
         model = Model(self.model, self.settings, self.training)
         model.fit(cut, folder, resume=self.resume is not None, on_record=self._on_record(), chosen=chosen)
         if self.resume is not None and len(model.records) == before:
-            messages.print("this run has ended, so nothing was done; --epochs (and --patience) add to it")
+            notify("this run has ended, so nothing was done; --epochs (and --patience) add to it")
         return model, cut
 
     def _refit(self, folder: Path) -> "tuple[Model, Split]":
@@ -128,14 +118,10 @@ class Train(RunVerb):
         before = load(self.refit)
         model = before.refit(Log.open(self.data), folder, on_record=self._on_record())
         chosen = [_plural(model.training.epochs, "epoch")] if model.records else []
-        chosen += [
-            f"{_setting_in_words(name)} {_shown_value(model, name, value)}"
-            for name, value in model.chosen.items()
-        ]
-        messages.print(
+        chosen += [" ".join(_chosen_in_words(model, *each)) for each in model.chosen.items()]
+        notify(
             f"trained on everything, with {', '.join(chosen) or 'nothing to choose'}, as {self.refit} has "
-            "it; no part is left to evaluate this run on",
-            soft_wrap=True,
+            "it; no part is left to evaluate this run on"
         )
         return model, model.split
 
@@ -149,17 +135,16 @@ class Train(RunVerb):
         from unskew.training.run import read_card
 
         if warning := _weights_warning(trained, cut):
-            messages.print(warning, soft_wrap=True)
+            notify(warning)
         card, title = read_card(folder), f"{trained.name} -> {folder}"
         if not trained.records and trained.name.startswith("debiased-"):
             its = trained.name.removeprefix("debiased-")
             why = "is not trained by gradients, so there is no loss to weight"
-            messages.print(f"{its} {why}: this run is {its} as it is", soft_wrap=True)
+            notify(f"{its} {why}: this run is {its} as it is")
         if not card.finished:
-            messages.print(
+            notify(
                 "not finished: a validation metric was still rising; more --epochs or a larger --patience "
-                "would go on",
-                soft_wrap=True,
+                "would go on"
             )
         records = [record.to_json() for record in trained.records]
         document = {"run": str(folder), **card.to_json(), "records": records}
@@ -171,11 +156,10 @@ def _epochs_table(trained: "Model", card: "RunCard", title: str) -> RenderableTy
 
     epochs = [record for record in trained.records if record.valid]
     if not epochs:
-        chosen = {
-            f"{by}: {_setting_in_words(name)}": _shown_value(trained, name, value)
-            for by, state in card.chosen.items()
-            for name, value in state.items()
-        }
+        chosen: dict[str, Any] = {}
+        for by, state in card.chosen.items():
+            words = (_chosen_in_words(trained, *each) for each in state.items())
+            chosen |= {f"{by}: {name}": value for name, value in words}
         return pairs(title, chosen or {"epochs": len(trained.records)})
     versions, losses = list(epochs[0].valid), list(epochs[-1].losses)
     head = ("epoch", *losses, *(f"{version} {METRIC}" for version in versions))
@@ -195,25 +179,23 @@ def _plural(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
-def _setting_in_words(name: str) -> str:
-    return name.removesuffix("_ticks").removesuffix("_now").replace("_", " ")
-
-
-def _shown_value(trained: "Model", name: str, value: float) -> str:
-    """A number that validation chose; a span of time in days, where the log's times are dates."""
-    return trained.known_log.clock.in_words(value) if name.endswith("_ticks") else f"{value:g}"
+def _chosen_in_words(trained: "Model", name: str, value: float) -> tuple[str, str]:
+    """The name of a setting that validation chose, and its value: a span of time is in days if the times of
+    the log are dates."""
+    shown = trained.known_log.clock.in_words(value) if name.endswith("_ticks") else f"{value:g}"
+    return name.removesuffix("_ticks").removesuffix("_now").replace("_", " "), shown
 
 
 def _weights_warning(trained: "Model", cut: Split) -> str:
-    """One sentence where the propensity weights of a model do nothing, or where a few of them do all; of a
-    model that takes exposure out in another way, how much."""
+    """A sentence if the propensity weights of a model do nothing, or if a few of them do all; for a model
+    that removes exposure in another way, how much it removes."""
     from unskew.diagnostics.propensity.health import training_weights
 
     seen = training_weights(trained, cut)
     if seen is None:
         return ""
-    is_told = trained.records if seen.exposure else seen.finding.kind.is_warning
-    return seen.finding.sentence if is_told else ""
+    is_relevant = trained.records if seen.exposure else seen.finding.kind.is_warning
+    return seen.finding.sentence if is_relevant else ""
 
 
 def flags_of(arguments: list[str], flag: str) -> list[str]:
@@ -227,14 +209,20 @@ def flag_of(arguments: list[str], flag: str) -> str | None:
     return next(reversed(flags_of(arguments, flag)), None)
 
 
+def _path_of(arguments: list[str], flag: str) -> Path | None:
+    """The folder or file that a flag names, before the command line is parsed."""
+    value = flag_of(arguments, flag)
+    return None if value is None or value.startswith("-") else Path(value)
+
+
 def model_of(arguments: list[str]) -> str:
     """The model that a command line names; a run that is resumed or refitted names its own."""
-    run = flag_of(arguments, "--resume") or flag_of(arguments, "--refit")
-    if run is not None and not run.startswith("-"):
+    run = _path_of(arguments, "--resume") or _path_of(arguments, "--refit")
+    if run is not None:
         from unskew.training.run import read_config
 
-        return read_config(Path(run)).model
-    named, file = flag_of(arguments, "--model"), _file_of(arguments)
+        return read_config(run).model
+    named, file = flag_of(arguments, "--model"), _path_of(arguments, "--config")
     if file is None:
         return named or DEFAULT
     from unskew.tuning.tuning_study import read_best
@@ -245,23 +233,17 @@ def model_of(arguments: list[str]) -> str:
     return name
 
 
-def _file_of(arguments: list[str]) -> Path | None:
-    """The file of settings that a command line names."""
-    file = flag_of(arguments, "--config")
-    return None if file is None or file.startswith("-") else Path(file)
-
-
 def train_of(arguments: list[str]) -> type[Train]:
     """The verb with the flags of the model that was named. The flags of a resumed run have its settings as
     their defaults, so that what is given and differs can be named."""
     if flag_of(arguments, "--refit") is not None:
         return Train
-    name, run, file = model_of(arguments), flag_of(arguments, "--resume"), _file_of(arguments)
+    name, run, file = model_of(arguments), _path_of(arguments, "--resume"), _path_of(arguments, "--config")
     defaults = defaults_of(name, flag_of(arguments, "--preset")) | {"model": name}
-    if run is not None and not run.startswith("-"):
+    if run is not None:
         from unskew.training.run import read_config
 
-        stored = read_config(Path(run))
+        stored = read_config(run)
         defaults |= {"settings": stored.config, "training": stored.training, "splitting": stored.split}
     elif file is not None:
         from unskew.tuning.tuning_study import read_best
@@ -296,14 +278,11 @@ def with_flags(verb: type[V], name: str, defaults: dict[str, Any]) -> type[V]:
     hidden: Any = Suppress
     types = {"settings": flags[kind.Config], "training": flags[Training], "splitting": flags[Splitting]}
     types |= {"model": str, "given": hidden[Any]}
-    parts = [
-        (part, types[part], field(default_factory=partial(_identity, of))) for part, of in defaults.items()
-    ]
-    documented = {"__doc__": verb.__doc__}
-    return make_dataclass(
-        verb.__name__, parts, bases=(verb,), frozen=True, kw_only=True, namespace=documented
-    )
+    return extended(verb, {part: (types[part], default) for part, default in defaults.items()})
 
 
-def _identity(value: Any) -> Any:
-    return value
+def extended(verb: type[V], flags: dict[str, tuple[Any, Any]]) -> type[V]:
+    """A verb with more flags: the type and the default of each."""
+    parts = [(name, kind, field(default_factory=partial(copy, it))) for name, (kind, it) in flags.items()]
+    text = {"__doc__": verb.__doc__}
+    return make_dataclass(verb.__name__, parts, bases=(verb,), frozen=True, kw_only=True, namespace=text)

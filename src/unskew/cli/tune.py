@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from tyro.conf import Positional, Suppress
 
-from unskew.cli.shared import Data, RunVerb, command_line, messages, pairs, split_of, table, use_threads
+from unskew.cli.shared import Data, RunVerb, command_line, notify, pairs, split_of, table, use_threads
 from unskew.cli.train import defaults_of, flag_of, with_flags
 from unskew.core.config import flat
 from unskew.core.errors import BadInput
@@ -27,15 +27,8 @@ class Tune(RunVerb):
     `unskew train DATA --out RUN --config FILE` trains with what was found.
     """
 
-    model: Positional[
-        Annotated[
-            str,
-            tyro.conf.arg(
-                metavar="MODEL",
-                help="Which model is tuned; `unskew models` lists them. Its own settings are flags, too.",
-            ),
-        ]
-    ]
+    model: Positional[Annotated[str, tyro.conf.arg(metavar="MODEL")]]
+    """Which model is tuned; `unskew models` lists them. Its own settings are flags, too."""
     data: Positional[Data]
     out: Annotated[Path, tyro.conf.arg(metavar="FILE.json")]
     """The file of the best settings. It is written after each trial that ends."""
@@ -84,7 +77,7 @@ class Tune(RunVerb):
             )
         except KeyboardInterrupt:
             kept = f"{self.out} has the best so far" if self.out.is_file() else "no trial has ended"
-            messages.print(f"{kept}; the same command continues", soft_wrap=True)
+            notify(f"{kept}; the same command continues")
             raise
         self._report(result)
 
@@ -106,12 +99,10 @@ class Tune(RunVerb):
             for row in rows
         ]
         gain = "" if document["defaults"] is None else f" (the defaults {document['defaults']:.4f})"
-        title = (
-            f"{result.model} -> {self.out}: {result.select_by} {document['metric']} {result.value:.4f}{gain}"
-        )
+        found = f"{result.select_by} {document['metric']} {result.value:.4f}{gain}"
         self.show(
             {"file": str(self.out), **document, "rows": rows},
-            pairs(title, result.best),
+            pairs(f"{result.model} -> {self.out}: {found}", result.best),
             table("", ("trial", document["metric"], "", "epochs", "settings"), shown),
         )
 
@@ -120,15 +111,14 @@ def _print_trial(row: dict[str, Any]) -> None:
     """Print a line about a trial that has ended."""
     value = "" if row["value"] is None else f" {row['value']:.4f}"
     why = f" ({row['reason']})" if row["reason"] else ""
-    messages.print(f"trial {row['number']}: {row['state']}{value}{why}; {_settings(row)}", soft_wrap=True)
+    notify(f"trial {row['number']}: {row['state']}{value}{why}; {_settings(row)}")
 
 
 def _settings(row: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {_plain(value)}" for name, value in row["settings"].items())
-
-
-def _plain(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    values = {
+        name: f"{value:.4g}" if isinstance(value, float) else value for name, value in row["settings"].items()
+    }
+    return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 def tune_of(arguments: list[str]) -> type[Tune]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional
 
-from unskew.cli.shared import RunVerb, messages
+from unskew.cli.shared import EventTypes, MovedData, RunVerb, Segments, notify, words_in
 from unskew.core.config import Document
 from unskew.core.errors import BadInput
 from unskew.update import Updating
@@ -27,9 +27,8 @@ class Update(RunVerb):
     line. Exit codes: 0 published, 3 nothing new, 4 refused because it is worse; 1 and 2 are errors.
     """
 
-    folder: Positional[
-        Annotated[Path | None, tyro.conf.arg(metavar="RUN", help="A finished run, or a link to one.")]
-    ] = None
+    folder: Positional[Annotated[Path | None, tyro.conf.arg(metavar="RUN")]] = None
+    """A finished run, or a link to one."""
     store: Annotated[str | None, tyro.conf.arg(metavar="STORE")] = None
     """The file of a store, or the URL of one in PostgreSQL. It may be in use meanwhile."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="NEW")] = None
@@ -39,40 +38,36 @@ class Update(RunVerb):
     rollback: bool = False
     """Let --current LINK point back to the run that its run was updated from; nothing else is done."""
     settings: OmitArgPrefixes[Updating] = field(default_factory=Updating)
-    positive: Annotated[str | None, tyro.conf.arg(metavar="TYPE,TYPE")] = None
+    positive: EventTypes = None
     """The types of events that are positive, between commas; by default what the store says."""
-    data: Annotated[Path | None, tyro.conf.arg(metavar="DATA")] = None
-    """Where the prepared data of the run is, if it has moved."""
-    segments: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """The folder of the compacted rows, if the store is in PostgreSQL."""
+    data: MovedData = None
+    segments: Segments = None
     force: bool = False
     """Publish the new run even if it is worse."""
     dry_run: bool = False
     """Train, compare, print, and write nothing."""
 
     def run(self) -> int:
-        """Returns the exit code."""
         if self.rollback:
             return self._roll_back()
         if self.folder is None or self.store is None:
             raise BadInput("expected RUN and --store STORE")
         from unskew.update.update import update
 
-        given = self.positive.split(",") if self.positive is not None else []
         outcome = update(
             self.folder,
             self.store,
             self.out,
             self.settings,
             current=self.current,
-            positive=[word.strip() for word in given if word.strip()] or None,
+            positive=words_in(self.positive) or None,
             data=self.data,
             segments=self.segments,
             force=self.force,
             dry_run=self.dry_run,
         )
         for note in outcome.notes:
-            messages.print(note, soft_wrap=True)
+            notify(note)
         self._say(outcome.document(), line(outcome))
         return CODES[outcome.verdict]
 

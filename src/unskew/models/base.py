@@ -46,6 +46,11 @@ FAMILIES: dict[str, Callable[[type["Recommender"]], type["Recommender"]]] = {}
 class ModelConfig:
     """The settings of a model. Each model has a subclass of its own."""
 
+    @property
+    def idle_settings(self) -> set[str]:
+        """The settings that change nothing, given the others."""
+        return set()
+
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryConfig(ModelConfig):

@@ -48,7 +48,7 @@ from unskew.data.log.views import AUDIENCE, HISTORY
 from unskew.models.base import FAMILIES, DotProduct, ModelConfig, Recommender
 from unskew.nn.phases import Phase, Stage
 from unskew.nn.scoring import Catalog, DotCatalog, apply_debias, scores_at
-from unskew.propensity.correction import Correction, Method, Scale, resolve_auto_settings
+from unskew.propensity.correction import Correction, Method, Scale, idle_settings, resolve_auto_settings
 from unskew.propensity.estimators import Needs, Propensity, Unit, estimator, estimator_named
 
 LEAST = 1e-9  # the clip of `ips`, only so that nothing is divided by zero
@@ -95,6 +95,11 @@ class Weighting(ModelConfig):
     def __post_init__(self) -> None:
         if self.propensity != "auto":
             estimator_named(self.propensity)  # or an error that says which names there are
+
+    @property
+    def idle_settings(self) -> set[str]:
+        clip = {"clip"} if self.weights == "ips" else set()
+        return clip | idle_settings(self.propensity, self.method)
 
 
 class Debiased(Recommender):

@@ -55,7 +55,7 @@ from unskew.nn.layers import Encoder, Table, in_groups, is_real
 from unskew.nn.losses import cross_entropy, weighted_mean
 from unskew.nn.phases import Phase, Stage, parameters_of
 from unskew.nn.scoring import AudienceCatalog, AudiencesNow, Catalog
-from unskew.propensity.correction import Correction, Method, resolve_auto_settings
+from unskew.propensity.correction import Correction, Method, idle_settings, resolve_auto_settings
 from unskew.propensity.estimators import Needs, estimator, estimator_named
 
 
@@ -122,6 +122,10 @@ class DEPS(
         def __post_init__(self) -> None:
             if self.propensity != "auto":
                 estimator_named(self.propensity)  # or an error that says which names there are
+
+        @property
+        def idle_settings(self) -> set[str]:
+            return idle_settings(self.propensity, self.method)
 
     config: Config
     correction: Correction

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
+from inspect import signature
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -198,6 +199,12 @@ class Propensity(nn.Module, ABC):
             The methods `logit-offset` and `weighted-negatives` need such an estimator.
         """
         return cls.log_exposure is not Propensity.log_exposure
+
+    @classmethod
+    def has_two_views(cls) -> bool:
+        """Whether the estimator has an item view and a user view, which alpha weighs against each other. By
+        default this follows from the annotations of `item_view` and `user_view`."""
+        return None not in (signature(view).return_annotation for view in (cls.item_view, cls.user_view))
 
     def clipped(self, batch: Batch) -> tuple[Tensor | None, Tensor | None]:
         """The two views, raised to at least the clip (eq. clip_prob_item, clip_prob_user).

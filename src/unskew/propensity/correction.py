@@ -69,6 +69,16 @@ def resolve_auto_settings(config: Any, split: Split, separate: bool, reads_shown
     return replace(config, method=method, propensity=propensity, strength=strength)
 
 
+def idle_settings(propensity: str, method: Method) -> set[str]:
+    """The settings of a correction that change nothing with this estimator and this method."""
+    if propensity == "none":
+        return {"strength", "alpha", "clip"}
+    idle = {"strength"} if method == "ips-both" else set()
+    if method in ("logit-offset", "weighted-negatives"):  # which read the exposure of items alone
+        idle |= {"alpha", "clip"}
+    return idle if estimator_named(propensity).has_two_views() else idle | {"alpha"}
+
+
 class Correction:
     """Changes the batches of a loss by a propensity.
 

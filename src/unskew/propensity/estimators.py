@@ -134,6 +134,10 @@ class DualGRU(Propensity, name="dual"):
         owner = tables is None
         return cls(items, users, needs.layers, needs.alpha, needs.clip, cls.named_views, owner)
 
+    @classmethod
+    def has_two_views(cls) -> bool:
+        return cls.named_views == "both"
+
     def __init__(
         self,
         items: Embeddings,
@@ -273,6 +277,10 @@ class Frequency(Propensity, name="item-user-pro"):
     @classmethod
     def knows_items(cls) -> bool:
         return cls.named_views != "user"
+
+    @classmethod
+    def has_two_views(cls) -> bool:
+        return cls.named_views == "both"
 
     def fit_statistics(self, split: Split) -> None:
         for fraction, counts in ((self.item_share, split.item_counts), (self.user_share, split.user_counts)):

@@ -2,9 +2,7 @@
 model that are searched."""
 
 from dataclasses import replace
-from inspect import signature
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,22 +10,22 @@ import torch
 
 from unskew.api.create import create_model, preset_of
 from unskew.core.config import Search, Settings, flat, names_of, searched
-from unskew.core.errors import BadInput
+from unskew.core.errors import BadInput, check_is
 from unskew.data.log.folder import MARK
 from unskew.data.log.preparation import Metadata
 from unskew.data.log.split import LeaveOneOut, Split, split_at
 from unskew.data.reading.prepare import read
-from unskew.models.base import Recommender, Training, model_named
+from unskew.models.base import ModelConfig, Recommender, Training, model_named
+from unskew.models.debiased import Debiased, Weighting
 from unskew.nn.phases import Stage
-from unskew.propensity.base import estimator_named
 
 OF_PAIRS = ("pairs", "positives", "prefixes")  # batches of `batch_size`; the others are of `sequences`
 SMALL = 64  # up to so many combinations, each of them is tried once
 
 
 class BeforeTest:
-    """A split without its test set: what happened from `valid_end` on is not in its log. Users and items
-    that came later are not there either. Tuning takes nothing else, so the test set cannot reach it.
+    """A split without its test set: its log ends at `valid_end`, and users and items that came later are not
+    there either. Tuning takes nothing else, so the test set cannot reach it.
 
     Parameters
     ----------
@@ -45,27 +43,22 @@ class BeforeTest:
     """
 
     def __init__(self, split: Split) -> None:
-        if not isinstance(split, Split):
-            expected = "a split of a log, as `unskew.split(log)` makes it"
-            raise BadInput(f"expected {expected}; found {type(split).__name__}")
+        check_is(split, Split, "a split of a log, as `unskew.split(log)` makes it")
         if not split.rows("valid").size:
             fractions = ", ".join(f"{fraction:g}" for fraction in split.settings.fractions)
             raise BadInput(f"tuning needs a validation set, and this split has none (fractions {fractions})")
-        if isinstance(split, LeaveOneOut):
-            self.split: Split = split.without_test()
-            self.splitting, self.fingerprint = split.settings, self.split.log.fingerprint()
-            return
-        before = pa.array(np.asarray(split.log.time) < split.valid_end)
-        table = split.log.table().filter(before)
-        # No model reads the names of tests and the titles, which are those of the whole log.
-        table = table.drop_columns([name for name in table.column_names if name.startswith((MARK, "title"))])
-        # Read again, so that the numbers of users and items say nothing about what came later, either.
-        log = read(table)
-        unit = Metadata(time_unit=split.log.metadata.time_unit)
-        settings = replace(split.settings, min_count=split.min_count)
-        self.split = split_at(replace(log, metadata=unit), settings, split.train_end, split.valid_end)
-        self.splitting = split.settings
-        self.fingerprint = self.split.log.fingerprint()
+        self.split = split.without_test() if isinstance(split, LeaveOneOut) else _before_test(split)
+        self.splitting, self.fingerprint = split.settings, self.split.log.fingerprint()
+
+
+def _before_test(split: Split) -> Split:
+    table = split.log.table().filter(pa.array(np.asarray(split.log.time) < split.valid_end))
+    # No model reads the names of tests and the titles, which are those of the whole log.
+    table = table.drop_columns([name for name in table.column_names if name.startswith((MARK, "title"))])
+    # Read again, so that the numbers of users and items say nothing about what came later, either.
+    log = replace(read(table), metadata=Metadata(time_unit=split.log.metadata.time_unit))
+    settings = replace(split.settings, min_count=split.min_count)
+    return split_at(log, settings, split.train_end, split.valid_end)
 
 
 class Space:
@@ -107,13 +100,9 @@ class Space:
         heads = values.get("heads", 1)
         if heads == 1 and "heads" not in self.notes:
             return
-        widths = [number for number in self._choices("width", values) if number % heads == 0]
-        both = {
-            "width": widths,
-            "heads": [
-                number for number in self._choices("heads", values) if not any(w % number for w in widths)
-            ],
-        }
+        widths = [width for width in self._choices("width", values) if width % heads == 0]
+        divisors = [each for each in self._choices("heads", values) if not any(w % each for w in widths)]
+        both = {"width": widths, "heads": divisors}
         self.notes |= {name: Search.among(*left) for name, left in both.items() if name in self.notes}
 
     def _choices(self, name: str, values: Settings) -> tuple[int, ...]:
@@ -133,53 +122,32 @@ class Space:
         return sorted((every[number] for number in order), key=lambda settings: settings != self.defaults)
 
     def distributions(self) -> Settings:
-        """The same as Optuna has it."""
+        """The ranges as Optuna takes them."""
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
         distributions: Settings = {}
         for name, note in self.notes.items():
-            whole = isinstance(self.defaults[name], int)
             if note.values:
                 distributions[name] = CategoricalDistribution(note.values)
-            elif whole:
+            elif isinstance(self.defaults[name], int):
                 distributions[name] = IntDistribution(int(note.low), int(note.high), log=note.log)
             else:
                 distributions[name] = FloatDistribution(note.low, note.high, log=note.log)
         return distributions
 
     def document(self) -> Settings:
-        """The same as plain numbers and words."""
+        """The ranges as plain numbers and words."""
         return {
             name: list(note.values) if note.values else {"low": note.low, "high": note.high, "log": note.log}
             for name, note in self.notes.items()
         }
 
 
-def _idle(kind: type[Recommender], config: Any, stages: tuple[Stage, ...]) -> set[str]:
+def _idle(kind: type[Recommender], config: ModelConfig, stages: tuple[Stage, ...]) -> set[str]:
     """The settings that change nothing in a model of this kind, as it is configured."""
     if not stages:  # nothing is learned by gradients, so there is no loss to weight either
-        backbone = getattr(kind, "Backbone", kind)
-        return {*names_of(Training), *names_of(kind.Config)} - set(names_of(backbone.Config))
+        return {*names_of(Training), *(names_of(Weighting) if issubclass(kind, Debiased) else [])}
     batches = [phase.batches for stage in stages for phase in stage.phases if phase.weighted]
     pairs = [source in OF_PAIRS or callable(source) for source in batches]
-    idle = ({"batch_size"} if not any(pairs) else set()) | ({"sequences"} if all(pairs) else set())
-    propensity, method = getattr(config, "propensity", None), getattr(config, "method", None)
-    if not isinstance(propensity, str):
-        return idle
-    if propensity == "none":
-        return idle | {"strength", "alpha", "clip"}
-    if method in ("logit-offset", "weighted-negatives"):  # which read the exposure of items alone
-        idle |= {"alpha", "clip"}
-    if method == "ips-both":
-        idle |= {"strength"}
-    if not _has_two_views(propensity):
-        idle |= {"alpha"}
-    return idle | ({"clip"} if getattr(config, "weights", None) == "ips" else set())
-
-
-def _has_two_views(propensity: str) -> bool:
-    """Whether an estimator has an item view and a user view, which alpha weighs against each other."""
-    kind = estimator_named(propensity)
-    if hasattr(kind, "named_views"):
-        return bool(kind.named_views == "both")
-    return None not in (signature(view).return_annotation for view in (kind.item_view, kind.user_view))
+    idle = config.idle_settings | ({"batch_size"} if not any(pairs) else set())
+    return idle | ({"sequences"} if all(pairs) else set())

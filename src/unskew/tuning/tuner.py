@@ -32,7 +32,7 @@ from rich.console import Console
 from unskew.api.create import create_model
 from unskew.api.model import Model
 from unskew.core.config import Document, Settings
-from unskew.core.errors import BadInput, UnskewError
+from unskew.core.errors import BadInput, UnskewError, check_is
 from unskew.core.interrupts import Interrupts
 from unskew.core.progress import Job, progress, shown, shown_on
 from unskew.data.log.held_out import criteria_of
@@ -48,6 +48,7 @@ from unskew.tuning.tuning_study import FORMAT, address_of, open_study, without_p
 TRIALS = 20  # where neither a number nor a budget is given
 HOPELESS = 10  # trials that fail before the study is given up, if none has succeeded
 TYPES = {"value": pa.float64(), "epochs": pa.int64(), "seconds": pa.float64(), "reason": pa.string()}
+OnTrial = Callable[[dict[str, Any]], None]
 FAULTS = (UnskewError, ArithmeticError, MemoryError, RuntimeError, ValueError)  # of a trial's own settings
 
 
@@ -92,7 +93,7 @@ def tune(
     storage: str | None = None,
     out: str | os.PathLike[str] | None = None,
     study: str | None = None,
-    on_trial: Callable[[dict[str, Any]], None] | None = None,
+    on_trial: OnTrial | None = None,
     show_progress: bool = True,
     command: str = "",
 ) -> Tuned:
@@ -133,9 +134,7 @@ def tune(
     Tuned
         The best settings and all trials.
     """
-    if not isinstance(data, BeforeTest):
-        expected = "`unskew.BeforeTest(split)`, a split without its test set"
-        raise BadInput(f"expected {expected}; found {type(data).__name__}")
+    check_is(data, BeforeTest, "`unskew.BeforeTest(split)`, a split without its test set")
     for name, number in (("trials", trials), ("budget", budget)):
         if number is not None and not 0 < number < math.inf:
             raise BadInput(f"{name} {number}: expected above 0", field=name)
@@ -177,13 +176,7 @@ class _Search:
     """A study under way. It knows nothing but what is before the test set."""
 
     def __init__(
-        self,
-        data: BeforeTest,
-        space: Space,
-        about: dict[str, Any],
-        study: Any,
-        target: Path | None,
-        command: str,
+        self, data: BeforeTest, space: Space, about: Document, study: Any, target: Path | None, command: str
     ) -> None:
         self.data, self.space, self.about, self.study = data, space, about, study
         self.model, self.by, self.seed = about["model"], space.fixed["select_by"], about["seed"]
@@ -193,12 +186,7 @@ class _Search:
         self.deadline = math.inf
         self.rows: list[dict[str, Any]] = []
 
-    def run(
-        self,
-        trials: int | None,
-        budget: float | None,
-        on_trial: Callable[[dict[str, Any]], None] | None,
-    ) -> None:
+    def run(self, trials: int | None, budget: float | None, on_trial: OnTrial | None) -> None:
         """Try settings until there are enough trials, the time is over, or all were tried."""
         import optuna
 
@@ -226,8 +214,7 @@ class _Search:
 
     def _run_trial(self, grid: list[Settings], total: int | None, job: Job) -> int | None:
         """Make one trial. However it ends, it is not left running."""
-        trial = None
-        started = time.monotonic()
+        trial, started = None, time.monotonic()
         try:
             with self.interrupts.step():
                 if (fixed := self._next_settings(grid)) is not None:
@@ -260,9 +247,8 @@ class _Search:
         reached: list[float] = []
 
         def report(record: EpochRecord) -> None:
-            valid = record.valid.get(self.by)
-            if valid is not None:
-                reached.append(valid[METRIC])
+            if self.by in record.valid:
+                reached.append(record.valid[self.by][METRIC])
                 trial.report(reached[-1], len(reached))
                 job.advance(0, f"trial {trial.number}, epoch {len(reached)}: {reached[-1]:.4f}")
                 if trial.should_prune():
@@ -322,7 +308,7 @@ class _Search:
         return max(some, key=lambda row: (row["value"], -row["number"]), default=None)
 
     def document(self) -> Document:
-        """What is known so far."""
+        """The best settings so far, as they are written into the file."""
         best, states = self.best(), [row["state"] for row in self.rows]
         assert best is not None
         defaults = [row["value"] for row in self.rows if row["settings"] == self.space.defaults]
@@ -347,18 +333,16 @@ class _Search:
 
     def result(self) -> Tuned:
         """The best settings and all trials."""
-        document = self.document() if self.best() is not None else None
-        if document is None:
+        if self.best() is None:
             reasons = [row["reason"] for row in self.rows if row["state"] == "failed"]
             why = f"the first one failed: {reasons[0]}" if reasons else "none was finished"
             raise UnskewError(f"no trial of {self.model} has a value; {why}")
         about = {"number": pa.int64(), "state": pa.string(), **TYPES}
         columns = {name: pa.array([row[name] for row in self.rows], kind) for name, kind in about.items()}
-        columns |= {
-            name: pa.array([row["settings"].get(name) for row in self.rows]) for name in self.space.notes
-        }
-        best, value = document["settings"], document["value"]
-        return Tuned(self.model, best, value, self.by, pa.table(columns), document)
+        for name in self.space.notes:
+            columns[name] = pa.array([row["settings"].get(name) for row in self.rows])
+        document, table = self.document(), pa.table(columns)
+        return Tuned(self.model, document["settings"], document["value"], self.by, table, document)
 
 
 def _row(trial: Any) -> dict[str, Any]:
@@ -373,9 +357,8 @@ def _row(trial: Any) -> dict[str, Any]:
 
 def _validate(trainer: Trainer, by: str) -> float:
     """The validation metric of a model that has nothing to learn and nothing to choose."""
-    ranked = rank(
-        trainer.model.eval(), trainer.split, trainer.valid.rows, trainer.settings.seed, part="valid"
-    )
+    network, seed = trainer.model.eval(), trainer.settings.seed
+    ranked = rank(network, trainer.split, trainer.valid.rows, seed, part="valid")
     tested = trainer.criteria[by]  # type: ignore[index]
     metrics = evaluation(trainer.split, ranked, "full", tested, segmented=False).metrics()
     return round(metrics[METRIC], 6)
@@ -384,8 +367,6 @@ def _validate(trainer: Trainer, by: str) -> float:
 def _is_alive(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return isinstance(error, PermissionError)  # of another user
     return True

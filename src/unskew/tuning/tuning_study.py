@@ -1,4 +1,4 @@
-"""Where a study is kept, so that it can be gone on with and shared, and the file of its best settings."""
+"""Where a study is kept, so that it can be continued and shared, and the file of its best settings."""
 
 import json
 import warnings
@@ -53,7 +53,7 @@ def without_password(url: str) -> str:
 def open_study(
     about: dict[str, Any], url: str | None, out: Path | None, name: str, epochs: int
 ) -> Iterator[Any]:
-    """The study of this name, new or as it was left; one of something else is refused. Optuna itself says
+    """The study of this name, new or as it was left; one of something else is refused. Optuna itself prints
     nothing meanwhile.
 
     about: what the study is of.
@@ -111,7 +111,7 @@ def _open_database(url: str) -> Any:
 
 
 def _check_same(where: str, before: dict[str, Any] | None, now: dict[str, Any]) -> None:
-    """Refuse to go on with a study of something else: its values say nothing about this."""
+    """Refuse to continue a study of something else: its values say nothing about this."""
     if before is None:
         raise BadInput(f"{where} was not made by `unskew tune`; choose another name (--study)")
     advice = "choose another --out, --storage or --study"
@@ -120,12 +120,8 @@ def _check_same(where: str, before: dict[str, Any] | None, now: dict[str, Any]) 
         if part == "hash" and old != new:
             raise BadInput(f"{where} was begun on other data; {advice}")
         for entry, was, now_value in differences({part: old}, {part: new}):
-            before_in_words, now_in_words = _value_in_words(was), _value_in_words(now_value)
-            raise BadInput(f"{where} was begun with {entry} {before_in_words}, not {now_in_words}; {advice}")
-
-
-def _value_in_words(value: Any) -> str:
-    return "unset" if value is None else str(value)
+            first, second = ("unset" if value is None else value for value in (was, now_value))
+            raise BadInput(f"{where} was begun with {entry} {first}, not {second}; {advice}")
 
 
 # The file
@@ -145,9 +141,8 @@ def read_best(file: Path) -> tuple[Model, Splitting]:
         raise BadInput(f"{file}: cannot be read ({error.strerror})") from None
     except ValueError as error:
         raise BadInput(f"{file}: not JSON ({error})") from None
-    kinds = {"model": str, "settings": dict, "split": dict}
     document = {"split": {}} | document if isinstance(document, dict) else {}
-    for name, kind in kinds.items():
+    for name, kind in (("model", str), ("settings", dict), ("split", dict)):
         if not isinstance(document.get(name), kind):
             raise BadInput(f"{file}: not a configuration that `unskew tune` writes (no {name})")
     try:
@@ -162,6 +157,5 @@ def _splitting(document: Document) -> Splitting:
         if name not in hints:
             raise BadInput(f"a split has no setting {name!r}{meant(name, hints)}")
         check_type(name, value, hints[name])
-    return Splitting(
-        **document | ({"fractions": tuple(document["fractions"])} if "fractions" in document else {})
-    )
+    lists = {name: tuple(value) for name, value in document.items() if isinstance(value, list)}
+    return Splitting(**document | lists)

@@ -236,9 +236,8 @@ def sigmoid(logit: Floats) -> Floats:
 def draw(chance: Floats, random: np.random.Generator) -> Mask:
     """One draw of true or false for each probability. A uniform float32 has steps of 2^-24, which is too
     coarse for rare pairs; the whole numbers used here have steps of 2^-32."""
-    return random.integers(0, 1 << 32, chance.shape, np.uint32) < (chance * np.float32(1 << 32)).astype(
-        np.uint32
-    )
+    thresholds = (chance * np.float32(1 << 32)).astype(np.uint32)
+    return random.integers(0, 1 << 32, chance.shape, np.uint32) < thresholds
 
 
 def intercept_for(pull: Floats, shown: float, guess: float) -> float:

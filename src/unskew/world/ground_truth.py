@@ -6,7 +6,7 @@ log tries to measure:
 
     ndcg@K       (sum over the first K of P(r = 1) / log2(rank + 1)) / (the same sum for the best order)
     clicks@K     sum over the first K of P(r = 1): the expected number of clicks if these K were shown
-    fraction@K      clicks@K / (the same sum for the best order)
+    fraction@K   clicks@K / (the same sum for the best order)
     preference   Spearman's rank correlation of the scores with P(r = 1), over all items
     exposure     Spearman's rank correlation of the scores with P(o = 1), and so with its logarithm: how much
                  of the exposure bias the scores repeat. Exposure that follows taste is in it, too
@@ -63,7 +63,7 @@ def evaluate_against_ground_truth(
     split: the split of the world's log whose test set is asked; by default what the model was trained on.
     sample: how many impressions are asked, drawn at random; None is all of them.
     seed: the seed of this sample.
-    cut: the K of NDCG@K, clicks@K and share@K.
+    cut: the K of NDCG@K, clicks@K and fraction@K.
     select_by: the validation metric that chose the weights; by default those that recommend.
     debias: of the scores, for models that have one; by default as the chosen weights have it.
     """
@@ -72,20 +72,15 @@ def evaluate_against_ground_truth(
     if not isinstance(model, Model):
         if split is None:
             raise BadInput("a scorer without a split: expected the split whose test set is asked")
-        return _measured(model, world, split, sample, seed, cut, debias)
+        return _evaluate(model, world, split, sample, seed, cut, debias)
     split = model.split if split is None else split
     model.check_unseen(split)
     with model.weights_chosen_for("ground-truth", select_by) as (network, by):
-        found = _measured(network, world, split, sample, seed, cut, debias)
-        used = network.debias if debias is None else debias
-    found.about.update(
-        weights_chosen_by=by,
-        debias=used,
-        model=model.name,
-        training_seed=model.training.seed,
-        settings=model.settings_key,
-    )
-    return found
+        evaluation = _evaluate(network, world, split, sample, seed, cut, debias)
+        about = {"weights_chosen_by": by, "debias": network.debias if debias is None else debias}
+    about |= {"model": model.name, "training_seed": model.training.seed, "settings": model.settings_key}
+    evaluation.about.update(about)
+    return evaluation
 
 
 def impressions_of(split: Split, sample: int | None = IMPRESSIONS, seed: int = 0) -> Ints:
@@ -106,21 +101,15 @@ def impressions_of(split: Split, sample: int | None = IMPRESSIONS, seed: int = 0
 
 
 @torch.no_grad()
-def _measured(
-    scorer: Scorer,
-    world: World,
-    split: Split,
-    sample: int | None,
-    seed: int,
-    cut: int,
-    debias: float | None,
+def _evaluate(
+    scorer: Scorer, world: World, split: Split, sample: int | None, seed: int, cut: int, debias: float | None
 ) -> Evaluation:
     log, rows = split.log, impressions_of(split, sample, seed)
     check_of_world(log, world)
     user, time = log.user[rows].astype(np.int64), np.asarray(log.time[rows])
     user_id, item_id = log.users.ids.to_numpy()[user], log.items.ids.to_numpy()
     catalog = scorer.catalog(log, int(time[0]), int(time[-1]) + 1)
-    found: list[dict[str, float]] = []
+    metrics: list[dict[str, float]] = []
     for first in range(0, len(rows), BLOCK):
         part = slice(first, first + BLOCK)
         context = contexts(log, user[part], time[part], scorer.history)
@@ -130,26 +119,15 @@ def _measured(
         pairs = user_id[part, None], item_id, time[part, None]
         asked = scores_BI, world.preference(*pairs), world.exposure(*pairs), world.exists(*pairs[1:])
         for scores, liked, shown, born in zip(*asked, strict=True):
-            found.append(_figures(scores[born], liked[born], shown[born], cut))
-    return Evaluation(
-        protocol="full",
-        test="ground-truth",
-        user=user,
-        values={name: np.array([one[name] for one in found]) for name in found[0]},
-        weights=np.ones(len(rows)),
-        rows=rows,
-        about={
-            "repeats": "kept as candidates",
-            "impressions": len(rows),
-            "whole_test": len(impressions_of(split, None)),
-            "seed": seed,
-            "data": log.fingerprint(),
-        },
-    )
+            metrics.append(_metrics(scores[born], liked[born], shown[born], cut))
+    values = {name: np.array([each[name] for each in metrics]) for name in metrics[0]}
+    about = {"repeats": "kept as candidates", "impressions": len(rows), "seed": seed}
+    about |= {"whole_test": len(impressions_of(split, None)), "data": log.fingerprint()}
+    return Evaluation("full", "ground-truth", user, values, np.ones(len(rows)), rows=rows, about=about)
 
 
-def _figures(scores: Floats, liked: Floats, shown: Floats, cut: int) -> dict[str, float]:
-    """The figures of one impression, from the scores, P(r = 1) and P(o = 1) of the items."""
+def _metrics(scores: Floats, liked: Floats, shown: Floats, cut: int) -> dict[str, float]:
+    """The metrics of one impression, from the scores, P(r = 1) and P(o = 1) of the items."""
     listed = liked[np.argsort(-scores, kind="stable")[:cut]]
     best = -np.sort(-liked)[:cut]
     discount = 1 / np.log2(np.arange(2, len(best) + 2))

@@ -31,10 +31,7 @@ KINDS: dict[str, Kind] = {
         "Every item is shown with the same probability: a world in which there is nothing to debias.",
         replace(COMMON, bias=0.0),
     ),
-    "bias-1": Kind(
-        "Exposure follows popularity, the user's history and the item's audience.",
-        COMMON,
-    ),
+    "bias-1": Kind("Exposure follows popularity, the user's history and the item's audience.", COMMON),
     "bias-2": Kind(
         "As bias-1, and twice as strong: a few items are shown nearly always, and most of them hardly ever.",
         replace(COMMON, bias=2.0),

@@ -24,30 +24,8 @@ from unskew.data.log.arrays import distinct
 from unskew.data.log.log import Log
 from unskew.data.log.views import Codes, Ints, Sequences, offsets_of
 from unskew.data.reading.prepare import read
-from unskew.world import exact
-from unskew.world.equations import (
-    SAMPLE,
-    START,
-    STEP,
-    Chances,
-    Floats,
-    Mask,
-    Simulation,
-    Tastes,
-    appeal_at,
-    births,
-    check_settings,
-    draw,
-    intercept_for,
-    liking,
-    novelty_pull,
-    phases,
-    popularity_pull,
-    random_tastes,
-    side_of_item,
-    side_of_user,
-    sigmoid,
-)
+from unskew.world import equations, exact
+from unskew.world.equations import START, STEP, Chances, Floats, Mask, Simulation, Tastes
 
 CHUNK = 1 << 18  # pairs that are handled at once, so that they stay in the cache
 
@@ -131,20 +109,18 @@ class World:
         history, _ = self.histories.before(user, time, now)
         audience, clicks = self.audiences.before(item, time, now)
         mean = self.clicks[now] / np.searchsorted(self.birth, now, "right")
-        pull = popularity_pull(self.settings, clicks, mean) + novelty_pull(
-            self.settings, self.birth[item], now
-        )
+        pull = equations.popularity_pull(self.settings, clicks, mean)
+        pull += equations.novelty_pull(self.settings, self.birth[item], now)
         pull += self.intercepts[now]
-        user_side = side_of_user(history, self.user_tastes.at(user, time))
-        item_side = side_of_item(self.settings, self.item_tastes.at(item, time), audience)
-        chance = sigmoid(pull + exact.product_of_each(user_side, item_side))
+        user_side = equations.side_of_user(history, self.user_tastes.at(user, time))
+        item_side = equations.side_of_item(self.settings, self.item_tastes.at(item, time), audience)
+        chance = equations.sigmoid(pull + exact.product_of_each(user_side, item_side))
         return np.where(self.birth[item] <= now, chance, np.float32(0))
 
     def _preference(self, user: Ints, item: Ints, time: Ints) -> Floats:
         affinity = exact.product_of_each(self.user_tastes.at(user, time), self.item_tastes.at(item, time))
-        return liking(
-            self.settings, affinity, appeal_at(self.settings, self.appeal[item], self.phase[item], time)
-        )
+        appeal = equations.appeal_at(self.settings, self.appeal[item], self.phase[item], time)
+        return equations.liking(self.settings, affinity, appeal)
 
     def _of_pairs(self, chance: Callable[[Ints, Ints, Ints], Floats], *given: ArrayLike) -> Chances:
         user, item, time = np.broadcast_arrays(*(np.asarray(values, np.int64) for values in given))
@@ -182,14 +158,15 @@ def simulate(settings: Simulation) -> World:
 
     The settings are keywords:
     """
-    check_settings(settings)
+    equations.check_settings(settings)
     random = np.random.default_rng([settings.seed, 0])
     user_tastes, item_tastes = (
-        random_tastes(settings, size, random) for size in (settings.users, settings.items)
+        equations.random_tastes(settings, size, random) for size in (settings.users, settings.items)
     )
     appeal = (settings.appeal * exact.normal(random, settings.items)).astype(np.float32)
-    phase, birth = phases(settings), births(settings)
+    phase, birth = equations.phases(settings), equations.births(settings)
     histories, audiences = (_Profiles(settings, size) for size in (settings.users, settings.items))
+    coming = max(1, round(settings.impressions * settings.users))  # users in each step
     rows: list[dict[str, NDArray[Any]]] = []
     clicks, intercepts = [0.0], [0.0]
     with progress("simulate", settings.steps) as job:
@@ -199,25 +176,24 @@ def simulate(settings: Simulation) -> World:
             random, time = np.random.default_rng([settings.seed, step + 1]), START + step * STEP
             user_now, item_now = user_tastes.at(slice(None), time), item_tastes.at(slice(None), time)
             existing = int(np.searchsorted(birth, step, "right"))  # the items that were born by now
-            pull = popularity_pull(settings, audiences.counts_at(step), clicks[-1] / existing)
-            pull += novelty_pull(settings, birth, step)
-            user_side = side_of_user(histories.means, user_now)
-            item_side = side_of_item(settings, item_now, audiences.means)
-            asked = random.choice(settings.users, min(SAMPLE, settings.users), replace=False)
+            pull = equations.popularity_pull(settings, audiences.counts_at(step), clicks[-1] / existing)
+            pull += equations.novelty_pull(settings, birth, step)
+            user_side = equations.side_of_user(histories.means, user_now)
+            item_side = equations.side_of_item(settings, item_now, audiences.means)
+            asked = random.choice(settings.users, min(equations.SAMPLE, settings.users), replace=False)
             asked_pull = (pull + exact.products(user_side[asked], item_side))[:, :existing]
-            intercepts.append(intercept_for(asked_pull, settings.shown, intercepts[-1]))
+            intercepts.append(equations.intercept_for(asked_pull, settings.shown, intercepts[-1]))
             if step == settings.steps:
                 break
             pull += np.float32(intercepts[-1])
-            visitors = np.sort(random.choice(settings.users, _visitors(settings), replace=False))
+            visitors = np.sort(random.choice(settings.users, coming, replace=False))
             impression, item, chance, at_random = _expose(
                 settings, user_side[visitors], item_side, pull, existing, random
             )
             user = visitors[impression]
             affinity = exact.product_of_each(user_now[user], item_now[item])
-            liked = draw(
-                liking(settings, affinity, appeal_at(settings, appeal[item], phase[item], time)), random
-            )
+            wanted = equations.appeal_at(settings, appeal[item], phase[item], time)
+            liked = equations.draw(equations.liking(settings, affinity, wanted), random)
             rows.append(
                 {
                     "user": user,
@@ -296,11 +272,6 @@ class _Profiles:
         return Trail(changes, means[order], counts[order], self.recency)
 
 
-def _visitors(settings: Simulation) -> int:
-    """The number of users who come in a step."""
-    return max(1, round(settings.impressions * settings.users))
-
-
 def _expose(
     settings: Simulation,
     user_side: Floats,
@@ -316,10 +287,10 @@ def _expose(
     rows = max(1, CHUNK // settings.items)
     for first in range(0, len(user_side), rows):
         part = slice(first, first + rows)
-        chance = sigmoid(exact.products(user_side[part], item_side) + pull)
+        chance = equations.sigmoid(exact.products(user_side[part], item_side) + pull)
         chance[uniform[part]] = settings.shown / existing
         chance[:, existing:] = 0
-        impression, item = np.nonzero(draw(chance, random))
+        impression, item = np.nonzero(equations.draw(chance, random))
         found.append((impression + first, item, chance[impression, item]))
     impression, item, shown = (np.concatenate(column) for column in zip(*found, strict=True))
     return impression, item, shown, uniform[impression]
