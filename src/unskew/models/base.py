@@ -133,6 +133,8 @@ class Recommender(nn.Module, ABC):
         if not name:
             return
         cls.name, cls.paper = name, paper
+        if str(cls.Config.__doc__).startswith("Config("):  # what a dataclass without a docstring has
+            cls.Config.__doc__ = f"The settings of {name}."
         register(MODELS, name, cls, "a model")
 
     def __init__(self, known: Known, config: ModelConfig) -> None:
@@ -162,10 +164,8 @@ class Recommender(nn.Module, ABC):
         return ()
 
     def stages(self, epochs: int) -> tuple[Stage, ...]:
-        """The stages in which the model learns; by default one, with its `phases`, if it has any.
-
-        epochs: the largest number of epochs of the validated stage.
-        """
+        """The stages in which the model learns, of which the validated one has at most so many epochs; by
+        default one stage with the model's `phases`, if it has any."""
         phases = self.phases()
         return (Stage("train", phases, epochs, validated=True),) if phases else ()
 
@@ -219,11 +219,9 @@ class Recommender(nn.Module, ABC):
         return config
 
     def horizon(self, split: Split) -> int | None:
-        """How many ticks ahead of a list its targets may be in the validation.
-
-        With a number, validation makes one list per user at the beginning of the validation set and ranks the
-        positives of so many ticks. None means the next event, with a list for each.
-        """
+        """How many ticks ahead of a list its targets may be in the validation. With a number, validation
+        makes one list per user at the beginning of the validation set and ranks the positives of so many
+        ticks. None means the next event, with a list for each."""
         return None
 
     def catalog(self, log: LogView, first: int, last: int) -> Catalog:
@@ -258,12 +256,9 @@ class Recommender(nn.Module, ABC):
         raise NotImplementedError(f"{self.name} has no debiasing strength to choose")
 
     def log_exposure(self, log: Log, item: ArrayLike, time: ArrayLike) -> Tensor:
-        """The logarithm of the exposure of each item at each time, independent of the user and up to a
-        constant per time. A model that does not override this has no debiasing strength.
-
-        item, time: item codes and times in ticks, which are broadcast against each other. Only events
-            strictly before `time` may be read.
-        """
+        """The logarithm of the exposure of each item at each time in ticks, independent of the user and up to
+        a constant per time; items and times are broadcast. Only events strictly before a time may be read. A
+        model that does not override this has no debiasing strength."""
         raise BadInput(
             f"{self.name} does not know how exposed an item is, so it has no debiasing strength: pulse has "
             f"one, and so has debiased-{self.name} with an estimator of exposure"
@@ -307,11 +302,9 @@ def model_named(name: str) -> type[Recommender]:
 
 
 class DotProduct(Recommender):
-    """A model whose scores are dot products of a vector per context and a vector per item.
-
-    The scores of the whole catalogue then cost only one matrix product. A subclass must implement `context`,
-    `vectors` and `phases`, and `read_histories` if it can be exported (`is_exportable`).
-    """
+    """A model whose scores are dot products of a vector per context and a vector per item, so that those of
+    the whole catalogue cost only one matrix product. A subclass must implement `context`, `vectors` and
+    `phases`, and `read_histories` if it can be exported (`is_exportable`)."""
 
     supports_live_log = True
     # Whether a history of items decides the vector of a context, so that the model can be exported.
@@ -367,16 +360,7 @@ class NextItem(DotProduct):
     prefixes. The state before the first item is a learned vector, `start`, which is used for an empty
     history. The papers of these models do not define the state of a new user.
 
-    Parameters
-    ----------
-    known
-        The users and items of the training set.
-    config
-        The model's settings, an instance of its `Config`.
-    width
-        The width of the item embeddings and of the states.
-    deviation
-        The standard deviation of the initial item embeddings; by default 1 / sqrt(width).
+    deviation: the standard deviation of the initial item embeddings; by default 1 / sqrt(width).
     """
 
     knows_by = ("items",)
@@ -430,11 +414,8 @@ class NextItem(DotProduct):
     def loss_of(
         self, states_ND: Tensor, targets_N: Tensor, weight_N: Tensor | None, offset: Offset | None = None
     ) -> Tensor:
-        """The weighted mean loss of targets: cross-entropy among all items, unless it is overridden.
-
-        states_ND: the state before each target.
-        offset: what is added to the logits, such as the logarithm of the exposure.
-        """
+        """The weighted mean loss of targets, given the state before each: cross-entropy among all items,
+        unless it is overridden. The offset is added to the logits."""
         vectors_VD = self.items.table()
         if offset is not None:
             states_ND, vectors_VD = offset.beside(states_ND, vectors_VD)

@@ -53,8 +53,6 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
 
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
-        """The settings of BERT4Rec."""
-
         width: Width = 64
         """The width of embeddings and hidden states (d)."""
         layers: Layers = 2
@@ -95,12 +93,8 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
         self.bias = Embeddings(known.items, 1, deviation=0.0)
 
     def states(self, ids_BL: Tensor, masked_BL: Tensor | None, read_BW: Tensor) -> Tensor:
-        """The states at some positions of each sequence, (B, W, D).
-
-        ids_BL: sequences that are padded on the left.
-        masked_BL: which positions get the mask instead of their item.
-        read_BW: the positions whose states are returned.
-        """
+        """The states at the positions `read_BW` of each sequence, which is padded on the left, (B, W, D).
+        Masked positions are read as the mask instead of their item."""
         L = ids_BL.shape[1]
         x_BLD = self.dropout(self.norm(self.items(ids_BL, masked_BL) + self.positions[:L].flip(0)))
         real_BL = is_real(ids_BL)
@@ -172,11 +166,8 @@ class Block(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, asking_BWD: Tensor, x_BLD: Tensor, visible: Tensor | None) -> Tensor:
-        """The new states of the asking positions, (B, W, D).
-
-        x_BLD: the states of all positions, which are read.
-        visible: which positions are real, broadcast to (B, H, W, L); None is all of them.
-        """
+        """The new states of the asking positions, (B, W, D), which read those of all positions; `visible`
+        says which of these are real, broadcast to (B, H, W, L)."""
         B, W, D = asking_BWD.shape
         query = self.query(asking_BWD).view(B, W, self.heads, -1).transpose(1, 2)
         key, value = self.key_value(x_BLD).view(B, x_BLD.shape[1], 2, self.heads, -1).permute(2, 0, 3, 1, 4)
@@ -204,14 +195,8 @@ def masked_count(length: Tensor, fraction: float, most: int) -> Tensor:
 
 
 def cloze(ids_BL: Tensor, past_BL: Tensor, fraction: float, most: int, newest_only: float) -> Cloze:
-    """Draw the positions to be masked: a fraction of each sequence, or only its newest moment.
-
-    ids_BL: sequences that are padded on the left; none is empty.
-    past_BL: how many events of its sequence are strictly before each.
-    fraction: the fraction of the positions that is masked.
-    most: the largest number of positions that are masked.
-    newest_only: the fraction of the sequences in which only the newest moment is masked.
-    """
+    """Draw the positions to be masked in sequences that are padded on the left, of which none is empty: a
+    fraction of each, at most `most` of them, or in the fraction `newest_only` only the newest moment."""
     real_BL = is_real(ids_BL)
     order_BL = torch.rand(ids_BL.shape).masked_fill_(~real_BL, 2)
     count_B = masked_count(real_BL.sum(1), fraction, most)

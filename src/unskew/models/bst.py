@@ -47,8 +47,6 @@ class BST(ClickModel, name="bst", paper="Chen et al., Behavior Sequence Transfor
 
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
-        """The settings of BST."""
-
         history: AtLeast1 = 20
         """The number of past items of a user that the model reads: the newest ones."""
         width: Annotated[AtLeast1, Search.among(32, 64, 128)] = 32
@@ -161,11 +159,9 @@ class Candidate(NamedTuple):
 
 
 class CandidateAttention(nn.Module):
-    """Self-attention over a history with one candidate behind it, for many candidates at once.
-
-    The attention among past items is computed without the candidate. The candidate then adds one more key to
-    it, which takes a part of the attention and scales the rest down.
-    """
+    """Self-attention over a history with one candidate behind it, for many candidates at once. The attention
+    among past items is computed without the candidate, which then adds one more key to it: this takes a part
+    of the attention and scales the rest down."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

@@ -53,8 +53,6 @@ class CPR(
 
     @dataclass(frozen=True, kw_only=True)
     class Config(ModelConfig):
-        """The settings of CPR."""
-
         width: Width = 128
         """The width of the embeddings (d)."""
         longest: Annotated[int, Range(least=2)] = 3

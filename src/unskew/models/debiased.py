@@ -278,28 +278,15 @@ def debias(kind: type[Recommender]) -> type[Debiased]:
     """The debiased version of a model, as a model of its own. Its settings are those of the weighting and,
     below `backbone`, those of the model."""
     backbone: Any = ("backbone", kind.Config, field(default_factory=kind.Config))
+    documented = {"__doc__": Weighting.__doc__}
     config = make_dataclass(
-        "Config",
-        [backbone],
-        bases=(Weighting,),
-        frozen=True,
-        kw_only=True,
-        namespace={"__doc__": Weighting.__doc__},
+        "Config", [backbone], bases=(Weighting,), frozen=True, kw_only=True, namespace=documented
     )
     paper = kind.presets.get("paper", {}) | {"method": "ips-both", "propensity": "dual"}
-    names = {"name": f"debiased-{kind.name}", "paper": f"{kind.paper}; weighted as in Xu et al., CIKM 2022"}
-    return type(
-        f"Debiased{kind.__name__}",
-        (Debiased,),
-        {
-            "Backbone": kind,
-            "Config": config,
-            "recipe": kind.recipe,
-            "searched": kind.searched,
-            "presets": kind.presets | {"paper": paper},
-            **names,
-        },
-    )
+    namespace = {"Backbone": kind, "Config": config, "recipe": kind.recipe, "searched": kind.searched}
+    namespace |= {"presets": kind.presets | {"paper": paper}, "name": f"debiased-{kind.name}"}
+    namespace |= {"paper": f"{kind.paper}; weighted as in Xu et al., CIKM 2022"}
+    return type(f"Debiased{kind.__name__}", (Debiased,), namespace)
 
 
 FAMILIES["debiased"] = debias

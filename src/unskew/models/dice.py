@@ -64,8 +64,6 @@ class DICE(
 
     @dataclass(frozen=True, kw_only=True)
     class Config(ModelConfig):
-        """The settings of DICE."""
-
         width: Width = 64
         """The width of the interest embeddings, and also of the conformity embeddings (d)."""
         popularity: Literal["counts", "quantiles"] = "counts"
@@ -167,12 +165,8 @@ def differences(scores_BC: Tensor) -> Tensor:
 
 
 def causes(interest: Tensor, conformity: Tensor, mask: Tensor, weight: Tensor | None = None) -> Causes:
-    """L_click, L_int and L_con, from differences of scores. The means are over all pairs, also masked ones.
-
-    interest, conformity: d_int and d_con.
-    mask: 1 where the negative is more popular than the positive.
-    weight: a weight per pair from outside.
-    """
+    """L_click, L_int and L_con, from the differences of scores d_int and d_con. The means are over all pairs,
+    also masked ones; the weight of each pair is from outside."""
     nothing = torch.zeros(())
     of_conformity = mask * bpr(nothing, conformity) + (1 - mask) * bpr(conformity, nothing)
     terms = bpr(interest + conformity, nothing), mask * bpr(interest, nothing), of_conformity
@@ -213,13 +207,8 @@ def quantiles(counts_I: NDArray[np.float64]) -> NDArray[np.float64]:
 
 class PopularityMargins:
     """Draws negatives that are clearly more popular than the positive, or clearly less (PNSM), and that the
-    user does not have.
-
-    popularity_I: the popularity of each item.
-    margin: by how much popular negatives must be more popular, in the first epoch.
-    decay: the factor by which the margin shrinks each epoch.
-    pool: how many items a pool must have to be drawn from.
-    """
+    user does not have. The margin shrinks by `decay` in each epoch; a pool of fewer items than `pool` is not
+    drawn from."""
 
     def __init__(self, popularity_I: NDArray[np.float64], margin: float, decay: float, pool: int) -> None:
         self.popularity_I, self.margin, self.decay, self.pool = popularity_I, margin, decay, pool

@@ -50,8 +50,6 @@ class DIN(ClickModel, name="din", paper="Zhou et al., Deep Interest Network, KDD
 
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
-        """The settings of DIN."""
-
         width: Width = 64
         """The width of the embeddings (d)."""
         attention: AtLeast1 = 80
@@ -102,12 +100,8 @@ class ActivationUnit(nn.Module):
 
 
 def interest(a_BLC: Tensor, v_BLD: Tensor, real_BL: Tensor, normalised: Literal["no", "softmax"]) -> Tensor:
-    """The user's interest as seen by each candidate, (B, C, D): the weighted sum of the past items.
-
-    a_BLC: the weight of each past item for each candidate.
-    v_BLD: the embeddings of the past items.
-    real_BL: which positions are not padding.
-    """
+    """The user's interest as seen by each candidate, (B, C, D): the sum of the embeddings v of the past items
+    with their weights a."""
     if normalised == "softmax":
         scaled_BLC = (a_BLC * v_BLD.shape[2] ** -0.5).masked_fill(~real_BL[..., None], -torch.inf)
         a_BLC = scaled_BLC.softmax(1).nan_to_num(0.0)  # the softmax over an empty history is not a number
@@ -161,11 +155,9 @@ class Dice(nn.Module):
 
 
 class PairCatalog:
-    """A catalogue that keeps the activation weights of past items for all candidates.
-
-    Such a weight depends on two items and not on the user, so it is computed once. As many as fit are kept:
-    those of the past items that were used most recently.
-    """
+    """A catalogue that keeps the activation weights of past items for all candidates. Such a weight depends
+    on two items and not on the user, so it is computed once. As many as fit are kept: those of the past items
+    that were used most recently."""
 
     def __init__(self, model: DIN, items: int) -> None:
         self.model, self.items = model, items

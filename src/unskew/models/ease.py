@@ -41,8 +41,6 @@ class EASE(ItemToItem, name="ease", paper="Steck, Embarrassingly Shallow Autoenc
 
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
-        """The settings of EASE."""
-
         history: Annotated[AtLeast1, Search.among(50, 200)] = 200
         """The number of past items of a user that the model reads: the newest ones."""
         l2: Positive | None = None

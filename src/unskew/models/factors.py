@@ -34,13 +34,7 @@ def xavier(known: Ids, width: int) -> Embeddings:
 
 
 def popularity_propensity(counts_I: Ints, exponent: float, clip: float) -> tuple[Tensor, Tensor]:
-    """The propensity theta_i = max((n_i / max_j n_j)^eta, M) of every item, and which ones were raised to M.
-
-    There is an entry for every item, with or without positives, so that codes of items are indices.
-
-    counts_I: the number of training positives of each item (n_i).
-    exponent: the power of the relative popularity (eta).
-    clip: the lower bound of propensities (M).
-    """
+    """The propensity theta_i = max((n_i / max_j n_j)^eta, M) of every item, with or without positives (n_i),
+    and which ones were raised to M, the clip; eta is the exponent."""
     theta_I = torch.tensor((counts_I / counts_I.max()) ** exponent, dtype=torch.float32)
     return theta_I.clamp(min=clip), theta_I < clip

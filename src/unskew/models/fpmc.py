@@ -39,8 +39,6 @@ class FPMC(DotProduct, name="fpmc", paper="Rendle et al., WWW 2010"):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
-        """The settings of FPMC."""
-
         history: AtLeast1 = 1
         """The number of last items of a user that count as the basket before."""
         width: Width = 64
@@ -108,11 +106,8 @@ def another(item: Tensor, items: int) -> Tensor:
 
 class _SBPR(torch.autograd.Function):
     """The weighted sum of -log sigmoid of how much higher each target scores than the other item, plus how
-    far it is `ahead` anyway.
-
-    There is little to compute, and most of the time goes into moving vectors. So they are looked up, compared
-    and turned into their gradients in chunks that stay in the cache.
-    """
+    far it is `ahead` anyway. There is little to compute, and most of the time goes into moving vectors. So
+    they are looked up, compared and turned into their gradients in chunks that stay in the cache."""
 
     @staticmethod
     def forward(

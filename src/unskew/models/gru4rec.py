@@ -56,8 +56,6 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
 
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
-        """The settings of GRU4Rec."""
-
         width: Width = 100
         """The width of the item embeddings."""
         hidden: Width = 100
@@ -171,13 +169,8 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
 
 def bpr_max(positive_N: Tensor, negative_NK: Tensor, times_NK: Tensor, regularisation: float) -> Tensor:
     """The loss BPR-max of each target, (N,), computed in logarithms so that very large and very small
-    differences keep their precision.
-
-    positive_N: the score of each target.
-    negative_NK: the scores of the negatives.
-    times_NK: how often each negative was drawn; 0 leaves it out.
-    regularisation: the weight of the negatives' squared scores (lambda).
-    """
+    differences keep their precision. A negative that was drawn 0 times is left out; the regularisation is
+    lambda."""
     log_share_NK = log_softmax_of_draws(negative_NK, times_NK)
     log_better_NK = functional.logsigmoid(positive_N[:, None] - negative_NK)
     log_better_N = torch.logsumexp(log_share_NK + log_better_NK, dim=1)

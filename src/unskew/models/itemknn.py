@@ -71,10 +71,8 @@ class ItemToItem(CountingModel):
         self.popularity_I.copy_(torch.from_numpy(TIE * counts / max(counts.max(initial=0), 1)).float())
 
     def take_over(self, before: Any, items: Tensor) -> None:
-        """Begin with what the same model of other codes has counted (`unskew.training.extend`).
-
-        items: the code that each item had before, or PAD.
-        """
+        """Begin with what the same model of other codes has counted (`unskew.training.extend`); `items` has
+        the code that each item had before, or PAD."""
         known = (items != PAD) & (items < len(before.popularity_I))
         self.popularity_I[known] = before.popularity_I[items[known]]
         code_now = torch.full((len(before.popularity_I),), PAD)
@@ -83,11 +81,8 @@ class ItemToItem(CountingModel):
 
     @abstractmethod
     def take_over_pairs(self, before: Any, items: Tensor, code_now: Tensor) -> None:
-        """Take over what was counted of pairs of items.
-
-        items: the codes before of the items that both have.
-        code_now: the code now of each item before, or PAD.
-        """
+        """Take over what was counted of pairs of items: of those that both have, by their codes before;
+        `code_now` gives the code now of each code before, or PAD."""
 
     def catalog(self, log: LogView, first: int, last: int) -> Catalog:
         return ItemToItemCatalog(self, log)
@@ -119,8 +114,6 @@ class ItemKNN(ItemToItem, name="itemknn", paper="Sarwar et al., WWW 2001; Deshpa
 
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
-        """The settings of ItemKNN."""
-
         neighbours: Annotated[AtLeast1, Search.among(50, 100, 200)] = 100
         """The number of nearest items that each candidate is compared with."""
         shrink: Annotated[NotNegative, Search.among(0.0, 10.0, 100.0)] = 0.0

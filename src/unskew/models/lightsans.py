@@ -52,8 +52,6 @@ class LightSANs(DotProduct, name="lightsans", paper="Fan et al., LightSANs, SIGI
 
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
-        """The settings of LightSANs."""
-
         width: Width = 64
         """The width of embeddings and hidden states (d)."""
         layers: Layers = 2
@@ -140,12 +138,8 @@ class Block(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x_BLD: Tensor, positions_LD: Tensor, real_BL: Tensor | None, asking: int) -> Tensor:
-        """The new states of the newest positions, as many as are asking, (B, asking, D).
-
-        x_BLD: the states of all positions.
-        positions_LD: the embeddings of the positions.
-        real_BL: which positions are not padding; None is all of them.
-        """
+        """The new states of the newest positions, as many as are asking, (B, asking, D), from the states of
+        all positions and the embeddings of positions. Without `real_BL`, none of them is padding."""
         # Normalising over queries needs all of them.
         queries = asking if self.axis == "interest" else x_BLD.shape[1]
         of_items_BQD = self._items(x_BLD, real_BL, queries)
@@ -187,11 +181,7 @@ class Block(nn.Module):
 
 
 def pooled(x_BLD: Tensor, logits_BLK: Tensor, real_BL: Tensor | None) -> Tensor:
-    """Weighted means over positions, (B, K, D).
-
-    logits_BLK: the logits of each position's weight in each of K means.
-    real_BL: which positions are not padding; None is all of them.
-    """
+    """Means of the real positions with the weights softmax(logits), (B, K, D)."""
     if real_BL is not None:
         logits_BLK = logits_BLK.masked_fill(~real_BL[..., None], -torch.inf)
     return logits_BLK.softmax(1).transpose(1, 2) @ x_BLD
@@ -200,11 +190,9 @@ def pooled(x_BLD: Tensor, logits_BLK: Tensor, real_BL: Tensor | None) -> Tensor:
 def attention(
     scores: Tensor, axis: Axis, looking: Tensor | None = None, looked_at: Tensor | None = None
 ) -> Tensor:
-    """Attention weights from scores (..., queries, keys), among real positions only.
-
-    axis: `interest` normalises over keys, `query` over queries.
-    looking, looked_at: which queries and which keys are real; None is all of them.
-    """
+    """Attention weights from scores (..., queries, keys), among real positions only, normalised over keys
+    (`interest`) or queries (`query`). `looking` and `looked_at` say which queries and which keys are real;
+    None is all of them."""
     over, other = (looked_at, looking) if axis == "interest" else (looking, looked_at)
     if over is not None:
         scores = scores.masked_fill(~over, -torch.inf)

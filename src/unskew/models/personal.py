@@ -41,8 +41,6 @@ class Personal(FadingModel, name="personal", paper="no paper: the user's own pas
 
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
-        """The settings of the personal ranking."""
-
         history: AtLeast1 = 500
         """The number of past events of a user that the model reads: the newest ones."""
         half_life: Positive | None = None

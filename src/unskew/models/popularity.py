@@ -39,8 +39,6 @@ class Popularity(
 
     @dataclass(frozen=True, kw_only=True)
     class Config(ModelConfig):
-        """The settings of popularity."""
-
         recency: Recency = "chosen"
         """What is counted: all positives so far (`total`), those of a recent window (`window`), or all with a
         weight that fades with age (`fading`). `chosen` is what validation prefers."""
@@ -91,11 +89,8 @@ class Popularity(
 
 
 def recencies(split: Split) -> dict[str, Popularity.Config]:
-    """The choices that validation tries, by name.
-
-    If times are dates, the spans are a day, a week and a month; if times are only an order, fractions of the
-    training period.
-    """
+    """The choices that validation tries, by name. If times are dates, the spans are a day, a week and a
+    month; if times are only an order, fractions of the training period."""
     times = split.log.time
     ticks = split.log.clock.ticks
     day = DAY * ticks if ticks else max(1, int(split.train_end - times.min()) // 200)

@@ -27,13 +27,9 @@ HALF_LIVES = (1.0, 4.0, 16.0, 64.0, 256.0, NO_FADING)  # days, those that are tr
 
 
 class CountingModel(Recommender):
-    """A model that scores all items of a log at once, from what it counts there.
-
-    Each number in `tried` is a buffer: the setting of the same name or, where that is None, what the
-    validation set prefers among the values that are tried.
-
-    defaults: the value of each number until one is chosen.
-    """
+    """A model that scores all items of a log at once, from what it counts there. Each number in `tried` is a
+    buffer: the setting of the same name or, where that is None, what the validation set prefers among the
+    values that are tried; until then, its default."""
 
     supports_live_log = True
     tried: ClassVar[dict[str, tuple[float, ...]]] = {}
@@ -105,10 +101,7 @@ class FadingModel(CountingModel):
 
 
 class FadingCatalog(Generic[F]):
-    """All items of a log, with the popularity that fades.
-
-    half_life: that of popularity, in ticks of the log's clock.
-    """
+    """All items of a log, with popularity that fades with a half-life in ticks of the log's clock."""
 
     def __init__(self, model: F, log: LogView, half_life: float) -> None:
         self.model, self.log, self.half_life = model, log, half_life
@@ -140,12 +133,8 @@ def ticks_per_day(split: Split) -> float:
 
 class ValidationMemory(Generic[R]):
     """Keeps what was read of a log for contexts of the validation set, so that it is read once, however many
-    epochs or options are validated. Contexts after the validation set are never kept.
-
-    split: the split whose validation set is ranked again and again.
-    size: how many bytes something that was read takes.
-    most: the largest number of bytes that are kept; beyond it, nothing more is kept.
-    """
+    epochs or options are validated: `most` bytes in all, where `size` says how many something takes. Contexts
+    after the validation set are never kept."""
 
     def __init__(self, split: Split, size: Callable[[R], int], most: int = 1 << 30) -> None:
         self.log, self.first, self.last = split.log, split.train_end, split.valid_end

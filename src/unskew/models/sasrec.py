@@ -33,8 +33,6 @@ class SASRec(
 
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
-        """The settings of SASRec."""
-
         width: Width = 64
         """The width of embeddings and hidden states (d)."""
         layers: Layers = 2

@@ -36,8 +36,6 @@ class STAMP(NextItem, name="stamp", paper="Liu et al., KDD 2018"):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
-        """The settings of STAMP."""
-
         width: Width = 100
         """The width of embeddings and hidden states (d)."""
         add_mean: bool = True
@@ -95,11 +93,9 @@ def running_mean(x_BLD: Tensor) -> Tensor:
 
 
 class _TriangularAttention(torch.autograd.Function):
-    """strength . sigmoid(item_i + last_t) for all i <= t; nothing is computed for i > t.
-
-    The (B, L, L, D) sigmoids exist only for a few rows and one t at a time. The backward pass computes them
-    again, which takes less time than keeping them in memory.
-    """
+    """strength . sigmoid(item_i + last_t) for all i <= t; nothing is computed for i > t. The (B, L, L, D)
+    sigmoids exist only for a few rows and one t at a time. The backward pass computes them again, which takes
+    less time than keeping them in memory."""
 
     @staticmethod
     def forward(context: Any, item_BLD: Tensor, last_BLD: Tensor, strength_D: Tensor) -> Tensor:

@@ -50,8 +50,6 @@ class UBPR(
 
     @dataclass(frozen=True, kw_only=True)
     class Config(ModelConfig):
-        """The settings of UBPR."""
-
         width: Annotated[AtLeast1, Search.among(100, 200, 300)] = 100
         """The width of the embeddings (d)."""
         exponent: Annotated[NotNegative, Search(0.5, 1.0)] = 0.5

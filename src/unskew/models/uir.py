@@ -55,8 +55,6 @@ class UIR(
 
     @dataclass(frozen=True, kw_only=True)
     class Config(ModelConfig):
-        """The settings of UIR."""
-
         width: Annotated[AtLeast1, Search.among(100, 200, 300)] = 200
         """The width of the embeddings (d)."""
         exponent: Annotated[NotNegative, Search(0.5, 1.0)] = 0.5

@@ -48,8 +48,6 @@ class UserKNN(
 
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
-        """The settings of UserKNN."""
-
         history: Annotated[AtLeast1, Search.among(20, 50, 200)] = HISTORY
         """The number of past items of a user that the model reads: the newest ones."""
         neighbours: AtLeast1 | None = None

@@ -31,6 +31,7 @@ of 1 / |items|, and `weights="snips"` divides the weights by their mean in the b
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -61,8 +62,6 @@ class USR(
 
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
-        """The settings of USR."""
-
         width: Width = 64
         """The width of embeddings and hidden states (d)."""
         layers: AtLeast1 = 1
@@ -130,14 +129,10 @@ class USR(
     # How it learns
 
     def stages(self, epochs: int) -> tuple[Stage, ...]:
-        def of_propensity() -> list[nn.Parameter]:
-            return parameters_of(self.exposure)
-
-        def of_recommender() -> list[nn.Parameter]:
-            return parameters_of(self.items, self.start, self.gru, self.beside)
-
-        propensity = Phase("propensity", "histories", self.propensity_loss, of_propensity, weighted=False)
-        recommendation = Phase("recommendation", "histories", self.next_item_loss, of_recommender)
+        learned = partial(parameters_of, self.items, self.start, self.gru, self.beside)
+        recommendation = Phase("recommendation", "histories", self.next_item_loss, learned)
+        learned_first = self.exposure.parameters
+        propensity = Phase("propensity", "histories", self.propensity_loss, learned_first, weighted=False)
         again = replace(propensity, passes=self.config.propensity_passes)
         return (
             Stage("propensity", (propensity,), self.config.propensity_epochs),
@@ -179,12 +174,7 @@ class USR(
 
 
 class Exposure(nn.Module):
-    """The propensity network: which item comes next, and the confounder behind it.
-
-    width: the width of embeddings and states.
-    hidden: the width of the MLP's hidden layer.
-    layers: how many layers the GRU has.
-    """
+    """The propensity network: which item comes next, and the confounder behind it."""
 
     def __init__(self, width: int, hidden: int, layers: int, dropout: float, confounder: Confounder) -> None:
         super().__init__()
@@ -198,11 +188,8 @@ class Exposure(nn.Module):
         self.dropout, self.out = Dropout(dropout), nn.Linear(width, width)
 
     def forward(self, embedded_BLD: Tensor, learning: bool) -> tuple[Tensor, Tensor | None]:
-        """W (h * z) and z after 0, 1, ..., L items, (B, L + 1, D) each; without a confounder W h and None.
-
-        embedded_BLD: embedded histories that are padded on the right.
-        learning: whether the MLP uses dropout.
-        """
+        """W (h * z) and z after 0, 1, ..., L embedded items, padded on the right, (B, L + 1, D) each; without
+        a confounder W h and None. Only while learning, the MLP uses dropout."""
         started_BLD = torch.cat([self.start.expand(len(embedded_BLD), 1, -1), embedded_BLD], dim=1)
         states_BLD, _ = self.gru(started_BLD)
         if self.first is None or self.second is None:
@@ -226,10 +213,8 @@ class Exposure(nn.Module):
 
 @torch.no_grad()
 def propensities(shown_ND: Tensor, targets_N: Tensor, items: Embeddings, least: float) -> Tensor:
-    """p of each target among all items, (N,): exact if it reaches `least`, otherwise anything below it.
-
-    shown_ND: W (h * z) before each target.
-    """
+    """p of each target among all items, (N,), from W (h * z) before it: exact if it reaches `least`,
+    otherwise anything below it."""
     parts = [shown_ND.new_zeros(0)]
     for shown, targets in zip(torch.split(shown_ND, TARGETS), torch.split(targets_N, TARGETS), strict=True):
         logits = (shown * items(targets)).sum(1, keepdim=True)
@@ -238,13 +223,8 @@ def propensities(shown_ND: Tensor, targets_N: Tensor, items: Embeddings, least: 
 
 
 def inverse(p_N: Tensor, clip: float, normalised: bool = False) -> Tensor:
-    """The weights M / max(p, M), or the same divided by their mean.
-
-    They are 1 / max(p, M) times M, so none is above one. The minimum of the loss is where it was, and
-    clipping gradients by their norm has the same effect with weights as without.
-
-    clip: the lower bound of propensities (M).
-    normalised: whether to divide the weights by their mean.
-    """
+    """The weights M / max(p, M), or the same divided by their mean. They are 1 / max(p, M) times M, so none
+    is above one. The minimum of the loss is where it was, and clipping gradients by their norm has the same
+    effect with weights as without."""
     weight_N = clip / p_N.clamp(min=clip)
     return weight_N / weight_N.mean() if normalised and len(weight_N) else weight_N

@@ -23,10 +23,8 @@ _random = np.random.Generator(np.random.SFC64(0))
 
 def reseed(*what: int) -> None:
     """Seed torch and the dropout of this module with some numbers, such as the run's seed and the step.
-
-    Everything drawn afterwards depends on these numbers alone, so a restored run needs no saved state of a
-    random generator.
-    """
+    Everything drawn afterwards depends on these alone, so a restored run needs no saved state of a random
+    generator."""
     global _random  # noqa: PLW0603
     _random = np.random.Generator(np.random.SFC64(list(what)))
     torch.manual_seed(hash(what) & 0x7FFF_FFFF_FFFF_FFFF)
@@ -60,14 +58,11 @@ class Dropout(nn.Module):
 
 
 class Embeddings(nn.Module):
-    """An embedding table with one vector for each known id.
+    """An embedding table with one vector for each known id. PAD is the zero vector. All unknown ids share one
+    vector, `unknown_vector`. Where some ids of the training part are too rare to have a vector of their own
+    (`Ids`), they count as unknown, and the shared vector is learned from them. Where there are no such ids,
+    training never meets an unknown id, and the shared vector is the mean of all others.
 
-    PAD is the zero vector. All unknown ids share one vector, `unknown_vector`. Where some ids of the training
-    part are too rare to have a vector of their own, they count as unknown, and the shared vector is learned
-    from them. Where there are no such ids, training never meets an unknown id, and the shared vector is the
-    mean of all others.
-
-    known: how many ids there are, or which of them are rare (`Ids`).
     deviation: the standard deviation of the initial values; by default 1 / sqrt(width).
     """
 
@@ -132,14 +127,9 @@ class Embeddings(nn.Module):
 
 
 class Table(Embeddings):
-    """Embeddings whose unknown vector is always learned.
-
-    When a log is split in time, the later part is full of ids that training never saw. What "unknown" means
-    is learned by hiding a fraction of the known ids while training (`hiding`). Masked positions get the
-    unknown vector, too.
-
-    hidden: the fraction of the ids that `hiding` hides.
-    """
+    """Embeddings whose unknown vector is always learned. When a log is split in time, the later part is full
+    of ids that training never saw. What "unknown" means is learned by hiding a fraction of the known ids
+    while training (`hiding`). Masked positions get the unknown vector, too."""
 
     unknown: nn.Parameter
 
@@ -171,10 +161,8 @@ def groups(ids_BL: Tensor) -> Iterator[tuple[Tensor, int]]:
 
 
 def in_groups(ids_BL: Tensor, encode: Callable[[Tensor], Tensor]) -> Tensor:
-    """Apply `encode` to sequences that are padded on the left, group by group, (B, D).
-
-    encode: makes one vector per sequence, (rows, D), of sequences (rows, positions).
-    """
+    """Apply `encode`, which makes one vector per sequence, to sequences that are padded on the left, group by
+    group, (B, D)."""
     encoded, order = [], []
     for group, longest in groups(ids_BL):
         encoded.append(encode(ids_BL[group, ids_BL.shape[1] - longest :]))
@@ -183,10 +171,8 @@ def in_groups(ids_BL: Tensor, encode: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def states_after(prefixes: Prefixes, encode: Callable[[Tensor], Tensor]) -> Tensor:
-    """The state of a causal network after each prefix, (N, D). Every row is read only once, in groups.
-
-    encode: makes (rows, positions + 1, D) of ids (rows, positions): the states after the first 0, 1, ... ids.
-    """
+    """The state of a causal network after each prefix, (N, D). Every row is read only once, in groups;
+    `encode` makes the states after the first 0, 1, ... ids of rows, (rows, positions + 1, D)."""
     states, used = [], 0
     first_W = torch.empty(len(prefixes.ids_WL), dtype=torch.int64)
     for group, longest in groups(prefixes.ids_WL):
@@ -207,11 +193,8 @@ def right_padded(ids_BL: Tensor) -> Tensor:
 
 
 def read_before(ids_BL: Tensor, past_N: Tensor) -> Tensor:
-    """The part of some sequences that comes before the targets, padded on the right.
-
-    ids_BL: sequences that are padded on the left.
-    past_N: how many ids of its sequence come before each target. Nothing beyond the largest of these is read.
-    """
+    """The part of some sequences, padded on the left, that comes before targets with so many ids before them,
+    padded on the right. Nothing beyond the largest of these numbers is read."""
     return right_padded(ids_BL)[:, : int(past_N.max()) if len(past_N) else 0]
 
 
@@ -227,11 +210,8 @@ class Block(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x_BLD: Tensor, visible: Tensor | None = None, causal: bool = False) -> Tensor:
-        """States (B, L, D) after attention and the feed-forward part.
-
-        visible: which keys each query may read, broadcast to (B, H, L, L); by default all.
-        causal: whether a position reads only itself and those before.
-        """
+        """States (B, L, D) after attention and the feed-forward part. A query reads the keys that are
+        `visible` to it, broadcast to (B, H, L, L); if causal, its own and those before."""
         B, L, D = x_BLD.shape
         parts = self.query_key_value(self.before_attention(x_BLD)).view(B, L, 3, self.heads, D // self.heads)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
@@ -242,10 +222,8 @@ class Block(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A bidirectional transformer over sequences that are padded on the left.
-
-    Positions are counted back from the newest id, which is position 0.
-    """
+    """A bidirectional transformer over sequences that are padded on the left. Positions are counted back from
+    the newest id, which is position 0."""
 
     def __init__(self, width: int, layers: int, heads: int, inner: int, dropout: float, length: int) -> None:
         super().__init__()
@@ -300,11 +278,9 @@ class CausalBlock(nn.Module):
 
 
 class CausalEncoder(nn.Module):
-    """A causal transformer over sequences that are padded on the right.
-
-    A state has read only its own position and those before, so padding needs no mask. Positions are counted
-    from the oldest id, so a prefix is read as if it were the whole sequence.
-    """
+    """A causal transformer over sequences that are padded on the right. A state has read only its own
+    position and those before, so padding needs no mask. Positions are counted from the oldest id, so a prefix
+    is read as if it were the whole sequence."""
 
     def __init__(self, width: int, layers: int, heads: int, dropout: float, length: int) -> None:
         super().__init__()

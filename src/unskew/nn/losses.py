@@ -37,14 +37,9 @@ def cross_entropy(
     weight_N: Tensor | None = None,
     offsets_V: Tensor | None = None,
 ) -> Tensor:
-    """The sum over targets of their weight times -log softmax among all ids.
-
-    With more than FULL_SOFTMAX ids, the softmax is estimated from SAMPLES of them.
-
-    states_ND: one state per target. Its dot product with an id's vector is the logit of that id.
-    vectors_VD: the vectors of all ids.
-    offsets_V: a number per id that is added to its logit.
-    """
+    """The sum over targets of their weight times -log softmax among all ids, whose logits are products of the
+    target's state and their vectors, plus their offsets. With more than FULL_SOFTMAX ids, the softmax is
+    estimated from SAMPLES of them."""
     if weight_N is None:
         weight_N = torch.ones(len(states_ND))
     if len(vectors_VD) <= FULL_SOFTMAX:
@@ -56,11 +51,8 @@ def cross_entropy(
 
 
 class _FullSoftmax(torch.autograd.Function):
-    """Cross-entropy that never holds all N x V logits.
-
-    Logits exist only in chunks that stay in the cache. The gradient of a chunk is computed along with it, so
-    nothing is computed twice.
-    """
+    """Cross-entropy that never holds all N x V logits. They exist only in chunks that stay in the cache. The
+    gradient of a chunk is computed along with it, so nothing is computed twice."""
 
     @staticmethod
     def forward(
@@ -105,14 +97,10 @@ class _FullSoftmax(torch.autograd.Function):
 def sampled_softmax(
     states_ND: Tensor, targets_N: Tensor, vectors_VD: Tensor, samples: int, weight_N: Tensor | None = None
 ) -> Tensor:
-    """Cross-entropy whose normaliser is estimated from uniformly drawn ids, summed over the targets.
-
-    The sum over all other ids is estimated by V / S times the sum over S draws with replacement from all V
-    ids (the correction called log Q). A draw that happens to be the target does not count. As S grows, the
-    result approaches the full softmax.
-
-    samples: the number of draws (S), which all targets share.
-    """
+    """Cross-entropy whose normaliser is estimated from uniformly drawn ids, summed over the targets. The sum
+    over all other ids is estimated by V / S times the sum over S draws with replacement from all V ids (the
+    correction called log Q), which all targets share. A draw that happens to be the target does not count. As
+    S grows, the result approaches the full softmax."""
     size = len(vectors_VD)
     drawn_S = torch.randint(size, (samples,))
     others_NS = states_ND @ vectors_VD[drawn_S].T

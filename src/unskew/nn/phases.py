@@ -73,13 +73,8 @@ class Phase:
 
 @dataclass(frozen=True)
 class Stage:
-    """A number of epochs, each of which goes through the same phases.
-
-    Stages describe a training algorithm as data, and one training loop walks through them.
-
-    validated: whether the validation set is ranked after each epoch, to stop early and to keep the best
-        weights.
-    """
+    """A number of epochs, each of which goes through the same phases. If it is validated, the validation set
+    is ranked after each epoch, to stop early and to keep the best weights."""
 
     name: str
     phases: tuple[Phase, ...]

@@ -24,10 +24,8 @@ ENCODED = 1024  # audiences that are encoded together
 
 
 class Catalog(Protocol):
-    """Scores of all items for any context of a period.
-
-    A catalogue with a method `scores_at_strengths` also gives the scores at several debiasing strengths.
-    """
+    """Scores of all items for any context of a period. A catalogue with a method `scores_at_strengths` also
+    gives the scores at several debiasing strengths."""
 
     def scores(self, context: Batch) -> Tensor:
         """The logits of every item in each context, (B, items). Times of contexts must not decrease."""
@@ -96,10 +94,8 @@ def apply_debias(
 
 
 class PlainCatalog:
-    """The catalogue of any model: its `forward`, with every item as a candidate of every context.
-
-    audience: how many past users of an item the model reads; None is all of them.
-    """
+    """The catalogue of any model: its `forward`, with every item as a candidate of every context. It reads so
+    many past users of an item; None is all of them."""
 
     def __init__(self, forward: Callable[[Batch], Tensor], log: LogView, audience: int | None) -> None:
         self.forward, self.log, self.audience = forward, log, audience
@@ -161,10 +157,8 @@ class DotCatalog:
 
 
 class TwoSided(Protocol):
-    """A model whose first layer is a sum: a part of the context plus a part of the candidate.
-
-    The part of a candidate is in turn the sum of a part of the item and a part of its audience.
-    """
+    """A model whose first layer is a sum: a part of the context plus a part of the candidate, which is in
+    turn the sum of a part of the item and a part of its audience."""
 
     def context_side(self, batch: Batch) -> Tensor:
         """The part of each context, (B, H)."""
@@ -180,16 +174,10 @@ class TwoSided(Protocol):
 
 
 class AudienceCatalog:
-    """The catalogue of a two-sided model that reads audiences.
-
-    Each item is encoded once, and each audience once for every moment at which it changes within the period.
-    So a whole test of N events and I items takes at most N + I encodings of audiences.
-
-    first, last: the period; `last` itself is no part of it.
-    audience: how many past users of an item the model reads.
-    before: a catalogue of the same model at an earlier moment. Audiences that have not changed since are
-        taken from it.
-    """
+    """The catalogue of a two-sided model that reads audiences of so many users, for times from `first` up to,
+    and not including, `last`. Each item is encoded once, and each audience once for every moment at which it
+    changes within the period. So a whole test of N events and I items takes at most N + I encodings of
+    audiences. Those that have not changed since the catalogue `before` are taken from it."""
 
     def __init__(
         self,

@@ -45,11 +45,8 @@ def has_impressions(split: Split) -> bool:
 
 
 def resolve_auto_settings(config: Any, split: Split, separate: bool, reads_shown: bool = True) -> Any:
-    """The same settings with everything chosen that is `auto`.
-
-    separate: whether the loss is a sum over single pairs.
-    reads_shown: whether the loss reads what was shown and not clicked, where the log says so.
-    """
+    """The same settings with everything chosen that is `auto`, for a loss that is a sum over single pairs
+    (`separate`) or not, and that reads what was shown and not clicked, where the log says so, or not."""
     impressions = has_impressions(split)
     method, propensity, strength = config.method, config.propensity, config.strength
     both_observed = separate and reads_shown and impressions
@@ -118,11 +115,8 @@ class Correction:
         self._of_rows = self._mean = self._moments = None
 
     def phases(self, passes: int = 1, prefix: str = "") -> tuple[Phase, ...]:
-        """The phases that train the estimator.
-
-        passes: how many times each of them goes through its batches in an epoch.
-        prefix: of their names, where the recommender may have phases of the same names.
-        """
+        """The phases that train the estimator, which each go through their batches `passes` times in an
+        epoch; the recommender may have phases of the same names, so theirs get a prefix."""
 
         def learning(phase: Phase) -> Phase:
             def loss(batch: Any) -> Tensor:
@@ -154,10 +148,8 @@ class Correction:
 
     @torch.no_grad()
     def of_pairs(self, batch: Batch, separate: bool) -> Batch:
-        """A batch of candidates. The first one of each context is a row of the log, the others are sampled.
-
-        separate: whether the loss is a sum over single pairs; otherwise it compares them.
-        """
+        """A batch of candidates, whose first one in each context is a row of the log; the others are sampled.
+        The loss is a sum over single pairs (`separate`), or it compares them."""
         if self.method in ("ips", "ips-both"):
             weight = self._weights(batch.truncate(*self.past))
             once = torch.zeros_like(weight).bool()
@@ -224,10 +216,7 @@ class Correction:
 
     def _scaled(self, weight: Tensor, counted: Tensor) -> Tensor:
         """The weights on the scale of a loss without weights, so that clipping gradients by their norm has
-        the same effect.
-
-        counted: which of the weights belong to targets; only these count in the mean of a batch.
-        """
+        the same effect. Only those that belong to targets (`counted`) count in the mean of a batch."""
         if self.scale == "snips":
             return weight / weight[counted].mean() if bool(counted.any()) else weight
         if self.scale == "clipped" and self.method == "ips-both":

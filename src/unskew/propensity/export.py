@@ -28,12 +28,9 @@ def propensity_tables(
     past: tuple[int, int | None],
     rows: Ints | None = None,
 ) -> Iterator[pa.Table]:
-    """Of each row of a log, in blocks: both views, the weight, and the part of the split that it is in.
-
-    borders: the times at which the training set and the validation set end.
-    past: how many past items and past users the estimator reads.
-    rows: which rows of the log; by default all of them.
-    """
+    """Of each row of a log, or of those given, in blocks: both views, the weight, and the part of the split
+    that it is in; `borders` are where training and validation set end. The estimator reads so many past items
+    and past users."""
     every_row = np.arange(len(log)) if rows is None else rows
     with progress("propensities", len(every_row)) as job:
         for first in range(0, len(every_row), ROW_GROUP):

@@ -35,24 +35,13 @@ from unskew.data.log.split import Known, Split
 from unskew.data.log.views import PAD, Ints
 from unskew.propensity.base import Coefficient, Needs, Propensity
 from unskew.propensity.exposure_fit import RECENT, Fitting, fading, fit, sides
-from unskew.propensity.impressions import (
-    ItemPast,
-    Mask,
-    Moments,
-    drawn_at_random,
-    shown_before,
-    spread_items,
-)
+from unskew.propensity.impressions import ItemPast, Mask, Moments, drawn_at_random, shown_before, spread_items
 
 
 class Exposure(Propensity, name="exposure"):
-    """P(o = 1) from impressions: how popular an item is at the time, and who sees what.
-
-    The item view is the whole probability; there is no user view. `log_exposure` has b and w alone: b_i made
-    it no better wherever the ground truth is known.
-
-    fitting: how it is fitted; the width of its vectors is here.
-    """
+    """P(o = 1) from impressions: how popular an item is at the time, and who sees what. The item view is the
+    whole probability; there is no user view. `log_exposure` has b and w alone: b_i made it no better wherever
+    the ground truth is known."""
 
     named: ClassVar[tuple[str, ...]] = ("constant", *ItemPast.NAMES)
     theta: Tensor  # b and w
@@ -85,21 +74,13 @@ class Exposure(Propensity, name="exposure"):
 
     @torch.no_grad()
     def fit_statistics(self, split: Split) -> None:
-        fitted = fit(split, self.fitting)
-        arrays = {"theta": fitted.theta, "covariance": fitted.covariance, "line": fitted.line}
-        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()} | fitted.vectors
-        tensors["half_lives"] = torch.tensor(fitted.half_lives)
-        tensors["moments"] = torch.tensor([fitted.moments.first, fitted.moments.step])
-        tensors["random_share"] = torch.tensor(fitted.random_share)
-        for name, tensor in tensors.items():
+        for name, tensor in fit(split, self.fitting).items():
             self.get_buffer(name).copy_(tensor)
 
     def coefficients(self) -> tuple[Coefficient, ...]:
-        """What is not personal, b and w, with standard errors.
-
-        They come from the observed information and from how much users differ (a sandwich), and take the
-        personal terms as given. The features are correlated, so their sum is known better than each.
-        """
+        """What is not personal, b and w, with standard errors. They come from the observed information and
+        from how much users differ (a sandwich), and take the personal terms as given. The features are
+        correlated, so their sum is known better than each."""
         errors = self.covariance.diagonal().sqrt().tolist()
         return tuple(Coefficient(*each) for each in zip(self.named, self.theta.tolist(), errors, strict=True))
 

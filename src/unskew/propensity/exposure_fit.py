@@ -4,7 +4,6 @@ calibrates the two on held-out training impressions. The model and its symbols a
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from unskew.propensity.impressions import (
     Impressions,
     ItemPast,
     Moments,
+    Pairs,
     blocks,
     few_enough,
     normalisers,
@@ -66,18 +66,6 @@ class Fitting:
 Vectors = dict[str, Tensor]
 
 
-class Fitted(NamedTuple):
-    """What is found."""
-
-    theta: Floats  # b and w
-    covariance: Floats  # of these
-    line: Floats  # the intercept and the slope of the calibration
-    half_lives: tuple[float, float]
-    moments: Moments
-    random_share: float  # P(o = 1) in impressions that were served at random
-    vectors: Vectors
-
-
 def sides(known: Known) -> dict[str, Ids]:
     """The personal vectors P, E, Q, G and F, and whose they are."""
     users, items = known.users, known.items
@@ -90,8 +78,8 @@ def fading(real_NL: Tensor) -> Tensor:
     return STRENGTH * weight_NL / weight_NL.sum(1, keepdim=True).clamp(min=1e-9)
 
 
-def fit(split: Split, fitting: Fitting) -> Fitted:
-    """Fit everything on the training set."""
+def fit(split: Split, fitting: Fitting) -> dict[str, Tensor]:
+    """All buffers of `exposure`, fitted on the training set."""
     log, known = split.log, split.known
     if not (split.mask("train") & (log.label == 0)).any():
         raise BadInput(
@@ -121,9 +109,13 @@ def fit(split: Split, fitting: Fitting) -> Fitted:
     for part in (learn, stop):
         part.rebase(theta)
     vectors["item_bias"] = _biases(learn, stop, vectors, fitting.l2)
-    line, fraction = stop.line(vectors), _share_at_random(everything, len(shown_before(log, split.train_end)))
-    kept = {name: vector[:-1] for name, vector in vectors.items()}
-    return Fitted(theta, covariance, line, half_lives, moments, fraction, kept)
+    fitted = {"theta": theta, "covariance": covariance, "line": stop.line(vectors)}
+    tensors = {name: torch.from_numpy(array) for name, array in fitted.items()}
+    tensors["half_lives"] = torch.tensor(half_lives)
+    tensors["moments"] = torch.tensor([moments.first, moments.step])
+    items = len(shown_before(log, split.train_end))
+    tensors["random_share"] = torch.tensor(_share_at_random(everything, items))
+    return tensors | {name: vector[:-1] for name, vector in vectors.items()}
 
 
 def _share_at_random(impressions: Impressions, items: int) -> float:
@@ -134,31 +126,40 @@ def _share_at_random(impressions: Impressions, items: int) -> float:
     return float(min(chosen.mean() / items, 1.0))
 
 
-@dataclass(eq=False)
 class _Block:
     """Some impressions V with their pairs N, and the distinct audiences A of these."""
 
-    user_V: Tensor
-    history_VL: Tensor
-    history_weight_VL: Tensor
-    moment_V: Ints
-    impression_N: Tensor
-    item_N: Tensor
-    features_NF: Floats
-    audience_AL: Tensor
-    audience_weight_AL: Tensor
-    audience_N: Tensor
-    shown_N: Tensor
-    weight_N: Tensor
-    base_N: Tensor  # b + w . f - log sum exp
-    offset_N: Tensor  # the personal terms
+    def __init__(
+        self,
+        impressions: Impressions,
+        pairs: Pairs,
+        part: slice,
+        moment_V: Ints,
+        past: ItemPast,
+        known: Known,
+    ) -> None:
+        log, impression, item = impressions.log, pairs.impression_id[part], pairs.item[part]
+        own = slice(int(impression[0]), int(impression[-1]) + 1)
+        time, user_V = impressions.time[impression], impressions.user[own]
+        start, stop = log.audiences.before(item, time, RECENT)
+        ends = np.where(stop > start, stop, -1)
+        _, first, which = np.unique(ends, return_index=True, return_inverse=True)
+        audience_AL = _window(log.audiences, item[first], time[first])
+        history_VL = _window(log.histories, user_V, impressions.time[own])
+        self.user_V, self.moment_V = _row(torch.from_numpy(user_V), known.users), moment_V[own]
+        self.history_VL, self.history_weight_VL = _row(history_VL, known.items), fading(history_VL != PAD)
+        self.audience_AL, self.audience_weight_AL = _row(audience_AL, known.users), fading(audience_AL != PAD)
+        self.audience_N = torch.from_numpy(which)
+        self.impression_N = torch.from_numpy(impression - own.start)
+        self.item_N, self.features_NF = _row(torch.from_numpy(item), known.items), past.at(item, time)
+        self.shown_N = torch.from_numpy(pairs.happened[part].astype(np.float32))
+        self.weight_N = torch.from_numpy(pairs.weight[part].astype(np.float32))
+        self.base_N = self.offset_N = torch.zeros(len(item))  # b + w . f - log sum exp; the personal terms
 
 
 def newton(theta: Floats, derivatives: Callable[[Floats], tuple[Floats, Floats]]) -> Floats:
-    """The most likely parameters, by Newton's method whose steps are at most one.
-
-    derivatives: the information and the slope of the log likelihood at some parameters.
-    """
+    """The most likely parameters, by Newton's method whose steps are at most one, given the information and
+    the slope of the log likelihood at some parameters."""
     for _ in range(NEWTON):
         step = np.linalg.solve(*derivatives(theta))
         theta = theta + step * min(1, 1 / max(float(abs(step).max()), 1e-12))
@@ -187,37 +188,9 @@ class _Part:
             self.all_items.append((past.at(items, moment), float(np.log(each))))
         self.users = known.users.size
         pairs = pairs_of(impressions, random, fitting.most, fitting.drawn)
-        self.blocks = []
-        for part in blocks(pairs, BLOCK):
-            impression, item = pairs.impression_id[part], pairs.item[part]
-            begin, end = int(impression[0]), int(impression[-1]) + 1
-            time = impressions.time[impression]
-            user_V, time_V = impressions.user[begin:end], impressions.time[begin:end]
-            start, stop = impressions.log.audiences.before(item, time, RECENT)
-            _, first, which = np.unique(
-                np.where(stop > start, stop, -1), return_index=True, return_inverse=True
-            )
-            audience_AL = _window(impressions.log.audiences, item[first], time[first])
-            history_VL = _window(impressions.log.histories, user_V, time_V)
-            nothing = torch.zeros(len(impression))
-            self.blocks.append(
-                _Block(
-                    user_V=_row(torch.from_numpy(user_V), known.users),
-                    history_VL=_row(history_VL, known.items),
-                    history_weight_VL=fading(history_VL != PAD),
-                    moment_V=which_V[begin:end],
-                    impression_N=torch.from_numpy(impression - begin),
-                    item_N=_row(torch.from_numpy(item), known.items),
-                    features_NF=past.at(item, time),
-                    audience_AL=_row(audience_AL, known.users),
-                    audience_weight_AL=fading(audience_AL != PAD),
-                    audience_N=torch.from_numpy(which),
-                    shown_N=torch.from_numpy(pairs.happened[part].astype(np.float32)),
-                    weight_N=torch.from_numpy(pairs.weight[part].astype(np.float32)),
-                    base_N=nothing,
-                    offset_N=nothing,
-                )
-            )
+        self.blocks = [
+            _Block(impressions, pairs, part, which_V, past, known) for part in blocks(pairs, BLOCK)
+        ]
 
     def rebase(self, theta: Floats) -> None:
         """Compute b + w . f - log sum exp of all pairs."""
@@ -233,10 +206,8 @@ class _Part:
             block.offset_N = _terms(vectors, block)
 
     def newton(self, theta: Floats) -> tuple[Floats, Floats]:
-        """The most likely b and w, given the offsets, and their covariance by users.
-
-        The covariance is the sandwich of the information around the scores of the users.
-        """
+        """The most likely b and w, given the offsets, and their covariance by users: the sandwich of the
+        information around the scores of the users."""
 
         def derivatives(theta: Floats) -> tuple[Floats, Floats]:
             information, scores = self._information(theta)

@@ -186,10 +186,8 @@ def spread_items(items: Ints, otherwise: int) -> tuple[Ints, float]:
 
 
 def normalisers(all_items: Sequence[tuple[Floats, float]], weight: Floats | float) -> tuple[Floats, Floats]:
-    """At each moment the log of the sum of exp(weight . features) over all items, and its derivative.
-
-    all_items: at each moment the features of some items, and the log of how many items each stands for.
-    """
+    """At each moment the log of the sum of exp(weight . features) over all items, and its derivative, from
+    the features of some items and the log of how many items each of these stands for."""
     sums, slopes = [], []
     for features, log_each in all_items:
         logit = np.dot(features, weight)

@@ -60,15 +60,11 @@ ENOUGH = 200  # random clicks that suffice to estimate gamma from them
 
 
 class Power(Propensity, name="power"):
-    """P(o = 1) as a power of popularity. See the text above for what it rests on.
-
-    The item view is relative to the most popular item of the moment, ((1 + n_i) / (1 + max n))^gamma: a
-    number in (0, 1], whose scale cannot be known from a log of clicks. There is no user view.
-    gamma is used between 0 and 1: below 0 it is noise, and above 1 the undoing would weigh more than the
-    clicks; `uncapped` is as found.
-
-    gamma: a fixed gamma, from 0 to 1, instead of a fitted one.
-    """
+    """P(o = 1) as a power of popularity, with a fitted gamma or a fixed one from 0 to 1. See the text above
+    for what it rests on. The item view is relative to the most popular item of the moment, ((1 + n_i) / (1 +
+    max n))^gamma: a number in (0, 1], whose scale cannot be known from a log of clicks. There is no user
+    view. gamma is used between 0 and 1: below 0 it is noise, and above 1 the undoing would weigh more than
+    the clicks; `uncapped` is as found."""
 
     gamma: Tensor
     uncapped: Tensor

@@ -36,8 +36,6 @@ class NeighboursByHand(
 
     @dataclass(frozen=True, kw_only=True)
     class Config(HistoryConfig):
-        """The settings of the combination by hand."""
-
         neighbours: Annotated[AtLeast1, Search.among(100, 300, 1000)] = NeighbourSettings.neighbours
         """The number of neighbours whose events are read."""
 

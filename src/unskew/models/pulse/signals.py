@@ -79,14 +79,9 @@ class Requests(NamedTuple):
 
 
 class Signals:
-    """Reads one log.
-
-    day: the ticks of the log's clock that count as a day.
-    repeats: whether the user's own past items are candidates, so that w says what is known of them.
-    tagged: whether the tags of items are read.
-    neighbour_settings: how far the walk to neighbours goes.
-    reads: `counts` leaves the neighbourhood at zero, `neighbours` everything else.
-    """
+    """Reads one log, in which `day` ticks of the clock are a day. If past items are candidates (`repeats`), w
+    says what is known of them; the tags of items are read if `tagged`. `reads` is `counts` to leave the
+    neighbourhood at zero, `neighbours` to leave everything else."""
 
     def __init__(
         self,
