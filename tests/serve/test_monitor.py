@@ -11,7 +11,7 @@ from tests.helpers.monitored import DAY, ITEMS, MONDAY, NOW, WEEK, fill, filled,
 from unskew.core.errors import BadInput
 from unskew.serve import Event, Recommendation, Shown, Store, open_store
 from unskew.serve.monitor.monitor import Monitoring, monitor
-from unskew.serve.monitor.statistics import Window
+from unskew.serve.monitor.window import Window
 
 NOT_KNOWN = [
     *("gini_shown", "coverage_shown", "lift", "age_shown", "click_rate", "fallback", "random"),

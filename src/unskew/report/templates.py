@@ -14,13 +14,22 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
+from unskew.core import formatting
+
 ROOT = Path(__file__).parents[1]
+NUMBERS = ("count", "fraction", "number", "significant")  # how templates write them; see `core.formatting`
 
 
 def render(template: str, /, **context: object) -> str:
     """The text of a template with the values of its context. In a template `.html` every value is escaped,
     except `Markup`; in a text nothing is. A value that is missing is an error."""
     return _environment().get_template(template).render(context)
+
+
+def render_sentences(template: str, /, **context: object) -> tuple[str, ...]:
+    """The paragraphs of a text template, each in one line. Blank lines separate them."""
+    paragraphs = re.split(r"\n\s*\n", render(template, **context))
+    return tuple(" ".join(paragraph.split()) for paragraph in paragraphs if paragraph.strip())
 
 
 @cache
@@ -35,6 +44,7 @@ def _environment() -> Environment:
     )
     environment.globals |= {"inline": inline_file, "hash_of": hash_of}
     environment.filters |= {"code_pieces": code_pieces, "topic": split_topic, "unbroken": keep_together}
+    environment.filters |= {name: getattr(formatting, name) for name in NUMBERS}
     return environment
 
 

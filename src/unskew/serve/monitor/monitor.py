@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import numpy as np
 
 from unskew.core.config import AtLeast1, Document, NotNegative, Range, Share, check
-from unskew.core.formatting import count, plain
+from unskew.core.formatting import plain
 from unskew.data.log.clock import Clock
 from unskew.report.summary import Verdict
 from unskew.report.table import Table
-from unskew.serve.monitor.findings import BY_FIELD, DROP, FIGURES, MISCALIBRATION, RULES, Rule
+from unskew.report.templates import render_sentences
+from unskew.serve.monitor.findings import DROP, MISCALIBRATION, RULES, Rule
 from unskew.serve.monitor.queries import Calendar, Stored
-from unskew.serve.monitor.statistics import Window, compute_figures
+from unskew.serve.monitor.statistics import compute_figures
+from unskew.serve.monitor.window import FIGURES, RANKED, Window
 from unskew.serve.store.events import in_iso
 
 if TYPE_CHECKING:
@@ -119,7 +121,7 @@ class Monitor:
         if window is None:
             return ()
         crossings = []
-        for rule, threshold in self._thresholds():
+        for rule, threshold in self.thresholds:
             measured = self._measured(rule, window)
             if measured > threshold if rule.is_upper else measured < threshold:  # never so with nan
                 text = rule.crossed_sentence(self._written(rule, window), threshold, self.named(window))
@@ -132,74 +134,32 @@ class Monitor:
         window = self.judged
         if window is None:
             return ()
-        return tuple(pair for pair in self._thresholds() if math.isnan(self._measured(pair[0], window)))
+        return tuple(pair for pair in self.thresholds if math.isnan(self._measured(pair[0], window)))
 
     @property
     def health(self) -> Health:
         """What the thresholds say."""
         if self.crossed:
             return Health.UNHEALTHY
-        is_judged = self.judged is not None and self._thresholds() and not self.unknown
+        is_judged = self.judged is not None and self.thresholds and not self.unknown
         return Health.HEALTHY if is_judged else Health.NOT_JUDGED
 
     def verdict(self) -> Verdict:
         """Whether it is healthy, in one sentence, and what to do or what was measured."""
-        finding = self._finding()
+        (finding,) = render_sentences("serve/monitor/templates/finding.txt", monitor=self)
         return Verdict(finding, (*(crossing.sentence for crossing in self.crossed), *self.notes()))
-
-    def _finding(self) -> str:
-        window, total = self.judged, len(self._thresholds())
-        if not self.windows:
-            return "The store is empty: there is nothing to judge yet."
-        if window is None and len(self.windows) == 1:
-            only = self.named(self.windows[0])
-            return (
-                f"There is no whole window yet, so nothing can be judged: {only} is the only one, and it is "
-                "not over or not filled to its end."
-            )
-        if window is None:
-            return "No window is whole yet, so nothing can be judged."
-        when = f"the window {self.named(window)}"
-        if number := len(self.crossed):
-            verb = "is" if number == 1 else "are"
-            return f"Not healthy: {number} of {total} thresholds {verb} crossed in {when}."
-        if not total:
-            return f"No threshold was given, so nothing is judged; the newest whole one is {when}."
-        if not self.unknown:
-            return f"Healthy: none of {total} thresholds is crossed in {when}."
-        if judged := total - len(self.unknown):
-            return f"Only {judged} of {total} thresholds could be judged in {when}; none is crossed."
-        return f"None of {total} thresholds could be judged in {when}."
 
     def notes(self) -> tuple[str, ...]:
         """What a reader should know beside the figures: what is not known or not judged, and why."""
-        stored = self.stored
-        notes = [rule.unknown_sentence(threshold) for rule, threshold in self.unknown]
-        if stored.future:
-            notes.append(
-                f"{count(stored.future)} events and recommendations are left out, because their times are "
-                "more than a day after now: look at the clocks of the services that send them."
-            )
-        if stored.last is not None and self.now - stored.last > self._length:
-            notes.append(
-                f"Nothing was stored since {in_iso(stored.last)[:10]}; look whether events still arrive."
-            )
-        if self.windows and not stored.shown:
-            notes.append(
-                "What was shown is not known: the store has no recommendations and no impressions. Its Gini "
-                "index, coverage, lift, age and click rate are not known either."
-            )
-        elif self.windows and not stored.logged:
-            notes.append(
-                "Propensities are not known: no positive names a recommendation or has one of its own, so "
-                "there is no effective sample size."
-            )
-        if stored.unmatched:
-            notes.append(
-                f"{count(stored.unmatched)} positives name a recommendation that was made to another user, "
-                "or without their item; they are taken as not shown."
-            )
-        return tuple(notes)
+        last = self.stored.last
+        is_silent = last is not None and self.now - last > Clock(10**6).ticks_in(self.settings.every)
+        return render_sentences(
+            "serve/monitor/templates/notes.txt",
+            monitor=self,
+            stored=self.stored,
+            is_silent=is_silent,
+            last="" if last is None else in_iso(last)[:10],
+        )
 
     def named(self, window: Window) -> str:
         """A window by its first and its last moment."""
@@ -212,7 +172,7 @@ class Monitor:
     def table(self, newest: int | None = None) -> Table:
         """All figures in rows, and the windows in columns, the newest first."""
         windows = self.windows[::-1][:newest]
-        shown = [figure for figure in FIGURES if self.run or figure.field not in ("ranked", "ndcg")]
+        shown = [figure for figure in FIGURES.values() if self.run or figure.group != RANKED]
         head = ["", *(self.dated(window) for window in windows)]
         return Table(head, [[figure.name, *map(figure.of, windows)] for figure in shown])
 
@@ -233,7 +193,7 @@ class Monitor:
             "healthy": self.healthy,
             "verdict": asdict(self.verdict()),
             "judged": None if judged is None else in_iso(judged.start),
-            "thresholds": {rule.setting: threshold for rule, threshold in self._thresholds()},
+            "thresholds": {rule.setting: threshold for rule, threshold in self.thresholds},
             "crossed": [crossing._asdict() for crossing in self.crossed],
             "notes": list(self.notes()),
             "trained_until": None if self.trained_until is None else in_iso(self.trained_until),
@@ -247,10 +207,8 @@ class Monitor:
     # Thresholds
 
     @property
-    def _length(self) -> int:
-        return Clock(10**6).ticks_in(self.settings.every)
-
-    def _thresholds(self) -> list[tuple[Rule, float]]:
+    def thresholds(self) -> list[tuple[Rule, float]]:
+        """The thresholds that were given."""
         settings = [(rule, getattr(self.settings, rule.setting)) for rule in RULES]
         return [(rule, threshold) for rule, threshold in settings if threshold is not None]
 
@@ -263,10 +221,10 @@ class Monitor:
 
     def _written(self, rule: Rule, window: Window) -> str:
         if rule.field == MISCALIBRATION:
-            return f"{abs(window.calibration - 1):.2f} (it was {BY_FIELD['calibration'].of(window)})"
+            return f"{abs(window.calibration - 1):.2f} (it was {FIGURES['calibration'].of(window)})"
         if rule.field == DROP:
-            return f"{100 * self.drop(window):.0f} %, to {BY_FIELD['ndcg'].of(window)},"
-        return BY_FIELD[rule.field].of(window)
+            return f"{100 * self.drop(window):.0f} %, to {FIGURES['ndcg'].of(window)},"
+        return FIGURES[rule.field].of(window)
 
     def drop(self, window: Window) -> float:
         """How far NDCG@10 of a window is below its mean over the windows before, as a fraction of that mean;

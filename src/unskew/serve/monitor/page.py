@@ -15,9 +15,8 @@ from unskew.report.charts import COLOURS, DASHES, INK, finish, svg, thousands
 from unskew.report.page import Page
 from unskew.report.table import Table
 from unskew.report.templates import render
-from unskew.serve.monitor.findings import BY_FIELD, FIGURES, HAPPENED, MADE, RANKED, SPREAD, UNBIASED
 from unskew.serve.monitor.monitor import Monitor
-from unskew.serve.monitor.statistics import Window
+from unskew.serve.monitor.window import FIGURES, HAPPENED, MADE, RANKED, SPREAD, UNBIASED, Window
 from unskew.serve.store.events import in_iso
 
 if TYPE_CHECKING:
@@ -154,14 +153,14 @@ def monitor_page(monitor: Monitor, command: str = "", date: str = "") -> str:
         seen=sum(window.seen for window in monitor.windows),
         meanings=[
             f"{figure.name[:1].upper()}{figure.name[1:]}: {figure.meaning}."
-            for figure in FIGURES
+            for figure in FIGURES.values()
             if figure.group in names
         ],
     )
 
 
 def _group(monitor: Monitor, name: str) -> Group:
-    figures = [figure for figure in FIGURES if figure.group == name]
+    figures = [figure for figure in FIGURES.values() if figure.group == name]
     rows = [
         [monitor.dated(window), *(figure.of(window) for figure in figures)]
         for window in monitor.windows[::-1]
@@ -175,7 +174,7 @@ def _group(monitor: Monitor, name: str) -> Group:
 
 def _drawing(chart: WindowLines) -> Markup:
     lines, window = chart.spec.lines, chart.monitor.windows[-1]
-    newest = ", ".join(f"{name} {BY_FIELD[field].of(window)}" for name, field in lines.items())
+    newest = ", ".join(f"{name} {FIGURES[field].of(window)}" for name, field in lines.items())
     name = next(iter(lines.values())).replace("_", "-")
     return svg(chart, f"chart-{name}", f"{chart.spec.title}, by window; in the newest one {newest}")
 

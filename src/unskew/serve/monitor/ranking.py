@@ -16,7 +16,8 @@ from unskew.data.log.split import Split, Splitting, split_at
 from unskew.data.log.views import Ints
 from unskew.data.reading.prepare import read
 from unskew.serve.monitor.queries import PAST_ITEMS, PAST_USERS
-from unskew.serve.monitor.statistics import NEVER, Window
+from unskew.serve.monitor.statistics import NEVER
+from unskew.serve.monitor.window import Window
 
 CUT = 10  # of NDCG@10
 METRIC = f"ndcg@{CUT}"

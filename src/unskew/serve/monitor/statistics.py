@@ -5,7 +5,6 @@ a positive before the window ended. A figure that is not known is nan.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import duckdb
@@ -14,6 +13,7 @@ import numpy as np
 from unskew.data.log.views import Ints
 from unskew.diagnostics.log.statistics import gini
 from unskew.serve.monitor.queries import Calendar, Past, Stored, gather_tables
+from unskew.serve.monitor.window import Window
 from unskew.serve.store.store import Store
 
 DAY = 86_400 * 10**6  # microseconds
@@ -21,47 +21,6 @@ NEVER = np.iinfo(np.int64).max
 TENTH = 10
 ROWS = 100_000  # that are read together
 FOLLOWED = 500_000  # positives that a run takes together: each time, its views are sorted again
-
-
-@dataclass(frozen=True, kw_only=True)
-class Window:
-    """One window of time. Times are whole microseconds since 1970 in UTC, fractions from 0 to 1; nan is not
-    known."""
-
-    start: int
-    end: int
-    whole: bool  # whether it has ended, and the store goes on to its end
-    # What happened.
-    events: int  # of any type
-    positives: int
-    users: int  # with an event of any type
-    new_users: int  # whose first event of all is in this window
-    items: int  # with a positive
-    new_items: int  # whose first positive of all is in this window
-    # What was shown, and what was clicked.
-    shown: int  # items that were shown; each counts once in an impression
-    gini_shown: float = math.nan
-    gini_clicked: float = math.nan
-    coverage_shown: float = math.nan
-    coverage_clicked: float = math.nan
-    lift: float = math.nan  # mean popularity of what was shown, over that of what was clicked
-    age_shown: float = math.nan  # days since the item's first positive, the median
-    age_clicked: float = math.nan
-    # What was recommended.
-    recommendations: int
-    click_rate: float = math.nan  # fraction of the recommended items that were clicked
-    fallback: float = math.nan  # fraction of the recommendations that no model made
-    random: float = math.nan  # fraction of the recommended items that were chosen at random
-    # How far an unbiased look at it goes.
-    logged: int  # positives with a logged propensity
-    ess: float = math.nan  # effective sample size of 1 / propensity, as a fraction of these positives
-    calibration: float = math.nan  # how many candidates the propensities imply, over how many there are
-    calibration_error: float = math.nan  # its standard error
-    # How well the run ranks what was clicked.
-    seen: bool = False  # whether the run was trained or chosen on a part of the window
-    ranked: int = 0  # positives that were ranked
-    ndcg: float = math.nan
-    ndcg_error: float = math.nan  # its standard error
 
 
 def compute_figures(
@@ -114,7 +73,7 @@ class _Figures:
         )
         self._popularity[earlier["code"]] += earlier["number"]
         condition = f'"window" >= {windows.start}'
-        self._by_window: dict[int, dict[str, Any]] = {number: dict.fromkeys(COUNTS, 0) for number in windows}
+        self._by_window: dict[int, dict[str, Any]] = {number: {} for number in windows}
         for query in QUERIES:
             self._read(query.format(condition=condition))
         # A new user or item came first in this store, and was not known before either.
@@ -196,11 +155,6 @@ class _Figures:
     def _arrays(self, query: str, **values: Any) -> dict[str, Ints]:
         return self._connection.execute(query, values).fetchnumpy()
 
-
-COUNTS = (
-    *("events", "positives", "users", "new_users", "items", "new_items"),
-    *("shown", "recommendations", "logged"),
-)
 
 QUERIES = (
     """SELECT "window", count(*) AS events, count(*) FILTER (positive) AS positives,
