@@ -10,6 +10,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from unskew.report.templates import render
 from unskew.serve.store.impressions import EventSource, open_impressions
 from unskew.serve.store.tables import EventTypes
 
@@ -90,7 +91,8 @@ def gather_tables(
         open_impressions(source, types, Path(scratch), "the monitor", latest, window) as connection,
     ):
         _create_identities(connection, past)
-        yield connection, _count_stored(connection, latest)
+        counts = connection.execute(render("serve/monitor/templates/stored.sql", latest=latest)).fetchall()
+        yield connection, Stored(*counts[0])
 
 
 def _create_identities(connection: duckdb.DuckDBPyConnection, past: Past | None) -> None:
@@ -101,39 +103,4 @@ def _create_identities(connection: duckdb.DuckDBPyConnection, past: Past | None)
     past_users = PAST_USERS.empty_table() if past is None else past.users()
     connection.register("past_items", past_items)
     connection.register("past_users", past_users)
-    connection.execute("""
-    CREATE TABLE items AS
-        SELECT item_id, CAST(row_number() OVER (ORDER BY item_id) - 1 AS INTEGER) AS code,
-            min("first") AS "first", min(own) AS own, CAST(sum("before") AS BIGINT) AS "before"
-        FROM (
-            SELECT item_id, min(timestamp) AS "first", min(timestamp) AS own, 0 AS "before"
-            FROM positives GROUP BY item_id
-            UNION ALL SELECT DISTINCT item_id, NULL, NULL, 0 FROM showings
-            UNION ALL SELECT item_id, "first", NULL, positives FROM past_items
-        ) AS every GROUP BY item_id;
-    CREATE TABLE users AS
-        SELECT user_id, min("first") AS "first", min(own) AS own
-        FROM (
-            SELECT user_id, min(timestamp) AS "first", min(timestamp) AS own FROM events GROUP BY user_id
-            UNION ALL SELECT user_id, "first", NULL FROM past_users
-        ) AS every GROUP BY user_id;
-    """)
-
-
-def _count_stored(connection: duckdb.DuckDBPyConnection, latest: int) -> Stored:
-    found = connection.execute(f"""
-    SELECT
-        (SELECT count(*) FROM all_events WHERE timestamp <= {latest}),
-        (SELECT count(*) FROM recommendations),
-        (SELECT min(timestamp) FROM (SELECT timestamp FROM events UNION ALL FROM (
-            SELECT timestamp FROM recommendations))),
-        (SELECT max(timestamp) FROM (SELECT timestamp FROM events UNION ALL FROM (
-            SELECT timestamp FROM recommendations))),
-        (SELECT count(*) FROM all_events WHERE timestamp > {latest})
-            + (SELECT count(*) FROM all_recommendations WHERE timestamp > {latest}),
-        (SELECT count(*) FROM recommendations WHERE fallback),
-        (SELECT count(*) FROM showings),
-        (SELECT count(propensity) FROM positives),
-        (SELECT count(*) FROM positives WHERE unmatched)
-    """).fetchall()[0]
-    return Stored(*found)
+    connection.execute(render("serve/monitor/templates/identities.sql"))

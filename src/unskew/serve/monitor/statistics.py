@@ -12,6 +12,7 @@ import numpy as np
 
 from unskew.data.log.views import Ints
 from unskew.diagnostics.log.statistics import gini
+from unskew.report.templates import render
 from unskew.serve.monitor.queries import Calendar, Past, Stored, gather_tables
 from unskew.serve.monitor.window import Window
 from unskew.serve.store.store import Store
@@ -72,24 +73,19 @@ class _Figures:
             WHERE "window" < {windows.start} GROUP BY code"""
         )
         self._popularity[earlier["code"]] += earlier["number"]
-        condition = f'"window" >= {windows.start}'
         self._by_window: dict[int, dict[str, Any]] = {number: {} for number in windows}
-        for query in QUERIES:
-            self._read(query.format(condition=condition))
-        # A new user or item came first in this store, and was not known before either.
-        own, first = calendar.sql("own"), calendar.sql('"first"')
-        for name in ("users", "items"):
-            new = f'SELECT {own} AS "window", count(*) AS new_{name} FROM {name}'
-            self._read(f"{new} WHERE {own} = {first} AND {own} >= {windows.start} GROUP BY 1")
+        sql = render(
+            "serve/monitor/templates/figures.sql",
+            first=windows.start,
+            own=calendar.sql("own"),
+            first_ever=calendar.sql('"first"'),
+        )
+        connection.execute(sql)
+        for row in connection.sql("FROM figures").to_arrow_table().to_pylist():
+            known = {name: value for name, value in row.items() if value is not None}
+            self._by_window[known.pop("window")] = known
         if has_past:
             self._calibrate(windows)
-        connection.execute(f"""
-        CREATE TABLE counted AS
-            SELECT "window", code, sum(shown) AS shown, sum(clicked) AS clicked FROM (
-                SELECT "window", item_id, 1 AS shown, 0 AS clicked FROM showings WHERE {condition}
-                UNION ALL SELECT "window", item_id, 0, 1 FROM positives WHERE {condition}
-            ) AS every JOIN items USING (item_id) GROUP BY ALL
-        """)
 
     def of(self, number: int, end: int) -> dict[str, Any]:
         """The figures of a window."""
@@ -144,32 +140,5 @@ class _Figures:
                 error = math.sqrt(max(residual, 0.0)) / existing_sum
                 self._by_window[window] |= {"calibration": ratio, "calibration_error": error}
 
-    def _read(self, query: str) -> None:
-        """Add figures by window. What the database does not know is nan."""
-        for row in self._connection.sql(query).to_arrow_table().to_pylist():
-            window: int = row.pop("window")
-            self._by_window[window] |= {
-                name: math.nan if value is None else value for name, value in row.items()
-            }
-
     def _arrays(self, query: str, **values: Any) -> dict[str, Ints]:
         return self._connection.execute(query, values).fetchnumpy()
-
-
-QUERIES = (
-    """SELECT "window", count(*) AS events, count(*) FILTER (positive) AS positives,
-        count(DISTINCT user_id) AS users, count(DISTINCT item_id) FILTER (positive) AS items
-    FROM events WHERE {condition} GROUP BY "window" """,
-    """SELECT "window", count(*) AS recommendations, avg(CAST(fallback AS DOUBLE)) AS fallback
-    FROM recommendations WHERE {condition} GROUP BY "window" """,
-    """SELECT "window", count(*) AS shown,
-        avg(CAST(clicked AS DOUBLE)) FILTER (recommended) AS click_rate,
-        avg(CAST(exposed AS DOUBLE)) FILTER (recommended) AS random,
-        median((timestamp - "first") / 86400000000.0) FILTER ("first" <= timestamp) AS age_shown
-    FROM showings JOIN items USING (item_id) WHERE {condition} GROUP BY "window" """,
-    # Kish's effective sample size, (sum w)^2 / sum w^2, as a fraction of the rows.
-    """SELECT "window", count(propensity) AS logged,
-        sum(1 / propensity) ** 2 / sum(1 / propensity ** 2) / nullif(count(propensity), 0) AS ess,
-        median((timestamp - "first") / 86400000000.0) AS age_clicked
-    FROM positives JOIN items USING (item_id) WHERE {condition} GROUP BY "window" """,
-)
