@@ -29,6 +29,11 @@ def significant(number: float) -> str:
     return "–" if math.isnan(number) else f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
 
 
+def decimals(number: float) -> str:
+    """A number with two decimals, and never -0.00. A dash stands for nan."""
+    return "–" if math.isnan(number) else f"{round(number, 2) + 0.0:.2f}"
+
+
 def plain(value: Any) -> Any:
     """The same value for JSON: tuples become lists, and numbers that are not finite become null."""
     if isinstance(value, dict):

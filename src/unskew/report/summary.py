@@ -1,7 +1,10 @@
 """The form in which findings reach people: lines of a table, and a verdict with advice."""
 
+import re
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from unskew.report.templates import render
 
 
 class Row(NamedTuple):
@@ -24,6 +27,13 @@ class Verdict:
     advice: tuple[str, ...]
 
 
-def by_topic(**sentences: str) -> tuple[str, ...]:
-    """Each sentence behind its topic; topics without a sentence are left out."""
-    return tuple(f"{topic}: {sentence}" for topic, sentence in sentences.items() if sentence)
+def render_sentences(template: str, /, **context: object) -> tuple[str, ...]:
+    """The paragraphs of a text template, each in one line. Blank lines separate them."""
+    paragraphs = re.split(r"\n\s*\n", render(template, **context))
+    return tuple(" ".join(paragraph.split()) for paragraph in paragraphs if paragraph.strip())
+
+
+def render_rows(template: str, /, **context: object) -> tuple[Row, ...]:
+    """The lines of a text template, `group | name | value | meaning`, as rows of a table."""
+    lines = [f"{line} " for line in render(template, **context).split("\n") if line.strip()]
+    return tuple(Row(*rest, meaning.strip()) for *rest, meaning in (line.rsplit(" | ", 3) for line in lines))

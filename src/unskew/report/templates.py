@@ -7,6 +7,7 @@ A template, style sheet or script is named by its path below the package `unskew
 
 import base64
 import hashlib
+import math
 import re
 from functools import cache
 from pathlib import Path
@@ -17,19 +18,19 @@ from markupsafe import Markup
 from unskew.core import formatting
 
 ROOT = Path(__file__).parents[1]
-NUMBERS = ("count", "fraction", "number", "significant")  # how templates write them; see `core.formatting`
+NUMBERS = (
+    "count",
+    "decimals",
+    "fraction",
+    "number",
+    "significant",
+)  # how templates write them; see `core.formatting`
 
 
 def render(template: str, /, **context: object) -> str:
     """The text of a template with the values of its context. In a template `.html` every value is escaped,
     except `Markup`; in a text nothing is. A value that is missing is an error."""
     return _environment().get_template(template).render(context)
-
-
-def render_sentences(template: str, /, **context: object) -> tuple[str, ...]:
-    """The paragraphs of a text template, each in one line. Blank lines separate them."""
-    paragraphs = re.split(r"\n\s*\n", render(template, **context))
-    return tuple(" ".join(paragraph.split()) for paragraph in paragraphs if paragraph.strip())
 
 
 @cache
@@ -45,6 +46,7 @@ def _environment() -> Environment:
     environment.globals |= {"inline": inline_file, "hash_of": hash_of}
     environment.filters |= {"code_pieces": code_pieces, "topic": split_topic, "unbroken": keep_together}
     environment.filters |= {name: getattr(formatting, name) for name in NUMBERS}
+    environment.tests["nan"] = math.isnan
     return environment
 
 

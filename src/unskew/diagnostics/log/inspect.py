@@ -1,9 +1,11 @@
 """What a log is like, and what is biased in it, for people: a verdict, sentences, a table, JSON.
 
-`figures` and `order` compute, `words` and `rows` phrase; here everything is put together.
+`statistics` and `order` compute the figures; the templates `inspection_*.txt`
+hold the sentences and the table.
 """
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,15 +14,15 @@ import numpy as np
 from unskew.core import formatting
 from unskew.core.config import Document
 from unskew.core.progress import progress
-from unskew.data.audit.label_leakage import foreign_core
+from unskew.data.audit.label_leakage import foreign_core, foreign_core_sentence
 from unskew.data.log.split import Split
 from unskew.data.log.views import AUDIENCE, HISTORY
-from unskew.diagnostics.log import findings as words
 from unskew.diagnostics.log import statistics as figures
-from unskew.diagnostics.log import tables as tabled
 from unskew.diagnostics.log.order import Shuffle, number_of_shuffles, shuffle_test
 from unskew.diagnostics.log.statistics import Drift, Lengths, Popularity, Repeats, Size, Tested, Times
-from unskew.report.summary import Row, Verdict, by_topic
+from unskew.report.summary import Row, Verdict, render_rows, render_sentences
+
+DURATIONS = (("days", 1.0), ("hours", 1 / 24), ("minutes", 1 / 1440), ("seconds", 1 / 86400))
 
 
 @dataclass(frozen=True)
@@ -48,24 +50,16 @@ class Inspection:
 
     def verdict(self) -> Verdict:
         """How biased the log is, and what to do about it."""
-        return words.verdict(self.popularity, self.drift, self.tests)
+        finding, *advice = self._sentences("verdict")
+        return Verdict(finding, tuple(advice))
 
     def biases(self) -> tuple[str, ...]:
         """What makes the log an unfair sample of what people want, one sentence per topic."""
-        return by_topic(
-            Popularity=words.concentration(self.popularity, self.size),
-            Drift=words.movement(self.drift),
-            Test=words.tested_skew(self.tests),
-        )
+        return self._sentences("biases")
 
     def facts(self) -> tuple[str, ...]:
         """What a model can or cannot use in the log; these are not biases."""
-        return by_topic(
-            Order=words.order(self.shuffle),
-            Repeats=words.repetition(self.repeats),
-            Ties=words.ties(self.clock),
-            Filter=words.foreign_filter(self.foreign_core),
-        )
+        return self._sentences("facts", foreign_core_sentence=foreign_core_sentence(self.foreign_core))
 
     def sentences(self) -> tuple[str, ...]:
         """The biases, then the facts."""
@@ -73,18 +67,21 @@ class Inspection:
 
     def rows(self) -> tuple[Row, ...]:
         """All figures as a table for people."""
-        return (
-            *tabled.size_rows(self.size),
-            *tabled.popularity_rows(self.popularity, self.size),
-            *tabled.drift_rows(self.drift),
-            *(row for tested in self.tests for row in tabled.tested_rows(tested)),
-            *tabled.length_rows("user history", self.history, "items"),
-            *tabled.length_rows("item audience", self.audience, "users"),
-            *tabled.order_rows(self.shuffle),
-            *tabled.repeat_rows(self.repeats),
-            *tabled.time_rows(self.clock),
-            *tabled.tie_rows(self.clock),
-        )
+        long_tail = f"{100 * (1 - figures.HEAD):.0f}"
+        return render_rows("diagnostics/templates/inspection_rows.txt", log=self, long_tail=long_tail)
+
+    def _sentences(self, part: str, **context: object) -> tuple[str, ...]:
+        tests = {tested.test: tested for tested in self.tests}
+        template = f"diagnostics/templates/inspection_{part}.txt"
+        return render_sentences(template, log=self, tests=tests, duration=_duration, **context)
+
+
+def _duration(days: float) -> str:
+    """A duration in its largest unit of which there are at least two; nothing for nan."""
+    if math.isnan(days):
+        return ""
+    name, length = next(((name, length) for name, length in DURATIONS if days >= 2 * length), DURATIONS[-1])
+    return f"{days / length:,.0f} {name}"
 
 
 def inspect(split: Split, seed: int = 0) -> Inspection:

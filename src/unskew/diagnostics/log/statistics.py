@@ -17,6 +17,7 @@ from unskew.data.log.split import Part, Split
 from unskew.data.log.views import Codes, Ints, Sequences
 
 SLICES = 10
+FEWEST_IN_SLICE = 30
 TOP = 100  # "the most popular items", in a catalogue of at least ten times as many
 HEAD = 0.2  # the fraction of known items that is not the long tail
 DECILES = 10
@@ -105,6 +106,11 @@ class Drift:
     kept: float  # fraction of the first slice's most popular items that are so in the last
     half_life: int | None  # slices until at most half of them are left; None: it never came to that
     half_life_days: float
+
+    @property
+    def is_measurable(self) -> bool:
+        """Whether every slice has enough positives to compare popularity."""
+        return len(self.slices) > 1 and min(part.positives for part in self.slices) >= FEWEST_IN_SLICE
 
 
 @dataclass(frozen=True)

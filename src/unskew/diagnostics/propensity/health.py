@@ -10,6 +10,7 @@ exposure alone bring the balance to 0.
 """
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,7 +26,6 @@ from unskew.data.log.log import Log
 from unskew.data.log.split import Split
 from unskew.data.log.views import Ints
 from unskew.diagnostics.log.statistics import DECILES
-from unskew.diagnostics.propensity import findings as words
 from unskew.diagnostics.propensity.statistics import (
     Balance,
     Decile,
@@ -39,14 +39,16 @@ from unskew.diagnostics.propensity.statistics import (
     views_of,
     weights_of,
 )
+from unskew.diagnostics.propensity.tables import Tenths, tables_by_popularity
 from unskew.diagnostics.propensity.verdicts import (
     Finding,
     WeightVerdict,
     clipped_fraction,
+    judge_balance,
     judge_exposure,
     judge_weights,
 )
-from unskew.report.summary import Row, Verdict, by_topic
+from unskew.report.summary import Row, Verdict, render_rows, render_sentences
 
 if TYPE_CHECKING:
     from unskew.models.base import Recommender
@@ -87,26 +89,19 @@ class Health:
 
     def sentences(self) -> tuple[str, ...]:
         """What was found, one sentence per topic."""
-        return by_topic(
-            Sample=words.sample(self.pairs, self.pairs_in_training),
-            Clip=words.clipping(self.clip, self.views),
-            Weights=words.spread(self.weights),
-            Balance=words.balancing(self.balance),
-            Truth=words.agreement(self.has_ground_truth, self.views),
-        )
+        return render_sentences("diagnostics/templates/health_sentences.txt", health=self)
 
     def rows(self) -> tuple[Row, ...]:
         """All values as a table, but for those by popularity: see `tables`."""
-        return (
-            *words.event_rows(self.pairs, self.pairs_in_training, self.clip),
-            *words.weight_rows(self.weights),
-            *words.balance_rows(self.balance),
-            *(row for view in self.views for row in words.view_rows(view)),
-        )
+        return render_rows("diagnostics/templates/health_rows.txt", health=self, factor=_factor)
 
-    def tables(self) -> tuple[words.Tenths, ...]:
+    def tables(self) -> tuple[Tenths, ...]:
         """The values by tenths of the known items, the most popular first."""
-        return words.tables(self.views, self.deciles)
+        return tables_by_popularity(self.views, self.deciles)
+
+
+def _factor(decades: float) -> str:
+    return "–" if math.isnan(decades) else f"x {formatting.significant(10**decades)}"
 
 
 def health(
@@ -173,7 +168,17 @@ def health(
     views, balance = views_of(columns, clip), balance_of(observed, uniform, columns["weight"])
     has_ground_truth = bool(np.isfinite(columns["ground-truth"]).any())
     weights = judge_weights(columns["weight"], clip)
-    finding, advice = words.judge(weights, exposure, clip, has_ground_truth, views, balance)
+    if exposure is None and not weights.kind.is_warning:  # a warning about the weights comes first
+        weights = judge_balance(balance[0].before, balance[0].after)
+    finding = exposure or weights
+    advice = render_sentences(
+        "diagnostics/templates/health_advice.txt",
+        finding=finding,
+        is_unweighted=exposure is not None,
+        clip=clip,
+        views=views,
+        has_ground_truth=has_ground_truth,
+    )
     return Health(
         source=log.metadata.source,
         fingerprint=log.fingerprint(),

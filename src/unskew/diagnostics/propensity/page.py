@@ -6,7 +6,7 @@ from operator import attrgetter
 
 from markupsafe import Markup
 
-from unskew.diagnostics.propensity.findings import LABELS
+from unskew.core.formatting import decimals
 from unskew.diagnostics.propensity.health import Health
 from unskew.diagnostics.propensity.statistics import Calibration
 from unskew.report.charts import Bars, Lines, svg
@@ -24,7 +24,7 @@ def health_page(health: Health, name: str, command: str = "", date: str = "") ->
     command: the command line that made it, for the foot of the page.
     date: when it was made; by default now.
     """
-    calibrations = [(LABELS[view.name], view.calibration) for view in health.views]
+    calibrations = [(view.label, view.calibration) for view in health.views]
     return render(
         "diagnostics/templates/health.html",
         page=Page(
@@ -104,14 +104,10 @@ def _distances(health: Health) -> Table:
             sum(map(abs, values)) / len(tenths) if tenths else math.nan
             for values in ([tenth.before for tenth in tenths], [tenth.after for tenth in tenths])
         ]
-        rows.append((part.covariate, *map(_distance, (part.before, part.after, *within))))
+        rows.append((part.covariate, *map(decimals, (part.before, part.after, *within))))
     return Table(
         ("", "without weights", "with weights", "within tenths, without", "with"),
         rows,
         caption="Distance of the events from an even sample, in standard deviations: 0 is balance, below "
         "0.1 is good. Within tenths: the mean over tenths of the items by popularity.",
     )
-
-
-def _distance(number: float) -> str:
-    return "–" if math.isnan(number) else f"{round(number, 2) + 0.0:.2f}"  # no -0.00

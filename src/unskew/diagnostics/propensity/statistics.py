@@ -26,6 +26,7 @@ from unskew.diagnostics.log.statistics import DECILES, events_before, spearman
 
 Floats = NDArray[np.float64]
 
+BOTH = "1 / weight"  # the name of both views together
 BINS = 12  # of a calibration curve
 BARS = 12  # of the weight histogram
 
@@ -64,6 +65,16 @@ class View:
     largest: float
     clipped: float  # fraction below the clip; nan for the combination, whose parts are clipped
     calibration: Calibration | None
+
+    @property
+    def label(self) -> str:
+        """What people read."""
+        return "both views" if self.name == BOTH else self.name
+
+    @property
+    def correlation(self) -> float:
+        """The rank correlation with the ground truth; nan where it is not known."""
+        return math.nan if self.calibration is None else self.calibration.spearman
 
 
 @dataclass(frozen=True)
@@ -161,7 +172,7 @@ def views_of(columns: dict[str, Floats], clip: float) -> tuple[View, ...]:
     for name, estimate in (("item view", columns["item_view"]), ("user view", columns["user_view"])):
         if not np.isnan(estimate).all() or not len(estimate):
             views.append(view_of(name, estimate, columns["ground-truth"], clip))
-    return (*views, view_of("1 / weight", 1 / columns["weight"], columns["ground-truth"], None))
+    return (*views, view_of(BOTH, 1 / columns["weight"], columns["ground-truth"], None))
 
 
 def view_of(name: str, estimate: Floats, ground_truth: Floats, clip: float | None) -> View:

@@ -1,5 +1,6 @@
 """What propensities do to a loss: the verdicts, each with its sentence, and how one is reached."""
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -9,6 +10,7 @@ from numpy.typing import ArrayLike
 from unskew.core import formatting
 from unskew.data.log.held_out import effective_size
 
+BALANCED = 0.1  # standard deviations; smaller distances are usually called balanced
 EQUAL = 0.99  # effective fraction from which the weighted loss is the unweighted one, but for its scale
 DOMINATED = 0.05  # effective fraction below which a few events have most of the weight
 EQUAL_EXPOSURE = 1.1  # factor between tenths of the items below which they are exposed equally
@@ -156,3 +158,22 @@ def judge_exposure(log_exposure: ArrayLike, strength: float, method: str = "logi
     where = "the logits" if method == "logit-offset" else "what is learned, by the weights of drawn negatives"
     kind = WeightVerdict.EXTREME if factor > EXTREME else WeightVerdict.EXPOSURE_TAKEN
     return kind.of(where=where, factor=formatting.significant(factor))
+
+
+def judge_balance(before: float, after: float) -> Finding:
+    """Judge what weights that differ do about the popularity of the items.
+
+    before, after: how far the popularity of the events is from that of an even sample, in standard
+        deviations, without and with the weights.
+    """
+    if math.isnan(before):
+        return WeightVerdict.NO_BIAS.of()
+    if abs(before) < BALANCED:
+        kind = WeightVerdict.LITTLE_BIAS
+    elif abs(after) > abs(before):
+        kind = WeightVerdict.WORSE
+    else:
+        is_small = abs(after) < max(BALANCED, abs(before) / 4)
+        kind = WeightVerdict.WORK if is_small else WeightVerdict.HELP
+    distances = f"{before:.2f} without weights, {after:.2f} with them"
+    return kind.of(moved=f"(distance from an even sample: {distances})")

@@ -19,9 +19,8 @@ import numpy as np
 from unskew.core.config import AtLeast1, Document, NotNegative, Range, Share, check
 from unskew.core.formatting import plain
 from unskew.data.log.clock import Clock
-from unskew.report.summary import Verdict
+from unskew.report.summary import Verdict, render_sentences
 from unskew.report.table import Table
-from unskew.report.templates import render_sentences
 from unskew.serve.monitor.findings import DROP, MISCALIBRATION, RULES, Rule
 from unskew.serve.monitor.queries import Calendar, Stored
 from unskew.serve.monitor.statistics import compute_figures
