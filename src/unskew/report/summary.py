@@ -35,5 +35,8 @@ def render_sentences(template: str, /, **context: object) -> tuple[str, ...]:
 
 def render_rows(template: str, /, **context: object) -> tuple[Row, ...]:
     """The lines of a text template, `group | name | value | meaning`, as rows of a table."""
-    lines = [f"{line} " for line in render(template, **context).split("\n") if line.strip()]
-    return tuple(Row(*rest, meaning.strip()) for *rest, meaning in (line.rsplit(" | ", 3) for line in lines))
+    rows = []
+    for line in filter(str.strip, render(template, **context).split("\n")):
+        group, name, value, meaning = f"{line} ".rsplit(" | ", 3)
+        rows.append(Row(group, name, value, meaning.strip()))
+    return tuple(rows)
