@@ -1,6 +1,7 @@
 """The monitor with a run: what it remembers is the past, and it is ranked on what it did not see."""
 
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from unskew.api.create import create_model
 from unskew.core.errors import BadInput
 from unskew.data.log.split import Splitting, split_at
 from unskew.serve import Event, Recommendation, Shown, Store, open_store
+from unskew.serve.http.erase_from_run import erase_from_run
 from unskew.serve.monitor.monitor import Monitoring, monitor
 
 ITEMS, USERS = 30, 25
@@ -246,3 +248,25 @@ def test_an_empty_store_with_a_run(store: Store, model: unskew.Model) -> None:
     found = monitor(store, model, now=NOW)
     assert found.windows == ()
     assert found.run == "popularity"
+
+
+def test_a_run_without_an_erased_user_is_still_ranked(store: Store, run: Path, tmp_path: Path) -> None:
+    """Without the user's events, other users and items come first, so the log gives all of them new
+    numbers. The figures are those of a model that never knew the user."""
+    first = min(BEFORE, key=lambda each: each[2])[0]
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    assert erase_from_run(folder, str(first))
+    store.append(clicks([each for each in SINCE if each[0] != first]))
+    found = monitor(store, unskew.load(folder), Monitoring(windows=2), now=NOW)
+    cut = unskew.split(log_of(BEFORE), fractions=(80, 20, 0), repeats="keep")
+    others = log_of([each for each in BEFORE if each[0] != first])
+    never = split_at(others, Splitting(repeats="keep"), cut.train_end, cut.valid_end)
+    fresh = create_model("popularity").fit(never, show_progress=False)
+    everything = log_of([each for each in set(BEFORE + SINCE) if each[0] != first])
+    for window in found.windows:
+        start, end = window.start // SECOND, window.end // SECOND
+        split = split_at(everything, Splitting(repeats="keep"), cut.train_end, start)
+        expected = fresh.evaluate(split, until=end, show_progress=False)
+        assert window.ranked == len(expected.user) > 0
+        assert window.ndcg == pytest.approx(expected.mean("ndcg@10"), abs=1e-12)

@@ -14,10 +14,13 @@ from unskew.core.progress import progress
 from unskew.data.log.live import Live
 from unskew.data.log.split import Split, Splitting, split_at
 from unskew.data.log.views import Ints
+from unskew.data.log.vocabulary import same_ids
 from unskew.data.reading.prepare import read
 from unskew.serve.monitor.queries import PAST_ITEMS, PAST_USERS
 from unskew.serve.monitor.statistics import NEVER
 from unskew.serve.monitor.window import Window
+from unskew.training.extend import CodeMapping, extend_network
+from unskew.training.run_card import SplitSummary
 
 CUT = 10  # of NDCG@10
 METRIC = f"ndcg@{CUT}"
@@ -79,37 +82,35 @@ class Ranking:
     def ranked(self, windows: Sequence[Window], sample: int) -> tuple[Window, ...]:
         """The windows with the NDCG of the run. Each positive is ranked with everything that was there before
         it; windows that begin before the end of what the run was trained and chosen on are marked as seen."""
-        model, clock = self._model, self._log.clock
-        trained = model.trained.split
+        clock, trained = self._log.clock, self._model.trained.split
         train_end, valid_end = trained.train_end, trained.valid_end
         settings = Splitting(repeats="keep" if trained.repeats else "hide", min_count=trained.min_count)
         cut = split_at(read(self._live), settings, train_end, valid_end)
-        results = []
+        model, results = self._renumbered(cut), list[Window]()
         with progress("windows", len(windows)) as job:
             for window in windows:
                 start, end = clock.tick_of(window.start), clock.tick_of(window.end)
                 if start < valid_end:
                     results.append(replace(window, seen=True))
                 else:
-                    results.append(self._scored(window, replace(cut, valid_end=start), end, sample))
+                    results.append(_scored(model, window, replace(cut, valid_end=start), end, sample))
                 job.advance()
         return tuple(results)
 
-    def _scored(self, window: Window, split: Split, end: int, sample: int) -> Window:
-        try:
-            evaluation = self._model.evaluate(
-                split,
-                sample=sample,
-                cutoffs=(CUT,),
-                select_by=self._model.trained.select_by,
-                until=end,
-                show_progress=False,
-            )
-        except NothingToRank:
-            return window
-        values = evaluation.values[METRIC]
-        error = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-        return replace(window, ranked=len(values), ndcg=evaluation.mean(METRIC), ndcg_error=error)
+    def _renumbered(self, cut: Split) -> Model:
+        """The model with the numbers of users and items that the log has now. Without the events of a user
+        who was erased, other users and items may come first, so all of them may have other numbers."""
+        trained, log = self._model.trained, cut.log
+        own = (
+            (trained.log.users, log.users, cut.known_users),
+            (trained.log.items, log.items, cut.known_items),
+        )
+        if all(same_ids(before.ids[:size], now.ids[:size]) for before, now, size in own):
+            return self._model
+        network = extend_network(trained.network, cut.known, CodeMapping.between(trained.log, log)).network
+        weights = {trained.select_by: network.state_dict()}
+        renumbered = replace(trained, network=network, log=log, split=SplitSummary.of(cut), weights=weights)
+        return Model(self._model.name, self._model.config, self._model.training, renumbered)
 
     def _after(self, microseconds: int) -> int:
         """The first tick that is not before a moment."""
@@ -124,6 +125,24 @@ class Ranking:
     def _firsts(self, time: Ints) -> pa.Array:
         never = np.asarray(time) == NEVER
         return pa.array(self._moments(np.where(never, 0, time)), mask=never)
+
+
+def _scored(model: Model, window: Window, split: Split, end: int, sample: int) -> Window:
+    """A window with the NDCG of a model on what happened in it."""
+    try:
+        evaluation = model.evaluate(
+            split,
+            sample=sample,
+            cutoffs=(CUT,),
+            select_by=model.trained.select_by,
+            until=end,
+            show_progress=False,
+        )
+    except NothingToRank:
+        return window
+    values = evaluation.values[METRIC]
+    error = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return replace(window, ranked=len(values), ndcg=evaluation.mean(METRIC), ndcg_error=error)
 
 
 def _as_text(ids: pa.Array) -> pa.Array:
