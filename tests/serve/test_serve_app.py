@@ -21,7 +21,7 @@ from unskew.serve.http.service import Service
 from unskew.serve.http.tokens import Tokens, read_tokens
 
 served_run = run_fixture
-READ, WRITE = "r" * 20, "w" * 20
+READ, WRITE, RECORD = "r" * 20, "w" * 20, "c" * 20
 
 
 @pytest.fixture
@@ -57,9 +57,10 @@ def test_a_impression(client: TestClient) -> None:
         "model",
         False,
     )
-    assert client.get("/v1/recommendations", params={"user_id": "ann", "k": 2}).json()["recommendation_id"]
+    preview = client.get("/v1/recommendations", params={"user_id": "ann", "k": 2}).json()
+    assert (len(preview["items"]), preview["recommendation_id"]) == (2, None)  # GET records nothing
     user = client.get("/v1/users/ann").json()
-    assert (user["positives"], user["stored_recommendations"]) == (1, 3)
+    assert (user["positives"], user["stored_recommendations"]) == (1, 2)
     assert client.delete("/v1/users/ann").json()["events"] == 1
     assert wrong(client.get("/v1/users/ann"), 404) == ("user_id", "no such user")
     bare = client.post("/v1/recommendations", json={"history": ["i1", {"item_id": "i2", "timestamp": 1.7e9}]})
@@ -67,7 +68,7 @@ def test_a_impression(client: TestClient) -> None:
     assert client.get("/v1/model").json()["model"] == "itemknn"
     measured = client.get("/v1/monitor").json()
     assert measured["verdict"]["finding"]
-    assert client.get("/v1/monitor?every=1d&sample=2000").json() == measured  # it was made once
+    assert client.get("/v1/monitor").json() == measured  # it was made once
     assert client.post("/v1/model/reload", params={"wait": 20}).json()["state"] == "done"
 
 
@@ -157,6 +158,7 @@ def test_only_this_machine_by_its_own_name(client: TestClient) -> None:
 def test_tokens(service: Service, tmp_path: Path) -> None:
     client = client_of(service, tokens=Tokens(READ, WRITE), hosts=None)
     events = {"events": [click(1, "a", "i1")]}
+    asked = {"user_id": "a"}
 
     def by(token: str) -> dict[str, str]:
         return {"authorization": f"Bearer {token}"}
@@ -165,15 +167,75 @@ def test_tokens(service: Service, tmp_path: Path) -> None:
     assert wrong(client.get("/v1/model", headers=by("x" * 20)), 401)
     assert wrong(client.get("/metrics"), 401)
     assert client.get("/v1/model", headers=by(READ)).status_code == 200
-    assert client.post("/v1/recommendations", json={"user_id": "a"}, headers=by(READ)).status_code == 200
+    unrecorded = client.post("/v1/recommendations", json=asked, headers=by(READ)).json()
+    assert (len(unrecorded["items"]), unrecorded["recommendation_id"]) == (10, None)
+    insisting = client.post("/v1/recommendations", json=asked | {"log": True}, headers=by(READ))
+    assert wrong(insisting, 403)[0] == "log"
+    assert client.get("/v1/recommendations", params=asked, headers=by(READ)).status_code == 200
+    assert service.store.counts() == {"events": 0, "recommendations": 0}
     for method, path in (("POST", "/v1/events"), ("DELETE", "/v1/users/a"), ("POST", "/v1/model/reload")):
         assert wrong(client.request(method, path, headers=by(READ)), 403)[0] == "Authorization"
-    assert service.store.counts()["events"] == 0
+    assert service.store.counts() == {"events": 0, "recommendations": 0}
     assert client.post("/v1/events", json=events, headers=by(WRITE)).json()["accepted"] == 1
     assert client.get("/v1/model", headers=by(WRITE)).status_code == 200
     for path in ("/health/live", "/health/ready", "/", "/docs"):
         assert client.get(path).status_code == 200
     assert client.get("/openapi.json").json()["paths"]["/v1/model"]["get"]["security"]
+
+
+def test_a_token_may_record_lists_and_nothing_else(service: Service) -> None:
+    client = client_of(service, tokens=Tokens(READ, WRITE, RECORD), hosts=None)
+    by = {"authorization": f"Bearer {RECORD}"}
+    assert client.get("/v1/model", headers=by).status_code == 200
+    answer = client.post("/v1/recommendations", json={"user_id": "a", "log": True}, headers=by).json()
+    assert service.store.recommendation(answer["recommendation_id"]) is not None
+    client.get("/v1/recommendations", params={"user_id": "a"}, headers={"authorization": f"Bearer {WRITE}"})
+    assert service.store.counts()["recommendations"] == 1
+    for method, path in (("POST", "/v1/events"), ("DELETE", "/v1/users/a"), ("POST", "/v1/model/reload")):
+        assert wrong(client.request(method, path, headers=by), 403)[0] == "Authorization"
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [({"at": "2024-01-01"}, "at"), ({"candidates": ["i1", "i2"]}, "candidates"), ({}, "user_id")],
+)
+def test_a_list_of_the_callers_own_making_is_never_recorded(
+    client: TestClient, service: Service, more: dict, field: str
+) -> None:
+    """A propensity of 1 among two candidates, or last year, is none of this service."""
+    asked = ({"user_id": "ann"} if more else {"history": ["i1"]}) | more
+    answer = client.post("/v1/recommendations", json=asked).json()
+    assert answer["items"]
+    assert answer["recommendation_id"] is None
+    assert wrong(client.post("/v1/recommendations", json=asked | {"log": True}), 422)[0] == field
+    assert service.store.counts()["recommendations"] == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "field"),
+    [
+        ("GET", "/v1/recommendations?user_id=u1&exclude=i3", "exclude"),
+        ("GET", "/v1/recommendations?user_id=u1&log=true", "log"),
+        ("GET", "/v1/recommendations?user_id=u1&k=3&k=4", "k"),
+        ("POST", "/v1/recommendations?k=3", "k"),
+        ("POST", "/v1/events?dry=1", "dry"),
+        ("GET", "/v1/items?q=sea", "q"),
+        ("GET", "/v1/items/i1?k=1", "k"),
+        ("GET", "/v1/users/u1?limit=1", "limit"),
+        ("DELETE", "/v1/users/u1?dry=1", "dry"),
+        ("GET", "/v1/model?x=", "x"),
+        ("POST", "/v1/model/reload?Wait=1", "Wait"),
+        ("GET", "/v1/monitor?every=1d", "every"),
+        ("GET", "/metrics?x=1", "x"),
+        ("GET", "/health/live?x=1", "x"),
+        ("GET", "/health/ready?x=1", "x"),
+    ],
+)
+def test_unknown_parameters_are_refused(client: TestClient, method: str, path: str, field: str) -> None:
+    """What would be ignored, such as an item to exclude, is an error on every endpoint."""
+    body = {"json": {"user_id": "u1", "events": []}} if method == "POST" else {}
+    assert wrong(client.request(method, path, **body), 422)[0] == field
+    assert client.get("/v1/users/u1").status_code == 200
 
 
 def test_files_of_tokens(tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ class Serve(Imports):
     port: int = 8000
     """The port to listen at; 0 is any free one, which is printed."""
     token_file: File = None
-    """A file with the lines `read: TOKEN` and `write: TOKEN`, or the same as JSON. The token for writing also
-    reads."""
+    """A file with the lines `read: TOKEN`, `write: TOKEN` and maybe `record: TOKEN`, or the same as JSON. The
+    token for recording reads and has the lists that it asks for recorded; the one for writing does all."""
     explore: float = 0.0
     """The fraction of random items in each list, from 0 to 1, with known probabilities."""
     data: Annotated[Path | None, tyro.conf.arg(metavar="DATA")] = None
@@ -102,7 +102,7 @@ class Serve(Imports):
             timeout=self.timeout,
             threads=self.threads,
             hosts=(*LOOPBACK, self.host.lower()) if is_local else None,
-            tokens=None if tokens is None else (tokens.read, tokens.write),
+            tokens=None if tokens is None else (tokens.read, tokens.write, tokens.record),
             report=None if self.report is None else str(self.report),
             imports=tuple(map(str, self.imports)),
         )

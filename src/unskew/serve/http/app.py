@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
@@ -18,6 +18,7 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
+from unskew.core.config import did_you_mean
 from unskew.core.errors import UnskewError
 from unskew.serve.http import schemas
 from unskew.serve.http.docs_page import STYLE, docs_page
@@ -137,28 +138,43 @@ def create_app(
     return Gate(app, metrics, tokens, hosts, limits)
 
 
-def _recommendation_routes(service: Service, metrics: Metrics) -> APIRouter:
-    routes = APIRouter(prefix="/v1")
+def _check_query(request: Request) -> None:
+    """Refuse a parameter that the endpoint does not have, or that is given twice: it would be ignored."""
+    names = [name for name, _ in request.query_params.multi_items()]
+    expected = [field.alias for field in request.scope["route"].dependant.query_params]
+    for name in names:
+        if name not in expected:
+            near = did_you_mean(name, expected) or f"; there are {', '.join(expected) or 'none here'}"
+            raise Refused(name[:60], f"no such parameter{near}", 422)
+        if names.count(name) > 1:
+            raise Refused(name, "it is given more than once", 422)
 
-    def recommend(request: schemas.RecommendationRequest) -> JSONResponse:
-        answer = service.recommend(request)
+
+def _api_routes(prefix: str = "/v1") -> APIRouter:
+    return APIRouter(prefix=prefix, dependencies=[Depends(_check_query)])
+
+
+def _recommendation_routes(service: Service, metrics: Metrics) -> APIRouter:
+    routes = _api_routes()
+
+    def recommend(request: schemas.RecommendationRequest, may_record: bool) -> JSONResponse:
+        answer = service.recommend(request, may_record)
         metrics.count_list(answer["source"])
         return JSONResponse(answer)
 
     @routes.post("/recommendations", responses=_answer(schemas.RecommendationAnswer))
-    def recommend_by_post(request: schemas.RecommendationRequest) -> JSONResponse:
+    def recommend_by_post(request: schemas.RecommendationRequest, http: Request) -> JSONResponse:
         """Recommend items to a user, or after a history."""
-        return recommend(request)
+        return recommend(request, http.scope["state"]["may_record"])
 
     @routes.get("/recommendations", responses=_answer(schemas.RecommendationAnswer))
     def recommend_by_get(
         user_id: Annotated[schemas.Id, Query()],
         k: Annotated[int, Query(ge=1, le=schemas.MOST_SHOWN)] = 10,
         debias: Annotated[float | None, Query(ge=0, le=1)] = None,
-        log: bool = True,
     ) -> JSONResponse:
-        """The same for curl. It records the list, too, unless `log` is false."""
-        return recommend(schemas.RecommendationRequest(user_id=user_id, k=k, debias=debias, log=log))
+        """The same to look at, such as with curl. It records nothing."""
+        return recommend(schemas.RecommendationRequest(user_id=user_id, k=k, debias=debias), False)
 
     @routes.post("/events", responses=_answer(schemas.EventsAnswer))
     def append(request: schemas.EventsRequest) -> JSONResponse:
@@ -171,7 +187,7 @@ def _recommendation_routes(service: Service, metrics: Metrics) -> APIRouter:
 
 
 def _lookup_routes(service: Service) -> APIRouter:
-    routes = APIRouter(prefix="/v1")
+    routes = _api_routes()
 
     @routes.get("/items", responses=_answer(schemas.ItemsAnswer))
     def items(
@@ -201,7 +217,7 @@ def _lookup_routes(service: Service) -> APIRouter:
 
 
 def _model_routes(service: Service, has_report: bool) -> APIRouter:
-    routes = APIRouter(prefix="/v1")
+    routes = _api_routes()
 
     @routes.get("/model", responses=_answer(schemas.ModelAnswer))
     def about() -> JSONResponse:
@@ -229,7 +245,7 @@ def _model_routes(service: Service, has_report: bool) -> APIRouter:
 
 
 def _health_routes(service: Service, metrics: Metrics) -> APIRouter:
-    routes = APIRouter()
+    routes = _api_routes("")
 
     @routes.get("/health/live", responses=_answer(schemas.HealthAnswer))
     def live() -> JSONResponse:

@@ -84,6 +84,7 @@ class Gate:
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", request_id):
             request_id = uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
+        scope["state"]["may_record"] = self._allows(headers, "record")
         answer = _Answer(send, scope["path"], request_id)
         refusal = self._refuse(scope, headers)
         if refusal is not None:
@@ -115,22 +116,26 @@ class Gate:
             if not is_same or headers.get("sec-fetch-site") == "cross-site":
                 return Refusal(403, "Origin", "requests from pages of other sites are refused")
         length = headers.get("content-length", "")
-        refusal = self._refuse_token(scope["method"], scope["path"], headers.get("authorization", ""))
+        refusal = self._refuse_token(scope["method"], scope["path"], headers)
         if refusal is None and length.isdigit() and int(length) > self._limits.body:
             return self._too_large
         return refusal
 
-    def _refuse_token(self, method: str, path: str, authorization: str) -> Refusal | None:
-        if self._tokens is None or path in ("/", "/openapi.json") or path.startswith(OPEN_PATHS):
+    def _refuse_token(self, method: str, path: str, headers: dict[str, str]) -> Refusal | None:
+        if path in ("/", "/openapi.json") or path.startswith(OPEN_PATHS):
             return None
-        scheme, _, token = authorization.partition(" ")
-        token = token.strip() if scheme.lower() == "bearer" else ""
-        if not token or not self._tokens.allows(token, "read"):
+        if not self._allows(headers, "read"):
             reason = "expected a header `Authorization: Bearer TOKEN` with a valid token"
             return Refusal(401, "Authorization", reason)
-        if not self._tokens.allows(token, _right(method, path)):
+        if not self._allows(headers, _right(method, path)):
             return Refusal(403, "Authorization", "this token may only read")
         return None
+
+    def _allows(self, headers: dict[str, str], right: Right) -> bool:
+        """Whether a request may do something; without tokens, every client may do everything."""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        token = token.strip() if scheme.lower() == "bearer" else ""
+        return self._tokens is None or (bool(token) and self._tokens.allows(token, right))
 
     async def _pass_on(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
         """Let a request through. One that takes too long is answered for; what it has begun comes to its end
@@ -223,7 +228,7 @@ def error_document(field: str | None, reason: str, request_id: str | None) -> Er
 
 
 def _right(method: str, path: str) -> Right:
-    """Recommending is reading, also where the list is recorded."""
+    """Recommending is reading; whether the list is recorded is another question (`may_record`)."""
     writes = method not in ("GET", "HEAD", "OPTIONS") and not path.startswith("/v1/recommendations")
     return "write" if writes else "read"
 

@@ -31,7 +31,7 @@ class Serving:
     timeout: how many seconds a request may take.
     threads: how many threads torch may use.
     hosts: the names by which it may be called; None is any.
-    tokens: the tokens for reading and writing; None if every client may do both.
+    tokens: the tokens for reading, writing and recording; None if every client may do all of it.
     report: the file of a report.
     imports: Python files that define the run's model or estimator.
     """
@@ -44,7 +44,7 @@ class Serving:
     timeout: float = 30.0
     threads: int = 1
     hosts: tuple[str, ...] | None = None
-    tokens: tuple[str, str] | None = None
+    tokens: tuple[str, ...] | None = None
     report: str | None = None
     imports: tuple[str, ...] = ()
 

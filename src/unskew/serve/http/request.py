@@ -54,6 +54,27 @@ def resolve_request(
     return history, RecommendOptions(at=at, **{name: getattr(request, name) for name in names})
 
 
+def is_recorded(request: RecommendationRequest, may_record: bool) -> bool:
+    """Whether the list of a request is recorded. A recorded propensity means: among all items, at the moment
+    of the record. So a list for another moment, or among items that the caller chose, is never recorded.
+
+    may_record: whether the client has the right.
+    """
+    if request.user_id is None:
+        field, reason, status = "user_id", "a list without a user cannot be recorded", 422
+    elif request.at is not None:
+        field, reason, status = "at", "a list for a moment that the caller names is not recorded", 422
+    elif request.candidates is not None:
+        field, reason, status = "candidates", "a list among items that the caller names is not recorded", 422
+    elif not may_record:
+        field, reason, status = "log", "this token may not record lists; it takes the one for recording", 403
+    else:
+        return request.log is not False
+    if request.log:
+        raise Refused(field, reason, status)
+    return False
+
+
 def fallback_reason(run: LoadedRun, request: RecommendationRequest, history: list[Any] | None) -> str:
     """Why the model itself does not recommend."""
     past = run.history(str(request.user_id))[1] if history is None else history

@@ -119,8 +119,11 @@ class RecommendationRequest(_Strict):
         default=None,
         description="The moment of the request; by default just after the newest event that is known.",
     )
-    log: bool = Field(
-        default=True, description="Whether the list is recorded in the store; it needs a user_id."
+    log: bool | None = Field(
+        default=None,
+        description="Whether the list is recorded in the store. By default it is, if the token may record "
+        "and the request has a user_id, and neither `at` nor `candidates`: what is recorded was recommended "
+        "now, from the whole catalogue.",
     )
     explore: Fraction | None = Field(
         default=None, description="The fraction of random items; by default, and at most, the service's own."

@@ -29,7 +29,7 @@ from unskew.serve.http.explore import draw
 from unskew.serve.http.item_index import search
 from unskew.serve.http.loaded_run import AHEAD, LoadedRun, Order
 from unskew.serve.http.middleware import encodable
-from unskew.serve.http.request import LATE, Refused, fallback_reason, resolve_request
+from unskew.serve.http.request import LATE, Refused, fallback_reason, is_recorded, resolve_request
 from unskew.serve.http.schemas import (
     ErasedAnswer,
     EventsAnswer,
@@ -118,13 +118,15 @@ class Service:
 
     # Recommending
 
-    def recommend(self, request: RecommendationRequest) -> RecommendationAnswer:
+    def recommend(self, request: RecommendationRequest, may_record: bool = True) -> RecommendationAnswer:
         """Recommend items to a user, or after a history.
 
         Parameters
         ----------
         request
             For whom, and the options, as in `POST /v1/recommendations`.
+        may_record
+            Whether the client has the right to have the list recorded.
 
         Returns
         -------
@@ -132,6 +134,7 @@ class Service:
             The list, as a document for JSON. If it is recorded, it is in the store when this returns.
         """
         begin = time.perf_counter()
+        is_kept = is_recorded(request, may_record)
         fraction = self.explore if request.explore is None else request.explore
         if fraction > self.explore:
             raise Refused("explore", f"expected at most the service's own, {self.explore:g}")
@@ -142,12 +145,12 @@ class Service:
             items = self._list_items(run, order, request.k, fraction)
             reason = None if order.by_model else fallback_reason(run, request, history)
         recommendation_id = None
-        if request.log and request.user_id is not None and items:
+        if is_kept and request.user_id is not None and items:
             recommendation_id = uuid.uuid4().hex
             recorded = Recommendation(
                 recommendation_id=recommendation_id,
                 user_id=request.user_id,
-                timestamp=time.time_ns() // 1000 if request.at is None else request.at,
+                timestamp=time.time_ns() // 1000,
                 model=run.name if order.by_model else f"fallback:{PulseZero.name}",
                 version=run.version,
                 items=tuple(Shown(item["item_id"], item["propensity"], item["exposed"]) for item in items),

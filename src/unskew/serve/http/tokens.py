@@ -1,4 +1,4 @@
-"""The secrets by which a client may read or write."""
+"""The secrets by which a client may read, record lists, or write."""
 
 import hmac
 import json
@@ -10,27 +10,32 @@ from typing import Literal
 from unskew.core.errors import BadInput
 
 SHORTEST = 16  # characters
-Right = Literal["read", "write"]
+REQUIRED = {"read", "write"}
+Right = Literal["read", "record", "write"]
 
 
 @dataclass(frozen=True, repr=False)
 class Tokens:
-    """Two secrets. The one for writing also reads."""
+    """The secrets of a service. The one for recording also reads, and the one for writing does both. Without
+    one for recording, only the one for writing records."""
 
     read: str
     write: str
+    record: str = ""
 
     def allows(self, token: str, right: Right) -> bool:
         """Whether a token has a right. How long this takes does not depend on where a wrong one
         differs."""
-        writes = hmac.compare_digest(token.encode(), self.write.encode())
-        reads = hmac.compare_digest(token.encode(), self.read.encode())
-        return writes or (reads and right == "read")
+        writes, records, reads = (
+            bool(secret) and hmac.compare_digest(token.encode(), secret.encode())
+            for secret in (self.write, self.record, self.read)
+        )
+        return writes or (records and right != "write") or (reads and right == "read")
 
 
 def read_tokens(file: Path) -> tuple[Tokens, list[str]]:
-    """The tokens of a file with the lines `read: TOKEN` and `write: TOKEN`, or of the same as JSON; and
-    warnings for its owner."""
+    """The tokens of a file with the lines `read: TOKEN`, `write: TOKEN` and maybe `record: TOKEN`, or of the
+    same as JSON; and warnings for its owner."""
     try:
         text = file.read_text(encoding="utf-8")
         mode = file.stat().st_mode
@@ -38,15 +43,18 @@ def read_tokens(file: Path) -> tuple[Tokens, list[str]]:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise BadInput(f"{file}: the tokens cannot be read ({reason})") from None
     tokens = _parse(text)
-    if tokens is None or set(tokens) != {"read", "write"}:
-        raise BadInput(f"{file}: expected two lines, `read: TOKEN` and `write: TOKEN`, or the same as JSON")
+    if tokens is None or not REQUIRED <= set(tokens) <= REQUIRED | {"record"}:
+        raise BadInput(
+            f"{file}: expected the lines `read: TOKEN`, `write: TOKEN` and maybe `record: TOKEN`, or the "
+            "same as JSON"
+        )
     for right, token in tokens.items():
         if len(token) < SHORTEST or not token.isascii() or any(sign.isspace() for sign in token):
             raise BadInput(
                 f"{file}: the token for {right}: expected at least {SHORTEST} characters of ASCII, no blanks"
             )
-    if tokens["read"] == tokens["write"]:
-        raise BadInput(f"{file}: expected two different tokens")
+    if len(set(tokens.values())) < len(tokens):
+        raise BadInput(f"{file}: expected tokens that differ from each other")
     is_open = mode & (stat.S_IROTH | stat.S_IWOTH)
     warning = f"{file}: every user of this machine can read the tokens; chmod 600 {file}"
     return Tokens(**tokens), [warning] if is_open else []
