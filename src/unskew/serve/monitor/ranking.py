@@ -21,6 +21,7 @@ from unskew.serve.monitor.statistics import NEVER
 from unskew.serve.monitor.window import Window
 from unskew.training.extend import CodeMapping, extend_network
 from unskew.training.run_card import SplitSummary
+from unskew.training.trainer import State
 
 CUT = 10  # of NDCG@10
 METRIC = f"ndcg@{CUT}"
@@ -108,7 +109,7 @@ class Ranking:
         if all(same_ids(before.ids[:size], now.ids[:size]) for before, now, size in own):
             return self._model
         network = extend_network(trained.network, cut.known, CodeMapping.between(trained.log, log)).network
-        weights = {trained.select_by: network.state_dict()}
+        weights: dict[str, State] = {trained.select_by: network.state_dict()}
         renumbered = replace(trained, network=network, log=log, split=SplitSummary.of(cut), weights=weights)
         return Model(self._model.name, self._model.config, self._model.training, renumbered)
 
