@@ -14,142 +14,98 @@ Settings of networks are the published ones, or were chosen by the validation se
 """
 
 import csv
-import json
-import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 import tyro
+from cells import ROOT, CellFile, Line, Setup, metrics
 from pages import replace_between
 from sets import DATA
 
 import unskew
-from unskew.evaluation.evaluate import Evaluation
+from unskew.data.log.held_out import Targets
 from unskew.report.table import Table
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "results" / "published.jsonl"
+FILE = CellFile(ROOT / "results" / "published.jsonl", ("protocol", "set", "model", "seed"))
 FIGURES = ROOT / "benchmarks" / "published_figures.csv"
 PAGE = ROOT / "docs" / "published.md"
-METRIC = "ndcg@10"
 Protocol = Literal["leave-one-out", "time-to-split"]
+PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
+TARGETS: tuple[Targets, ...] = get_args(Targets)
 SETS = {"Beauty": "amazon_beauty_5core", "Sports": "amazon_sports_5core"}
 # Trained to the end: the validation metric has not risen for `patience` epochs.
 LONG: dict[str, Any] = {"epochs": 300, "patience": 10}
-MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "popularity": ("popularity", {}),
-    "UserKNN": ("userknn", {}),
-    "ItemKNN": ("itemknn", {}),
-    "EASE": ("ease", {}),
-    "pulse-zero": ("pulse-zero", {}),
-    "pulse": ("pulse", {"patience": 5, "epochs": 40}),
-    "SASRec": ("sasrec", {"dropout": 0.5, "learning_rate": 2e-3, **LONG}),
-    "GRU4Rec": ("gru4rec", LONG),
-    "gSASRec": ("gsasrec", LONG),
+MODELS: dict[str, Setup] = {
+    "popularity": Setup(model="popularity"),
+    "UserKNN": Setup(model="userknn"),
+    "ItemKNN": Setup(model="itemknn"),
+    "EASE": Setup(model="ease"),
+    "pulse-zero": Setup(model="pulse-zero"),
+    "pulse": Setup(model="pulse", settings={"patience": 5, "epochs": 40}),
+    "SASRec": Setup(model="sasrec", settings={"dropout": 0.5, "learning_rate": 2e-3, **LONG}, in_folder=True),
+    "GRU4Rec": Setup(model="gru4rec", settings=LONG, in_folder=True),
+    "gSASRec": Setup(model="gsasrec", settings=LONG, in_folder=True),
 }
-HEAVY = ("SASRec", "GRU4Rec", "gSASRec")  # trained in a folder, so that they can go on
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One model in one protocol on one data set."""
-
-    protocol: Protocol
-    set: str
-    model: str
-    seed: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """Train and evaluate what is not stored yet."""
 
-    protocols: tuple[Protocol, ...] = ("leave-one-out", "time-to-split")
+    protocols: tuple[Protocol, ...] = PROTOCOLS
+    """The protocols."""
     sets: tuple[str, ...] = tuple(SETS)
+    """The data sets."""
     models: tuple[str, ...] = tuple(MODELS)
+    """The models."""
     seeds: tuple[int, ...] = (0,)
+    """The seeds of training."""
+    since: str | None = None
+    """A commit; cells that were computed before it are computed again."""
     data: Path = DATA
+    """The folder of the raw data."""
     work: Path = ROOT / "build" / "published"
+    """Where prepared logs and runs are stored."""
 
     def __call__(self) -> None:
         """Go through the cells, the cheap models first."""
         torch.set_num_threads(1)
-        for seed in self.seeds:
-            for model in self.models:
-                for name in self.sets:
-                    for protocol in self.protocols:
-                        cell = Cell(protocol, name, model, seed)
-                        if cell not in stored():
-                            line = asdict(cell) | self.measured(cell)
-                            print(json.dumps(line), flush=True)
-                            with RESULTS.open("a", encoding="utf-8") as file:
-                                file.write(json.dumps(line) + "\n")
+        for key in product(self.seeds, self.models, self.sets, self.protocols):
+            seed, model, name, protocol = key
+            if not FILE.has((protocol, name, model, seed), MODELS[model], self.since):
+                FILE.append((protocol, name, model, seed), self.measured(protocol, name, model, seed))
 
-    def measured(self, cell: Cell) -> dict[str, Any]:
-        """The metrics of a cell."""
-        began, split = time.process_time(), self.split(cell)
-        kind, settings = MODELS[cell.model]
-        asked = settings | ({} if kind in ("pulse-zero",) else {"seed": cell.seed})
-        if cell.model in HEAVY:
-            folder = self.work / f"{cell.protocol}-{cell.set}-{cell.model}-{cell.seed}"
-            model = (
-                unskew.resume(folder, split, show_progress=False)
-                if folder.exists()
-                else unskew.create_model(kind, asked).fit(split, folder, show_progress=False)
-            )
-        else:
-            model = unskew.create_model(kind, asked).fit(split, show_progress=False)
-        trained = round(time.process_time() - began, 1)
-        made = {
-            "settings": settings,
-            "epochs": max((record.epoch for record in model.records), default=0),
-            "best_epoch": model.best_epoch(),
-        }
-        made |= {"finished": model.is_finished, "cpu_training": trained}
-        if cell.protocol == "leave-one-out":
-            return made | {"live": metrics(model.evaluate(split, show_progress=False))}
-        for targets in ("next", "all"):
-            evaluation = model.evaluate(split, frozen=True, targets=targets, show_progress=False)
-            made |= {f"frozen {targets}": metrics(evaluation)}
-            warm = evaluation.segments["history length"].of > 0
-            made |= {f"frozen {targets}, warm users": metrics(evaluation, warm)}
-        return made | {"live": metrics(model.evaluate(split, show_progress=False))}
+    def measured(self, protocol: Protocol, name: str, model: str, seed: int) -> Line:
+        """The line of a cell."""
+        split = self.split(protocol, name, model)
+        trained, line = MODELS[model].train(seed, split, self.work / f"{protocol}-{name}-{model}-{seed}")
+        if protocol == "time-to-split":
+            for targets in TARGETS:
+                evaluation = trained.evaluate(split, frozen=True, targets=targets, show_progress=False)
+                line[f"frozen {targets}"] = metrics(evaluation)
+                warm = evaluation.segments["history length"].of > 0
+                line[f"frozen {targets}, warm users"] = metrics(evaluation, warm)
+        return line | {"live": metrics(trained.evaluate(split, show_progress=False))}
 
-    def split(self, cell: Cell) -> unskew.Split:
+    def split(self, protocol: Protocol, name: str, model: str) -> unskew.Split:
         """The split of a protocol; a data set is prepared once."""
-        ordered = cell.protocol == "leave-one-out"
-        folder = self.work / f"{SETS[cell.set]}-{'file-order' if ordered else 'strict'}"
+        ordered = protocol == "leave-one-out"
+        folder = self.work / f"{SETS[name]}-{'file-order' if ordered else 'strict'}"
         if not folder.exists():
             folder.parent.mkdir(parents=True, exist_ok=True)
-            source = self.data / SETS[cell.set] / "interactions.csv.gz"
+            source = self.data / SETS[name] / "interactions.csv.gz"
             unskew.prepare(source, folder, ties="file-order" if ordered else "strict")
         log = unskew.Log.open(folder)
         if ordered:
             return unskew.split(log, kind="leave-one-out")
         # pulse-zero needs no validation set; the others have one of the same length of the time line.
-        if cell.model == "pulse-zero":
+        if model == "pulse-zero":
             return unskew.split(log, fractions=(100, 0, 0), at="0.9", repeats="hide")
         return unskew.split(log, at="0.81,0.9", repeats="hide")
-
-
-def metrics(evaluation: Evaluation, among: Any = None) -> dict[str, Any]:
-    """What is stored of an evaluation."""
-    units = len(evaluation.user) if among is None else int(among.sum())
-    values = evaluation.metrics(among)
-    return {"units": units} | {
-        name: round(values[f"{name}@10"], 6) for name in ("ndcg", "hr", "recall", "mrr")
-    }
-
-
-def stored() -> dict[Cell, dict[str, Any]]:
-    """The lines of the results by their cells."""
-    if not RESULTS.exists():
-        return {}
-    lines = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
-    return {Cell(line["protocol"], line["set"], line["model"], line["seed"]): line for line in lines}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,15 +123,15 @@ def table(protocol: str, column: str) -> str:
     """Ours and the published ones in one table, the best first on the first data set."""
     rows: dict[tuple[str, str], dict[str, str]] = {}
     order: dict[tuple[str, str], float] = {}
-    for cell in stored():
-        if cell.protocol == protocol and cell.seed == 0:
-            seeds = [of for other, of in stored().items() if asdict(other) | {"seed": 0} == asdict(cell)]
+    for name, model in product(SETS, MODELS):
+        seeds = [line for key, line in FILE.lines().items() if key[:3] == (protocol, name, model)]
+        if seeds:
             values = [of[column]["ndcg"] for of in seeds]
             mark = "" if all(of["finished"] for of in seeds) else " (not finished)"
             spread = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
             text = f"{np.mean(values):.4f}{spread} / {np.mean([of[column]['hr'] for of in seeds]):.4f}{mark}"
-            rows.setdefault((cell.model, "ours"), {})[cell.set] = text
-            order[(cell.model, "ours")] = max(order.get((cell.model, "ours"), 0), float(np.mean(values)))
+            rows.setdefault((model, "ours"), {})[name] = text
+            order[(model, "ours")] = max(order.get((model, "ours"), 0), float(np.mean(values)))
     for figure in csv.DictReader(FIGURES.open(encoding="utf-8")):
         if figure["protocol"] == protocol:
             key = (figure["model"], figure["source"])

@@ -1,4 +1,4 @@
-"""The real logs that Pulse is measured on, beside the project."""
+"""The real logs that models are measured on, beside the project."""
 
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ SETS: dict[str, tuple[str, dict[str, Any]]] = {
     "Beauty": ("amazon_beauty_5core", {}),  # its publishers filtered it
     "Digital Music 2018": ("amazon_digital_music_2018", {}),
     "MIND (sample)": ("mind_small_sample", {}),
+    "Sports": ("amazon_sports_5core", {}),  # as well
 }
 
 
