@@ -105,9 +105,8 @@ def _verb_of(arguments: list[str]) -> Any:
     name, verbs = arguments[0] if arguments else "", dict(VERBS)
     if name in BY_ARGUMENTS:
         verbs[name] = BY_ARGUMENTS[name](arguments)
-    for kind in verbs.values():
-        joined_help(kind)
     if name in verbs:
+        joined_help(verbs[name])
         check_flags(arguments, verbs[name])
     return _parse(arguments, verbs)
 

@@ -330,20 +330,26 @@ def explained(settings: Any) -> dict[str, str]:
     """The help of each field: the string below it, which Python itself forgets."""
     helps: dict[str, str] = {}
     for kind in reversed([cls for cls in inspect.getmro(settings) if is_dataclass(cls)]):
-        try:
-            source = inspect.getsource(kind)
-        except (OSError, TypeError):  # a class that was made by a function has no source of its own
-            continue
-        body = ast.parse(textwrap.dedent(source)).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for field, words in pairwise(body.body):
-            if (
-                isinstance(field, ast.AnnAssign)
-                and isinstance(words, ast.Expr)
-                and isinstance(words.value, ast.Constant)
-            ):
-                helps[ast.unparse(field.target)] = " ".join(str(words.value.value).split())
+        helps |= _explained_in(kind)
     return helps
+
+
+@functools.cache
+def _explained_in(kind: type) -> dict[str, str]:
+    """The help of each field that a class defines itself; read once, since parsing a source takes long."""
+    try:
+        source = inspect.getsource(kind)
+    except (OSError, TypeError):  # a class that was made by a function has no source of its own
+        return {}
+    body = ast.parse(textwrap.dedent(source)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    return {
+        ast.unparse(field.target): " ".join(str(words.value.value).split())
+        for field, words in pairwise(body.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(words, ast.Expr)
+        and isinstance(words.value, ast.Constant)
+    }
 
 
 def _listed(helps: dict[str, str]) -> str:
