@@ -74,9 +74,9 @@ def training_impressions(split: Split, clicked: bool) -> Impressions:
     random[of_row[drawn_at_random(log)[rows]]] = True
     order = np.argsort(time, kind="stable")
     user, time, position = impressions[order] // width, time[order], np.argsort(order)
-    first = (log.audiences if clicked else impressions_of(log)).first_times
-    items = np.argsort(first, kind="stable")
-    existing = np.searchsorted(first[items], time, "left")
+    since = (log.audiences if clicked else impressions_of(log)).since
+    items = np.argsort(since, kind="stable")
+    existing = np.searchsorted(since[items], time, "left")
     return Impressions(log, rows, position[of_row], user, time, random[order], existing, items)
 
 

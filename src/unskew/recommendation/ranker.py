@@ -327,10 +327,10 @@ class Ranker:
         return self.log.now if options.at is None else self.log.clock.moment(options.at)
 
     def _hidden(self, at: int, options: RecommendOptions) -> tuple[Tensor, tuple[Any, ...]]:
-        """Items that no list may hold: those that no user had yet, and what the request rules out. Then the
+        """Items that no list may hold: those that do not exist yet, and what the request rules out. Then the
         items of the request that the log does not know."""
-        first = self.log.audiences.first_times
-        hidden = np.append(first >= at, np.ones(len(self.log.items) - len(first), bool))
+        since = self.log.audiences.since
+        hidden = np.append(since >= at, np.ones(len(self.log.items) - len(since), bool))
         unknown: list[Any] = []
 
         def codes_of(ids: Sequence[Any]) -> Ints:

@@ -31,6 +31,8 @@ def save_memory(write: Write, split: Split) -> None:
         _, places = view.flat(start, end)
         arrays |= {f"{name}_ids": view.ids[places], f"{name}_times": view.times[places]}
         arrays |= {f"{name}_offsets": np.concatenate([[0], np.cumsum(end - start)])}
+        if view.listed is not None:
+            arrays |= {f"{name}_listed": view.listed}
     for name, ids in (("users", split.known.users), ("items", split.known.items)):
         if ids.rare is not None:
             arrays[f"rare_{name}"] = ids.rare.astype(np.uint8)
@@ -58,10 +60,17 @@ def _remembered(memory: dict[str, NDArray[Any]], users: pa.Table, items: pa.Tabl
         if len(offsets) != len(entities) + 1 or len(ids) != len(times):
             raise ValueError("memory and vocabularies are not of the same run")
         check_offsets(f"{name}_offsets", offsets, len(ids))
+        if len(memory.get(f"{name}_listed", offsets[1:])) != len(entities):
+            raise ValueError(f"{name}_listed: expected a time for each of {len(entities):,} ids")
         if len(ids) and not 0 <= ids.min() <= ids.max() < len(others):
             raise ValueError(f"{name}_ids: expected numbers from 0 to {len(others) - 1:,}")
     histories, audiences = (
-        Sequences(*(memory[f"{name}_{part}"] for part in ("ids", "times", "offsets")))
+        Sequences(
+            memory[f"{name}_ids"],
+            memory[f"{name}_times"],
+            memory[f"{name}_offsets"],
+            memory.get(f"{name}_listed"),
+        )
         for name in ("history", "audience")
     )
     vocabularies = Vocabulary.of_table(users), Vocabulary.of_table(items)

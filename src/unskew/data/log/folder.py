@@ -30,6 +30,7 @@ COLUMNS = {"user": np.int32, "item": np.int32, "time": np.int64, "label": np.int
 EXTRAS = {"propensity": np.float64, "exposed": np.int8, "position": np.int32, "impression_id": np.int64}
 AUDIENCE = {"audience_user": np.int32, "audience_time": np.int64}
 OFFSETS = ("history_offsets", "audience_offsets")
+SINCE = ("user_since", "item_since")  # from when each id exists, where that is not its first positive
 MARK = "test:"  # the prefix of a column that says which rows belong to a named test
 
 FORMAT = 2  # the version of the folder's format; it is raised when an older reader would misread it
@@ -54,6 +55,8 @@ def read_folder(folder: Path) -> Stored:
         lengths = dict.fromkeys((*COLUMNS, *metadata.extras), metadata.rows)
         lengths |= dict.fromkeys(AUDIENCE, metadata.positives)
         lengths |= {"history_offsets": metadata.users + 1, "audience_offsets": metadata.items + 1}
+        counts = {"user_since": metadata.users, "item_since": metadata.items}
+        lengths |= {name: counts[name] for name in metadata.since}
         columns = {
             name: np.load(_column_file(folder, name), mmap_mode="r", allow_pickle=False) for name in lengths
         }
@@ -106,7 +109,7 @@ def on_disk(folder: Path) -> NewArray:
     return new
 
 
-OURS = {f"{name}.npy" for name in (*COLUMNS, *EXTRAS, *AUDIENCE, *OFFSETS)} | {
+OURS = {f"{name}.npy" for name in (*COLUMNS, *EXTRAS, *AUDIENCE, *OFFSETS, *SINCE)} | {
     "users.parquet",
     "items.parquet",
     "data.json",

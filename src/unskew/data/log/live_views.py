@@ -54,6 +54,9 @@ class LiveSequences(WindowMethods):
     def __init__(self, view: EventView, by_id: bool = True) -> None:
         self._listeners = Listeners()
         self._by_id = by_id
+        self._listed = np.full(len(view), NEVER)
+        earlier = view.since < view.first_times
+        self._listed[earlier] = view.since[earlier]
         self._fill(np.asarray(view.ids, np.int32), np.asarray(view.times, np.int64), view.starts, view.ends)
 
     def _fill(self, ids: Codes, times: Ints, starts: Ints, ends: Ints) -> None:
@@ -65,6 +68,7 @@ class LiveSequences(WindowMethods):
         some = ends > starts
         self._firsts[some] = times[starts[some]]
         self._size, self._used = len(starts), len(ids)
+        self._listed = _longer_by(self._listed[: self._size], len(starts) - len(self._listed), NEVER)
         if self._size == 1:  # all of the room is its own
             self._rooms[0] = self._used = len(self._ids)
 
@@ -96,14 +100,31 @@ class LiveSequences(WindowMethods):
         """See `EventView`."""
         return self._firsts[: self._size]
 
+    @property
+    def since(self) -> Ints:
+        """See `EventView`."""
+        return np.minimum(self.first_times, self._listed[: self._size])
+
     def existing(self, time: ArrayLike) -> Ints:
-        """How many entities had an event strictly before each time. Their codes need not be a prefix."""
-        return np.asarray(np.searchsorted(np.sort(self.first_times), np.asarray(time, np.int64), "left"))
+        """How many entities exist at each time. Their codes need not be a prefix."""
+        return np.asarray(np.searchsorted(np.sort(self.since), np.asarray(time, np.int64), "left"))
+
+    def list(self, entity: int, time: int) -> None:
+        """From this time on, an entity exists without an event. It may be new."""
+        if entity >= self._size:
+            self._more_entities(entity + 1)
+        self._listed[entity] = min(int(self._listed[entity]), time)
 
     def frozen(self, entities: int) -> Sequences:
         """The same events of so many entities in a table without room, in the order of the entities."""
         entity, position = self.everything()
-        return Sequences(self._ids[position], self._times[position], offsets_of(entity, entities))
+        listed = _longer_by(self._listed[: self._size], entities - self._size, NEVER)
+        return Sequences(
+            self._ids[position],
+            self._times[position],
+            offsets_of(entity, entities),
+            listed if (listed < NEVER).any() else None,
+        )
 
     def position(self, entity: Ints, time: Ints) -> Ints:
         """The position of the first event of `entity` at or after `time`: a binary search in all blocks at
@@ -167,11 +188,12 @@ class LiveSequences(WindowMethods):
     def _more_entities(self, size: int) -> None:
         if size > len(self._starts):
             more = max(size, 2 * len(self._starts)) - len(self._starts)
-            nothing = np.zeros(more, np.int64)
             self._starts, self._ends, self._rooms = (
-                np.concatenate([old, nothing]) for old in (self._starts, self._ends, self._rooms)
+                _longer_by(old, more, 0) for old in (self._starts, self._ends, self._rooms)
             )
-            self._firsts = np.concatenate([self._firsts, np.full(more, NEVER)])
+            self._firsts, self._listed = (
+                _longer_by(old, more, NEVER) for old in (self._firsts, self._listed)
+            )
         self._size = size
 
     def _move(self, entity: int, start: int, end: int) -> tuple[int, int]:
@@ -281,6 +303,11 @@ class LiveVocabulary:
         columns = {"id": self.ids} | ({} if self.titles is None else {"title": self.titles})
         longer = {name: _longer(of.values, len(self)) for name, of in self._features.items()}
         return pa.table(columns | {f"{FEATURE}{name}": values for name, values in longer.items()})
+
+
+def _longer_by(values: Ints, more: int, value: int) -> Ints:
+    """The same numbers, and so many times a value behind them."""
+    return np.concatenate([values, np.full(max(more, 0), value, np.int64)])
 
 
 def _longer(values: pa.Array, size: int) -> pa.Array:

@@ -84,8 +84,9 @@ class LogView(Protocol):
 class Log:
     """A log that never changes: row r says that `user[r]` met `item[r]` at `time[r]` with `label[r]`.
 
-    Users and items are codes, which `users` and `items` translate. Codes follow the time of the first
-    positive, so the ids that exist at any moment are a prefix. The positives come first, sorted by user and
+    Users and items are codes, which `users` and `items` translate. Codes follow the time from which an id
+    exists, that of its first positive unless an earlier one is known, so the ids that exist at any moment are
+    a prefix. The positives come first, sorted by user and
     time; then come the rows that were shown and not clicked, sorted in the same way. So the histories are the
     first rows of the columns themselves and need no memory.
 
@@ -277,6 +278,9 @@ class Log:
             column = getattr(self, name)
             if column is not None:
                 digest.update(name.encode() + np.ascontiguousarray(column).data)
+        for role, view in (("user", self.histories), ("item", self.audiences)):
+            if view.listed is not None:
+                digest.update(f"{role}_since".encode() + np.ascontiguousarray(view.since).data)
         for name, mark in sorted(self.marks.items()):
             digest.update(f"{MARK}{name}".encode() + np.ascontiguousarray(mark).data)
         for vocabulary in (self.users, self.items):
@@ -350,14 +354,14 @@ class Log:
         positives = int(columns["history_offsets"][-1])
         rows: dict[str, Any] = {name: columns[name] for name in (*COLUMNS, *EXTRAS) if name in columns}
         item, time = columns["item"][:positives], columns["time"][:positives]
-        audiences = (columns[f"audience_{part}"] for part in ("user", "time", "offsets"))
+        user, when, offsets = (columns[f"audience_{part}"] for part in ("user", "time", "offsets"))
         return cls(
             **rows,
             marks={name.removeprefix(MARK): mark for name, mark in columns.items() if name.startswith(MARK)},
             users=Vocabulary.of_table(users),
             items=Vocabulary.of_table(items),
-            histories=Sequences(item, time, columns["history_offsets"]),
-            audiences=Sequences(*audiences),
+            histories=Sequences(item, time, columns["history_offsets"], columns.get("user_since")),
+            audiences=Sequences(user, when, offsets, columns.get("item_since")),
             metadata=metadata,
             folder=folder,
         )

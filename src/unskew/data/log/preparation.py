@@ -125,6 +125,7 @@ class Metadata:
     users: int = 0
     items: int = 0
     extras: tuple[str, ...] = ()  # the optional columns, and the columns of named tests
+    since: tuple[str, ...] = ()  # for which ids the folder has the times from which they exist
     time_unit: str = "as given"
     columns: dict[str, str] = field(default_factory=dict)  # the column of the source by its role
     removed: Removed = Removed()
@@ -139,14 +140,14 @@ class Metadata:
         return {
             name: value
             for name, value in document.items()
-            if value or name not in ("features", "origin", "world")
+            if value or name not in ("since", "features", "origin", "world")
         }
 
     @classmethod
     def from_dict(cls, document: Document) -> "Metadata":
         """The metadata of which `as_dict` made this document."""
         values = dict(document)
-        values["extras"] = tuple(values.get("extras", ()))
+        values |= {name: tuple(values.get(name, ())) for name in ("extras", "since")}
         values["removed"] = Removed(**values.get("removed", {}))
         values["settings"] = from_document(Preparation, asdict(Preparation()) | values.get("settings", {}))
         values["features"] = {

@@ -33,6 +33,7 @@ PART_OF_THE_TASK = 0.01
 # Borders that are given must leave at least this fraction of the positives to train on.
 MIN_TRAINING_FRACTION = 0.01
 ROW_COLUMNS = (*COLUMNS, *EXTRAS)
+NEVER = np.iinfo(np.int64).max
 MIN_EVENTS = 3  # of a user in a leave-one-out split: one to train on, one to validate, one to test
 
 
@@ -141,13 +142,13 @@ class Split:
 
     @cached_property
     def first_appearance(self) -> Mask:
-        """Rows whose item had no positive strictly before.
+        """Rows whose item did not exist strictly before.
 
-        The audience of such an item is empty, and the audiences of all other candidates are not, so that
-        emptiness would reveal the label. At the very first moment all audiences are empty, and it
-        reveals nothing.
+        It is no candidate. Without events of other types, its audience is empty and the audiences of all
+        candidates are not, so that emptiness would reveal the label. At the very first moment all audiences
+        are empty, and it reveals nothing.
         """
-        first = self.log.audiences.first_times
+        first = self.log.audiences.since
         return np.asarray((first[self.log.item] >= self.log.time) & (self.log.time > first.min()))
 
     def targets(self, part: Part, reads_audiences: bool) -> Mask:
@@ -393,14 +394,16 @@ def leave_one_out(log: Log, settings: Splitting) -> LeaveOneOut:
 
 
 def _numbered_by(log: Log, rows: Ints) -> Log:
-    """The same log with its items numbered by their first positive among some rows. Items without one come
-    last. Users keep their numbers."""
-    first = np.full(len(log.items), np.iinfo(np.int64).max)
+    """The same log with its items numbered by the time from which they exist, of which only some rows count.
+    Items that never exist come last. Users keep their numbers."""
+    listed = log.audiences.listed
+    first = np.full(len(log.items), NEVER) if listed is None else listed.copy()
     np.minimum.at(first, log.item[rows], log.time[rows])
     order = np.argsort(first, kind="stable")
     number = np.empty(len(order), np.int32)
     number[order] = np.arange(len(order), dtype=np.int32)
-    return replace(log, item=number[log.item], items=log.items.take(order), folder=None)
+    audiences = replace(log.audiences, listed=None if listed is None else listed[order])
+    return replace(log, item=number[log.item], items=log.items.take(order), audiences=audiences, folder=None)
 
 
 def _with_views(log: Log, rows: Ints, positives: int) -> Log:
@@ -413,8 +416,10 @@ def _with_views(log: Log, rows: Ints, positives: int) -> Log:
         log,
         **columns,
         marks={name: mark[rows] for name, mark in log.marks.items()},
-        histories=Sequences(item, time, offsets_of(user, len(log.users))),
-        audiences=Sequences(user[by_item], time[by_item], offsets_of(item[by_item], len(log.items))),
+        histories=Sequences(item, time, offsets_of(user, len(log.users)), log.histories.listed),
+        audiences=Sequences(
+            user[by_item], time[by_item], offsets_of(item[by_item], len(log.items)), log.audiences.listed
+        ),
     )
 
 
@@ -422,7 +427,21 @@ def cut_log(log: Log, time: int) -> Log:
     """The log as it was just before a time. Users and items keep their codes."""
     before = log.time < time
     positives = int(before[: log.positives].sum())
-    return _with_views(replace(log, folder=None, end=None), np.flatnonzero(before), positives)
+    known = replace(
+        log,
+        histories=_listed_before(log.histories, time),
+        audiences=_listed_before(log.audiences, time),
+        folder=None,
+        end=None,
+    )
+    return _with_views(known, np.flatnonzero(before), positives)
+
+
+def _listed_before(view: Sequences, time: int) -> Sequences:
+    """A view that does not know what is listed from a time on."""
+    if view.listed is None:
+        return view
+    return replace(view, listed=np.where(view.listed < time, view.listed, NEVER))
 
 
 def borders(time: Ints, fractions: NDArray[np.float64]) -> tuple[int, int]:

@@ -1,8 +1,8 @@
 """The two views of a log: the history of each user and the audience of each item, oldest first.
 
 Only this file decides what "before" and "exists" mean. An event is before a moment if its time is strictly
-earlier, so events at the same moment are not in each other's past. An item exists at a moment if it had a
-positive before.
+earlier, so events at the same moment are not in each other's past. An item exists from its first positive on,
+or from an earlier time at which it is known to be there (`since`).
 """
 
 from collections.abc import Callable
@@ -63,8 +63,13 @@ class EventView(Protocol):
     def __len__(self) -> int:
         """The number of entities."""
 
+    @property
+    def since(self) -> Ints:
+        """The time from which each entity exists: that of its first event, or an earlier one at which it is
+        known to be there. The largest possible number for an entity that never exists."""
+
     def existing(self, time: ArrayLike) -> Ints:
-        """How many entities had an event strictly before each time."""
+        """How many entities exist at each time: those whose `since` is strictly before it."""
 
     def position(self, entity: Ints, time: Ints) -> Ints:
         """The position of the first event of each entity at or after each time."""
@@ -146,11 +151,16 @@ def _padded(values: NDArray[np.integer], start: Ints, end: Ints, right: bool) ->
 @dataclass(frozen=True, eq=False)
 class Sequences(WindowMethods):
     """An `EventView` that never changes, in flat arrays: the ids of entity e are
-    `ids[offsets[e]:offsets[e + 1]]`."""
+    `ids[offsets[e]:offsets[e + 1]]`.
+
+    `listed` has a time from which each entity exists without an event, where such times are known. The
+    largest possible number stands for an entity without one.
+    """
 
     ids: Codes
     times: Ints
     offsets: Ints
+    listed: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -176,10 +186,15 @@ class Sequences(WindowMethods):
         first[some] = self.times[self.starts[some]]
         return first
 
+    @cached_property
+    def since(self) -> Ints:
+        """See `EventView`."""
+        return self.first_times if self.listed is None else np.minimum(self.first_times, self.listed)
+
     def existing(self, time: ArrayLike) -> Ints:
-        """How many entities had an event strictly before each time. Codes follow the first events, so
-        these entities are the codes below that number."""
-        return np.asarray(np.searchsorted(self.first_times, np.asarray(time, np.int64), "left"))
+        """How many entities exist at each time. Codes follow `since`, so these entities are the codes below
+        that number."""
+        return np.asarray(np.searchsorted(self.since, np.asarray(time, np.int64), "left"))
 
     @cached_property
     def moments(self) -> Ints:

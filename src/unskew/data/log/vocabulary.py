@@ -89,8 +89,8 @@ class VocabularyView(Protocol):
 class Vocabulary:
     """The caller's ids of all users (or items), with their titles and features, in the order of their codes.
 
-    Codes follow the time of the first positive. So the ids that exist at any moment are a prefix, `code < n`.
-    Ids that never had a positive come last.
+    Codes follow the time from which an id exists (`EventView.since`). So the ids that exist at any moment are
+    a prefix, `code < n`. Ids that never exist come last.
     """
 
     ids: pa.Array

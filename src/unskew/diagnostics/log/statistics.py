@@ -280,12 +280,12 @@ def slice_edges(time: Ints, slices: int) -> Ints:
 def drift_of(item: Codes, time: Ints, born: Ints, clock: Clock) -> Drift:
     """Cut the positives into slices of time and compare the popularity of items between them.
 
-    born: the time at which each item first has a positive.
+    born: the time from which each item exists.
     """
     edges = slice_edges(time, SLICES)
     starts = [int(time.min()), *(int(edge) for edge in edges)]
     of = np.searchsorted(edges, time, "right")
-    # An item that is never taken is born in no slice.
+    # An item that never exists is born in no slice.
     born_in = np.where(born > time.max(), len(starts), np.searchsorted(edges, born, "right"))
     counts = np.bincount(of * len(born) + item, minlength=len(starts) * len(born)).reshape(
         len(starts), len(born)

@@ -421,7 +421,7 @@ class PulseSampler:
         if horizon is None:
             return time
         ahead = (np.random.default_rng([self.seed, 37]).random(len(rows)) * horizon).astype(np.int64)
-        return np.where(log.audiences.first_times[log.item[rows]] < time - ahead, time - ahead, NEVER)
+        return np.where(log.audiences.since[log.item[rows]] < time - ahead, time - ahead, NEVER)
 
     def __len__(self) -> int:
         return math.ceil(len(self.rows) / self.batch_size)

@@ -102,8 +102,8 @@ class Signals:
 
     @property
     def born(self) -> Ints:
-        """When each item had its first event; never is the largest number."""
-        return self.log.audiences.first_times
+        """From when each item exists; never is the largest number."""
+        return self.log.audiences.since
 
     def of_items(self, item: Ints, time: Ints) -> Floats:
         """The vector a of each item at each time, (..., ITEM_FEATURES). The two are broadcast."""
