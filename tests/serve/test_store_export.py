@@ -95,6 +95,7 @@ def test_prepare_reads_the_export_and_the_loop_is_closed(in_file: Place) -> None
             "position",
             "impression_id",
             "test:logged",
+            "test:organic",
         )
     }
     assert log.impression_id is not None

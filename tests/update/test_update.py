@@ -28,7 +28,6 @@ from tests.helpers.updated import (
     trained,
 )
 from unskew.core.errors import BadInput, UnskewError
-from unskew.data.log.split import Split
 from unskew.models.base import build
 from unskew.serve import open_store
 from unskew.training.run import load
@@ -128,16 +127,17 @@ def test_nothing_learns_from_the_window_before_it_is_ranked(
         order.append(("train", trainer.split, trainer.samplers["next item"]))
         real_run(trainer)
 
-    def ranking(self: Any, network: Any, split: Split, test: str) -> Any:
-        found = real_ranked(self, network, split, test)
-        order.append(("rank", split, found))
+    def ranking(self: Any, network: Any, window: updates.Window) -> Any:
+        found = real_ranked(self, network, window)
+        order.append(("rank", self._cut(window.start), found))
         return found
 
     monkeypatch.setattr(Trainer, "run", running)
     monkeypatch.setattr(updates._Update, "_evaluate", ranking)
     update(run, place / "e.db", place / "new", replace(QUICK, replay=0.0), force=True)
-    assert [step[0] for step in order] == ["train", "rank", "rank", "train"]
-    (_, before, learner), (_, ranked, one), (_, _, other), (_, everything, last) = order
+    assert [step[0] for step in order] == ["train", "rank", "rank", "train", "rank"]
+    (_, before, learner), (_, ranked, one), (_, _, other), (_, everything, last), (_, _, published) = order
+    assert np.array_equal(published.rows, one.rows)
     start, log = before.train_end, before.log
     times = sorted(time for *_, time in drawn(250, 1, BEGIN + SPAN, 4))
     assert start == times[-50]  # the newest fifth
@@ -205,7 +205,9 @@ def test_a_window_of_a_given_length(place: Path) -> None:
     times = np.sort([time for *_, time in drawn(250, 1, BEGIN + SPAN, 4)])
     ranked = found.before.log.time[found.before.rows]
     assert times[-1] - 8 * 3600 < ranked.min() < times[-1] - 7.5 * 3600
-    with pytest.raises(BadInput, match=r"window 1h: has \d+ new positives; expected at least 40 .*longer"):
+    with pytest.raises(
+        BadInput, match=r"window 1h: has \d+ new positives that judge; expected at least 40 .*longer"
+    ):
         update(place / "run", place / "e.db", None, replace(QUICK, window="1h"), dry_run=True)
     with pytest.raises(BadInput, match=r"all new positives are in the window.*take a shorter one"):
         update(place / "run", place / "e.db", None, replace(QUICK, window="52w"), dry_run=True)
@@ -245,8 +247,9 @@ def test_a_much_worse_run_is_refused_unless_forced(place: Path, made: Path) -> N
     after = everything_below(place)
     assert after.keys() - before.keys() == {".current.lock"}
     forced = update(run, place / "e.db", place / "new", quick, current=place / "current", force=True)
-    assert forced.verdict == "published"
+    assert forced.verdict == "forced"
     assert "worse" in forced.why
+    assert card(place / "new")["updated"]["forced"] is True
     assert (place / "current").readlink() == Path("new")
 
 

@@ -13,18 +13,21 @@ from unskew.core.errors import BadInput
 from unskew.update import Updating
 
 if TYPE_CHECKING:
-    from unskew.update.update import Outcome
+    from unskew.update.update import Outcome, Power
 
-CODES = {"published": 0, "would be published": 0, "nothing new": 3, "worse": 4}
+CODES = {"published": 0, "forced": 0, "would be published": 0, "would be forced": 0}
+CODES |= {"nothing new": 3, "worse": 4}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Update(RunVerb):
-    """Train on from a run with the events that a store got since, and write the new run unless it is worse.
+    """Train on from a run with the events that a store got since, and write the new run unless it is
+    significantly worse.
 
     The newest window of the new events is ranked by the old run and by the new one before anything learns
-    from it. The new one is refused if the whole 95 % interval of the difference is below zero. Prints one
-    line. Exit codes: 0 published, 3 nothing new, 4 refused because it is worse; 1 and 2 are errors.
+    from it; of its events, those judge that the old run did not choose itself. The new one is refused if the
+    whole 95 % interval of the difference is below zero. Prints one line, with the loss that such a window
+    notices. Exit codes: 0 published, 3 nothing new, 4 refused because it is worse; 1 and 2 are errors.
     """
 
     folder: Positional[Annotated[Path | None, tyro.conf.arg(metavar="RUN")]] = None
@@ -43,7 +46,7 @@ class Update(RunVerb):
     data: MovedData = None
     segments: Segments = None
     force: bool = False
-    """Publish the new run even if it is worse."""
+    """Publish the new run even if it is significantly worse; the output and its card then say `forced`."""
     dry_run: bool = False
     """Train, compare, print, and write nothing."""
 
@@ -96,8 +99,20 @@ def line(outcome: "Outcome") -> str:
         return f"{outcome.verdict}: {outcome.why}; nothing was written"
     window, tested = outcome.tested.document(), outcome.tested.found
     where = f" {outcome.out}" if outcome.out is not None else ""
+    rows = "" if window["judged_by"] == "all" else f"{window['judged_by']} "
     return (
         f"{outcome.verdict}{where}: {outcome.new_positives:,} new positives; NDCG@10 ({window['test']}) on "
-        f"the newest {window['positives']:,}: {window['before']:.4f} before, {window['after']:.4f} now, "
-        f"difference {tested.difference:+.4f} [{tested.low:+.4f}, {tested.high:+.4f}]: {outcome.why}"
+        f"the newest {window['positives']:,} {rows}positives: {window['before']:.4f} before, "
+        f"{window['after']:.4f} now, difference {tested.difference:+.4f} [{tested.low:+.4f}, "
+        f"{tested.high:+.4f}]: {outcome.why}; {_power(outcome.tested.power)}"
     )
+
+
+def _power(power: "Power | None") -> str:
+    """What the window can detect, in a clause."""
+    if power is None:
+        return "the two rank these rows the same"
+    return (
+        f"a loss of {power.loss:.0%} would be noticed in {power.noticed:.0%} of the cases, one of "
+        f"{power.smallest:.0%} in 80%"
+    ).replace("%", " %")

@@ -111,6 +111,20 @@ def student(value: float, variance: float, freedom: float) -> Estimate:
     return Estimate(value, value - half, value + half, p)
 
 
+def refusal_power(loss: float, error: float, margin: float = 0.0) -> float:
+    """The probability that a loss is noticed: that the whole 95 % interval of a difference is below -margin.
+
+    With a true difference of -loss and the standard error s of the paired differences, it is
+    Phi((loss - margin) / s - 1.96).
+    """
+    return float(stats.norm.cdf((loss - margin) / error - stats.norm.ppf(1 - LEVEL / 2)))
+
+
+def smallest_noticed_loss(error: float, margin: float = 0.0, power: float = 0.8) -> float:
+    """The loss that is noticed with this probability."""
+    return margin + error * float(stats.norm.ppf(power) + stats.norm.ppf(1 - LEVEL / 2))
+
+
 def estimate_over_worlds(values: Sequence[float]) -> Estimate:
     """The mean over simulated worlds, each with users and a seed of its own, which vary with the world."""
     array = np.asarray(values)

@@ -22,6 +22,7 @@ from unskew.core.statistics import SeedMeans, bootstrap_means, estimate, paired_
 from unskew.evaluation.evaluate import Evaluation
 
 DRAWS = 2000
+NORMAL_QUANTILE = 1.96  # half the width of a 95 % interval, in standard errors
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,11 @@ class Comparison:
     def interval_over(self) -> str:
         """Which sources of chance the interval covers."""
         return "users and seeds" if min(self.seeds) > 1 else "users only"
+
+    @property
+    def error(self) -> float:
+        """The standard error of the difference, from the width of its interval."""
+        return (self.high - self.low) / (2 * NORMAL_QUANTILE)
 
 
 def compare(

@@ -125,6 +125,9 @@ class Recommender(nn.Module, ABC):
     # By what it knows a user: by at least one past item that training saw, or because training saw the user.
     # For other users its scores are the same for all. A model that knows no user by an id has an empty tuple.
     knows_by: ClassVar[tuple[Literal["items", "user"], ...]] = ()
+    # Whether nothing in it belongs to a user or an item: all that it knows of them is read from the log, so
+    # an update need not learn from the events that judged it.
+    is_free_of_ids: ClassVar[bool] = False
     # What its loss makes of propensities; None for a model without any.
     correction: Correction | None = None
 

@@ -29,6 +29,7 @@ from unskew.models.base import Recommender, Training
 from unskew.nn.layers import Embeddings
 from unskew.training.trainer import Trainer, below
 
+REFRESHED = 0.1  # the fraction of the examples of a training that an update draws, where these are a sample
 Moments = dict[str, dict[str, dict[str, Tensor]]]  # by phase, parameter and kind
 
 
@@ -221,6 +222,10 @@ class Learning(Split):
     """A split of which only some training rows are targets; all others are still read as the past."""
 
     chosen: Mask
+
+    def examples(self, most: int) -> int:
+        """An update draws a fraction of the examples of a training, because the weights are learned."""
+        return max(int(REFRESHED * most), 1)
 
     def targets(self, part: Part, reads_audiences: bool) -> Mask:
         """Rows of a part that may be trained on or tested."""

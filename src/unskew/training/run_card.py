@@ -66,6 +66,7 @@ class UpdateSummary:
     base: OwnLog
     settings: dict[str, Any]
     window: dict[str, Any]
+    forced: bool  # whether it was published although it was significantly worse
 
 
 @dataclass(frozen=True)

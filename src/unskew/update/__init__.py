@@ -2,8 +2,12 @@
 not import torch for them."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from unskew.core.config import AtLeast1, NotNegative, Share
+
+Evidence = Literal["organic", "weighted", "all"]  # the kinds of rows that judge an update: see judge.py
+Judge = Literal["auto", "organic", "weighted", "all"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,11 +22,17 @@ class Updating:
     window: str | None = None
     """The newest part of the new events, by which the two are compared: a duration such as 1w, or a number of
     ticks if the times of the run's log only give an order. The default is the newest fifth of the new
-    positives."""
+    positives that judge."""
+    judge: Judge = "auto"
+    """Which new positives judge: those that the run in use did not choose itself (`organic`: they answer no
+    recommendation, or a random item), those of lists with known probabilities, weighted by 1 / propensity
+    (`weighted`), or `all`, which prefers the run that made the lists. `auto` takes organic ones or, if these
+    are too few, weighted ones."""
     least: AtLeast1 = 100
-    """The window has at least so many new positives. There is nothing to do until there are twice as many."""
+    """The window has at least so many new positives that judge. There is nothing to do until there are twice
+    as many new positives."""
     sample: AtLeast1 = 5000
-    """Rank at most so many positives of the window: a fixed, seeded sample."""
+    """Rank at most so many positives of the window that judge: a fixed, seeded sample."""
     margin: NotNegative = 0.0
     """How much worse in NDCG@10 is still good enough: the new run is refused if the whole 95 % interval of
     the difference is below minus this."""

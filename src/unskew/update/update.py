@@ -1,15 +1,18 @@
-"""Train on from a stored run with the events that a store got since, and publish it unless it is worse.
+"""Train on from a stored run with the events that a store got since, and publish it unless it is significantly
+worse.
 
     outcome = update("runs/1", "events.db", out="runs/2", current="current")
 
 Test, then train. The newest window of the new events is ranked by the run as it is and by a candidate, which
 has learned from everything before the window. Both read the same log, and what happened in the window before
-each request is known to both. If the candidate is not significantly worse, it learns from the window, too,
-and is written as a new run.
+each request is known to both. The rows that are ranked are those that the run did not choose itself
+(`judge.py`). If the candidate is not significantly worse, it learns from the window, too, is ranked once
+more, and is written as a new run. A model in which nothing belongs to a user or an item has nothing to learn
+from the window, so the candidate itself is written.
 
 The rule: with d = NDCG@10 of the candidate minus that of the run, over the same rows, and the 95 % interval
 of d from a bootstrap over users, the candidate is published unless the upper end of the interval is below
--margin.
+-margin. The network that is written must pass the same rule.
 """
 
 import os
@@ -27,6 +30,7 @@ from unskew.core.atomic_files import check_free
 from unskew.core.config import Document, check
 from unskew.core.errors import BadInput, NothingToRank
 from unskew.core.progress import shown
+from unskew.core.statistics import refusal_power, smallest_noticed_loss
 from unskew.data.log.held_out import available_tests
 from unskew.data.log.log import Log
 from unskew.data.log.split import Mask, Split, Splitting, split_at
@@ -45,31 +49,75 @@ from unskew.training.run import (
     read_config,
     read_records,
 )
-from unskew.training.run_card import RunCard, StoreSummary, UpdateSummary, chosen_settings
+from unskew.training.run_card import RunCard, SplitSummary, StoreSummary, UpdateSummary, chosen_settings
 from unskew.training.run_config import RunConfig
 from unskew.training.trainer import METRIC, Trainer
-from unskew.update import Updating
+from unskew.update import Evidence, Updating
+from unskew.update.judge import JudgedSplit, JudgingRows, select_evidence, truncated
 from unskew.update.merged import BASE, StorePosition, base_of, merged
 from unskew.update.publish import check_pointer, new_run, one_at_a_time, point
 
 NEWEST = 0.2  # the fraction of the new positives that are the window, unless it is given
-Verdict = Literal["published", "would be published", "nothing new", "worse"]
+LOSS = 0.2  # the relative loss of which the power is printed
+Verdict = Literal["published", "forced", "would be published", "would be forced", "nothing new", "worse"]
+
+
+class Window(NamedTuple):
+    """When the window begins, and which of its rows judge."""
+
+    start: int
+    judging: JudgingRows
+
+
+@dataclass(frozen=True)
+class Power:
+    """What a window can detect, from the standard error of the paired differences.
+
+    noticed: the probability with which a relative loss of `LOSS` is refused.
+    smallest: the relative loss that is refused with a probability of 80 %.
+    """
+
+    loss: float
+    noticed: float
+    smallest: float
 
 
 class Tested(NamedTuple):
     """How the run and the candidate did on the same rows of the window."""
 
     test: str
+    evidence: Evidence
     before: Evaluation
     after: Evaluation
     found: Comparison  # the candidate minus the run
+    margin: float
+    published: Comparison | None = None  # the network that was written minus the run, if it learned more
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the candidate, or the network that was to be written, is significantly worse."""
+        both = (self.found, self.published or self.found)
+        return any(each.high < -self.margin for each in both)
+
+    @property
+    def power(self) -> Power | None:
+        """What the window can detect; None if both rank every row the same, or the run ranks none."""
+        mean = self.before.mean(METRIC)
+        if self.found.error <= 0 or mean <= 0:
+            return None
+        noticed = refusal_power(LOSS * mean, self.found.error, self.margin)
+        return Power(LOSS, noticed, smallest_noticed_loss(self.found.error, self.margin) / mean)
 
     def document(self) -> Document:
         """Everything, ready for JSON."""
         units = {"positives": len(self.after.user), "users": len(np.unique(self.after.user))}
+        units["effective_sample_size"] = round(self.after.effective_sample_size, 1)
         figures = {"before": self.before.mean(METRIC), "after": self.after.mean(METRIC)}
+        figures["published"] = figures["before"] + (self.published or self.found).difference
         difference = {"difference": self.found.difference, "interval": [self.found.low, self.found.high]}
-        return {"test": self.test, "metric": METRIC, **units, **figures, **difference}
+        power = None if self.power is None else asdict(self.power)
+        judged = {"test": self.test, "judged_by": self.evidence, "metric": METRIC}
+        return {**judged, **units, **figures, **difference, "power": power}
 
 
 @dataclass(frozen=True)
@@ -108,7 +156,7 @@ def update(
     dry_run: bool = False,
     show_progress: bool = True,
 ) -> Outcome:
-    """Train on from a run with what a store got since, and write the result unless it is worse.
+    """Train on from a run with what a store got since, and write the result unless it is significantly worse.
 
     run: the folder of a finished run, or a link to one.
     out: the folder of the new run, which must not be there yet. It is whole or absent.
@@ -116,7 +164,7 @@ def update(
     positive: the types of events that are positive, if they are to be others than the store's own.
     data: where the data of the run is, if it has moved.
     segments: the folder of compacted rows, if the store is in PostgreSQL.
-    force: write the new run even if it is worse.
+    force: write the new run even if it is significantly worse; its card then says so.
     dry_run: train, compare and write nothing.
     """
     settings, folder = settings or Updating(), Path(run).resolve()
@@ -169,20 +217,19 @@ class _Update:
                 "what was shown; --data says where the data is"
             )
         self.merged = merged(self.base, store, self.after, positive)
-        start, words = self._window()
-        if start is None:
-            return Outcome("nothing new", words, self.folder)
-        trainer, tested = self._candidate(start)
-        refused = tested.found.high < -self.settings.margin
-        verdict: Verdict = "published" if target is not None else "would be published"
-        if refused and not force:
-            verdict = "worse"
+        window = self._window()
+        if isinstance(window, str):
+            return Outcome("nothing new", window, self.folder)
+        trainers, tested = self._candidate(window)
+        if force or not tested.is_worse:
+            trainers, tested = self._learn_window(trainers[0], window, tested)
+        verdict = _verdict(tested.is_worse, force, target is not None)
         new_positives = int(self.merged.fresh[: self.log.positives].sum())
-        why = "significantly worse on the newest window" if refused else "not significantly worse"
+        why = "significantly worse on the newest window" if tested.is_worse else "not significantly worse"
         outcome = Outcome(verdict, why, self.folder, target, new_positives, tested, tuple(self.notes))
         if target is None or verdict == "worse":
             return replace(outcome, out=None)
-        self._publish(trainer, start, store.name, tested, target)
+        self._publish(trainers, window, store.name, tested, verdict == "forced", target)
         if link is not None:
             point(link, target)
         return outcome
@@ -219,18 +266,23 @@ class _Update:
             return f"{positives:,} new positives; an update waits for {least:,} (--least says how many)"
         return ""
 
-    def _window(self) -> tuple[int | None, str]:
-        """When the window begins, which must be after everything that the run has seen; or why there is no
-        window."""
+    def _window(self) -> Window | str:
+        """The window, which must be after everything that the run has seen; or why there is none."""
         card, settings, log = self.card, self.settings, self.log
         seen = max(self.base.now, self.merged.learned_until) if card.updated else card.split.valid_end
-        times = log.time[: log.positives][self.merged.fresh[: log.positives]]
-        times = np.sort(times[times >= seen])
-        if len(times) < 2 * settings.least:
-            words = (
-                f"{len(times):,} new positives are newer than what this run has seen; an update waits for "
+        is_new = self.merged.fresh & (log.label == 1) & (log.time >= seen)
+        new = int(is_new.sum())
+        if new < 2 * settings.least:
+            words = f"{new:,} new positives are newer than what this run has seen; an update waits for "
+            return f"{words}{2 * settings.least:,} (--least says how many)"
+        judging = select_evidence(log, settings.judge, is_new, settings.least)
+        if judging is None:
+            return (
+                f"too few of {new:,} new positives can judge (--judge {settings.judge}): the others answer "
+                f"lists of the run that they would judge; an update waits for {settings.least:,} that no "
+                "recommendation chose (serve --explore makes some; --judge all takes every positive)"
             )
-            return None, f"{words}{2 * settings.least:,} (--least says how many)"
+        times = np.sort(log.time[is_new & judging.mask])
         if settings.window is None:
             start = int(times[-max(int(NEWEST * len(times)), settings.least)])
         else:
@@ -238,15 +290,15 @@ class _Update:
         inside = int((times >= start).sum())
         if inside < settings.least:
             raise BadInput(
-                f"window {settings.window}: has {inside:,} new positives; expected at least "
+                f"window {settings.window}: has {inside:,} new positives that judge; expected at least "
                 f"{settings.least:,} (--least), so take a longer one"
             )
-        if inside == len(times):
+        if not (is_new & (log.time < start)).any():
             raise BadInput(
                 "all new positives are in the window, and none is left to learn from before it; take a "
                 "shorter one (--window)"
             )
-        return start, ""
+        return Window(start, judging)
 
     # Test, then train
 
@@ -258,19 +310,34 @@ class _Update:
         )
         return split_at(self.log, settings, end, end)
 
-    def _candidate(self, start: int) -> tuple[Trainer, Tested]:
+    def _candidate(self, window: Window) -> tuple[list[Trainer], Tested]:
         """What has learned from everything before the window, compared with the run as it is."""
-        split, old = self._cut(start), self.old
+        split, old = self._cut(window.start), self.old
         moves = CodeMapping.between(old.log, self.log)
         as_it_is = extend_network(old.network, split.known, moves).network
         trainer = self._train_on(
             extend_network(old.network, split.known, moves), self._before(), split, self._fresh()
         )
-        test = self.card.select_by
-        if test not in available_tests(split):
-            test = "ordinary"
-        before, after = (self._evaluate(network, split, test) for network in (as_it_is, trainer.model))
-        return trainer, Tested(test, before, after, compare(after, before, METRIC))
+        before, after = (self._evaluate(network, window) for network in (as_it_is, trainer.model))
+        found, margin = compare(after, before, METRIC), self.settings.margin
+        return [trainer], Tested(after.test, window.judging.evidence, before, after, found, margin)
+
+    def _learn_window(
+        self, candidate: Trainer, window: Window, tested: Tested
+    ) -> tuple[list[Trainer], Tested]:
+        """The candidate after it has learned from the window, too, ranked once more. These rows are then
+        among what it has learned from, so this only detects that the training has done damage."""
+        if candidate.model.is_free_of_ids:
+            return [candidate], tested
+        split, fresh = self._cut(self.log.now), np.asarray(self.log.time >= window.start)
+        positives = self.merged.fresh & (self.log.label == 1)
+        earlier = max(int((positives & ~fresh).sum()), 1)
+        learned = Learned.of(candidate.model, *candidate.state())
+        extended = extend_network(candidate.model, split.known, CodeMapping.none(self.log))
+        due = min(int((positives & fresh).sum()) / earlier, 1.0)  # as much replay per new row as before
+        trainer = self._train_on(extended, learned, split, fresh, due)
+        published = compare(self._evaluate(trainer.model, window), tested.before, METRIC)
+        return [candidate, trainer], tested._replace(published=published)
 
     def _before(self) -> Learned:
         """Where the training of the run was."""
@@ -312,7 +379,12 @@ class _Update:
         trainer.run()
         return trainer
 
-    def _evaluate(self, network: Recommender, split: Split, test: str) -> Evaluation:
+    def _evaluate(self, network: Recommender, window: Window) -> Evaluation:
+        """The rows of the window that judge, ranked with everything before each of them known."""
+        split = JudgedSplit.of(self._cut(window.start), window.judging)
+        test = self.card.select_by
+        if test not in available_tests(split) or (test == "shown" and window.judging.evidence != "all"):
+            test = "ordinary"
         try:
             by_test = evaluations(
                 network,
@@ -327,22 +399,25 @@ class _Update:
             raise NothingToRank(
                 f"the window cannot be ranked, so take a longer one (--window): {error}"
             ) from None
-        return by_test[test][0]
+        ranked = by_test[test][0]
+        return replace(ranked, weights=ranked.weights * truncated(window.judging.weights[ranked.rows]))
 
     # The new run
 
-    def _publish(self, candidate: Trainer, start: int, store: str, tested: Tested, target: Path) -> None:
-        """Let the candidate learn from the window, too, and write it."""
-        split, fresh = self._cut(self.log.now), np.asarray(self.log.time >= start)
-        positives = self.merged.fresh & (self.log.label == 1)
-        earlier = max(int((positives & ~fresh).sum()), 1)
-        learned = Learned.of(candidate.model, *candidate.state())
-        extended = extend_network(candidate.model, split.known, CodeMapping.none(self.log))
-        due = min(int((positives & fresh).sum()) / earlier, 1.0)  # as much replay per new row as before
-        trainer = self._train_on(extended, learned, split, fresh, due)
+    def _publish(
+        self,
+        trainers: Sequence[Trainer],
+        window: Window,
+        store: str,
+        tested: Tested,
+        forced: bool,
+        target: Path,
+    ) -> None:
+        """Write the network of the last one of these trainers, with the records of all."""
+        trainer, split = trainers[-1], self._cut(self.log.now)
         updated = self.card.updated
         times = updated.times + 1 if updated else 1
-        new = [replace(record, update=times) for record in (*candidate.records, *trainer.records)]
+        new = [replace(record, update=times) for each in trainers for record in each.records]
         trainer.records = [*read_records(self.folder), *new]
         trainer.select_by = self.card.select_by
         chosen = chosen_settings(trainer.model, trainer.model.state_dict())
@@ -352,16 +427,29 @@ class _Update:
             times=times,
             base=self.base.own,
             settings=asdict(self.settings),
-            window=tested.document() | {"start": start},
+            window=tested.document() | {"start": window.start},
+            forced=forced,
         )
         learned_from = StoreSummary(store, self.merged.newest._asdict())
         with new_run(target) as folder:
             written = RunFolder.begin(folder, config, resume=False)
             # The curve of the debiasing strength was measured with other weights.
             written.make_card = lambda trainer: replace(
-                RunCard.of(trainer, config), updated=summary, store=learned_from, debias_curve=None
+                RunCard.of(trainer, config),
+                split=SplitSummary.of(split),
+                updated=summary,
+                store=learned_from,
+                debias_curve=None,
             )
             written.remember(split)
             if self.base.remembered:
                 written.replace(BASE, lambda path: pq.write_table(self.base.table, path))
             written.finish(trainer)
+
+
+def _verdict(is_worse: bool, force: bool, writes: bool) -> Verdict:
+    if is_worse and not force:
+        return "worse"
+    if is_worse:
+        return "forced" if writes else "would be forced"
+    return "published" if writes else "would be published"

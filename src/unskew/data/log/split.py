@@ -151,6 +151,13 @@ class Split:
         first = self.log.audiences.since
         return np.asarray((first[self.log.item] >= self.log.time) & (self.log.time > first.min()))
 
+    def examples(self, most: int) -> int:
+        """How many training positives a model draws that learns from a sample of them.
+
+        most: the number in its settings.
+        """
+        return most
+
     def targets(self, part: Part, reads_audiences: bool) -> Mask:
         """Rows of a part that may be trained on or tested.
 

@@ -115,6 +115,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         "shipped": {"start": "shipped"},
     }
     supports_live_log = True
+    is_free_of_ids = True
     recipe: ClassVar[Settings] = {"epochs": 5, "patience": 5, "batch_size": 128}
     recipe |= {"learning_rate": 5e-3, "weight_decay": 1e-5}
     searched: ClassVar[dict[str, Search]] = {"batch_size": Search.among(64, 128, 256)}
@@ -408,7 +409,7 @@ class PulseSampler:
         rows, moments = rows[moments > NEVER], moments[moments > NEVER]
         if not len(rows):
             raise BadInput(f"horizon {model.config.horizon}: no training positive is within it")
-        chosen = np.sort(random.permutation(len(rows))[: model.config.sample])
+        chosen = np.sort(random.permutation(len(rows))[: split.examples(model.config.sample)])
         order = np.argsort(rows[chosen], kind="stable")
         self.rows, self.moments = rows[chosen][order], moments[chosen][order]
         self.epoch_number, self.step = 0, 0

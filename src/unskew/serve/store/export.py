@@ -28,6 +28,8 @@ from unskew.serve.store.impressions import ROWS, EventSource, open_impressions
 from unskew.serve.store.tables import EventTypes
 
 LOGGED_COLUMN = f"{MARK}{LOGGED}"  # `prepare` makes a named test of such a column
+ORGANIC = "organic"  # the named test of positives that no recommendation chose
+ORGANIC_COLUMN = f"{MARK}{ORGANIC}"
 
 SHOWN_COLUMNS = {"exposed": pa.int8(), "impression_id": pa.string(), "position": pa.int32()}
 COLUMNS = {"user_id": pa.string(), "item_id": pa.string(), "timestamp": pa.timestamp("us", "UTC")}
@@ -66,7 +68,9 @@ def export_log(source: EventSource, out: str | os.PathLike[str], types: EventTyp
     The columns are user_id, item_id, timestamp and label and, as far as anything is known of what was shown,
     propensity, exposed, impression_id and position. Label 1 is a positive event; label 0 was shown in the
     same impression and was not clicked. A row whose propensity is not known has propensity 1 and 0 in the
-    column `test:logged`, so that `unskew evaluate --test logged` leaves it out.
+    column `test:logged`, so that `unskew evaluate --test logged` leaves it out. If the store recorded
+    recommendations, the column `test:organic` is 1 for positives that no recommendation chose: those that
+    answer none, and those whose item was drawn at random.
 
     Parameters
     ----------
@@ -95,28 +99,29 @@ def export_log(source: EventSource, out: str | os.PathLike[str], types: EventTyp
     with scratch, open_impressions(source, types, Path(scratch.name), "the export") as connection:
         connection.execute(LOG)
         counts = connection.execute(COUNTS).fetchall()[0]
-        rows, positives, shown, logged, unmatched = (int(count or 0) for count in counts)
+        rows, positives, shown, logged, unmatched, recommended = (int(count or 0) for count in counts)
         if not positives:
             listed = ", ".join(types.positive)
             raise BadInput(f"{source.name}: not one positive event ({listed}); nothing to export")
-        save_frames(_frames(connection, shown > 0, logged, rows), file)
+        save_frames(_frames(connection, shown > 0, logged, rows, recommended > 0), file)
     return Exported(file, rows, positives, shown, logged, unmatched)
 
 
 LOG = """
 CREATE TABLE log AS
-    SELECT user_id, item_id, timestamp, 1 AS label, propensity, exposed, unmatched, impression_id, position
+    SELECT user_id, item_id, timestamp, 1 AS label, propensity, exposed, unmatched, impression_id, position,
+        exposed OR NOT recommended AS organic
     FROM positives
     UNION ALL
-    SELECT user_id, item_id, timestamp, 0, propensity, exposed, FALSE, impression_id, position
+    SELECT user_id, item_id, timestamp, 0, propensity, exposed, FALSE, impression_id, position, FALSE
     FROM showings WHERE NOT clicked
 """
-COUNTS = """SELECT count(*), sum(label), count(impression_id), count(propensity), count(*) FILTER (unmatched)
-FROM log"""
+COUNTS = """SELECT count(*), sum(label), count(impression_id), count(propensity), count(*) FILTER (unmatched),
+    (SELECT count(*) FROM recommendations) FROM log"""
 
 
 def _frames(
-    connection: duckdb.DuckDBPyConnection, any_shown: bool, logged: int, rows: int
+    connection: duckdb.DuckDBPyConnection, any_shown: bool, logged: int, rows: int, any_recommended: bool
 ) -> Iterator[pa.Table]:
     """All rows in the order of time. Columns about which nothing is known are left out."""
     columns = dict(COLUMNS)
@@ -134,6 +139,9 @@ def _frames(
     if 0 < logged < rows:
         columns[LOGGED_COLUMN] = pa.int8()
         values[LOGGED_COLUMN] = "propensity IS NOT NULL"
+    if any_recommended:
+        columns[ORGANIC_COLUMN] = pa.int8()
+        values[ORGANIC_COLUMN] = "organic"
     selected = ", ".join(
         f'CAST({values[name]} AS {_sql(kind)}) AS "{name}"' for name, kind in columns.items()
     )

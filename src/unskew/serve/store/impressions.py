@@ -56,8 +56,9 @@ def open_impressions(
     recommendations  with fallback: whether no model made it
     showings         user_id, impression_id, item_id, timestamp, propensity, exposed, position, recommended
                      (the store recorded the recommendation), clicked
-    positives        user_id, impression_id, item_id, timestamp, propensity, exposed, position, unmatched (the
-                     event names a recommendation of the store that lacks its user and item)
+    positives        user_id, impression_id, item_id, timestamp, propensity, exposed, position, recommended
+                     (it answers a recorded recommendation of this item to this user), unmatched (the event
+                     names a recommendation of the store that lacks its user and item)
 
     scratch: a folder for temporary files.
     task: what is being done, for the error message.

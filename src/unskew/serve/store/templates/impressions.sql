@@ -53,7 +53,7 @@ CREATE TABLE positives AS
         SELECT p.user_id, p.item_id, p.timestamp,
             CASE WHEN s.recommended THEN s.propensity ELSE coalesce(p.propensity, s.propensity) END
                 AS propensity,
-            coalesce(s.exposed, FALSE) AS exposed,
+            coalesce(s.exposed, FALSE) AS exposed, coalesce(s.recommended, FALSE) AS recommended,
             -- A user to whom something else was recommended was not shown this item.
             s.item_id IS NULL AND k.recommendation_id IS NOT NULL AS unmatched,
             CASE WHEN NOT unmatched THEN p.impression_id END AS impression_id,
