@@ -4,6 +4,7 @@ import os
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -11,9 +12,9 @@ import pytest
 from tests.helpers.processes import run_python
 from tests.helpers.stores import BEGIN, Place, click, ids_of, rows_of, shown
 from unskew.core.errors import BadInput, UnskewError
-from unskew.serve import Event, Store, open_store
+from unskew.serve import BadEvent, Event, Store, open_store
 from unskew.serve.store import maintenance as maintenance_module
-from unskew.serve.store.tables import Kind
+from unskew.serve.store.tables import SCHEMA, Kind
 
 pytest_plugins = ("tests.helpers.store_places",)
 
@@ -279,7 +280,7 @@ def test_the_store_keeps_which_types_are_positive(place: Place) -> None:
 def test_info_counts_both_parts(place: Place) -> None:
     with place.open() as store:
         empty = store.info()
-        assert (empty["events"], empty["first"], empty["schema"]) == (0, None, 1)
+        assert (empty["events"], empty["first"], empty["schema"]) == (0, None, SCHEMA)
         store.append([click(n, f"u{n % 3}", f"i{n % 4}") for n in range(10)])
         store.record([shown("r1"), shown("r2", at=50)])
         before = store.info()
@@ -291,6 +292,23 @@ def test_info_counts_both_parts(place: Place) -> None:
     assert [after[name] for name in same[:6]] == [10, 3, 4, 2, "2026-01-01T00:00:00Z", "2026-01-01T00:00:09Z"]
     assert (before["segments"], after["segments"], after["compacted"]) == (0, 2, 6)
     assert after["bytes"] > sum(path.stat().st_size for path in place.segments.iterdir()) > 0
+
+
+def test_a_list_says_which_variant_made_it_and_how_long_it_took(place: Place) -> None:
+    plain, made = shown("r1"), replace(shown("r2"), variant="B", took_ms=12.5)
+    with place.open() as store:
+        store.record([plain, made])
+        assert store.variants == {}
+        store.declare_variants({"A": 0.8, "B": 0.2})
+    with place.open("write") as store:
+        assert store.variants == {"A": 0.8, "B": 0.2}
+        assert [store.recommendation(name) for name in ("r1", "r2")] == [plain, made]
+        store.compact(BEGIN + 10**12)
+        assert [store.recommendation(name) for name in ("r1", "r2")] == [plain, made]
+    for wrong in ({"variant": ""}, {"took_ms": -1.0}, {"took_ms": float("nan")}):
+        with pytest.raises(BadEvent) as error:
+            replace(made, **wrong)
+        assert error.value.field in wrong
 
 
 def test_of_two_that_make_the_same_store_one_makes_it(place: Place) -> None:

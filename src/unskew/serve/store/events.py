@@ -135,6 +135,10 @@ class Recommendation:
         What recommended.
     items
         The list, in its order.
+    variant
+        In an A/B test, the name of the variant that made it.
+    took_ms
+        How many milliseconds it took to make it.
     """
 
     recommendation_id: str
@@ -143,6 +147,8 @@ class Recommendation:
     model: str
     version: str
     items: tuple[Shown, ...]
+    variant: str | None = None
+    took_ms: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("recommendation_id", "user_id", "model", "version"):
@@ -152,6 +158,10 @@ class Recommendation:
         if len({item.item_id for item in items}) < len(items):
             raise BadEvent("items", "one item is listed twice")
         object.__setattr__(self, "items", items)
+        if self.variant is not None:
+            check_id("variant", self.variant)
+        if self.took_ms is not None and not (math.isfinite(self.took_ms) and self.took_ms >= 0):
+            raise BadEvent("took_ms", "expected milliseconds, from 0 on")
 
 
 @dataclass(frozen=True, slots=True)

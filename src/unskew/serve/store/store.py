@@ -9,7 +9,7 @@ survives a killed process and, unless the store says `normal`, a power cut.
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple, Self, get_args
@@ -184,11 +184,19 @@ class Store:
         after = self.resolve_types(positive, shown)
         if after == self.types:
             return
+        self._set_meta(after._asdict())
+
+    def declare_variants(self, fractions: Mapping[str, float]) -> None:
+        """Keep the fraction of the users that each variant of an A/B test gets, for its results."""
+        if dict(fractions) != self.variants:
+            self._set_meta({"variants": dict(fractions)})
+
+    def _set_meta(self, values: Mapping[str, Any]) -> None:
         writer = self._may_write()
 
         def change() -> None:
             with self._database.writing() as cursor:
-                for name, value in after._asdict().items():
+                for name, value in values.items():
                     cursor.run("UPDATE unskew_meta SET value = ? WHERE name = ?", (json.dumps(value), name))
 
         writer.run(change)
@@ -199,6 +207,12 @@ class Store:
     def types(self) -> EventTypes:
         """What the types of events mean."""
         return EventTypes(*(tuple(json.loads(value)) for value in self._reader.meta(*EventTypes._fields)))
+
+    @property
+    def variants(self) -> dict[str, float]:
+        """The fraction of the users that each variant of an A/B test gets; empty without a test."""
+        (text,) = self._reader.meta("variants")
+        return dict(json.loads(text))
 
     def resolve_types(
         self, positive: Sequence[str] | None = None, shown: Sequence[str] | None = None

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from unskew.serve.store.events import Event, Recommendation, Shown
 
-SCHEMA = 1  # the version of the tables; it is raised when an older reader would misread them
+SCHEMA = 2  # the version of the tables; it is raised when an older reader would misread them
 POSITIVE = ("click", "purchase")  # the types of events that are positive, unless the store says otherwise
 SHOWN = ("impression",)  # the types of events that say that their item was shown
 
@@ -106,6 +106,8 @@ RECOMMENDATIONS = Kind(
             pa.field("model", pa.string(), nullable=False),
             pa.field("version", pa.string(), nullable=False),
             pa.field("items", ITEMS, nullable=False),
+            ("variant", pa.string()),
+            ("took_ms", pa.float64()),
         ]
     ),
     "items",
@@ -158,6 +160,7 @@ def initial_rows() -> list[tuple[str, str]]:
     """The rows of unskew_meta in a new store."""
     counters = [(f"newest_{kind.name}", "0") for kind in KINDS]
     settings = [("positive", json.dumps(POSITIVE)), ("shown", json.dumps(SHOWN))]
+    settings.append(("variants", "{}"))  # the fraction of the users of each variant of an A/B test
     return [("schema", str(SCHEMA)), *settings, *counters, ("erasures", "0"), ("forgetting", "0")]
 
 
@@ -173,7 +176,8 @@ def row_of(value: Event | Recommendation) -> tuple[Any, ...]:
         required = (value.event_id, value.user_id, value.item_id, value.type, value.timestamp)
         return (*required, value.recommendation_id, impression, value.propensity, value.position)
     items = json.dumps([item._asdict() for item in value.items], ensure_ascii=False)
-    return (value.recommendation_id, value.user_id, value.timestamp, value.model, value.version, items)
+    made_by = (value.recommendation_id, value.user_id, value.timestamp, value.model, value.version)
+    return (*made_by, items, value.variant, value.took_ms)
 
 
 def events_of(frame: pa.Table) -> list[Event]:
