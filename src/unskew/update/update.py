@@ -1,5 +1,5 @@
-"""Train on from a stored run with the events that a store got since, and publish it unless it is significantly
-worse.
+"""Train on from a stored run with the events that a store got since, and publish the result unless it is
+significantly worse.
 
     outcome = update("runs/1", "events.db", out="runs/2", current="current")
 
