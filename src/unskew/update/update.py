@@ -110,7 +110,7 @@ class Tested(NamedTuple):
 
     def document(self) -> Document:
         """Everything, ready for JSON."""
-        units = {"positives": len(self.after.user), "users": len(np.unique(self.after.user))}
+        units: Document = {"positives": len(self.after.user), "users": len(np.unique(self.after.user))}
         units["effective_sample_size"] = round(self.after.effective_sample_size, 1)
         figures = {"before": self.before.mean(METRIC), "after": self.after.mean(METRIC)}
         figures["published"] = figures["before"] + (self.published or self.found).difference
