@@ -25,7 +25,7 @@ def test_a_flag_that_is_repeated_counts_every_time(capsys, saved: Path) -> None:
     first, second, third = everything[:3]
     for given in (["--exclude", first, "--exclude", second], ["--exclude", first, second]):
         assert recommended(capsys, saved, *given) == everything[2:]
-    given = ["--candidates", first, third, "--candidates", second]
+    given = ["--candidate", first, third, "--candidate", second]
     assert recommended(capsys, saved, *given) == everything[:3]
     both = [
         run(capsys, "recommend", saved, *flags, "--json")[1]

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -28,7 +29,7 @@ def clicks(tmp_path: Path, monkeypatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/deps.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/deps.md", "docs/rules.md"])
 def test_the_python_of_the_documents_runs(clicks: Path, document: str) -> None:
     found = blocks("python", (ROOT / document).read_text(encoding="utf-8"))
     assert found
@@ -36,13 +37,13 @@ def test_the_python_of_the_documents_runs(clicks: Path, document: str) -> None:
         exec(compile(code, document, "exec"), {})
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/deps.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/deps.md", "docs/rules.md"])
 def test_the_commands_of_the_documents_run(clicks: Path, document: str) -> None:
     from unskew.cli import main
 
     found = blocks("bash", (ROOT / document).read_text(encoding="utf-8"))
     commands = [
-        line.split("#")[0].split()[1:]
+        shlex.split(line, comments=True)[1:]
         for block in found
         for line in block.splitlines()
         if line.startswith("unskew ")

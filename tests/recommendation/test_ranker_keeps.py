@@ -133,7 +133,6 @@ def test_candidates_and_exclusions(model: Model) -> None:
     )
     for one, all_ in zip(without, everything, strict=True):
         assert one == [item for item in all_ if item != everything[0][0]]
-    assert model.recommend(users=["u1"], candidates=[]).table.num_rows == 0
     histories = items(model, histories=[["i1"]], k=9, candidates=chosen[:2])
     assert sorted(histories[0]) == sorted(chosen[:2])
 
@@ -178,7 +177,7 @@ def test_the_command_line(
     ]
     assert len(found[1]) == len(found[0]) + 1
     first = found[0][0]["item_id"]
-    only = json.loads(run(capsys, *asked, "--candidates", first, "i3")[1])["recommendations"]
+    only = json.loads(run(capsys, *asked, "--candidate", first, "i3")[1])["recommendations"]
     assert only[0]["item_id"] == first
     assert len(only) == 2
     rest = json.loads(run(capsys, *asked, "--exclude", first, "i3")[1])["recommendations"]

@@ -395,6 +395,7 @@ class Model:
         debias: float | None = None,
         at: int | str | None = None,
         diverse: float = 0.0,
+        rules: tuple[str, ...] = (),
         approximate: bool = False,
     ) -> Recommendations:
         """Recommend the k best items, for users of the log or after bare histories.
@@ -409,7 +410,7 @@ class Model:
         log
             A newer log, which continues the one that the model was trained on, or a live one
             (`unskew.Live`); by default that one.
-        k, include_seen, candidates, exclude, debias, at, diverse, approximate
+        k, include_seen, candidates, exclude, debias, at, diverse, rules, approximate
             The fields of `RecommendOptions`.
 
         Returns
@@ -421,6 +422,7 @@ class Model:
         --------
         >>> model.recommend(users=["ann"], k=5, exclude=["milk"]).to_pandas()
         >>> model.recommend(histories=[["tea", "mate"]], debias=1.0)
+        >>> model.recommend(users=["ann"], rules=("price < 50", "at most 2 per brand"))
         """
         if (users is None) == (histories is None):
             raise BadInput("expected users or histories, one of the two")
@@ -432,6 +434,7 @@ class Model:
             debias=debias,
             at=at,
             diverse=diverse,
+            rules=rules,
             approximate=approximate,
         )
         ranker = self._ranker_of(log)

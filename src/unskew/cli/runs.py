@@ -14,6 +14,7 @@ from unskew.core.errors import BadInput
 from unskew.data.log.held_out import Criterion
 from unskew.data.log.log import Log
 from unskew.recommendation.options import RecommendKeywords
+from unskew.recommendation.rules import read_rule_sets
 
 if TYPE_CHECKING:
     from unskew.recommendation.ann import Recall
@@ -53,8 +54,11 @@ class Recommend(RunVerb):
     """How many items are recommended."""
     include_seen: bool | None = None
     """Whether items of the history can be recommended again; by default as in the evaluation of this run."""
-    candidates: Items = ()
+    candidate: Items = ()
     """Recommend only these items: one after the other, or the flag once per item."""
+    candidates: File = None
+    """Recommend only the items of this file: CSV, Parquet or JSON lines with a column item_id, or text with
+    an id on each line."""
     exclude: Items = ()
     """Do not recommend these items: one after the other, or the flag once per item."""
     data: Annotated[Path | None, tyro.conf.arg(metavar="DATA")] = None
@@ -68,6 +72,13 @@ class Recommend(RunVerb):
     diverse: float = 0.0
     """From 0 (the best items) to 1 (items that are as unlike each other as can be): maximal marginal
     relevance."""
+    rule: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="RULE")] = ()
+    """A business rule, such as "category in [shoes, hats]", "exclude price >= 50", "at most 2 per brand", "at
+    least 30% new = true" or "pin B_359 at 1"; the flag may be given several times."""
+    rules: File = None
+    """A file of named sets of rules, TOML or JSON, such as `front_page = ["price < 50"]`."""
+    rule_set: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """The set of --rules that holds; by default the one that is called `default`."""
     approximate: bool = False
     """Let an index propose the items that are scored, for catalogues of 100,000 items and more (extra `ann`).
     Which fraction of the exact lists it finds is measured and printed."""
@@ -97,11 +108,12 @@ class Recommend(RunVerb):
         options: RecommendKeywords = {
             "k": self.k,
             "include_seen": self.include_seen,
-            "candidates": list(chain(*self.candidates)) or None,
+            "candidates": self._candidates(),
             "exclude": list(chain(*self.exclude)),
             "debias": self.debias,
             "at": self.at,
             "diverse": self.diverse,
+            "rules": (*self.rule, *self._rule_set()),
             "approximate": self.approximate,
         }
         if self.out is not None:
@@ -117,6 +129,19 @@ class Recommend(RunVerb):
         else:
             lists = trained.recommend(histories=[list(chain(*self.history))], log=log, **options)
         self._print(lists, trained.name)
+
+    def _candidates(self) -> list[Any] | None:
+        ids = list(chain(*self.candidate))
+        if self.candidates is not None:
+            from unskew.recommendation.batch_requests import read_candidates
+
+            ids += read_candidates(self.candidates)
+        return ids if ids or self.candidates is not None else None
+
+    def _rule_set(self) -> tuple[str, ...]:
+        if self.rules is None and self.rule_set is not None:
+            raise BadInput("--rule-set names a set of a file, so it goes with --rules FILE", field="rule_set")
+        return () if self.rules is None else read_rule_sets(self.rules).named(self.rule_set)
 
     def _print(self, lists: "Recommendations", model: str) -> None:
         listed = lists.table.to_pylist()

@@ -14,6 +14,7 @@ from tyro.conf import Positional
 
 from unskew.cli.shared import EventTypes, File, Imports, Segments, notify, use_threads, words_in
 from unskew.core.errors import BadInput, UnskewError
+from unskew.recommendation.rules import read_rule_sets
 
 if TYPE_CHECKING:
     from unskew.serve.http.process import Serving
@@ -44,6 +45,10 @@ class Serve(Imports):
     token for recording reads and has the lists that it asks for recorded; the one for writing does all."""
     explore: float = 0.0
     """The fraction of random items in each list, from 0 to 1, with known probabilities."""
+    rules: File = None
+    """A file of named sets of business rules, TOML or JSON, such as `front_page = ["in_stock = true", "at
+    most 2 per brand"]`. A request names a set; the one that is called `default` is for those that name none.
+    The file is read again with the run."""
     data: Annotated[Path | None, tyro.conf.arg(metavar="DATA")] = None
     """With `pulse-zero`: the prepared log that it begins with."""
     positive: EventTypes = None
@@ -83,6 +88,8 @@ class Serve(Imports):
             notify(f"unskew: {warning}")
         if self.report is not None and not self.report.is_file():
             raise BadInput(f"{self.report}: no such report")
+        if self.rules is not None:
+            read_rule_sets(self.rules)  # a mistake in it is said at once
         use_threads(self.threads)
         with contextlib.closing(_open_listener(self.host, self.port)) as listener:
             self._serve(listener, tokens, is_local)
@@ -99,6 +106,7 @@ class Serve(Imports):
             data=None if self.data is None else str(self.data),
             segments=None if self.segments is None else str(self.segments),
             explore=self.explore,
+            rules=None if self.rules is None else str(self.rules),
             timeout=self.timeout,
             threads=self.threads,
             hosts=(*LOOPBACK, self.host.lower()) if is_local else None,

@@ -2,13 +2,15 @@
 
 A file is CSV, Parquet or JSON lines. Each row is a request: a `user_id`, or a `history` of item ids, oldest
 first. Histories may have `times`, as many as items, in ticks of the log's clock, and the row may have an
-`id`, under which its list comes back; otherwise that is its number. In CSV, `history` and `times` are JSON
-lists, such as ["tea", "milk"].
+`id`, under which its list comes back; otherwise that is its number. It may also have `rules` of its own (a
+list of texts, or one text), which are added to those of all rows. In CSV, `history`, `times` and `rules` are
+JSON lists, such as ["tea", "milk"].
 """
 
 import json
 from collections.abc import Iterator
-from itertools import count, islice
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,43 @@ from unskew.recommendation.options import RecommendOptions
 from unskew.recommendation.ranker import BLOCK, Ranker, Recommendations
 
 FORMATS = {".csv": "csv", ".parquet": "parquet", ".jsonl": "json", ".ndjson": "json"}
-COLUMNS = ("user_id", "history", "times", "id")
+COLUMNS = ("user_id", "history", "times", "id", "rules")
+ITEM_COLUMNS = ("item_id", "item", "id")  # of a file of candidates, in order of preference
+
+
+def read_candidates(file: Path) -> list[Any]:
+    """The ids of a file of candidates: its column of items, or the lines of a text file."""
+    if file.suffix == ".txt":
+        try:
+            lines = (line.strip() for line in file.read_text(encoding="utf-8").splitlines())
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(f"{file}: cannot be read ({error})", field="candidates") from None
+        return [line for line in lines if line]
+    rows = _rows(file)
+    column = next((name for name in ITEM_COLUMNS if name in rows.schema.names), None)
+    if column is None:
+        listed = ", ".join(map(repr, rows.schema.names))
+        raise BadInput(f"{file}: no column 'item_id'; its columns are {listed}", field="candidates")
+    try:
+        return [value for value in rows.to_table(columns=[column])[column].to_pylist() if value is not None]
+    except pa.ArrowInvalid as error:
+        raise BadInput(f"{file}: cannot be read ({error})", field="candidates") from None
 
 
 def check(file: Path) -> dataset.Dataset:
     """The rows of a file of requests, which are not read yet."""
+    rows = _rows(file)
+    names = rows.schema.names
+    if ("user_id" in names) == ("history" in names):
+        raise BadInput(
+            f"{file}: expected a column user_id or a column history, one of the two; its columns are "
+            f"{', '.join(names)}"
+        )
+    return rows
+
+
+def _rows(file: Path) -> dataset.Dataset:
+    """The rows of a file, which are not read yet. In CSV, everything is text."""
     if file.suffix not in FORMATS:
         raise BadInput(f"{file}: expected a name that ends with {', '.join(FORMATS)}")
     if not file.is_file():
@@ -39,11 +73,6 @@ def check(file: Path) -> dataset.Dataset:
             rows = dataset.dataset(file, format=dataset.CsvFileFormat(convert_options=text))
     except (pa.ArrowInvalid, OSError) as error:
         raise BadInput(f"{file}: cannot be read ({error})") from None
-    if ("user_id" in names) == ("history" in names):
-        raise BadInput(
-            f"{file}: expected a column user_id or a column history, one of the two; its columns are "
-            f"{', '.join(names)}"
-        )
     return rows
 
 
@@ -52,15 +81,41 @@ def lists_of(file: Path, ranker: Ranker, options: RecommendOptions) -> Iterator[
     memory, whatever the length of the file."""
     rows = check(file)
     names = [name for name in COLUMNS if name in rows.schema.names]
-    number, total = count(), rows.count_rows()
+    total, first = rows.count_rows(), 0
     with progress("recommend", total) as job:
         try:
             for batch in rows.to_batches(columns=names, batch_size=BLOCK, batch_readahead=2):
-                if batch.num_rows:
-                    yield _block(file, batch, list(islice(number, batch.num_rows)), ranker, options)
-                    job.advance(batch.num_rows)
+                for block, rules in _by_rules(file, batch, first):
+                    numbers = list(range(first, first + block.num_rows))
+                    yield _block(file, block, numbers, ranker, _with_rules(file, first, rules, options))
+                    first += block.num_rows
+                    job.advance(block.num_rows)
         except pa.ArrowInvalid as error:
             raise BadInput(f"{file}: cannot be read ({error})") from None
+
+
+def _by_rules(
+    file: Path, batch: pa.RecordBatch, first: int
+) -> Iterator[tuple[pa.RecordBatch, tuple[str, ...]]]:
+    """Consecutive rows with the same rules of their own, and these."""
+    given = batch.column("rules").to_pylist() if "rules" in batch.schema.names else [None] * batch.num_rows
+    start = 0
+    for rules, same in groupby(given):
+        end = start + len(list(same))
+        plain = isinstance(rules, str) and not rules.lstrip().startswith("[")
+        texts = [rules] if plain else _list(f"{file}, row {first + start + 1}", "rules", rules)
+        yield batch.slice(start, end - start), tuple(texts)
+        start = end
+
+
+def _with_rules(
+    file: Path, first: int, rules: tuple[str, ...], options: RecommendOptions
+) -> RecommendOptions:
+    """The options of rows that have rules of their own."""
+    try:
+        return replace(options, rules=(*rules, *options.rules)) if rules else options
+    except BadInput as error:
+        raise BadInput(f"{file}, row {first + 1}: {error}", field=error.field) from None
 
 
 def _block(

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypedDict
 
 from unskew.core.errors import BadInput
+from unskew.recommendation.rules import Rules, parse_rules
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -30,6 +32,9 @@ class RecommendOptions:
     diverse
         From 0 (the best items) to 1 (items that are as unlike each other as can be): maximal marginal
         relevance (`unskew.recommendation.diversity`).
+    rules
+        Business rules about the items and the list, such as `"price < 50"` or `"at most 2 per brand"`
+        (`unskew.recommendation.rules`).
     approximate
         Whether an index proposes the items that are scored (`unskew.recommendation.ann`), for catalogues of
         100,000 items and more. Among `candidates`, all are scored anyway.
@@ -42,6 +47,7 @@ class RecommendOptions:
     debias: float | None = None
     at: int | str | None = None
     diverse: float = 0.0
+    rules: tuple[str, ...] = ()
     approximate: bool = False
 
     def __post_init__(self) -> None:
@@ -49,11 +55,27 @@ class RecommendOptions:
             raise BadInput(f"k {self.k}: expected at least 1", field="k")
         if not 0 <= self.diverse <= 1:
             raise BadInput(f"diverse {self.diverse}: expected from 0 to 1", field="diverse")
+        if self.candidates is not None and not len(self.candidates):
+            raise BadInput("candidates: expected at least one item, found none", field="candidates")
+        if isinstance(self.rules, list):
+            object.__setattr__(self, "rules", tuple(self.rules))
+        shapes_lists = self.parsed_rules.shapes_lists  # which also refuses wrong rules
+        if self.approximate and shapes_lists:
+            raise BadInput(
+                "rules: an index proposes the items of approximate lists, so rules about the whole list (at "
+                "most, at least, pin) need exact ones",
+                field="rules",
+            )
         if self.approximate and self.debias is not None:
             raise BadInput(
                 f"debias {self.debias}: approximate lists have the debiasing strength of the model, so "
                 "ask for exact ones"
             )
+
+    @cached_property
+    def parsed_rules(self) -> Rules:
+        """The rules, read."""
+        return parse_rules(self.rules)
 
 
 class RecommendKeywords(TypedDict, total=False):
@@ -66,4 +88,5 @@ class RecommendKeywords(TypedDict, total=False):
     debias: float | None
     at: int | str | None
     diverse: float
+    rules: tuple[str, ...]
     approximate: bool

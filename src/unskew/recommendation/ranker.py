@@ -18,18 +18,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
+from unskew.core.errors import BadInput
 from unskew.core.progress import progress
 from unskew.data.batches.batch import Batch, contexts_of
 from unskew.data.log.log import LogView
 from unskew.data.log.split import split
 from unskew.data.log.views import PAD, EventView, Ints, Sequences, offsets_of
+from unskew.data.log.vocabulary import Feature
 from unskew.models.base import Recommender, build
 from unskew.nn.scoring import Catalog, scores_at
 from unskew.recommendation.ann import Proposals, Recall
-from unskew.recommendation.diversity import diverse, likeness
+from unskew.recommendation.diversity import Likeness, TagVectors, choose, likeness
 from unskew.recommendation.options import RecommendOptions
+from unskew.recommendation.rule_masks import ItemRules, absent_values, bind_rules
 
 BLOCK = 256  # contexts that are scored together
+MOST_BOUND = 64  # sets of rules that are kept in terms of the items
+NAMED = 5  # ids that a message names
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +129,8 @@ class Ranker:
         self._catalogs: dict[tuple[str, bool], tuple[LogView, int | None, Catalog]] = {}
         self._fallback_model: Recommender | None = None
         self._proposals: Proposals | None = None
+        self._bound: dict[tuple[str, ...], tuple[dict[str, Feature], ItemRules]] = {}
+        self._tags: TagVectors | None = None
 
     def recall(self, options: RecommendOptions) -> Recall | None:
         """The recall of the approximate lists of such requests, if an index was asked for them."""
@@ -220,6 +227,7 @@ class Ranker:
     ) -> RankedLists:
         """The best items of contexts; the history of each is the sequence `owner` of `past`."""
         (hidden, unknown), width = self._hidden(at, options), min(options.k, len(self.log.items))
+        rules = self.item_rules(options)
         proposals = self._proposals_at(at) if options.approximate else None
         empty = (
             torch.zeros(0, width),
@@ -231,15 +239,15 @@ class Ranker:
             some = slice(first, first + BLOCK)
             contexts = _Contexts(user[some], past, owner[some], at)
             blocks.append(
-                self._exact(contexts, hidden, options)
+                self._exact(contexts, hidden, rules, options)
                 if proposals is None
-                else self._approximate(proposals, contexts, hidden, options)
+                else self._approximate(proposals, contexts, hidden, rules, options)
             )
         scores, codes, known = (torch.cat(part).numpy() for part in zip(*blocks, strict=True))
         return RankedLists(codes, scores, known, unknown)
 
     def _exact(
-        self, contexts: "_Contexts", hidden: Tensor, options: RecommendOptions
+        self, contexts: "_Contexts", hidden: Tensor, rules: ItemRules, options: RecommendOptions
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The best scores of some contexts, the codes of these items, and whether the model knows the
         context, of all items."""
@@ -253,13 +261,31 @@ class Ranker:
             scores = torch.where(known[:, None], scores, self._fallback_scores(contexts, options.debias))
         scores = scores.masked_fill(hidden, -torch.inf)
         if not self._includes_seen(options):
+            pinned = torch.tensor(list(rules.pins.values()), dtype=torch.int64)
+            of_pinned = scores[:, pinned]  # which are listed even if they were seen
             scores[tuple(map(torch.from_numpy, contexts.seen()))] = -torch.inf
+            scores[:, pinned] = of_pinned
         width = min(options.k, len(log.items))
-        if options.diverse:
-            best = diverse(scores, width, options.diverse, partial(likeness, catalog, self.log, contexts.at))
+        if options.diverse or rules.shapes_lists:
+            best = self._shaped(scores, width, rules, options.diverse, catalog, contexts.at)
         else:
             best = _top(scores, width)
         return best[0], best[1], known
+
+    def _shaped(
+        self, scores: Tensor, width: int, rules: ItemRules, diverse: float, catalog: Catalog, at: int
+    ) -> tuple[Tensor, Tensor]:
+        """The scores and the codes of lists that are more than the best items."""
+        features = self.log.items.features
+        if self._tags is None or self._tags.features is not features or self._tags.items != scores.shape[1]:
+            self._tags = TagVectors(features, scores.shape[1])
+        like = Likeness(partial(likeness, catalog, self.log, at), self._tags)
+        best = torch.full((len(scores), width), -torch.inf)
+        codes = torch.zeros(len(scores), width, dtype=torch.int64)
+        for row, of_row in enumerate(scores):
+            chosen = torch.from_numpy(choose(of_row.numpy(), width, rules, diverse, like))
+            best[row, : len(chosen)], codes[row, : len(chosen)] = of_row[chosen], chosen
+        return best, codes
 
     def _knows(self, context: Batch) -> Tensor:
         """Which lists the model makes itself."""
@@ -275,7 +301,12 @@ class Ranker:
         return self._proposals
 
     def _approximate(
-        self, proposals: Proposals, contexts: "_Contexts", hidden: Tensor, options: RecommendOptions
+        self,
+        proposals: Proposals,
+        contexts: "_Contexts",
+        hidden: Tensor,
+        rules: ItemRules,
+        options: RecommendOptions,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The same of those items that the index proposes. Lists that it cannot fill are exact, and so are
         those of users whom the model does not know."""
@@ -290,24 +321,20 @@ class Ranker:
             scores = scores.masked_fill(
                 torch.from_numpy(np.isin(pairs, row * len(log.items) + item)), -torch.inf
             )
-        missing = max(width - codes.shape[1], 0)
-        codes, scores = pad(codes, (0, missing)), pad(scores, (0, missing), value=-torch.inf)
         if options.diverse:
-            lists = [
-                diverse(some, width, options.diverse, partial(self._likeness, catalog, contexts.at, of_row))
-                for some, of_row in zip(scores.split(1), codes, strict=True)
-            ]
-            best, places = (torch.cat(part) for part in zip(*lists, strict=True))
+            everything = torch.full((len(codes), len(log.items)), -torch.inf)
+            everything.scatter_(1, codes.clamp(min=0), scores)
+            best, codes = self._shaped(everything, width, rules, options.diverse, catalog, contexts.at)
         else:
+            missing = max(width - codes.shape[1], 0)
+            codes, scores = pad(codes, (0, missing)), pad(scores, (0, missing), value=-torch.inf)
             best, places = scores.topk(width)
-        codes, known = codes.gather(1, places), self._knows(context)
+            codes = codes.gather(1, places)
+        known = self._knows(context)
         rest = np.flatnonzero(~(known & best.isfinite().all(1)).numpy())
         if len(rest):
-            best[rest], codes[rest], _ = self._exact(contexts.some(rest), hidden, options)
+            best[rest], codes[rest], _ = self._exact(contexts.some(rest), hidden, rules, options)
         return best, codes, known
-
-    def _likeness(self, catalog: Catalog, at: int, codes: Tensor, places: Ints) -> Tensor:
-        return likeness(catalog, self.log, at, codes.numpy()[places])
 
     def _fallback_scores(self, contexts: "_Contexts", debias: float | None) -> Tensor:
         """The scores of contexts of which the model has nothing to say."""
@@ -326,12 +353,23 @@ class Ranker:
     def _moment(self, options: RecommendOptions) -> int:
         return self.log.now if options.at is None else self.log.clock.moment(options.at)
 
+    def item_rules(self, options: RecommendOptions) -> ItemRules:
+        """What the rules of a request mean for the items. It is kept until the items are others."""
+        items = self.log.items
+        features, kept = items.features, self._bound.get(options.rules)
+        if kept is None or kept[0] is not features or len(kept[1].admitted) != len(items):
+            kept = features, bind_rules(options.parsed_rules, items, features)
+            if len(self._bound) >= MOST_BOUND:
+                self._bound.pop(next(iter(self._bound)))
+            self._bound[options.rules] = kept
+        return kept[1]
+
     def _hidden(self, at: int, options: RecommendOptions) -> tuple[Tensor, tuple[Any, ...]]:
         """Items that no list may hold: those that do not exist yet, and what the request rules out. Then the
         items of the request that the log does not know."""
-        since = self.log.audiences.since
+        since, rules = self.log.audiences.since, self.item_rules(options)
         hidden = np.append(since >= at, np.ones(len(self.log.items) - len(since), bool))
-        unknown: list[Any] = []
+        unknown: list[Any] = list(rules.unknown)
 
         def codes_of(ids: Sequence[Any]) -> Ints:
             codes = self.log.items.codes(ids)
@@ -339,10 +377,26 @@ class Ranker:
             return codes[codes != PAD].astype(np.int64)
 
         if options.candidates is not None:
-            hidden |= ~np.isin(np.arange(len(hidden)), codes_of(options.candidates))
+            candidates = codes_of(options.candidates)
+            if not len(candidates):
+                raise BadInput(
+                    f"candidates: no item of the log among {_named(options.candidates)}", field="candidates"
+                )
+            hidden |= ~np.isin(np.arange(len(hidden)), candidates)
+        hidden |= ~rules.admitted
         if len(options.exclude):
             hidden[codes_of(options.exclude)] = True
+        if hidden.all() and (options.candidates is not None or options.rules):
+            self._refuse_nothing(options, rules)
         return torch.from_numpy(hidden), tuple(unknown)
+
+    def _refuse_nothing(self, options: RecommendOptions, rules: ItemRules) -> None:
+        """Say why a request leaves no item to recommend."""
+        if rules.admitted.any():
+            reason = "the candidates, the rules and what is excluded leave no item that exists at that moment"
+            raise BadInput(f"candidates: {reason}", field="candidates")
+        hint = absent_values(options.parsed_rules, self.log.items, self.log.items.features)
+        raise BadInput(f"rules: they admit no item{hint and f'; {hint}'}", field="rules")
 
     def _frame(self, users: pa.Array, lists: RankedLists) -> pa.Table:
         """One row per recommendation; a list is shorter than k where there are fewer items to choose from."""
@@ -384,6 +438,11 @@ class _Contexts:
         """The past items, as pairs of a row and an item code."""
         row, place = self.past.flat(*self.past.before(self.owner, self.at))
         return row, self.past.ids[place].astype(np.int64)
+
+
+def _named(ids: Sequence[Any]) -> str:
+    """Some ids, for a message."""
+    return ", ".join(map(repr, ids[:NAMED])) + (f" and {len(ids) - NAMED:,} more" if len(ids) > NAMED else "")
 
 
 def _top(scores: Tensor, width: int) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -11,11 +11,20 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from unskew.core.errors import BadInput
-from unskew.data.log.arrays import Codes, Ints
+from unskew.data.log.arrays import Codes, Ints, expand_ranges
 
 PAD = -1  # the code of nothing: in padded rows, and of unknown ids; real codes start at 0
 FEATURE = "feature:"  # the prefix of a column that holds a feature
+SEPARATOR = "|"  # between the tags of a text
 FEW = 8  # ids that are looked for one by one
+
+
+class Tagged(NamedTuple):
+    """Which codes have which tags, as distinct pairs in the order of the codes."""
+
+    code: Ints
+    tag: Ints  # a position in the names
+    names: pa.Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +61,22 @@ class Feature:
         if not self.is_number:
             raise BadInput(f"expected numbers, found {self.values.type} values: this feature is a category")
         return np.asarray(self.values.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float32)
+
+    @cached_property
+    def tags(self) -> Tagged:
+        """The tags of each code: its value as text, and of a text such as `Crime|Drama` both parts. Names are
+        in the order of the first codes that have them."""
+        parts = pc.split_pattern(self.names.cast(pa.string()), SEPARATOR)
+        encoded = pc.utf8_trim_whitespace(parts.flatten()).dictionary_encode()
+        tag_of_part = encoded.indices.to_numpy().astype(np.int64)
+        is_blank = pc.equal(encoded.dictionary, "").to_numpy(zero_copy_only=False)
+        ends = np.append(0, np.cumsum(pc.list_value_length(parts).to_numpy(), dtype=np.int64))
+        code = np.flatnonzero(self.categories != PAD)
+        category = self.categories[code]
+        which, part = expand_ranges(ends[category], ends[category + 1])
+        tag = tag_of_part[part]
+        pairs = np.unique(np.stack([code[which], tag])[:, ~is_blank[tag]], axis=1)
+        return Tagged(pairs[0], pairs[1], encoded.dictionary)
 
 
 class VocabularyView(Protocol):

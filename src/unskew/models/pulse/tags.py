@@ -20,15 +20,12 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from unskew.data.log.log import LogView
 from unskew.data.log.views import PAD, EventView, Ints, Sequences, offsets_of
 from unskew.data.log.vocabulary import VocabularyView
 
-SEPARATOR = "|"  # between the tags of a text
 BACK = (1.0, 0.85)
 PRIOR = (5.0, 2.5)  # so many items of everybody's taste are added to a history
 FLOOR = 0.05  # added to counts of everybody, so that no fraction is zero
@@ -164,17 +161,7 @@ def _pairs(items: VocabularyView) -> Iterator[tuple[Ints, Ints]]:
     known = 0
     yield np.zeros(0, np.int64), np.zeros(0, np.int64)
     for feature in items.features.values():
-        if feature.is_number:
-            continue
-        parts = pc.split_pattern(feature.names.cast(pa.string()), SEPARATOR)
-        words = pc.utf8_trim_whitespace(parts.flatten())
-        codes = words.dictionary_encode().indices.to_numpy().astype(np.int64) + known
-        codes = np.where(pc.equal(words, "").to_numpy(zero_copy_only=False), PAD, codes)
-        ends = np.append(0, np.cumsum(pc.list_value_length(parts).to_numpy()))
-        item = np.flatnonzero(feature.categories != PAD)
-        names = Sequences(codes.astype(np.int32), codes, ends)
-        whose, place = names.flat(ends[feature.categories[item]], ends[feature.categories[item] + 1])
-        tag = codes[place]
-        pair = np.unique(np.stack([item[whose], tag])[:, tag != PAD], axis=1)
-        known += len(words.unique())
-        yield pair[0], pair[1]
+        if not feature.is_number:
+            tagged = feature.tags
+            yield tagged.code, tagged.tag + known
+            known += len(tagged.names)

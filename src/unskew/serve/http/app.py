@@ -172,9 +172,11 @@ def _recommendation_routes(service: Service, metrics: Metrics) -> APIRouter:
         user_id: Annotated[schemas.Id, Query()],
         k: Annotated[int, Query(ge=1, le=schemas.MOST_SHOWN)] = 10,
         debias: Annotated[float | None, Query(ge=0, le=1)] = None,
+        rule_set: Annotated[str | None, Query(max_length=schemas.LONGEST)] = None,
     ) -> JSONResponse:
         """The same to look at, such as with curl. It records nothing."""
-        return recommend(schemas.RecommendationRequest(user_id=user_id, k=k, debias=debias), False)
+        request = schemas.RecommendationRequest(user_id=user_id, k=k, debias=debias, rule_set=rule_set)
+        return recommend(request, False)
 
     @routes.post("/events", responses=_answer(schemas.EventsAnswer))
     def append(request: schemas.EventsRequest) -> JSONResponse:

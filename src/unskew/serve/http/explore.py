@@ -13,6 +13,17 @@ because m - (k - 1 - t) of the t items above it were drawn. The other k - m - 1 
 t is equally likely to be one of them. So the item with rank r is shown with the probability
 
     sum over m of P(m) * (m / N + P(t = r | m) + sum over t > r of P(t | m) (k - m - 1) / t)
+
+Rules about the list change that. A pinned item is shown with probability 1, and the others are drawn for the
+positions that are left. Where a list has limits or quotas, at most one of its items is random, so that they
+hold for what is shown: with the probability e = min(1, fraction * k) one candidate is drawn, each as likely
+as any other. If it is not in the list, it takes the place of an item, each as likely as any other among those
+whose place it can take without breaking a rule; if there is none, the list stays as it is. Let J(c) be the
+places that candidate c can take. An item of the list is shown with the probability
+
+    1 - e / N * sum over the c outside the list of [its place is in J(c)] / |J(c)|
+
+and a candidate outside it with e / N, or 0 if J(c) is empty.
 """
 
 from typing import NamedTuple
@@ -20,6 +31,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, xlog1py, xlogy
+
+from unskew.data.log.arrays import Ints
+from unskew.recommendation.rule_masks import ItemRules, Mask
 
 Floats = NDArray[np.float64]
 
@@ -73,3 +87,78 @@ def draw(k: int, candidates: int, fraction: float, random: np.random.Generator) 
     ranks[~is_random] = np.setdiff1d(np.arange(k), ranks[is_random])[: k - many]
     chance = propensities(k, candidates, fraction)
     return Drawn(ranks, chance[np.minimum(ranks, k)], is_random)
+
+
+def draw_list(ranked: Ints, k: int, fraction: float, rules: ItemRules, random: np.random.Generator) -> Drawn:
+    """Draw a list of candidates under the rules that its best list was made with.
+
+    Parameters
+    ----------
+    ranked
+        The codes of all candidates: first the best list, then the others, best first.
+    k
+        The largest number of items of a list.
+    fraction
+        The fraction of random items.
+    rules
+        The rules, by codes.
+    random
+        What draws.
+
+    Returns
+    -------
+    Drawn
+        The ranks of the items of the list.
+    """
+    k = min(k, len(ranked))
+    is_pinned = np.zeros(len(ranked), bool)
+    is_pinned[[at for at, code in rules.pins.items() if at < k and ranked[at] == code]] = True
+    free = np.flatnonzero(~is_pinned)
+    if fraction and (rules.limits or rules.quotas):
+        drawn = _exchange(ranked, k, free, fraction, rules, random)
+    else:
+        drawn = draw(k - int(is_pinned.sum()), len(free), fraction, random)
+    ranks, chances, is_random = np.arange(k), np.ones(k), np.zeros(k, bool)
+    positions = np.flatnonzero(~is_pinned[:k])
+    ranks[positions], chances[positions], is_random[positions] = free[drawn.ranks], *drawn[1:]
+    return Drawn(ranks, chances, is_random)
+
+
+def _exchange(
+    ranked: Ints, k: int, free: Ints, fraction: float, rules: ItemRules, random: np.random.Generator
+) -> Drawn:
+    """The free positions of a list with limits or quotas, of which at most one is random. Ranks are positions
+    in `free`."""
+    length = int((free < k).sum())
+    ranks, chances, is_random = np.arange(length), np.ones(length), np.zeros(length, bool)
+    if not length:
+        return Drawn(ranks, chances, is_random)
+    at_random = min(1.0, fraction * length) / len(free)
+    others = ranked[free[length:]]
+    can_take = _places(ranked[:k], ranked[free[:length]], others, rules)
+    many = can_take.sum(0)
+    chances -= at_random * (can_take / np.maximum(many, 1)).sum(1)
+    if random.random() < at_random * len(free):
+        candidate = int(random.integers(len(free)))
+        if candidate < length:
+            is_random[candidate] = True
+        elif many[candidate - length]:
+            place = random.choice(np.flatnonzero(can_take[:, candidate - length]))
+            ranks[place], chances[place], is_random[place] = candidate, at_random, True
+    return Drawn(ranks, np.clip(chances, at_random, 1), is_random)
+
+
+def _places(listed: Ints, replaceable: Ints, others: Ints, rules: ItemRules) -> Mask:
+    """Which items of a list each of the others can take the place of without breaking a rule that the list
+    keeps, (replaceable, others)."""
+    can_take = np.ones((len(replaceable), len(others)), bool)
+    for limit in rules.limits:
+        values = np.concatenate([limit.values_of(code) for code in listed.tolist()])
+        for value, count in zip(*np.unique(values, return_counts=True), strict=True):
+            if count >= limit.most:
+                items = limit.items_with(int(value))
+                can_take &= np.isin(replaceable, items)[:, None] | ~np.isin(others, items)
+    for quota in rules.quotas:
+        if quota.among[listed].sum() <= quota.least(len(listed)):
+            can_take &= ~quota.among[replaceable][:, None] | quota.among[others]
+    return can_take

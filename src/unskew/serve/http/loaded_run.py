@@ -27,6 +27,8 @@ from unskew.data.log.views import PAD, Codes, Ints
 from unskew.models.base import Recommender
 from unskew.models.pulse.model import PulseZero
 from unskew.recommendation.options import RecommendOptions
+from unskew.recommendation.rule_masks import bind_rules
+from unskew.recommendation.rules import RuleSets, conditions_of
 from unskew.serve.http.item_index import ItemIndex
 from unskew.serve.http.schemas import ItemAnswer, UserItem
 from unskew.serve.store.events import in_iso
@@ -75,6 +77,7 @@ class LoadedRun:
         self.index = ItemIndex(self.live.items)
         self.applied = 0  # the sequence number of the newest event of the store that is in the live log
         self.left_out = 0  # events whose times lie in the future
+        self.rule_sets = RuleSets()
 
     @property
     def repeats(self) -> bool:
@@ -123,6 +126,13 @@ class LoadedRun:
         if len(self.live.items):
             self.order(None, (), RecommendOptions(k=1))
 
+    def use_rule_sets(self, rule_sets: RuleSets) -> None:
+        """Let requests name these rule sets from now on, if the items have the features that they name."""
+        items = self.live.items
+        for name in rule_sets.sets:
+            bind_rules(rule_sets.parse(name), items, items.features)
+        self.rule_sets = rule_sets
+
     def order(self, user_id: str | None, history: Sequence[Any], options: RecommendOptions) -> Order:
         """The list for a user, or, with None, after a history."""
         if user_id is None:
@@ -134,11 +144,13 @@ class LoadedRun:
         return Order(lists.codes[is_ranked], lists.scores[is_ranked], by_model, lists.skipped)
 
     def whole_order(self, user_id: str | None, history: Sequence[Any], options: RecommendOptions) -> Order:
-        """All candidates. The first k are those of the list that was asked for, diverse or not."""
-        everything = self.order(
-            user_id, history, replace(options, k=max(len(self.live.items), 1), diverse=0.0)
+        """All candidates. The first k are those of the list that was asked for, diverse or not, as its rules
+        shape it."""
+        whole = replace(
+            options, k=max(len(self.live.items), 1), diverse=0.0, rules=conditions_of(options.rules)
         )
-        if not options.diverse:
+        everything = self.order(user_id, history, whole)
+        if not (options.diverse or options.parsed_rules.shapes_lists):
             return everything
         first = self.order(user_id, history, options)
         is_rest = ~np.isin(everything.codes, first.codes)

@@ -28,6 +28,7 @@ class Serving:
     data: the prepared log of `pulse-zero`.
     segments: the folder of the compacted rows, if the store is in PostgreSQL.
     explore: the fraction of random items.
+    rules: the file of named rule sets.
     timeout: how many seconds a request may take.
     threads: how many threads torch may use.
     hosts: the names by which it may be called; None is any.
@@ -41,6 +42,7 @@ class Serving:
     data: str | None = None
     segments: str | None = None
     explore: float = 0.0
+    rules: str | None = None
     timeout: float = 30.0
     threads: int = 1
     hosts: tuple[str, ...] | None = None
@@ -50,9 +52,17 @@ class Serving:
 
     def service(self, store: Store, kind: type[S], mapped: bool = False) -> S:
         """The service, which is still to be loaded."""
-        data = None if self.data is None else Path(self.data)
+        data, rules = (None if path is None else Path(path) for path in (self.data, self.rules))
         patience = PATIENCE * self.timeout
-        return kind(self.run, store, data=data, explore=self.explore, patience=patience, mapped=mapped)
+        return kind(
+            self.run,
+            store,
+            data=data,
+            explore=self.explore,
+            rules=rules,
+            patience=patience,
+            mapped=mapped,
+        )
 
 
 def http_server(serving: Serving, service: Service) -> "uvicorn.Server":

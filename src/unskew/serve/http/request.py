@@ -1,6 +1,8 @@
 """A request for recommendations, in the terms of the loaded run."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from unskew.core.errors import BadInput
@@ -22,6 +24,19 @@ class Refused(BadInput):
     def __init__(self, field: str, reason: str, status: int = 409) -> None:
         super().__init__(f"{field}: {reason}")
         self.field, self.reason, self.status = field, reason, status
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Bad input of a request is the request's fault, not that of the service."""
+    try:
+        yield
+    except Refused:
+        raise
+    except BadInput as error:
+        if error.field is None:
+            raise
+        raise Refused(error.field, str(error).removeprefix(f"{error.field}: "), 422) from None
 
 
 def resolve_request(
@@ -51,7 +66,9 @@ def resolve_request(
                 pairs.sort(key=lambda pair: pair[1] or 0)
             history = [item for item, _ in pairs]
     names = ("k", "include_seen", "candidates", "exclude", "debias", "diverse")
-    return history, RecommendOptions(at=at, **{name: getattr(request, name) for name in names})
+    # Those of the request come first, so that messages count them as the caller does.
+    rules = (*request.rules, *run.rule_sets.named(request.rule_set))
+    return history, RecommendOptions(at=at, rules=rules, **{name: getattr(request, name) for name in names})
 
 
 def is_recorded(request: RecommendationRequest, may_record: bool) -> bool:

@@ -6,6 +6,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from unskew.core.errors import BadInput
+from unskew.recommendation.rules import LONGEST_RULE, MOST_RULES
 from unskew.serve.store.events import LONGEST, MOST_SHOWN, check_id, parse_time
 
 MOST_HISTORY = 1000  # items in a history
@@ -105,10 +106,25 @@ class RecommendationRequest(_Strict):
         default=0.0, description="From 0 (the best items) to 1 (items unlike each other)."
     )
     candidates: list[Id] | None = Field(
-        default=None, max_length=MOST_NAMED, description="The only items that can be recommended."
+        default=None,
+        min_length=1,
+        max_length=MOST_NAMED,
+        description="The only items that can be recommended; at least one of them must be known.",
     )
     exclude: list[Id] = Field(
         default=[], max_length=MOST_NAMED, description="Items that are not recommended."
+    )
+    rules: list[Annotated[str, Field(max_length=LONGEST_RULE)]] = Field(
+        default=[],
+        max_length=MOST_RULES,
+        description="Business rules about items and the list, such as `category in [shoes, hats]`, "
+        "`exclude price >= 50`, `at most 2 per brand`, `at least 30% new = true` and `pin B_359 at 1`.",
+    )
+    rule_set: str | None = Field(
+        default=None,
+        max_length=LONGEST,
+        description="A named set of rules of the service, to which `rules` are added; by default the set "
+        "`default`, if there is one.",
     )
     include_seen: bool | None = Field(
         default=None,
@@ -282,6 +298,7 @@ class ModelAnswer(TypedDict):
     debias: Debiasing
     include_seen: bool
     explore: float
+    rule_sets: Annotated[list[str], Field(description="The names that a request may name.")]
     positive_types: list[str]
     store_sequence: int
     report: Annotated[bool, Field(description="Whether there is a page at /report.")]

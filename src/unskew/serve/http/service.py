@@ -24,12 +24,21 @@ from unskew.core.config import Document
 from unskew.core.errors import BadInput, UnskewError
 from unskew.data.log.views import PAD
 from unskew.models.pulse.model import PulseZero
+from unskew.recommendation.options import RecommendOptions
+from unskew.recommendation.rules import read_rule_sets
 from unskew.serve.http.erase_from_run import erase_from_run
-from unskew.serve.http.explore import draw
+from unskew.serve.http.explore import draw_list
 from unskew.serve.http.item_index import search
 from unskew.serve.http.loaded_run import AHEAD, LoadedRun, Order
 from unskew.serve.http.middleware import encodable
-from unskew.serve.http.request import LATE, Refused, fallback_reason, is_recorded, resolve_request
+from unskew.serve.http.request import (
+    LATE,
+    Refused,
+    fallback_reason,
+    is_recorded,
+    refusing,
+    resolve_request,
+)
 from unskew.serve.http.schemas import (
     ErasedAnswer,
     EventsAnswer,
@@ -65,6 +74,8 @@ class Service:
         The prepared log of `pulse-zero`.
     explore
         The fraction of random items in each list (`unskew.serve.http.explore`).
+    rules
+        A file of named rule sets, which is read with the run.
     patience
         Seconds for which a request waits for others before it is refused.
     seed
@@ -80,6 +91,7 @@ class Service:
         *,
         data: Path | None = None,
         explore: float = 0.0,
+        rules: Path | None = None,
         patience: float = 20.0,
         seed: int | None = None,
         mapped: bool = False,
@@ -88,6 +100,7 @@ class Service:
             raise BadInput(f"explore {explore}: expected from 0 to 1", field="explore")
         self.store, self.explore = store, explore
         self._run, self._data, self._patience, self._mapped = run, data, patience, mapped
+        self._rules = rules
         self._random = np.random.default_rng(seed)
         self._lock = threading.Lock()  # of the loaded run, its live log and its ranker
         self._changing = threading.Lock()  # held while a run is loaded or a user is erased
@@ -138,11 +151,11 @@ class Service:
         fraction = self.explore if request.explore is None else request.explore
         if fraction > self.explore:
             raise Refused("explore", f"expected at most the service's own, {self.explore:g}")
-        with self._using() as run:
+        with self._using() as run, refusing():
             history, options = resolve_request(run, request)
             rank = run.whole_order if fraction else run.order
             order = rank(request.user_id if history is None else None, history or (), options)
-            items = self._list_items(run, order, request.k, fraction)
+            items = self._list_items(run, order, options, fraction)
             reason = None if order.by_model else fallback_reason(run, request, history)
         recommendation_id = None
         if is_kept and request.user_id is not None and items:
@@ -167,9 +180,12 @@ class Service:
             took_ms=round((time.perf_counter() - begin) * 1000, 3),
         )
 
-    def _list_items(self, run: LoadedRun, order: Order, k: int, fraction: float) -> list[Item]:
+    def _list_items(
+        self, run: LoadedRun, order: Order, options: RecommendOptions, fraction: float
+    ) -> list[Item]:
         """The items of a list, some of which are random. Codes are translated together."""
-        drawn = draw(k, len(order.codes), fraction, self._random)
+        rules = run.ranker.item_rules(options)
+        drawn = draw_list(order.codes, options.k, fraction, rules, self._random)
         codes = order.codes[drawn.ranks]
         rows = zip(
             run.ids_of(codes),
@@ -336,6 +352,7 @@ class Service:
                 },
                 include_seen=run.repeats,
                 explore=self.explore,
+                rule_sets=list(run.rule_sets.sets),
                 positive_types=list(self._positive),
                 store_sequence=run.applied,
                 report=has_report,
@@ -410,6 +427,8 @@ class Service:
         """The run, loaded again, and the number of erasures from before that."""
         erasures = self.store.state().erasures
         run = LoadedRun(self._run, self._data, self._mapped)
+        if self._rules is not None:
+            run.use_rule_sets(read_rule_sets(self._rules))
         run.catch_up(self.store, self.store.state().newest, self._positive)
         run.warm()
         return run, erasures
