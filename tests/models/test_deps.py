@@ -169,7 +169,12 @@ def test_the_stages_are_algorithm_1(split: unskew.Split) -> None:
     assert [phase.batches for phase in second.phases] == ["sequences", "pairs"]
 
 
-ABLATIONS = {name: DEPS.Config(**of) for name, of in DEPS.presets.items() if name != "paper"}
+OWN = {field.name for field in dataclasses.fields(DEPS.Config)}
+ABLATIONS = {
+    name: DEPS.Config(**{key: value for key, value in of.items() if key in OWN})
+    for name, of in DEPS.presets.items()
+    if not name.startswith("paper")
+}
 ABLATIONS["deps"] = DEPS.Config()
 
 
@@ -248,6 +253,7 @@ def test_what_the_ablations_leave_out(split: unskew.Split) -> None:
         kept[name] = reads_history, reads_audience, "+".join(views), phases["propensity"], phases["masked"]
     assert kept == {
         "deps": (True, True, "item+user", 2, 1),
+        "softmax": (True, True, "item+user", 2, 1),
         "auto": (True, True, "item", 0, 1),
         "without-ips": (True, True, "", 0, 1),
         "item-view": (True, True, "item", 2, 1),
@@ -271,13 +277,24 @@ def test_logged_propensities_train_it() -> None:
     assert [phase.name for stage in model.stages(1) for phase in stage.phases] == ["masked", "unbiased"]
 
 
-def test_the_document_has_the_defaults_and_the_preset_of_the_paper() -> None:
+def test_the_document_has_the_defaults_and_the_presets_of_the_paper() -> None:
     document = (Path(__file__).parents[2] / "docs" / "deps.md").read_text()
-    table = re.findall(r"^\| `(\w+)`.*? \| (\S+) \| (\S+) \|$", document, re.MULTILINE)
+    header, *rows = (
+        [cell.strip(" `") for cell in line.strip("|").split("|")]
+        for line in re.findall(r"^\| (?:setting \||`\w+`).*\|$", document, re.MULTILINE)
+        if line.count("|") == 7
+    )
     defaults = dataclasses.asdict(DEPS.Config()) | dataclasses.asdict(Training()) | DEPS.recipe
-    paper = defaults | DEPS.presets["paper"]
-    assert {name: (float(default), float(of_paper)) for name, default, of_paper in table} == {
-        name: (defaults[name], paper[name]) for name in (*DEPS.presets["paper"], "clip", "layers")
+    columns = [defaults] + [defaults | DEPS.presets[name] for name in header[2:]]
+    assert header == ["setting", "default", "paper", "paper-beauty", "paper-music", "paper-mind"]
+    assert {row[0]: [float(cell) for cell in row[1:]] for row in rows} == {
+        name: [float(column[name]) for column in columns] for name in DEPS.presets["paper"]
     }
-    for name in ("audience", "hidden_ids"):  # and in the sentence above the table
-        assert re.search(rf"\b{defaults[name]:g}\b[^.]*\(`{name}`\)", document)
+
+
+def test_stage_1_is_the_first_fifth_of_the_authors_epochs() -> None:
+    for name in ("paper", "paper-beauty", "paper-music", "paper-mind"):
+        preset = DEPS.presets[name]
+        total = preset["unsupervised_epochs"] + preset["epochs"]
+        assert (total, preset["unsupervised_epochs"] / total) == (300, 0.2)
+        assert preset["patience"] >= preset["epochs"]  # without early stopping

@@ -49,7 +49,14 @@ from unskew.models.base import FAMILIES, DotProduct, ModelConfig, Recommender
 from unskew.nn.phases import Phase, Stage
 from unskew.nn.scoring import Catalog, DotCatalog, apply_debias, scores_at
 from unskew.propensity.correction import Correction, Method, Scale, idle_settings, resolve_auto_settings
-from unskew.propensity.estimators import Needs, Propensity, Unit, estimator, estimator_named
+from unskew.propensity.estimators import (
+    Needs,
+    Propensity,
+    PropensityScale,
+    Unit,
+    estimator,
+    estimator_named,
+)
 
 LEAST = 1e-9  # the clip of `ips`, only so that nothing is divided by zero
 
@@ -87,6 +94,10 @@ class Weighting(ModelConfig):
     """The width of the estimator's embeddings and hidden states."""
     gru_layers: AtLeast1 = 1
     """The number of layers of each of the estimator's GRUs."""
+    propensity_scale: PropensityScale = "softmax"
+    """How the GRUs (`dual`, `item`, `user`) make a propensity of their logits: a softmax over all ids, as the
+    paper has it, or where a logit lies between the smallest (0) and the largest (1) of all ids (`min-max`),
+    as a comment in the paper's source has it."""
     propensity_epochs: AtLeast0 = 5
     """The number of epochs of stage 1, which trains the estimator alone (n_p)."""
     propensity_passes: AtLeast0 = 1
@@ -118,7 +129,8 @@ class Debiased(Recommender):
         self.backbone = self.Backbone(known, config.backbone)
         clip = LEAST if config.weights == "ips" else config.clip
         width, layers = config.propensity_width, config.gru_layers
-        needs = Needs(known=known, alpha=config.alpha, clip=clip, width=width, layers=layers)
+        scale = config.propensity_scale
+        needs = Needs(known=known, alpha=config.alpha, clip=clip, width=width, layers=layers, scale=scale)
         self.propensity = estimator(config.propensity, needs)
         past = config.past_items, config.past_users
         self.correction = Correction(self.propensity, config.method, config.strength, config.weights, past)

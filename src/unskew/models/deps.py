@@ -56,7 +56,23 @@ from unskew.nn.losses import cross_entropy, weighted_mean
 from unskew.nn.phases import Phase, Stage, parameters_of
 from unskew.nn.scoring import AudienceCatalog, AudiencesNow, Catalog
 from unskew.propensity.correction import Correction, Method, idle_settings, resolve_auto_settings
-from unskew.propensity.estimators import Needs, estimator, estimator_named
+from unskew.propensity.estimators import Needs, PropensityScale, estimator, estimator_named
+
+NEGATIVES = 32  # of each positive in the softmax, unless the training settings say otherwise
+PAPER: Settings = {
+    "audience": AUDIENCE,
+    "layers": 2,
+    "heads": 2,
+    "dropout": 0.5,
+    "hidden_ids": 0.0,
+    "clip": 0.05,
+    "gru_layers": 2,
+    "learning_rate": 1e-3,
+    "batch_size": 2048,
+    "unsupervised_epochs": 60,
+    "epochs": 240,
+    "patience": 240,
+}
 
 
 class DEPS(
@@ -108,6 +124,14 @@ class DEPS(
         """The lower bound of propensities; smaller ones are raised to it (M)."""
         gru_layers: AtLeast1 = 1
         """The number of layers of each of the estimator's GRUs."""
+        propensity_scale: PropensityScale = "softmax"
+        """How the GRUs make a propensity of their logits: a softmax over all ids, as the paper has it, or
+        where a logit lies between the smallest (0) and the largest (1) of all ids (`min-max`), as a comment
+        in the paper's source has it."""
+        loss: Literal["pointwise", "softmax"] = "pointwise"
+        """What the recommender learns from: the binary cross-entropy of each pair, as in the paper
+        (`pointwise`), or a softmax over a positive and its sampled `negatives`, which is our variant
+        (`softmax`). The latter learns from positives alone."""
         masked: Share = 0.2
         """The fraction of a sequence's positions that is masked in stage 1."""
         mlm_weight: NotNegative = 0.5
@@ -133,20 +157,16 @@ class DEPS(
     Transformer: ClassVar[type[Encoder]] = Encoder
     select_by: ClassVar[Criterion] = "balanced"
     recipe: ClassVar[Settings] = {"epochs": 5, "patience": 1, "negatives": 1, "learning_rate": 3e-4}
-    # `paper` has the values of the authors' runs: 30 users of an item are read, and no ids are hidden. Beauty
-    # has these and a clip of 0.1; the other sets have 3 layers and other batches. `auto` is the correction
-    # that debiases (docs/ground-truth.md). The rest are the ablations of Figure ablation_ips and of the
-    # Tables ablation_trans and Ablation.
+    # The presets `paper-...` have the values of the authors' runs, who train for 300 epochs without early
+    # stopping, the first fifth of them in stage 1; `paper` is for other data sets. `softmax` is our variant
+    # of the loss, and `auto` the correction that debiases (docs/ground-truth.md). The rest are the ablations
+    # of Figure ablation_ips and of the Tables ablation_trans and Ablation.
     presets: ClassVar[dict[str, Settings]] = {
-        "paper": {
-            "audience": AUDIENCE,
-            "dropout": 0.5,
-            "hidden_ids": 0.0,
-            "learning_rate": 1e-3,
-            "batch_size": 2048,
-            "epochs": 30,
-            "patience": 5,
-        },
+        "paper": PAPER,
+        "paper-beauty": PAPER | {"clip": 0.1},
+        "paper-music": PAPER | {"layers": 3, "batch_size": 4096},
+        "paper-mind": PAPER | {"layers": 3, "heads": 4, "dropout": 0.2},
+        "softmax": {"loss": "softmax", "negatives": NEGATIVES},
         "auto": {"method": "auto", "propensity": "auto"},
         "without-ips": {"propensity": "none"},
         "item-view": {"propensity": "item"},
@@ -177,14 +197,22 @@ class DEPS(
         self.last = nn.Linear(hidden, 1)
         # theta_p
         tables, layers = (self.items, self.users), config.gru_layers
-        needs = Needs(known=known, alpha=config.alpha, clip=config.clip, tables=tables, layers=layers)
+        needs = Needs(
+            known=known,
+            alpha=config.alpha,
+            clip=config.clip,
+            layers=layers,
+            scale=config.propensity_scale,
+            tables=tables,
+        )
         self.propensity = estimator(config.propensity, needs)
         past = config.history, config.audience
         self.correction = Correction(self.propensity, config.method, config.strength, "clipped", past)
 
     @classmethod
     def resolve_auto(cls, config: Any, split: Split) -> Any:
-        return resolve_auto_settings(config, split, separate=True)
+        separate = config.loss == "pointwise"
+        return resolve_auto_settings(config, split, separate, reads_shown=separate)
 
     @classmethod
     def required_classes(cls, config: Any) -> tuple[type, ...]:
@@ -265,7 +293,11 @@ class DEPS(
             "masked", "sequences", self.masked_loss, lambda: parameters_of(*theta_e, *theta_t), weighted=False
         )
         unbiased = Phase(
-            "unbiased", "pairs", self.unbiased_loss, lambda: parameters_of(*theta_e, *theta_t, *theta_m)
+            "unbiased",
+            "pairs" if self.config.loss == "pointwise" else "positives",
+            self.unbiased_loss,
+            lambda: parameters_of(*theta_e, *theta_t, *theta_m),
+            negatives=None if self.config.loss == "pointwise" else NEGATIVES,
         )
         first = (*self.correction.phases(), mlm)
         second = (*self.correction.phases(self.config.propensity_passes), unbiased)
@@ -290,22 +322,21 @@ class DEPS(
         return self.config.mlm_weight * total / max(count, 1)
 
     def unbiased_loss(self, batch: Batch) -> Tensor:
-        """L^unbiased_s: binary cross-entropy, each pair weighted by its inverse propensities (eq.
-        UnbiasLI_LU), or corrected as `method` says.
+        """L^unbiased_s: the loss of each pair, weighted by its inverse propensities (eq. UnbiasLI_LU), or
+        corrected as `method` says. With the softmax, only the positive of each context has a weight.
 
         The paper's weights are multiplied by M, so that none is above one. The minimum of the loss is where
         it was, and clipping gradients by their norm has the same effect with weights as without.
         """
-        if self.config.propensity == "none":
-            return weighted_mean(self.loss_per_pair(batch), batch.weight_BC)
-        corrected = self.correction.of_pairs(batch, separate=True)
-        if corrected.offset_BC is not None and batch.offset_BC is not None:
-            corrected = corrected._replace(offset_BC=corrected.offset_BC + batch.offset_BC)
-        terms = self.loss_per_pair(corrected)
-        if self.config.method != "logit-offset":
-            assert corrected.weight_BC is not None
-            terms = terms * corrected.weight_BC
-        return weighted_mean(terms, batch.weight_BC)
+        separate, corrected = self.config.loss == "pointwise", batch._replace(weight_BC=None)
+        if self.config.propensity != "none":
+            corrected = self.correction.of_pairs(corrected, separate)
+            if corrected.offset_BC is not None and batch.offset_BC is not None:
+                corrected = corrected._replace(offset_BC=corrected.offset_BC + batch.offset_BC)
+        terms = self.loss_per_pair(corrected) if separate else self.loss_per_context(corrected)
+        for weight in (corrected.weight_BC, batch.weight_BC):
+            terms = terms if weight is None else terms * weight[:, : terms.shape[1]]
+        return weighted_mean(terms)
 
     def statistics(self, batch: Batch) -> dict[str, float]:
         return self.propensity.statistics(batch)
@@ -315,6 +346,11 @@ class DEPS(
         return functional.binary_cross_entropy_with_logits(
             batch.with_offset(self(batch)), batch.labels_BC, reduction="none"
         )
+
+    def loss_per_context(self, batch: Batch) -> Tensor:
+        """-log softmax of the first candidate among all candidates of its context, (B, 1), without weights.
+        This is our variant, not the paper's."""
+        return -functional.log_softmax(batch.with_offset(self(batch)), dim=1)[:, :1]
 
 
 class Masked(NamedTuple):

@@ -26,7 +26,9 @@ from unskew.data.batches.batch import Batch, Prefixes, SequenceBatch, as_prefixe
 from unskew.models.deps import DEPS
 from unskew.nn.layers import Encoder, is_real, read_before, states_after
 from unskew.nn.losses import cross_entropy
-from unskew.nn.phases import Stage
+from unskew.nn.phases import Batches, Stage
+
+IN_PREFIXES: dict[Batches, Batches] = {"pairs": "prefixes", "positives": "positive-prefixes"}
 
 
 class PrefixEncoder(Encoder):
@@ -87,8 +89,7 @@ class CausalDEPS(
     def stages(self, epochs: int) -> tuple[Stage, ...]:
         first, second = super().stages(epochs)
         prefixed = tuple(
-            replace(phase, batches="prefixes") if phase.batches == "pairs" else phase
-            for phase in second.phases
+            replace(phase, batches=IN_PREFIXES.get(phase.batches, phase.batches)) for phase in second.phases
         )
         return first, replace(second, phases=prefixed)
 

@@ -24,7 +24,7 @@ def adam(
 
 
 # What `Phase.batches` may be.
-Kind = Literal["pairs", "positives", "prefixes", "histories", "sequences"]
+Kind = Literal["pairs", "positives", "prefixes", "positive-prefixes", "histories", "sequences"]
 Batches = Kind | Callable[[Split, int, int], BatchSource]
 
 
@@ -40,6 +40,7 @@ class Phase:
         `positives`  only the clicked rows, each with as many negatives as the phase asks for (Batch)
         `prefixes`   as `pairs`, but user by user: every history and every audience is a prefix of a row that
                      the model reads once (Batch with `shared`)
+        `positive-prefixes`  as `positives`, in the form of `prefixes` (Batch with `shared`)
         `histories`  whole histories of users, cut into windows; each event is a target once (SequenceBatch)
         `sequences`  whole histories of users and whole audiences of items (SequenceBatch)
     loss: the loss of such a batch.

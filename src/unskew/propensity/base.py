@@ -20,12 +20,14 @@ from torch import Tensor, nn
 from unskew.core.config import did_you_mean, register
 from unskew.core.errors import BadInput
 from unskew.data.batches.batch import Batch
+from unskew.data.log.held_out import effective_size
 from unskew.data.log.log import Log
 from unskew.data.log.split import Known, Split
 from unskew.nn.layers import Embeddings
 from unskew.nn.phases import Phase
 
 Views = Literal["both", "item", "user"]
+PropensityScale = Literal["softmax", "min-max"]
 
 ESTIMATORS: dict[str, type["Propensity"]] = {}
 
@@ -39,6 +41,7 @@ class Needs:
     clip: float = 0.05  # the lower bound of propensities (M)
     width: int = 64  # of embeddings and hidden states that the estimator has of its own
     layers: int = 1  # of each GRU
+    scale: PropensityScale = "softmax"  # how a GRU's logits become propensities
     # The recommender's embeddings of items and of users, to be read and not to be trained. None: an estimator
     # that reads embeddings makes its own and trains them.
     tables: tuple[Embeddings, Embeddings] | None = None
@@ -67,6 +70,7 @@ class Propensity(nn.Module, ABC):
     """
 
     name: ClassVar[str] = ""  # by which it is registered; empty if it is not
+    has_scale: ClassVar[bool] = False  # whether `Needs.scale` changes what it estimates
 
     def __init_subclass__(cls, *, name: str = "", **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -238,7 +242,28 @@ class Propensity(nn.Module, ABC):
             The weights, (B, C). If there is one view only, it has the full weight; without any, all weights
             are 1.
         """
-        item, user = self.clipped(batch)
+        return self._combined(batch, *self.clipped(batch))
+
+    @torch.no_grad()
+    def estimates(self, batch: Batch) -> tuple[Tensor | None, Tensor | None, Tensor]:
+        """Both views, exact and not clipped, and the weights that follow from them, in one pass.
+
+        Parameters
+        ----------
+        batch
+            B contexts with C candidates each.
+
+        Returns
+        -------
+        tuple of (Tensor or None, Tensor or None, Tensor)
+            The item view, the user view and the weights, each (B, C).
+        """
+        views = self.item_view(batch), self.user_view(batch)
+        item, user = (None if view is None else view.clamp(min=self.clip) for view in views)
+        return *views, self._combined(batch, item, user)
+
+    def _combined(self, batch: Batch, item: Tensor | None, user: Tensor | None) -> Tensor:
+        """The weights of clipped propensities."""
         if item is None and user is None:
             return torch.ones(batch.candidates_BC.shape)
         if item is None or user is None:
@@ -259,12 +284,14 @@ class Propensity(nn.Module, ABC):
         Returns
         -------
         dict of str to float
-            The median propensity of each view, the fraction of it that is clipped, and the mean and the
-            standard deviation of the weights.
+            The median propensity of each view, the fraction of it that is clipped, the mean and the standard
+            deviation of the weights, and `weight_effective`: the effective sample size (sum w)^2 / sum w^2,
+            as a fraction of the pairs. It is 1 where all weights are equal.
         """
-        weight = self.weights(batch)
+        item, user, weight = self.estimates(batch)
         figures = {"weight": float(weight.mean()), "weight_deviation": float(weight.std())}
-        for name, view in (("item_view", self.item_view(batch)), ("user_view", self.user_view(batch))):
+        figures["weight_effective"] = effective_size(weight.numpy().ravel()) / max(weight.numel(), 1)
+        for name, view in (("item_view", item), ("user_view", user)):
             if view is not None:
                 figures[name] = float(view.median())
                 figures[f"{name}_clipped"] = float((view < self.clip).float().mean())

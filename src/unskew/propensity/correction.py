@@ -69,11 +69,13 @@ def resolve_auto_settings(config: Any, split: Split, separate: bool, reads_shown
 def idle_settings(propensity: str, method: Method) -> set[str]:
     """The settings of a correction that change nothing with this estimator and this method."""
     if propensity == "none":
-        return {"strength", "alpha", "clip"}
+        return {"strength", "alpha", "clip", "propensity_scale"}
     idle = {"strength"} if method == "ips-both" else set()
     if method in ("logit-offset", "weighted-negatives"):  # which read the exposure of items alone
         idle |= {"alpha", "clip"}
-    return idle if estimator_named(propensity).has_two_views() else idle | {"alpha"}
+    kind = estimator_named(propensity)
+    idle |= set() if kind.has_scale else {"propensity_scale"}
+    return idle if kind.has_two_views() else idle | {"alpha"}
 
 
 class Correction:
@@ -149,12 +151,14 @@ class Correction:
     @torch.no_grad()
     def of_pairs(self, batch: Batch, separate: bool) -> Batch:
         """A batch of candidates, whose first one in each context is a row of the log; the others are sampled.
-        The loss is a sum over single pairs (`separate`), or it compares them."""
+        The loss is a sum over single pairs (`separate`), or it compares them, and then only the first
+        candidate is weighted."""
         if self.method in ("ips", "ips-both"):
-            weight = self._weights(batch.truncate(*self.past))
-            once = torch.zeros_like(weight).bool()
-            once[:, 1:] = self.method == "ips"
-            return batch._replace(weight_BC=self._scaled(weight, ~once).masked_fill(once, 1))
+            weighted = batch if separate and self.method == "ips-both" else batch.of_targets()
+            weight = self._weights(weighted.truncate(*self.past))
+            weight = self._scaled(weight, torch.ones_like(weight).bool())
+            once = torch.ones(len(weight), batch.candidates_BC.shape[1] - weight.shape[1])
+            return batch._replace(weight_BC=torch.cat([weight, once], dim=1))
         offset_BC = self._offset_of(batch)
         if self.method == "weighted-negatives" and separate:
             weight = offset_BC.exp()
@@ -242,6 +246,8 @@ class Correction:
 
     def _weights(self, batch: Batch) -> Tensor:
         """The weight of each pair of a batch, before it is scaled."""
+        if self.method == "ips" and self.strength == 0:
+            return torch.ones(batch.candidates_BC.shape)
         weight = self.propensity.weights(batch)
         return weight**self.strength if self.method == "ips" else weight
 

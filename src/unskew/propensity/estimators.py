@@ -16,6 +16,7 @@ of them. Raising M adds bias. Variance: raising M lowers it, to at most (1/M - 1
 for M <= 1/2). The weights carry no gradient.
 """
 
+import math
 from typing import ClassVar
 
 import numpy as np
@@ -28,9 +29,17 @@ from unskew.data.batches.batch import Batch, Prefixes, SequenceBatch
 from unskew.data.log.log import Log
 from unskew.data.log.split import Known, Split
 from unskew.nn.layers import Embeddings, is_real, read_before, states_after
-from unskew.nn.losses import FULL_SOFTMAX, SAMPLES, cross_entropy
+from unskew.nn.losses import CHUNK, FULL_SOFTMAX, SAMPLES, cross_entropy
 from unskew.nn.phases import Phase
-from unskew.propensity.base import ESTIMATORS, Needs, Propensity, Views, estimator_named, every_estimator
+from unskew.propensity.base import (
+    ESTIMATORS,
+    Needs,
+    Propensity,
+    PropensityScale,
+    Views,
+    estimator_named,
+    every_estimator,
+)
 from unskew.propensity.exposure import Exposure
 from unskew.propensity.power import Power
 
@@ -43,6 +52,7 @@ __all__ = [
     "Needs",
     "Power",
     "Propensity",
+    "PropensityScale",
     "SequenceGRU",
     "Unit",
     "Views",
@@ -102,6 +112,20 @@ class SequenceGRU(nn.Module):
         """The output y after the whole of each sequence, (N, D)."""
         return states_after(prefixes, lambda ids_BL: self.outputs(ids_BL, table))
 
+    def highest_log_probability(self, vectors: Tensor, table: Embeddings) -> Tensor:
+        """An upper bound of log P of ids with some vectors (..., D), after any sequence at all, (...).
+
+        The mean of exp is at least exp of the mean, so with the mean vector m of all V ids
+
+            log P(i) = e(i) y - log sum_j exp(e(j) y) <= (e(i) - m) y - log V
+
+        and y = W g + b with |g| <= 1 in each of its entries, since g is the output of a GRU.
+        """
+        summed, times = _normalised_ids(table)
+        difference = vectors.detach() - summed.mean(0)
+        weight, bias = self.out.weight.detach(), self.out.bias.detach()
+        return (difference @ weight).abs().sum(-1) + difference @ bias - math.log(len(summed) * times)
+
     def loss(self, ids_BL: Tensor, past_BL: Tensor, table: Embeddings) -> Tensor:
         """The sum over a batch of -log P of each known id given those strictly before it (L^AR).
 
@@ -116,23 +140,34 @@ class SequenceGRU(nn.Module):
 
 
 class DualGRU(Propensity, name="dual"):
-    """The paper's estimator: one GRU reads the history, another the audience (eq. prob_item, prob_user).
+    """The paper's estimator: one GRU reads the history, another the audience. With the output y of a GRU, the
+    item view is, depending on `scale`,
+
+        softmax    P(i, h_u) = exp(e(i) y) / sum_j exp(e(j) y)               eq. prob_item
+        min-max    P(i, h_u) = (e(i) y - min) / (max - min)                  commented out above eq. prob_item
+        min, max   the smallest and the largest e(j) y of all known items j
+
+    and the user view likewise, among the known users (eq. prob_user). A softmax sums to 1, so it is small
+    wherever there are many ids; min-max is 0 for one id and 1 for another, however many there are. The GRUs
+    are trained by the cross-entropy of the softmax with either scale.
 
     items, users: the embeddings that the GRUs read.
     layers: how many layers each GRU has.
     views: which of the two views are estimated.
     owner: whether the estimator owns the embeddings and trains them. Otherwise they belong to a recommender
         and are only read.
+    scale: how logits become propensities.
     """
 
     named_views: ClassVar[Views] = "both"  # that the registered name stands for
+    has_scale = True
 
     @classmethod
     def build(cls, needs: Needs) -> "DualGRU":
         known, tables = needs.known, needs.tables
         items, users = tables or (Embeddings(ids, needs.width) for ids in (known.items, known.users))
         owner = tables is None
-        return cls(items, users, needs.layers, needs.alpha, needs.clip, cls.named_views, owner)
+        return cls(items, users, needs.layers, needs.alpha, needs.clip, cls.named_views, owner, needs.scale)
 
     @classmethod
     def has_two_views(cls) -> bool:
@@ -147,8 +182,10 @@ class DualGRU(Propensity, name="dual"):
         clip: float,
         views: Views = "both",
         owner: bool = False,
+        scale: PropensityScale = "softmax",
     ) -> None:
         super().__init__(alpha, clip)
+        self.scale = scale
         self._tables = (items, users)
         if owner:
             self.own_items = items if views != "user" else None
@@ -172,18 +209,39 @@ class DualGRU(Propensity, name="dual"):
         if self.items is None:
             return None
         table = self._tables[0]
+        vectors_BCD = table(batch.candidates_BC)
+        if self._cannot_reach(least, self.items, vectors_BCD, table):
+            return torch.zeros(batch.candidates_BC.shape)
         state_BD = self.items.states_after(batch.histories, table)
-        logits_BC = torch.einsum("bcd,bd->bc", table(batch.candidates_BC), state_BD)
+        logits_BC = torch.einsum("bcd,bd->bc", vectors_BCD, state_BD)
         of_BC = torch.arange(len(state_BD))[:, None].expand(logits_BC.shape)
-        return probability(logits_BC, state_BD, of_BC, table, least)  # eq. prob_item
+        return self._propensity(logits_BC, state_BD, of_BC, table, least)  # eq. prob_item
 
     def _user_view(self, batch: Batch, least: float) -> Tensor | None:
         if self.users is None:
             return None
         table = self._tables[1]
+        vectors_BD = table(batch.user_B)
+        if self._cannot_reach(least, self.users, vectors_BD, table):
+            return torch.zeros(batch.candidates_BC.shape)
         state_AD = self.users.states_after(batch.audiences, table)
-        logits_BC = torch.einsum("bcd,bd->bc", state_AD[batch.audience_of_BC], table(batch.user_B))
-        return probability(logits_BC, state_AD, batch.audience_of_BC, table, least)  # eq. prob_user
+        logits_BC = torch.einsum("bcd,bd->bc", state_AD[batch.audience_of_BC], vectors_BD)
+        return self._propensity(logits_BC, state_AD, batch.audience_of_BC, table, least)  # eq. prob_user
+
+    def _propensity(
+        self, logits_BC: Tensor, state_ND: Tensor, of_BC: Tensor, table: Embeddings, least: float
+    ) -> Tensor:
+        """The propensities of logits that were computed from some states, on the estimator's scale."""
+        if self.scale == "min-max":
+            return min_max(logits_BC, state_ND, of_BC, table)
+        return probability(logits_BC, state_ND, of_BC, table, least)
+
+    def _cannot_reach(self, least: float, view: SequenceGRU, vectors: Tensor, table: Embeddings) -> bool:
+        """Whether no softmax probability of ids with these vectors reaches `least`, whatever the view reads.
+        Then no sequence needs to be read."""
+        if least <= 0 or self.scale != "softmax":
+            return False
+        return float(view.highest_log_probability(vectors, table).max()) < math.log(least)
 
     def phases(self) -> tuple[Phase, ...]:
         return (Phase("propensity", "sequences", self.loss, self.parameters),)
@@ -244,13 +302,34 @@ def probability(
 
 def _normaliser(state_ND: Tensor, table: Embeddings) -> Tensor:
     """The logarithm of the softmax normaliser over all ids, (N,)."""
+    summed, times = _normalised_ids(table)
+    return torch.logsumexp(state_ND @ summed.T, dim=1) + math.log(times)
+
+
+def _normalised_ids(table: Embeddings) -> tuple[Tensor, float]:
+    """The vectors over which the normaliser is summed, and how many ids each of them stands for."""
     weight = table.table().detach()
     if table.known <= FULL_SOFTMAX:
-        return torch.logsumexp(state_ND @ weight.T, dim=1)
+        return weight, 1.0
     # Estimated from evenly spaced ids, not from drawn ones: a weight must not depend on chance.
     spread = torch.arange(0, table.known, -(-table.known // (8 * SAMPLES)))
-    of_spread = torch.logsumexp(state_ND @ weight[spread].T, dim=1)
-    return of_spread + torch.log(torch.tensor(table.known / len(spread)))
+    return weight[spread], table.known / len(spread)
+
+
+def min_max(logits_BC: Tensor, state_ND: Tensor, of_BC: Tensor, table: Embeddings) -> Tensor:
+    """Where logits lie between the smallest (0) and the largest (1) logit of all ids.
+
+    Ids that training never saw may lie outside; they count as the nearest end. Where all ids have the same
+    logit, each of them is at the largest.
+
+    logits_BC, state_ND, of_BC, table: as for `probability`.
+    """
+    vectors, rows = table.table().detach(), max(32, CHUNK // max(table.known, 1))
+    ends = [torch.aminmax(states @ vectors.T, dim=1) for states in state_ND.split(rows)]
+    low_N, high_N = torch.cat([end.min for end in ends]), torch.cat([end.max for end in ends])
+    low_BC, spread_BC = low_N[of_BC], (high_N - low_N)[of_BC]
+    scaled_BC = (logits_BC - low_BC) / spread_BC.masked_fill(spread_BC == 0, 1)
+    return scaled_BC.clamp(0, 1).masked_fill(spread_BC == 0, 1)
 
 
 class Frequency(Propensity, name="item-user-pro"):

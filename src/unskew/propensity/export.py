@@ -61,7 +61,6 @@ def part_of(borders: tuple[int, int], time: Ints) -> Ints:
 @torch.no_grad()
 def _estimates(estimator: Propensity, batch: Batch) -> NDArray[np.float64]:
     """Both views and the weight of each row, (rows, 3); nan where there is no such view."""
-    weight = estimator.weights(batch)
-    views = (estimator.item_view(batch), estimator.user_view(batch))
+    *views, weight = estimator.estimates(batch)
     columns = [torch.full_like(weight, torch.nan) if view is None else view for view in views] + [weight]
     return torch.cat(columns, dim=1).double().numpy()

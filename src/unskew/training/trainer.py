@@ -135,8 +135,8 @@ class Trainer:
             negatives=negatives,
             history=history,
             audience=audience,
-            positives_only=phase.batches == "positives",
-            shared=phase.batches == "prefixes",
+            positives_only=phase.batches in ("positives", "positive-prefixes"),
+            shared=phase.batches in ("prefixes", "positive-prefixes"),
             seed=seed,
         )
         return Sampler(self.split, sampling, drawing=phase.drawing)

@@ -19,7 +19,8 @@ from unskew.models.base import ModelConfig, Recommender, Training, model_named
 from unskew.models.debiased import Debiased, Weighting
 from unskew.nn.phases import Stage
 
-OF_PAIRS = ("pairs", "positives", "prefixes")  # batches of `batch_size`; the others are of `sequences`
+# Batches of `batch_size`; the others are of `sequences`.
+OF_PAIRS = ("pairs", "positives", "prefixes", "positive-prefixes")
 SMALL = 64  # up to so many combinations, each of them is tried once
 
 

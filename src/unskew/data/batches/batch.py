@@ -50,6 +50,12 @@ class Prefixes(NamedTuple):
     length_N: Tensor
     times_WL: Tensor | None = None  # of the same events
 
+    def some(self, which_S: Tensor) -> "Prefixes":
+        """Some of the sequences, and the rows that these are in."""
+        rows, row_S = self.row_N[which_S].unique(return_inverse=True)
+        times = None if self.times_WL is None else self.times_WL[rows]
+        return Prefixes(self.ids_WL[rows], row_S, self.length_N[which_S], times)
+
     def truncate(self, longest: int | None) -> "Prefixes":
         """The newest `longest` of each sequence (None: all of it); where rows are longer than that, every
         sequence gets a row of its own."""
@@ -146,6 +152,20 @@ class Batch(NamedTuple):
             times_B=self.times_B[rows],
             history_BL=self.history_BL[rows],
             history_times_BL=self.history_times_BL[rows],
+        )
+
+    def of_targets(self) -> "Batch":
+        """The same contexts with their first candidates alone, and with the audiences of these."""
+        which_A, audience_of_B1 = self.audience_of_BC[:, :1].unique(return_inverse=True)
+        shared = None if self.shared is None else (self.shared[0], self.shared[1].some(which_A))
+        return self._replace(
+            candidates_BC=self.candidates_BC[:, :1],
+            labels_BC=self.labels_BC[:, :1],
+            audience_AM=self.audience_AM if shared else self.audience_AM[which_A],
+            audience_times_AM=self.audience_times_AM if shared else self.audience_times_AM[which_A],
+            audience_of_BC=audience_of_B1,
+            logged_BC=None if self.logged_BC is None else self.logged_BC[:, :1],
+            shared=shared,
         )
 
     def truncate(self, history: int, audience: int | None) -> "Batch":
