@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint requirements.lock
 
-.PHONY: demo serve test test-fast test-cluster check format setup lock bench mutants clean
+.PHONY: demo docs dist serve test test-fast test-cluster check format setup lock bench mutants clean
 
 demo: .venv/ready ## in two minutes: a biased log, models, films for a user, and a world of known ground truth
 	$(BIN)/unskew demo --out demo
@@ -25,14 +25,22 @@ test-cluster: .venv/ready-spark ## the same SQL on Spark gives the same files (n
 	$(BIN)/python -m pytest -m cluster
 
 check: .venv/ready ## format, lint, types, import contracts
-	$(BIN)/ruff format --check src tests benchmarks examples
-	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples docs
+	$(BIN)/ruff check src tests benchmarks examples docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: .venv/ready
-	$(BIN)/ruff format src tests benchmarks examples
-	$(BIN)/ruff check --fix src tests benchmarks examples
+	$(BIN)/ruff format src tests benchmarks examples docs
+	$(BIN)/ruff check --fix src tests benchmarks examples docs
+
+docs: .venv/ready-docs ## the documentation site in build/docs; a warning or a broken link between pages is an error
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
+	@echo "open build/docs/index.html"
+
+dist: .venv/ready ## the wheel and the source distribution in dist
+	rm -rf dist && $(BIN)/python -m build --outdir dist .
+	@ls -l dist
 
 setup: .venv/ready ## .venv with the exact versions of requirements.lock
 
@@ -57,10 +65,14 @@ mutants: .venv/ready ## faults planted in a copy of the sources: would the tests
 	@$(INSTALL) --editable ".[spark]"
 	@touch $@
 
+.venv/ready-docs: .venv/ready
+	@$(INSTALL) --editable ".[docs]"
+	@touch $@
+
 lock: ## write requirements.lock again, from the newest versions that pyproject.toml admits
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install -qq torch==2.13.0
-	build/lock/bin/python -m pip install -qq --editable ".[demo,report,tune,postgres,serve,ann,onnx,test,check,spark]"
+	build/lock/bin/python -m pip install -qq --editable ".[demo,report,tune,postgres,serve,ann,onnx,test,check,spark,docs]"
 	build/lock/bin/python -m pip freeze --all --exclude-editable | grep -v '^pip==' | sed 's/^torch==.*/torch==2.13.0/' > requirements.lock
 
 clean:

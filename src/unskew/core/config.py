@@ -7,6 +7,7 @@ import functools
 import inspect
 import json
 import math
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -74,7 +75,7 @@ class configured(Generic[P, C]):  # noqa: N801 (used as a decorator)
             return function(*leading, self.settings(**arguments))  # type: ignore[call-arg]
 
         call.__signature__ = signature  # type: ignore[attr-defined]
-        call.__doc__ = f"{function.__doc__ or ''}\n\n{_listed(explained(self.settings))}"
+        call.__doc__ = _with_parameters(inspect.cleandoc(function.__doc__ or ""), explained(self.settings))
         return call
 
 
@@ -352,8 +353,13 @@ def _explained_in(kind: type) -> dict[str, str]:
     }
 
 
-def _listed(helps: dict[str, str]) -> str:
-    return "\n".join(f"{name}: {words}" for name, words in helps.items())
+def _with_parameters(docstring: str, helps: dict[str, str]) -> str:
+    """A docstring in numpy style with these parameters behind its own."""
+    listed = "\n".join(f"{name}\n    {words}" for name, words in helps.items())
+    own = re.search(r"Parameters\n-+\n.*?(?=\n\n\w[^\n]*\n-{3}|\Z)", docstring, re.DOTALL)
+    if own is None:
+        return f"{docstring}\n\nParameters\n----------\n{listed}"
+    return f"{docstring[: own.end()]}\n{listed}{docstring[own.end() :]}"
 
 
 def register(registry: dict[str, type[R]], name: str, kind: type[R], what: str) -> None:

@@ -251,11 +251,19 @@ def compare_models(
 ) -> Family:
     """Compare several models on the same rows.
 
-    models: evaluations; those that differ in nothing but the training seed are one model. Or, by the name of
-        each model, its evaluation, or one for each seed.
-    against: the model that each is compared with: the first one, the best one, or all others.
-    draws: the number of draws of the bootstrap over users.
-    seed: the seed of these draws.
+    Parameters
+    ----------
+    models
+        Evaluations; those that differ in nothing but the training seed are one model. Or, by the name of each
+        model, its evaluation, or one for each seed.
+    metric
+        The metric that is compared.
+    against
+        The model that each is compared with: the first one, the best one, or all others.
+    draws
+        The number of draws of the bootstrap over users.
+    seed
+        The seed of these draws.
     """
     if against not in ("first", "best", "all"):
         raise BadInput(f"against {against!r}: expected first, best or all", field="against")

@@ -122,15 +122,22 @@ def rolling(
 ) -> Rolling:
     """Test a trained model on the test set of a split, window by window.
 
-    window: the length of a window: a duration such as `7d`, `12h` or `1w`, or a number of ticks if the times
-        of the log only give an order.
-    refresh: `never` keeps the model as it is. `each` trains it again before each window but the first, from
-        the start and with the same settings, on everything before the window; the newest of that is the
+    Parameters
+    ----------
+    window
+        The length of a window: a duration such as `7d`, `12h` or `1w`, or a number of ticks if the times of
+        the log only give an order.
+    refresh
+        `never` keeps the model as it is. `each` trains it again before each window but the first, from the
+        start and with the same settings, on everything before the window; the newest of that is the
         validation set, with the same fraction as in the split. A time such as `1w` does so before those
         windows by which so much time has passed since the model was last trained.
-    protocol, test, seed: as in `Model.evaluate`.
-    sample: rank only so many positives of each window, drawn at random.
-    windows: roll over so many windows at the end of the log only; by default over the whole test set.
+    protocol, test, seed
+        As in `Model.evaluate`.
+    sample
+        Rank only so many positives of each window, drawn at random.
+    windows
+        Roll over so many windows at the end of the log only; by default over the whole test set.
     """
     log = split.log
     if split.settings.kind != "time":

@@ -111,7 +111,7 @@ class Recommender(nn.Module, ABC):
 
     name: ClassVar[str]
     paper: ClassVar[str]
-    Config: ClassVar[type[ModelConfig]]
+    Config: ClassVar[type[ModelConfig]] = ModelConfig
     # Which validation metric chooses the model's weights, unless the training settings name one.
     select_by: ClassVar[Criterion] = "ordinary"
     # The model's own defaults of training settings.

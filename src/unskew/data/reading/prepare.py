@@ -78,8 +78,6 @@ def read(source: Any, reading: Reading) -> Log:
     >>> import unskew
     >>> unskew.read({"user": [1, 1, 2], "item": ["a", "b", "a"], "time": [10, 20, 30]})
     Log(3 rows, 3 positives, 2 users, 2 items)
-
-    The other settings are keywords:
     """
     if isinstance(source, str | os.PathLike) and is_prepared(Path(source)):
         if reading != Reading():
@@ -120,8 +118,6 @@ def prepare(source: Any, out: str | os.PathLike[str], settings: Preparation) -> 
     BadInput
         If a value is not what its column should hold, if a setting is wrong, or if `out` holds anything
         else than a prepared folder.
-
-    The other settings are keywords:
     """
     for name in ("min_count", "k_core"):
         if getattr(settings, name) < 1:
