@@ -30,7 +30,7 @@ from service import START, Client, Server, random_log, serving
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "results" / "serve.jsonl", ROOT / "docs" / "serving.md"
 README = ROOT / "README.md"
-SAID = r"\d+ ms a request at 100,000 items, [\d,]+ events a second"
+SAID = r"\d+ ms per request with 100,000 items, [\d,]+ events per second"
 MARKS = "<!-- made by benchmarks/serve.py -->", "<!-- end -->"
 SIZES = {10_000: 200_000, 100_000: 500_000, 1_000_000: 2_000_000}  # items, and events of the log
 REQUESTS, SECONDS, THREADS = 200, 8.0, 16
@@ -208,7 +208,7 @@ def said(lines: list[dict[str, Any]]) -> str:
     """The one figure that the README has."""
     (large,) = (line for line in lines if line["items"] == 100_000)
     events = max(line["posted_in_hundreds"]["per_second"] for line in lines)
-    return f"{large['alone']['p50']:.0f} ms a request at 100,000 items, {events:,} events a second"
+    return f"{large['alone']['p50']:.0f} ms per request with 100,000 items, {events:,} events per second"
 
 
 def main(arguments: Arguments) -> None:
