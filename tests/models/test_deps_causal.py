@@ -3,6 +3,7 @@ again."""
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from tests.models.test_deps import ABLATIONS
 from unskew.data.batches.batch import Batch, as_prefixes, batch
 from unskew.data.batches.samplers import Sampler, Sampling
 from unskew.data.log.views import PAD
+from unskew.models import deps_causal
 from unskew.models.base import Training, build
 from unskew.models.deps import DEPS
 from unskew.models.deps_causal import CausalDEPS
@@ -50,6 +52,35 @@ def test_reading_once_gives_the_scores_and_weights_of_reading_every_prefix(split
     close(model(shared), model(plain))
     close(model.propensity.weights(shared), model.propensity.weights(plain))
     assert float(model(plain).std()) > 0.01
+
+
+@pytest.mark.parametrize("length", [EVERYTHING, 5])
+@pytest.mark.parametrize("size", [7, 1024], ids=lambda size: f"blocks of {size}")
+@torch.no_grad()
+def test_a_catalogue_reads_audiences_with_one_beginning_once(
+    split: unskew.Split, length: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each audience at each moment, in any order, has the part that it has by itself."""
+    monkeypatch.setattr(deps_causal, "ENCODED", size)
+    model, view = model_of(split), split.log.audiences
+    item = np.random.default_rng(0).permutation(np.repeat(np.arange(len(split.log.items)), 9))
+    time = np.arange(len(item)) % 300
+    start, end = view.before(item, time, length)
+    found = model.audience_sides(view, start, end)
+    rows = torch.from_numpy(view.padded(start, end).astype(np.int64))
+    close(found, model.audience_side(rows))
+    assert float(found.std()) > 0.01
+    assert model.audience_sides(view, start[:0], end[:0]).shape == (0, found.shape[1])
+    read: list[int] = []
+    encode = model.audience_encoder.means
+
+    def means(x_BLD: Tensor) -> Tensor:
+        read.append(len(x_BLD))
+        return encode(x_BLD)
+
+    monkeypatch.setattr(model.audience_encoder, "means", means)
+    model.audience_sides(view, start, end)
+    assert sum(read) == len(np.unique(start))
 
 
 def test_gradients_are_the_same_too(split: unskew.Split) -> None:

@@ -8,9 +8,9 @@ from torch import Tensor
 
 import unskew
 from unskew.data.batches.batch import Batch, contexts
-from unskew.data.log.views import PAD, Ints
+from unskew.data.log.views import PAD, EventView, Ints
 from unskew.nn import scoring as catalog
-from unskew.nn.scoring import AudienceCatalog
+from unskew.nn.scoring import AudienceCatalog, encode_windows
 
 
 class Counts:
@@ -26,6 +26,9 @@ class Counts:
     def audience_side(self, audience_AM: Tensor) -> Tensor:
         last = audience_AM[:, -1] if audience_AM.shape[1] else torch.full((len(audience_AM),), PAD)
         return 100.0 * (audience_AM != PAD).sum(1, keepdim=True).double() + last[:, None] + 1
+
+    def audience_sides(self, view: EventView, start: Ints, end: Ints) -> Tensor:
+        return encode_windows(self.audience_side, view, start, end)
 
     def join(self, context: Tensor, candidate: Tensor) -> Tensor:
         return (context + candidate).sum(-1)

@@ -49,12 +49,12 @@ from unskew.data.log.held_out import Criterion
 from unskew.data.log.live import Live
 from unskew.data.log.log import Log, LogView
 from unskew.data.log.split import Known, Split
-from unskew.data.log.views import AUDIENCE
+from unskew.data.log.views import AUDIENCE, EventView, Ints
 from unskew.models.base import HistoryConfig, Recommender
 from unskew.nn.layers import Encoder, Table, in_groups, is_real
 from unskew.nn.losses import cross_entropy, weighted_mean
 from unskew.nn.phases import Phase, Stage, parameters_of
-from unskew.nn.scoring import AudienceCatalog, AudiencesNow, Catalog
+from unskew.nn.scoring import AudienceCatalog, AudiencesNow, Catalog, encode_windows
 from unskew.propensity.correction import Correction, Method, idle_settings, resolve_auto_settings
 from unskew.propensity.estimators import Needs, PropensityScale, estimator, estimator_named
 
@@ -248,6 +248,10 @@ class DEPS(
         if self.of_audience is None:
             return torch.zeros(len(audience_AM), self.config.hidden)
         return self.of_audience(in_groups(audience_AM, self._audience))
+
+    def audience_sides(self, view: EventView, start: Ints, end: Ints) -> Tensor:
+        """The part of each audience in the first layer, (A, H), of the events [start, end) of a view."""
+        return encode_windows(self.audience_side, view, start, end)
 
     def audiences(self, batch: Batch) -> Tensor:
         """The part of each distinct audience of a batch in the first layer, (A, H)."""

@@ -15,18 +15,22 @@ predict each id from those before it. Everything else is as in DEPS.
 """
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from unskew.core.config import Settings
 from unskew.data.batches.batch import Batch, Prefixes, SequenceBatch, as_prefixes
+from unskew.data.log.views import EventView, Ints
 from unskew.models.deps import DEPS
 from unskew.nn.layers import Encoder, is_real, read_before, states_after
 from unskew.nn.losses import cross_entropy
 from unskew.nn.phases import Batches, Stage
+from unskew.nn.scoring import ENCODED
 
 IN_PREFIXES: dict[Batches, Batches] = {"pairs": "prefixes", "positives": "positive-prefixes"}
 
@@ -75,6 +79,23 @@ class CausalDEPS(
 
     def audience_side(self, audience_AM: Tensor) -> Tensor:
         return self._side(as_prefixes(audience_AM))
+
+    def audience_sides(self, view: EventView, start: Ints, end: Ints) -> Tensor:
+        """Audiences that begin with the same event are prefixes of the longest of them, which is read
+        once."""
+        if not len(start):
+            return torch.zeros(0, self.config.hidden)
+        first, row = np.unique(start, return_inverse=True)
+        last = np.zeros(len(first), np.int64)
+        np.maximum.at(last, row, end)
+        order, sides = np.argsort(row, kind="stable"), []
+        rows_of = np.searchsorted(row[order], np.arange(0, len(first) + ENCODED, ENCODED))
+        for at, (begin, stop) in enumerate(pairwise(rows_of.tolist())):
+            rows, some = slice(at * ENCODED, (at + 1) * ENCODED), order[begin:stop]
+            ids_WL = view.padded(first[rows], last[rows], right=True).astype(np.int64)
+            places = torch.from_numpy(row[some] - at * ENCODED), torch.from_numpy((end - start)[some])
+            sides.append(self._side(Prefixes(torch.from_numpy(ids_WL), *places)))
+        return torch.cat(sides)[torch.from_numpy(order).argsort()]
 
     def _side(self, audiences: Prefixes) -> Tensor:
         """The part of each audience in the first layer of the MLP, (N, H)."""

@@ -16,7 +16,7 @@ from unskew.core.errors import BadInput
 from unskew.data.batches.batch import Batch, with_candidates
 from unskew.data.log.live import Live
 from unskew.data.log.log import Log, LogView
-from unskew.data.log.views import PAD, Ints
+from unskew.data.log.views import PAD, EventView, Ints
 
 CONTEXTS = 64  # contexts that are scored together: from the first to the last, only a few audiences change
 PAIRS = 1 << 16  # pairs whose hidden layers are held at once: few enough to stay in the cache
@@ -169,6 +169,9 @@ class TwoSided(Protocol):
     def audience_side(self, audience_AM: Tensor) -> Tensor:
         """The part of each audience, (A, H), of rows of users that are padded on the left."""
 
+    def audience_sides(self, view: EventView, start: Ints, end: Ints) -> Tensor:
+        """The part of each audience, (A, H), of the events [start, end) of a view."""
+
     def join(self, context: Tensor, candidate: Tensor) -> Tensor:
         """The logits of pairs, from the parts of contexts and candidates, (..., H); the two are broadcast."""
 
@@ -208,19 +211,10 @@ class AudienceCatalog:
         # Only then their members are kept for `renewed`: the period of a test has many times as many.
         self.members = None if len(changed) else view.padded(starts, ends)
         same = np.zeros(len(ends), bool) if before is None else self._unchanged(before)
-        by_length = np.argsort(ends - starts, kind="stable")
-        by_length = by_length[~same[by_length]]
-        self.audiences = torch.empty(len(ends), 0)
-        for at in range(0, len(by_length), ENCODED):
-            some = by_length[at : at + ENCODED]
-            members_AM = view.padded(starts[some], ends[some]).astype(np.int64)
-            side = model.audience_side(torch.from_numpy(members_AM))
-            if not self.audiences.shape[1]:
-                self.audiences = side.new_empty(len(ends), side.shape[1])
-            self.audiences[torch.from_numpy(some)] = side
+        newer = model.audience_sides(view, starts[~same], ends[~same])
+        self.audiences = newer.new_empty(len(ends), newer.shape[1])
+        self.audiences[torch.from_numpy(~same)] = newer
         if same.any() and before is not None:
-            if not self.audiences.shape[1]:
-                self.audiences = before.audiences.new_empty(len(ends), before.audiences.shape[1])
             kept = torch.from_numpy(np.flatnonzero(same))
             self.audiences[kept] = before.audiences[kept]
         self.items = model.item_side(torch.from_numpy(items))
@@ -313,6 +307,16 @@ class AudiencesNow:
                 more = side.new_empty(len(self.log.items) - len(self.candidates), side.shape[1])
                 self.candidates = torch.cat([self.candidates.view(-1, side.shape[1]), more])
             self.candidates[codes] = side
+
+
+def encode_windows(encode: Callable[[Tensor], Tensor], view: EventView, start: Ints, end: Ints) -> Tensor:
+    """Encode the events [start, end) of a view, those of like length together, (A, H). `encode` makes a
+    vector of each row of ids that are padded on the left."""
+    order, encoded = np.argsort(end - start, kind="stable"), []
+    for at in range(0, max(len(order), 1), ENCODED):
+        some = order[at : at + ENCODED]
+        encoded.append(encode(torch.from_numpy(view.padded(start[some], end[some]).astype(np.int64))))
+    return torch.cat(encoded)[torch.from_numpy(order).argsort()]
 
 
 def _widened(rows: NDArray[np.int32], width: int) -> NDArray[np.int32]:
