@@ -21,6 +21,7 @@ from unskew.cli.compare import Compare
 from unskew.cli.data import Audit, Inspect, Prepare, Simulate
 from unskew.cli.demo import Demo
 from unskew.cli.evaluate import Evaluate
+from unskew.cli.experiment import Experiment
 from unskew.cli.export import Export
 from unskew.cli.ground_truth import GroundTruth, simulate_of
 from unskew.cli.hints import check_flags, check_words, one_line
@@ -55,6 +56,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "serve": Serve,
     "monitor": Monitor,
     "update": Update,
+    "experiment": Experiment,
     "bench": Bench,
     "report": Report,
     "models": Models,

@@ -53,6 +53,11 @@ class Serve(Imports):
     """With `pulse-zero`: the prepared log that it begins with."""
     positive: EventTypes = None
     """The types of events that are positive, between commas; by default the setting of the store."""
+    variant: Annotated[
+        tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="NAME=RUN:FRACTION")
+    ] = ()
+    """Another run, which a fixed fraction of the users gets, such as B=runs/2:0.2; the flag may be given
+    several times. Lists are recorded with their variant, and RUN itself is variant A."""
     segments: Segments = None
     report: File = None
     """A page that `unskew report --html FILE` made, for /report, which every client may read."""
@@ -98,8 +103,13 @@ class Serve(Imports):
         from unskew.serve.http.middleware import LOOPBACK
         from unskew.serve.http.process import Serving
         from unskew.serve.store.store import open_store
+        from unskew.serve.variants.assignment import Assignment, Variant
 
         check_run(self.folder, self.data)
+        variants = [Variant.parse(text) for text in self.variant]
+        assignment = Assignment.of(variants)
+        for variant in variants:
+            check_run(variant.run, None)
         serving = Serving(
             run=self.folder,
             store=self.store,
@@ -112,9 +122,12 @@ class Serve(Imports):
             hosts=(*LOOPBACK, self.host.lower()) if is_local else None,
             tokens=None if tokens is None else (tokens.read, tokens.write, tokens.record),
             report=None if self.report is None else str(self.report),
+            variants=self.variant,
             imports=tuple(map(str, self.imports)),
         )
         with open_store(self.store, positive=words_in(self.positive), segments=self.segments) as store:
+            if variants:
+                store.declare_variants(assignment.expected)
             if self.workers == 1:
                 _serve_here(serving, store, listener)
             else:

@@ -300,6 +300,24 @@ def rank_each(
     return ranked
 
 
+@torch.no_grad()
+def best_lists(scorer: Scorer, split: Split, user: Ints, time: Ints, k: int) -> NDArray[np.int32]:
+    """The codes of the k best candidates for each user at each time, best first; PAD if there are fewer.
+
+    user, time: of the contexts, in order of time. A user whom the log does not know has an empty history.
+    """
+    log, past, candidates = split.visible("test"), split.past("test"), split.candidates(time)
+    catalog = scorer.catalog(log, int(time[0]), int(time[-1]) + 1)
+    lists = np.empty((len(user), min(k, len(log.items))), np.int32)
+    for first in range(0, len(user), BLOCK):
+        block = slice(first, first + BLOCK)
+        context = contexts_of(log, user[block], time[block], past, user[block], scorer.history)
+        scores = scores_at(scorer, catalog, context, (None,))[0].numpy()
+        _hide(scores, split.repeats, past, user[block], time[block], candidates[block])
+        lists[block] = _best(scores, lists.shape[1])
+    return lists
+
+
 def _spare(rows: Ints, seed: int) -> NDArray[np.float32]:
     """Random numbers that draw the candidates of each row. They depend on the row and on the seed, and not on
     what else is ranked."""

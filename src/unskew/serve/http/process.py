@@ -10,6 +10,7 @@ from unskew.serve.http.middleware import Limits
 from unskew.serve.http.service import Service
 from unskew.serve.http.tokens import Tokens
 from unskew.serve.store.store import Store
+from unskew.serve.variants.assignment import Variant
 
 if TYPE_CHECKING:
     import uvicorn
@@ -34,6 +35,7 @@ class Serving:
     hosts: the names by which it may be called; None is any.
     tokens: the tokens for reading, writing and recording; None if every client may do all of it.
     report: the file of a report.
+    variants: the other runs of an A/B test, as `NAME=RUN:FRACTION`.
     imports: Python files that define the run's model or estimator.
     """
 
@@ -48,6 +50,7 @@ class Serving:
     hosts: tuple[str, ...] | None = None
     tokens: tuple[str, ...] | None = None
     report: str | None = None
+    variants: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
 
     def service(self, store: Store, kind: type[S], mapped: bool = False) -> S:
@@ -62,6 +65,7 @@ class Serving:
             rules=rules,
             patience=patience,
             mapped=mapped,
+            variants=[Variant.parse(text) for text in self.variants],
         )
 
 

@@ -193,6 +193,7 @@ class RecommendationAnswer(TypedDict):
     ]
     model: str
     version: str
+    variant: Annotated[str | None, Field(description="In an A/B test, the variant that made the list.")]
     source: Annotated[
         Literal["model", "fallback"],
         Field(description="The fallback recommends where the model has no score."),
@@ -299,6 +300,9 @@ class ModelAnswer(TypedDict):
     include_seen: bool
     explore: float
     rule_sets: Annotated[list[str], Field(description="The names that a request may name.")]
+    variants: Annotated[
+        dict[str, float], Field(description="In an A/B test, the fraction of the users of each variant.")
+    ]
     positive_types: list[str]
     store_sequence: int
     report: Annotated[bool, Field(description="Whether there is a page at /report.")]

@@ -55,6 +55,7 @@ from unskew.serve.http.schemas import (
 from unskew.serve.monitor.monitor import Monitoring, monitor
 from unskew.serve.store.events import BadEvent, Event, Recommendation, Shown, check_id, in_iso
 from unskew.serve.store.store import Store
+from unskew.serve.variants.assignment import CONTROL, Assignment, Variant
 
 NEWEST = 50  # positives of a user that an answer has
 MONITOR_SECONDS = 60.0  # for which a monitor is kept
@@ -82,6 +83,8 @@ class Service:
         Of the random items; by default they cannot be predicted.
     mapped
         Whether the weights are shared with other processes (`LoadedRun`).
+    variants
+        The other runs of an A/B test. Each has a service of its own over the same store.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class Service:
         patience: float = 20.0,
         seed: int | None = None,
         mapped: bool = False,
+        variants: Sequence[Variant] = (),
     ) -> None:
         if not 0 <= explore <= 1:
             raise BadInput(f"explore {explore}: expected from 0 to 1", field="explore")
@@ -112,6 +116,10 @@ class Service:
         self._reloading: threading.Thread | None = None
         self._erasures, self._erasing = 0, False
         self._positive = store.types.positive
+        self.assignment = Assignment.of(variants)
+        options: dict[str, Any] = {"explore": explore, "rules": rules, "patience": patience}
+        options |= {"seed": seed, "mapped": mapped}
+        self._others = {variant.name: Service(variant.run, store, **options) for variant in variants}
 
     @property
     def ready(self) -> bool:
@@ -128,6 +136,8 @@ class Service:
         self._closed = True
         if self._reloading is not None:
             self._reloading.join()
+        for other in self._others.values():
+            other.close()
 
     # Recommending
 
@@ -145,6 +155,19 @@ class Service:
         -------
         RecommendationAnswer
             The list, as a document for JSON. If it is recorded, it is in the store when this returns.
+        """
+        if not self._others:
+            return self._recommend(request, may_record)
+        self._check_ready()
+        name = CONTROL if request.user_id is None else self.assignment.variant_of(request.user_id)
+        return self._others.get(name, self)._recommend(request, may_record, name)
+
+    def _recommend(
+        self, request: RecommendationRequest, may_record: bool, variant: str | None = None
+    ) -> RecommendationAnswer:
+        """A list of this service's own run.
+
+        variant: the name of this run in an A/B test.
         """
         begin = time.perf_counter()
         is_kept = is_recorded(request, may_record)
@@ -167,17 +190,20 @@ class Service:
                 model=run.name if order.by_model else f"fallback:{PulseZero.name}",
                 version=run.version,
                 items=tuple(Shown(item["item_id"], item["propensity"], item["exposed"]) for item in items),
+                variant=variant,
+                took_ms=_milliseconds_since(begin),
             )
             self.store.record([recorded])
         return RecommendationAnswer(
             recommendation_id=recommendation_id,
             model=run.name,
             version=run.version,
+            variant=variant,
             source="model" if order.by_model else "fallback",
             reason=reason,
             items=items,
             unknown_items=list(dict.fromkeys(order.unknown)),
-            took_ms=round((time.perf_counter() - begin) * 1000, 3),
+            took_ms=_milliseconds_since(begin),
         )
 
     def _list_items(
@@ -291,6 +317,7 @@ class Service:
         try:
             # The run first: other processes read it again as soon as the store counts an erasure.
             in_run, not_covered = self._erase_from_run(user_id)
+            in_run += sum(other._erase_from_run(user_id)[0] for other in self._others.values())
             before, self._erasing = self.store.state().erasures, True
             erased = self.store.erase(user_id)
             with self._using() as run:
@@ -353,6 +380,7 @@ class Service:
                 include_seen=run.repeats,
                 explore=self.explore,
                 rule_sets=list(run.rule_sets.sets),
+                variants=self.assignment.expected if self._others else {},
                 positive_types=list(self._positive),
                 store_sequence=run.applied,
                 report=has_report,
@@ -435,6 +463,8 @@ class Service:
 
     def _swap(self) -> None:
         """Load the run and put it in the place of the one before, between two requests."""
+        for other in self._others.values():
+            other._swap()
         run, erasures = self._open_run()
         with self._lock:
             run.catch_up(self.store, self.store.state().newest, self._positive)
@@ -450,3 +480,8 @@ class Service:
             fault = f"a fault of unskew: {type(error).__name__}"
             text = str(error) if isinstance(error, UnskewError) else fault
             self._reload = Reload(state="failed", error=text)
+
+
+def _milliseconds_since(begin: float) -> float:
+    """The time since a value of `time.perf_counter`."""
+    return round((time.perf_counter() - begin) * 1000, 3)

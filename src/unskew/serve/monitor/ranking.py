@@ -4,18 +4,21 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from unskew.api.model import Model
 from unskew.core.errors import BadInput, NothingToRank
 from unskew.core.progress import progress
 from unskew.data.log.live import Live
 from unskew.data.log.split import Split, Splitting, split_at
-from unskew.data.log.views import Ints
+from unskew.data.log.views import PAD, Ints
 from unskew.data.log.vocabulary import same_ids
 from unskew.data.reading.prepare import read
+from unskew.evaluation.evaluate import best_lists
 from unskew.serve.monitor.queries import PAST_ITEMS, PAST_USERS
 from unskew.serve.monitor.statistics import NEVER
 from unskew.serve.monitor.window import Window
@@ -83,10 +86,7 @@ class Ranking:
     def ranked(self, windows: Sequence[Window], sample: int) -> tuple[Window, ...]:
         """The windows with the NDCG of the run. Each positive is ranked with everything that was there before
         it; windows that begin before the end of what the run was trained and chosen on are marked as seen."""
-        clock, trained = self._log.clock, self._model.trained.split
-        train_end, valid_end = trained.train_end, trained.valid_end
-        settings = Splitting(repeats="keep" if trained.repeats else "hide", min_count=trained.min_count)
-        cut = split_at(read(self._live), settings, train_end, valid_end)
+        clock, valid_end, cut = self._log.clock, self._model.trained.split.valid_end, self._cut
         model, results = self._renumbered(cut), list[Window]()
         with progress("windows", len(windows)) as job:
             for window in windows:
@@ -97,6 +97,27 @@ class Ranking:
                     results.append(_scored(model, window, replace(cut, valid_end=start), end, sample))
                 job.advance()
         return tuple(results)
+
+    def lists(self, users: Sequence[str], microseconds: Ints, k: int) -> NDArray[np.int32]:
+        """The codes of the k best items for each user at each moment, with everything before it known; PAD if
+        there are fewer. Moments must not decrease."""
+        cut = self._cut
+        codes = cut.log.users.codes(list(users)).astype(np.int64)
+        user = np.where(codes == PAD, len(cut.log.users), codes)
+        time = np.array([self._log.clock.tick_of(moment) for moment in microseconds.tolist()], np.int64)
+        return best_lists(self._renumbered(cut).network.eval(), cut, user, time, k)
+
+    def item_codes(self, items: Sequence[str]) -> Ints:
+        """The codes of items in `lists`. Items without an event have codes that no list has."""
+        codes = self._cut.log.items.codes(list(items)).astype(np.int64)
+        return np.where(codes == PAD, len(self._cut.log.items), codes)
+
+    @cached_property
+    def _cut(self) -> Split:
+        """Everything that was added, split as the run's log was. Nothing is added after it is read."""
+        trained = self._model.trained.split
+        settings = Splitting(repeats="keep" if trained.repeats else "hide", min_count=trained.min_count)
+        return split_at(read(self._live), settings, trained.train_end, trained.valid_end)
 
     def _renumbered(self, cut: Split) -> Model:
         """The model with the numbers of users and items that the log has now. Without the events of a user

@@ -7,10 +7,10 @@ once per impression. If the store recorded the recommendation, its propensity an
 of the event are ignored.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import duckdb
 import pyarrow as pa
@@ -93,3 +93,8 @@ def open_impressions(
     except (duckdb.Error, OSError) as error:
         reason = str(error).partition("\n")[0]
         raise UnskewError(f"{source.name}: {task} failed ({reason})") from error
+
+
+def query_table(connection: duckdb.DuckDBPyConnection, sql: str, values: Sequence[Any] = ()) -> pa.Table:
+    """The rows of a query as an Arrow table."""
+    return connection.sql(sql, params=list(values)).to_arrow_table()
