@@ -93,14 +93,15 @@ def estimate_off_policy(store: Store, model: Model, settings: Estimating | None 
 
 POSITIVES = "SELECT user_id, item_id, timestamp FROM positives ORDER BY timestamp, user_id, item_id"
 LISTS = """CREATE TABLE explored AS
-SELECT impression_id, user_id, min(timestamp) AS timestamp, count(*) AS size,
-    row_number() OVER (ORDER BY min(timestamp), impression_id) - 1 AS number
-FROM showings WHERE recommended AND timestamp >= ?
-GROUP BY ALL HAVING min(propensity) < 1"""
+SELECT *, row_number() OVER (ORDER BY timestamp, impression_id) - 1 AS number FROM (
+    SELECT impression_id, user_id, any_value(timestamp) AS timestamp, count(*) AS size FROM showings
+    WHERE recommended AND timestamp >= ?
+    GROUP BY impression_id, user_id HAVING min(propensity) < 1
+) AS lists"""
 SAMPLED = """SELECT number, user_id, timestamp, size FROM explored WHERE number IN (SELECT unnest(?))
 ORDER BY number"""
 SHOWN = """SELECT e.number, s.item_id, s.clicked, s.propensity FROM showings AS s
-JOIN explored AS e USING (impression_id, user_id) WHERE e.number IN (SELECT unnest(?)) ORDER BY ALL"""
+JOIN explored AS e USING (impression_id, user_id) WHERE e.number IN (SELECT unnest(?)) ORDER BY e.number, s.position"""
 
 
 def _read(
