@@ -101,7 +101,8 @@ SELECT *, row_number() OVER (ORDER BY timestamp, impression_id) - 1 AS number FR
 SAMPLED = """SELECT number, user_id, timestamp, size FROM explored WHERE number IN (SELECT unnest(?))
 ORDER BY number"""
 SHOWN = """SELECT e.number, s.item_id, s.clicked, s.propensity FROM showings AS s
-JOIN explored AS e USING (impression_id, user_id) WHERE e.number IN (SELECT unnest(?)) ORDER BY e.number, s.position"""
+JOIN explored AS e USING (impression_id, user_id) WHERE e.number IN (SELECT unnest(?))
+ORDER BY e.number, s.position"""
 
 
 def _read(
