@@ -37,7 +37,7 @@ def test_users_are_split_as_declared_and_stay_where_they_are() -> None:
     assert split.variant_of("user 0") == "A"  # as in every process and on every machine
 
 
-def test_a_variant_that_grows_keeps_its_users_and_other_names_split_anew() -> None:
+def test_a_variant_that_grows_keeps_its_users_and_other_names_split_again() -> None:
     declared = ("B", 0.2), ("B", 0.5), ("D", 0.2)
     small, large, other = (Assignment((variant,)) for variant in declared)
     first = {user for user in USERS if small.variant_of(user) == "B"}

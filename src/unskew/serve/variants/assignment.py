@@ -4,7 +4,7 @@
 
 Variants have consecutive intervals of u, and the control has the last one. So the same user has the same
 variant in every process and after every start; a variant that grows keeps its users; and a test whose
-variants have other names splits the users anew.
+variants have other names splits the users again.
 """
 
 from collections.abc import Sequence
