@@ -12,9 +12,12 @@ import textwrap
 import tomllib
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
+from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+import grimp
 import httpx
 
 import unskew
@@ -344,26 +347,80 @@ def python_page() -> str:
 
 
 def packages_page() -> str:
-    """The layers of the packages, from the import contract in pyproject.toml."""
-    contracts = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
-        "importlinter"
+    """The packages by their layers, from the import contract in pyproject.toml, and who imports whom."""
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    layers = [layer.split(" : ") for layer in project["tool"]["importlinter"]["contracts"][0]["layers"]][::-1]
+    graph = grimp.build_graph("unskew", cache_dir=None)
+    imports = {
+        name: [
+            other
+            for other in chain(*layers)
+            if other != name
+            and graph.direct_import_exists(
+                importer=f"unskew.{name}", imported=f"unskew.{other}", as_packages=True
+            )
+        ]
+        for name in chain(*layers)
+    }
+    rows = [
+        [
+            str(number),
+            f"`{name}`",
+            " ".join((import_module(f"unskew.{name}").__doc__ or "").split()),
+            ", ".join(imports[name]),
+        ]
+        for number, layer in enumerate(layers)
+        for name in layer
     ]
-    layers = contracts["contracts"][0]["layers"]
-    rows = []
-    for number, layer in enumerate(reversed(layers)):
-        for name in layer.split(" : "):
-            module = __import__(f"unskew.{name}", fromlist=["__doc__"])
-            rows.append([str(number), f"`unskew.{name}`", " ".join((module.__doc__ or "").split())])
     return "\n".join(
         [
             "# Packages",
             "",
-            "A package imports only from packages with a smaller number. `make check` enforces it.",
+            "A package imports only from packages with a smaller number; `make check` enforces it. "
+            "`CONTRIBUTING.md` says in which file each idea is.",
             "",
-            table(["layer", "package", "what it holds"], rows),
+            "```{raw} html",
+            import_graph(layers, imports),
+            "```",
+            "",
+            table(["layer", "package", "what it holds", "imports"], rows),
             "",
         ]
     )
+
+
+def import_graph(layers: list[list[str]], imports: dict[str, list[str]]) -> str:
+    """The packages as a picture: the lowest layer at the bottom, and a line for each import."""
+    step, wide, high = 62, 150, 34
+    height = step * len(layers)
+    middle = {
+        name: (360 + (place - (len(layer) - 1) / 2) * (wide + 60), height - step * number - step / 2)
+        for number, layer in enumerate(layers)
+        for place, name in enumerate(layer)
+    }
+    lines = [
+        f'<svg viewBox="0 0 720 {height}" role="img" aria-label="Imports between the packages" '
+        'style="max-width: 100%; font: 14px system-ui, sans-serif">'
+    ]
+    for name, others in imports.items():
+        for other in others:
+            (x, y), (end_x, end_y) = middle[name], middle[other]
+            bend = (x + end_x) / 2 + (end_y - y) * (0.35 if hash_of(name) % 2 else -0.35)
+            lines.append(
+                f'<path d="M{x} {y}Q{bend:.0f} {(y + end_y) / 2} {end_x} {end_y}" fill="none" '
+                'stroke="#94a3b8" stroke-opacity=".45"/>'
+            )
+    for name, (x, y) in middle.items():
+        lines.append(
+            f'<rect x="{x - wide / 2}" y="{y - high / 2}" width="{wide}" height="{high}" rx="7" '
+            f'fill="#2563eb"/><text x="{x}" y="{y + 5}" text-anchor="middle" fill="#fff">{name}</text>'
+        )
+    return "\n".join([*lines, "</svg>"])
+
+
+def hash_of(name: str) -> int:
+    """A number of a name that is the same in every process."""
+    return sum(map(ord, name))
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
