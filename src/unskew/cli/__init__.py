@@ -20,6 +20,7 @@ from unskew.cli.bench import Bench
 from unskew.cli.compare import Compare
 from unskew.cli.data import Audit, Inspect, Prepare, Simulate
 from unskew.cli.demo import Demo
+from unskew.cli.doctor import Doctor
 from unskew.cli.evaluate import Evaluate
 from unskew.cli.experiment import Experiment
 from unskew.cli.export import Export
@@ -60,6 +61,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "bench": Bench,
     "report": Report,
     "models": Models,
+    "doctor": Doctor,
     "demo": Demo,
 }
 # Verbs whose flags depend on the model, or the kind of world, that is named.
