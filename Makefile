@@ -1,6 +1,7 @@
 # Two commands do everything, from a clone and nothing but Python 3.11: `make demo` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
+export PYTHONDONTWRITEBYTECODE :=# else each process compiles everything again, and pytest rewrites all tests
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint requirements.lock
 
 .PHONY: demo docs dist serve test test-fast test-cluster check format setup lock bench mutants clean

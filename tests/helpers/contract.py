@@ -1,4 +1,4 @@
-"""What tests of all models fraction: small configurations, and the contract of `unskew.testing` for them."""
+"""What the tests of all models share: small configurations, and the contract of `unskew.testing` for them."""
 
 import dataclasses
 from types import SimpleNamespace

@@ -1,6 +1,5 @@
-"""What tests of the service's page fraction: the real service on loopback, and a real browser."""
+"""What the tests of the service's page share: the real service on loopback, and a real browser."""
 
-import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -10,17 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.helpers.browser import browser_fixture
 from tests.helpers.processes import GUARD
-from tests.report.test_report_browser import FLAGS
 from unskew.data.reading.prepare import prepare
 from unskew.serve import open_store
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-if CHROMIUM is None:
-    pytest.skip("needs Chromium: apt-get install chromium", allow_module_level=True)
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra `test`")
 uvicorn = pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
+browser = browser_fixture
 GENRES = ("Comedy", "Drama", "Western")
 ITEMS, PEOPLE, BEGIN = 90, 240, 1_451_606_400  # in 2016
 LEFT, RIGHT = "#list-log", "#list-fair"
@@ -69,14 +65,6 @@ def address(service: Any) -> Iterator[str]:
     server.should_exit = True
     thread.join(GUARD)
     listener.close()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield launched
-        launched.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What tests of training fraction: a small model and short settings, a kill, and what a run leaves behind."""
+"""What the tests of training share: a small model, short settings, a kill, and what a run leaves behind."""
 
 import json
 from pathlib import Path

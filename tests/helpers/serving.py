@@ -1,4 +1,4 @@
-"""What tests of the service fraction: a run, a service over a store, and a client without a network."""
+"""What the tests of the service share: a run, a service over a store, and a client without a network."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What tests of the store fraction: places, events, and what a store holds in a form that can be compared."""
+"""What the tests of the store share: places, events, and the contents of a store in a comparable form."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What tests of tuning fraction: a small log without its test set, quick settings, and what a study says."""
+"""What the tests of tuning share: a small log without its test set, quick settings, and what a study says."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What tests of updates fraction: a log with seconds, a store with what came after it, and quick runs."""
+"""What the tests of updates share: a log with seconds, a store with what came after it, and quick runs."""
 
 import json
 from pathlib import Path

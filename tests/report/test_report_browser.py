@@ -1,7 +1,6 @@
 """The page of a report in a real browser: Debian's Chromium, headless, without any network."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,24 +8,12 @@ from typing import Any
 import pytest
 
 from tests.helpers.benched import SKILLS, SMALL, TWINS, benched, block, skilled
+from tests.helpers.browser import browser_fixture
 from unskew.experiments.report import Report
 from unskew.experiments.report_page import report_page
 from unskew.experiments.results import BenchResults
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-if CHROMIUM is None:
-    pytest.skip("needs Chromium: apt-get install chromium", allow_module_level=True)
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra `test`")
-
+browser = browser_fixture
 MAIN = '[data-suite="main"] > .panel'
 
 
@@ -53,14 +40,6 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def figures(page_file: Path) -> dict[str, Any]:
     return block(page_file.read_text(encoding="utf-8"))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield launched
-        launched.close()
 
 
 @pytest.fixture

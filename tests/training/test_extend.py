@@ -1,7 +1,9 @@
 """A network that is grown to more users and items: no score changes before it learns, whatever the model, and
 the optimiser goes on with the rows that it had."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,26 @@ def older() -> Split:
     table = found.log.table()
     later = pa.array(table["time"].to_numpy() + 10)
     return unskew.split(unskew.read(table.set_column(2, "time", later)))
+
+
+@pytest.fixture(scope="module")
+def newer(older: Split) -> Split:
+    """The same log some time later, when there are new users and items."""
+    log = that_goes_on(older.log)
+    return cut(log, older, log.now)
+
+
+@pytest.fixture(scope="module")
+def renumbered(older: Split) -> Callable[[int, int], unskew.Log]:
+    """A function that reads the log with late events of a moment, each of them as often as is said."""
+
+    @cache
+    def read(when: int, times: int) -> unskew.Log:
+        moved = people(older.log)[-1]
+        rows = [("late user", "late item", when)] * times + [(moved, "late item", when)]
+        return with_rows(older.log, rows)
+
+    return read
 
 
 def config_of(kind: type[Recommender]) -> Any:
@@ -92,10 +114,9 @@ def test_growing_by_nothing_changes_nothing(name: str, older: Split) -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_growing_by_new_ids_changes_no_score(name: str, older: Split) -> None:
+def test_growing_by_new_ids_changes_no_score(name: str, older: Split, newer: Split) -> None:
     """Neither for old users and items nor for new ones: those are unknown until something is learned."""
-    model, log = built(name, older), that_goes_on(older.log)
-    newer = cut(log, older, log.now)
+    model, log = built(name, older), newer.log
     assert newer.known_items > older.known_items
     made = extend_network(model, newer.known, CodeMapping.between(older.log, log)).network
     # Of BERT4Rec, histories with an item that was unknown do change: it had the vector of the mask.
@@ -107,7 +128,7 @@ def test_growing_by_new_ids_changes_no_score(name: str, older: Split) -> None:
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("min_count", [1, 12])
 def test_late_events_that_renumber_everybody_change_no_score_of_others(
-    name: str, min_count: int, older: Split
+    name: str, min_count: int, older: Split, renumbered: Callable[[int, int], unskew.Log]
 ) -> None:
     """A new user takes a new item before anything else happened, and then a known user does, so all codes
     change. A model that reads the whole log is asked at that moment, because later the log is another one."""
@@ -115,7 +136,7 @@ def test_late_events_that_renumber_everybody_change_no_score_of_others(
     model, reads_the_log = built(name, before), name.removeprefix("debiased-") in READS_THE_LOG
     when = 12 if reads_the_log else int(older.log.time.min()) - 3
     moved = people(older.log)[-1]
-    log = with_rows(older.log, [("late user", "late item", when)] * min_count + [(moved, "late item", when)])
+    log = renumbered(when, min_count)
     users, items = (people(older.log)[:-1], things(older.log))
     assert log.items.codes(items).tolist() != list(range(len(items)))
     assert log.users.codes([moved]).tolist() != [len(users) + 1]
@@ -130,7 +151,7 @@ def test_late_events_that_renumber_everybody_change_no_score_of_others(
     close(scores(made, log, *asked), scores(model, older.log, *asked))
 
 
-def test_a_network_that_keeps_ids_elsewhere_is_refused(older: Split) -> None:
+def test_a_network_that_keeps_ids_elsewhere_is_refused(older: Split, newer: Split) -> None:
     model = built("sasrec", older)
 
     class Odd(type(model)):  # type: ignore[misc]
@@ -138,10 +159,9 @@ def test_a_network_that_keeps_ids_elsewhere_is_refused(older: Split) -> None:
             super().__init__(known, config)
             self.mine = nn.Parameter(torch.zeros(known.items.size))
 
-    log = that_goes_on(older.log)
-    odd, newer = Odd(older.known, model.config), cut(log, older, log.now)
+    odd = Odd(older.known, model.config)
     with pytest.raises(UnskewError, match=r"cannot be grown: \.mine belongs to users or items"):
-        extend_network(odd, newer.known, CodeMapping.between(older.log, log))
+        extend_network(odd, newer.known, CodeMapping.between(older.log, newer.log))
 
 
 # The optimiser

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import stdtr, stdtrit
 
 Floats = NDArray[np.floating[Any]]
 Name = TypeVar("Name", bound=Hashable)
@@ -106,8 +106,8 @@ def student(value: float, variance: float, freedom: float) -> Estimate:
     if variance <= 0:
         return Estimate(value, value, value, 1.0 if value == 0 else 0.0)
     error = math.sqrt(variance)
-    half = float(stats.t.ppf(1 - LEVEL / 2, freedom)) * error
-    p = min(1.0, 2 * float(stats.t.sf(abs(value) / error, freedom)))
+    half = float(stdtrit(freedom, 1 - LEVEL / 2)) * error
+    p = min(1.0, 2 * float(stdtr(freedom, -abs(value) / error)))
     return Estimate(value, value - half, value + half, p)
 
 
