@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtr, stdtrit
+from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 Floats = NDArray[np.floating[Any]]
 Name = TypeVar("Name", bound=Hashable)
@@ -117,12 +117,12 @@ def refusal_power(loss: float, error: float, margin: float = 0.0) -> float:
     With a true difference of -loss and the standard error s of the paired differences, it is
     Phi((loss - margin) / s - 1.96).
     """
-    return float(stats.norm.cdf((loss - margin) / error - stats.norm.ppf(1 - LEVEL / 2)))
+    return float(ndtr((loss - margin) / error - ndtri(1 - LEVEL / 2)))
 
 
 def smallest_noticed_loss(error: float, margin: float = 0.0, power: float = 0.8) -> float:
     """The loss that is noticed with this probability."""
-    return margin + error * float(stats.norm.ppf(power) + stats.norm.ppf(1 - LEVEL / 2))
+    return margin + error * float(ndtri(power) + ndtri(1 - LEVEL / 2))
 
 
 def estimate_over_worlds(values: Sequence[float]) -> Estimate:

@@ -12,6 +12,7 @@ repeats, negatives, users and items that training never saw, features with missi
 
 import dataclasses
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ Check = Callable[[Build, Split], None]
 TIMES = 500  # of the example
 
 
+@lru_cache(maxsize=4)
 def example_split(seed: int = 0) -> Split:
     """A small random log, cut in time."""
     random, rows, items = np.random.default_rng(seed), 2000, 40
@@ -260,6 +262,7 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
+@lru_cache(maxsize=4)
 def that_goes_on(log: Log) -> Log:
     """The same log, with a few more events afterwards: of users and items that it has, and of new ones."""
     table = log.table()
@@ -275,6 +278,7 @@ def that_goes_on(log: Log) -> Log:
     return read(pa.concat_tables([table, pa.table(columns, schema=table.schema)]))
 
 
+@lru_cache(maxsize=16)  # all models are checked on the same logs
 def cut_at(split: Split, time: int) -> Split:
     """What is known at this time: the same split of a log that ends strictly before."""
     log = split.log
