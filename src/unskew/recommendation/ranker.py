@@ -276,7 +276,7 @@ class Ranker:
         self, scores: Tensor, width: int, rules: ItemRules, diverse: float, catalog: Catalog, at: int
     ) -> tuple[Tensor, Tensor]:
         """The scores and the codes of lists that are more than the best items."""
-        features = self.log.items.features
+        features = self.log.items.features_at(None)
         if self._tags is None or self._tags.features is not features or self._tags.items != scores.shape[1]:
             self._tags = TagVectors(features, scores.shape[1])
         like = Likeness(partial(likeness, catalog, self.log, at), self._tags)
@@ -355,14 +355,18 @@ class Ranker:
 
     def item_rules(self, options: RecommendOptions) -> ItemRules:
         """What the rules of a request mean for the items. It is kept until the items are others."""
-        items = self.log.items
-        features, kept = items.features, self._bound.get(options.rules)
+        items, kept = self.log.items, self._bound.get(options.rules)
+        features = self._features(options)
         if kept is None or kept[0] is not features or len(kept[1].admitted) != len(items):
             kept = features, bind_rules(options.parsed_rules, items, features)
             if len(self._bound) >= MOST_BOUND:
                 self._bound.pop(next(iter(self._bound)))
             self._bound[options.rules] = kept
         return kept[1]
+
+    def _features(self, options: RecommendOptions) -> dict[str, Feature]:
+        """What is known of the items at the moment of a request."""
+        return self.log.items.features_at(None if options.at is None else self._moment(options))
 
     def _hidden(self, at: int, options: RecommendOptions) -> tuple[Tensor, tuple[Any, ...]]:
         """Items that no list may hold: those that do not exist yet, and what the request rules out. Then the
@@ -395,7 +399,7 @@ class Ranker:
         if rules.admitted.any():
             reason = "the candidates, the rules and what is excluded leave no item that exists at that moment"
             raise BadInput(f"candidates: {reason}", field="candidates")
-        hint = absent_values(options.parsed_rules, self.log.items, self.log.items.features)
+        hint = absent_values(options.parsed_rules, self.log.items, self._features(options))
         raise BadInput(f"rules: they admit no item{hint and f'; {hint}'}", field="rules")
 
     def _frame(self, users: pa.Array, lists: RankedLists) -> pa.Table:

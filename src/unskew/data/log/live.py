@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from unskew.core.errors import BadInput
 from unskew.data.log.clock import Clock
 from unskew.data.log.folder import COLUMNS, EXTRAS, MARK
+from unskew.data.log.item_feed import ItemFeed, newest_titles, with_values
 from unskew.data.log.live_views import Listeners, LiveSequences, LiveVocabulary
 from unskew.data.log.log import Log
 from unskew.data.log.preparation import Metadata
@@ -120,6 +121,37 @@ class Live:
         self.timeline.refill(np.zeros_like(user), item.astype(np.int32), time, 1)
         self._listeners.notify(PAD, PAD, 0)
         self._frozen = None
+
+    def describe(self, feed: ItemFeed) -> int:
+        """Add what an item feed says. Items that are new exist from the times of their rows on.
+
+        Parameters
+        ----------
+        feed
+            The feed, with times in ticks of the log's clock.
+
+        Returns
+        -------
+        int
+            How many items are new.
+        """
+        if feed.time is None:
+            raise BadInput("items: expected the times from which the rows are known", field="items")
+        if not len(feed):
+            return 0
+        before = len(self.items)
+        code = self.items.add(self.items.read(feed.ids))
+        for item, time in zip(code.tolist(), feed.time.tolist(), strict=True):
+            self.audiences.list(item, time)
+        size = len(self.items)
+        self.items.describe(
+            newest_titles(self.items.titles, feed.titles, code, feed.time, size),
+            with_values(self.items.features, feed.features, code, feed.time, size),
+        )
+        self._newest = max(self._newest, int(feed.time.max()))
+        self._frozen = None
+        self._listeners.notify(PAD, PAD, 0)
+        return size - before
 
     def forget(self, user: Any) -> bool:
         """Forget a user: the id, and every event.

@@ -16,7 +16,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from unskew.core.errors import BadInput
 from unskew.data.log.views import PAD, Codes, EventView, Ints, Listener, Sequences, WindowMethods, offsets_of
-from unskew.data.log.vocabulary import FEATURE, Feature, VocabularyView, check_is_list, storage_of
+from unskew.data.log.vocabulary import (
+    Feature,
+    VocabularyView,
+    check_is_list,
+    features_as_of,
+    storage_of,
+    table_of,
+)
 
 NEVER = np.iinfo(np.int64).max
 ROOM = 4  # events for which a new block has room
@@ -227,6 +234,7 @@ class LiveVocabulary:
         self._codes = {value: code for code, value in enumerate(ids.to_pylist()) if value is not None}
         self._joined: pa.Array | None = ids
         self._titles, self._features = known.titles, known.features
+        self._newest = features_as_of(self._features, None)
 
     def __len__(self) -> int:
         return len(self._known) + len(self._new)
@@ -245,8 +253,17 @@ class LiveVocabulary:
 
     @property
     def features(self) -> dict[str, Feature]:
-        """The features as they were: of new ids nothing is known, so they are beyond the end of each."""
+        """The features. Of ids of which nothing is known, they may be beyond the end of each."""
         return self._features
+
+    def features_at(self, time: int | None) -> dict[str, Feature]:
+        """See `VocabularyView`."""
+        return self._newest if time is None else features_as_of(self._features, time)
+
+    def describe(self, titles: pa.Array | None, features: dict[str, Feature]) -> None:
+        """From now on, the ids have these titles and features."""
+        self._titles, self._features = titles, features
+        self._newest = features_as_of(features, None)
 
     def title_of(self, code: int) -> str | None:
         """The title of a code; None where it has none."""
@@ -300,9 +317,7 @@ class LiveVocabulary:
 
     def table(self) -> pa.Table:
         """See `VocabularyView`. Titles and features of new ids are null."""
-        columns = {"id": self.ids} | ({} if self.titles is None else {"title": self.titles})
-        longer = {name: _longer(of.values, len(self)) for name, of in self._features.items()}
-        return pa.table(columns | {f"{FEATURE}{name}": values for name, values in longer.items()})
+        return table_of(self.ids, self.titles, self._features)
 
 
 def _longer_by(values: Ints, more: int, value: int) -> Ints:

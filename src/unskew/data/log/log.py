@@ -21,7 +21,7 @@ from unskew.data.log.clock import Clock
 from unskew.data.log.folder import COLUMNS, EXTRAS, MARK, read_folder
 from unskew.data.log.preparation import Metadata
 from unskew.data.log.views import PAD, Codes, EventView, Ints, Sequences
-from unskew.data.log.vocabulary import FEATURE, Vocabulary, VocabularyView
+from unskew.data.log.vocabulary import CHANGES, FEATURE, Vocabulary, VocabularyView
 
 TESTS = ("ordinary", "balanced", "shown", "randomised", "weighted", "authors")  # explained in held_out.py
 
@@ -285,6 +285,11 @@ class Log:
             digest.update(f"{MARK}{name}".encode() + np.ascontiguousarray(mark).data)
         for vocabulary in (self.users, self.items):
             named = {f"{FEATURE}{name}": of.values for name, of in sorted(vocabulary.features.items())}
+            named |= {
+                f"{CHANGES}{name}": of.changes.column(len(vocabulary))
+                for name, of in sorted(vocabulary.features.items())
+                if of.changes is not None
+            }
             for name, column in ({"": vocabulary.ids} | named).items():
                 digest.update(
                     f"{name}{column.type}".encode()
@@ -313,6 +318,7 @@ class Log:
             columns |= {
                 f"{role}_{FEATURE}{name}": of.values.take(pa.array(codes))
                 for name, of in vocabulary.features.items()
+                if of.changes is None  # which columns cannot say; see `item_feed.feed_of`
             }
         return pa.table(columns)
 

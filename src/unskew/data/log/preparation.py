@@ -46,6 +46,13 @@ class Reading:
     user_features: str | None = None
     """Names of columns, separated by commas, that describe the user, such as the country. A user with several
     values keeps the earliest."""
+    items: str | None = None
+    """A file of items (CSV, Parquet or JSON lines): its columns but for the item, the title and the time are
+    features. An item that is in no row of the log is known from its time on."""
+    items_time: str | None = None
+    """Name of the column of that file with the time from which a row is known: an item may have several rows,
+    and exists from its first one on. Without it, all values were known all the time, and items exist from
+    their first positive on."""
     positive: float | str | None = None
     """Which labels are positive: a number means all labels of at least this; words, separated by commas, mean
     these labels, as in purchase,cart. Without it, all labels must be 0 or 1."""

@@ -438,6 +438,8 @@ def cut_log(log: Log, time: int) -> Log:
         log,
         histories=_listed_before(log.histories, time),
         audiences=_listed_before(log.audiences, time),
+        users=log.users.before(time),
+        items=log.items.before(time),
         folder=None,
         end=None,
     )

@@ -11,11 +11,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from unskew.core.errors import BadInput
-from unskew.data.log.arrays import Codes, Ints, expand_ranges
+from unskew.data.log.arrays import Codes, Ints, expand_ranges, offsets_of
 
 PAD = -1  # the code of nothing: in padded rows, and of unknown ids; real codes start at 0
 FEATURE = "feature:"  # the prefix of a column that holds a feature
 SEPARATOR = "|"  # between the tags of a text
+CHANGES = "changes:"  # the prefix of a column that holds the values of a feature with their times
+ALWAYS, NEVER = np.iinfo(np.int64).min, np.iinfo(np.int64).max  # times before and after all others
 FEW = 8  # ids that are looked for one by one
 
 
@@ -27,6 +29,82 @@ class Tagged(NamedTuple):
     names: pa.Array
 
 
+class Spans(NamedTuple):
+    """Which codes have which tags, and when: a request at t reads a tag if start < t <= end."""
+
+    code: Ints
+    tag: Ints
+    start: Ints
+    end: Ints
+    names: pa.Array
+
+
+class Changes(NamedTuple):
+    """The values of a feature with the times from which they are known, by code and time."""
+
+    code: Ints
+    time: Ints
+    values: pa.Array
+
+    @classmethod
+    def of(cls, code: Ints, time: Ints, values: pa.Array) -> "Changes":
+        """Sort values; of several of one code and time, the last one counts."""
+        order = np.lexsort((np.arange(len(code)), time, code))
+        code, time = code[order], time[order]
+        is_last = np.ones(len(code), bool)
+        is_last[:-1] = (code[1:] != code[:-1]) | (time[1:] != time[:-1])
+        return cls(code[is_last], time[is_last], values.take(pa.array(order[is_last])))
+
+    def before(self, time: int) -> "Changes":
+        """Those that are known strictly before a time."""
+        known = self.time < time
+        return Changes(self.code[known], self.time[known], self.values.filter(pa.array(known)))
+
+    def ends(self) -> Ints:
+        """The time up to which each value is the newest of its code."""
+        ends = np.full(len(self.code), NEVER)
+        is_followed = self.code[1:] == self.code[:-1]
+        ends[:-1][is_followed] = self.time[1:][is_followed]
+        return ends
+
+    def newest(self, size: int) -> pa.Array:
+        """The newest value of each code."""
+        is_last = np.ones(len(self.code), bool)
+        is_last[:-1] = self.code[1:] != self.code[:-1]
+        return self._of_each(np.flatnonzero(is_last), size)
+
+    def first(self, size: int) -> pa.Array:
+        """The first value of each code."""
+        is_first = np.ones(len(self.code), bool)
+        is_first[1:] = self.code[1:] != self.code[:-1]
+        return self._of_each(np.flatnonzero(is_first), size)
+
+    def _of_each(self, rows: Ints, size: int) -> pa.Array:
+        place = np.full(size, PAD)
+        place[self.code[rows]] = rows
+        return self.values.take(pa.array(place, mask=place == PAD))
+
+    def take(self, codes: Ints) -> "Changes":
+        """The same with new codes: `codes[n]` is the old one of n."""
+        new = np.full(int(max(codes.max(initial=-1), self.code.max(initial=-1))) + 1, PAD)
+        new[codes] = np.arange(len(codes))
+        is_kept = new[self.code] != PAD
+        kept = self.values.filter(pa.array(is_kept))
+        return Changes.of(new[self.code[is_kept]], self.time[is_kept], kept)
+
+    def column(self, size: int) -> pa.Array:
+        """A list of times and values for each code."""
+        pairs = pa.StructArray.from_arrays([pa.array(self.time), self.values], ["time", "value"])
+        return pa.ListArray.from_arrays(pa.array(offsets_of(self.code, size), pa.int32()), pairs)
+
+    @classmethod
+    def of_column(cls, column: pa.Array) -> "Changes":
+        """The changes of which `column` made this."""
+        code = np.repeat(np.arange(len(column)), pc.list_value_length(column).to_numpy())
+        pairs = column.flatten()
+        return cls(code, pairs.field("time").to_numpy(), pairs.field("value"))
+
+
 @dataclass(frozen=True, eq=False)
 class Feature:
     """One property of every user or every item, such as the category or the price.
@@ -35,7 +113,42 @@ class Feature:
     is null in `values`, PAD in `categories` and nan in `numbers`.
     """
 
-    values: pa.Array  # one per code, in the type that they had in the source
+    values: pa.Array  # one per code, in the type that they had in the source: the first that is known
+    changes: Changes | None = None  # where times are known: all values, the first ones included
+
+    @classmethod
+    def of_changes(cls, changes: Changes, size: int) -> "Feature":
+        """A feature whose values are known from their times on."""
+        return cls(changes.first(size), changes)
+
+    def at(self, time: int | None) -> "Feature":
+        """The feature as it is known strictly before a time; with None, as it is known at last."""
+        if self.changes is None:
+            return self
+        changes = self.changes if time is None else self.changes.before(time)
+        return Feature(changes.newest(len(self.values)))
+
+    def before(self, time: int) -> "Feature":
+        """The feature without what is not known before a time."""
+        if self.changes is None:
+            return self
+        return Feature.of_changes(self.changes.before(time), len(self.values))
+
+    def take(self, codes: Ints) -> "Feature":
+        """The feature of some codes, as new codes."""
+        changes = None if self.changes is None else self.changes.take(codes)
+        return Feature(self.values.take(pa.array(codes)), changes)
+
+    @cached_property
+    def spans(self) -> Spans:
+        """The tags of each code, and when it has them."""
+        if self.changes is None:
+            tagged = self.tags
+            always, never = (np.full(len(tagged.code), time) for time in (ALWAYS, NEVER))
+            return Spans(tagged.code, tagged.tag, always, never, tagged.names)
+        changes = self.changes
+        row, tag, names = Feature(changes.values).tags
+        return Spans(changes.code[row], tag, changes.time[row], changes.ends()[row], names)
 
     @property
     def is_number(self) -> bool:
@@ -94,6 +207,10 @@ class VocabularyView(Protocol):
     def features(self) -> dict[str, Feature]:
         """The features by their names. Of ids at the end, nothing may be known."""
 
+    def features_at(self, time: int | None) -> dict[str, Feature]:
+        """The features as they are known strictly before a time; with None, as they are known at last. Where
+        no feature has times, these are `features`."""
+
     def __len__(self) -> int:
         """The number of codes."""
 
@@ -130,18 +247,34 @@ class Vocabulary:
             name.removeprefix(FEATURE): Feature(column)
             for name, column in columns.items()
             if name.startswith(FEATURE)
+        } | {
+            name.removeprefix(CHANGES): Feature.of_changes(Changes.of_column(column), len(column))
+            for name, column in columns.items()
+            if name.startswith(CHANGES)
         }
         return cls(columns["id"], columns.get("title"), features)
 
     def table(self) -> pa.Table:
         """The columns from which `of_table` makes this vocabulary."""
-        columns = {"id": self.ids} | ({} if self.titles is None else {"title": self.titles})
-        return pa.table(columns | {f"{FEATURE}{name}": of.values for name, of in self.features.items()})
+        return table_of(self.ids, self.titles, self.features)
+
+    def features_at(self, time: int | None) -> dict[str, Feature]:
+        """See `VocabularyView`."""
+        return self._newest if time is None else features_as_of(self.features, time)
+
+    @cached_property
+    def _newest(self) -> dict[str, Feature]:
+        return features_as_of(self.features, None)
+
+    def before(self, time: int) -> "Vocabulary":
+        """The same ids, without features that are not known before a time."""
+        features = {name: feature.before(time) for name, feature in self.features.items()}
+        return Vocabulary(self.ids, self.titles, features)
 
     def take(self, codes: Ints) -> "Vocabulary":
         """The same ids in another order, with new codes."""
         order = pa.array(codes)
-        features = {name: Feature(feature.values.take(order)) for name, feature in self.features.items()}
+        features = {name: feature.take(codes) for name, feature in self.features.items()}
         titles = None if self.titles is None else self.titles.take(order)
         return Vocabulary(self.ids.take(order), titles, features)
 
@@ -173,6 +306,25 @@ class Vocabulary:
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             raise BadInput(f"ids of type {self.ids.type} expected, as in the log: {error}") from None
         return np.asarray(pc.fill_null(codes, PAD).to_numpy(zero_copy_only=False), np.int32)
+
+
+def features_as_of(features: dict[str, Feature], time: int | None) -> dict[str, Feature]:
+    """Features as they are known before a time, or at last: the same object, if no feature has times."""
+    if all(feature.changes is None for feature in features.values()):
+        return features
+    return {name: feature.at(time) for name, feature in features.items()}
+
+
+def table_of(ids: pa.Array, titles: pa.Array | None, features: dict[str, Feature]) -> pa.Table:
+    """The columns of a vocabulary. Of ids at the end, nothing may be known."""
+    columns = {"id": ids} | ({} if titles is None else {"title": titles})
+    for name, feature in features.items():
+        if feature.changes is None:
+            missing = pa.nulls(len(ids) - len(feature.values), feature.values.type)
+            columns[f"{FEATURE}{name}"] = pa.concat_arrays([feature.values, missing])
+        else:
+            columns[f"{CHANGES}{name}"] = feature.changes.column(len(ids))
+    return pa.table(columns)
 
 
 def check_is_list(ids: object) -> None:

@@ -82,10 +82,12 @@ def in_sentences(features: dict[str, dict[str, FeatureCounts]]) -> list[str]:
 
 
 def _typed(values: pa.Array, column: Column) -> pa.Array:
-    """The values in the type that they had in the source. From a text file, they become numbers if all of
-    them look like numbers."""
-    if column.type is not None:
-        return values.cast(plain(column.type))
+    """The values in the type that they had in the source."""
+    return typed_texts(values) if column.type is None else values.cast(plain(column.type))
+
+
+def typed_texts(values: pa.Array) -> pa.Array:
+    """Values from a text file, which become numbers if all of them look like numbers."""
     for pattern, kind in ((WHOLE, pa.int64()), (NUMBER, pa.float64())):
         if values.null_count < len(values) and pc.all(pc.match_substring_regex(values, pattern)).as_py():
             return pc.utf8_trim_whitespace(values).cast(kind)

@@ -34,16 +34,18 @@ from unskew.data.log.folder import (
     on_disk,
     save_metadata,
 )
+from unskew.data.log.item_feed import ItemFeed, feed_of, with_items
 from unskew.data.log.live import Live
 from unskew.data.log.log import Log
 from unskew.data.log.preparation import FeatureCounts, Metadata, Preparation, Reading, Removed
-from unskew.data.log.vocabulary import PAD
+from unskew.data.log.vocabulary import PAD, Vocabulary
 from unskew.data.reading.bad_rows import BadRow
 from unskew.data.reading.checks import Checked, check, labels_found
 from unskew.data.reading.columns import Source
 from unskew.data.reading.engines import DuckDB, Engine, Spark
 from unskew.data.reading.features import plain, with_features
 from unskew.data.reading.formats import recognise
+from unskew.data.reading.items import add_items, read_items
 
 _NEVER = np.iinfo(np.int64).max  # the time of the first positive, where there is none
 EVERYTHING = Preparation(duplicates="keep")
@@ -91,7 +93,11 @@ def read(source: Any, reading: Reading) -> Log:
     with _engine(EVERYTHING, None) as engine, progress("read") as job:
         checked = check(engine, recognised, reading)
         log = _Preparing(engine, checked, recognised, settings, in_memory, job).run(None)
+    if reading.items is not None:
+        log = with_items(log, _feed(log, reading))
     if isinstance(source, Live):
+        for feed in feed_of(Vocabulary.of_table(source.items.table()), source.frozen().audiences.listed):
+            log = with_items(log, feed)
         end = None if source.origin.end is None else source.now
         return replace(log, metadata=source.metadata, end=end)
     return log
@@ -119,6 +125,10 @@ def prepare(source: Any, out: str | os.PathLike[str], settings: Preparation) -> 
         If a value is not what its column should hold, if a setting is wrong, or if `out` holds anything
         else than a prepared folder.
     """
+    if settings.items is None and settings.items_time is not None:
+        raise BadInput(
+            "items_time: names a column of a file of items, so it goes with items", field="items_time"
+        )
     for name in ("min_count", "k_core"):
         if getattr(settings, name) < 1:
             raise BadInput(f"{name} {getattr(settings, name)}: expected at least 1", field=name)
@@ -129,9 +139,16 @@ def prepare(source: Any, out: str | os.PathLike[str], settings: Preparation) -> 
     with new_folder(target) as folder, _engine(settings, folder) as engine, progress("prepare") as job:
         checked = check(engine, source, settings)
         log = _Preparing(engine, checked, source, settings, on_disk(folder), job).run(folder)
+        if settings.items is not None:
+            add_items(folder, lambda log: _feed(log, settings))
         if settings.borders is not None:
             log.named_borders(settings.borders)
     return Log.open(target)
+
+
+def _feed(log: Log, reading: Reading) -> ItemFeed:
+    """The item feed that a log is read with."""
+    return read_items(reading.items, log.clock, log.items.ids.type, time=reading.items_time)
 
 
 @contextmanager

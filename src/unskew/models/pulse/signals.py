@@ -69,7 +69,7 @@ class Requests(NamedTuple):
 
     def nbytes(self) -> int:
         """How much memory they take."""
-        tastes = 0 if self.tastes is None else sum(part.nbytes for part in self.tastes[1:])
+        tastes = 0 if self.tastes is None else sum(part.nbytes for part in self.tastes[2:])
         return tastes + sum(part.nbytes for part in (self.time, self.profile, self.keys, self.values))
 
     def of_request(self, request: int) -> tuple[Ints, Floats]:

@@ -130,7 +130,7 @@ class LoadedRun:
         """Let requests name these rule sets from now on, if the items have the features that they name."""
         items = self.live.items
         for name in rule_sets.sets:
-            bind_rules(rule_sets.parse(name), items, items.features)
+            bind_rules(rule_sets.parse(name), items, items.features_at(None))
         self.rule_sets = rule_sets
 
     def order(self, user_id: str | None, history: Sequence[Any], options: RecommendOptions) -> Order:
@@ -182,7 +182,7 @@ class LoadedRun:
 
     def describe(self, codes: Ints) -> list[ItemAnswer]:
         """What is known of items."""
-        features = self.live.items.features
+        features = self.live.items.features_at(None)
         rows = zip(
             codes.tolist(),
             self.ids_of(codes),
