@@ -77,6 +77,7 @@ def benched(
     health: Mapping[str, str] | None = None,
     worlds: Mapping[str, float] | None = None,
     windows: int = 0,
+    unfinished: Callable[[str, str, int], bool] = lambda source, arm, seed: False,
 ) -> Path:
     """Write such a folder.
 
@@ -86,6 +87,7 @@ def benched(
     health: the verdict on the weights of each arm that has any.
     worlds: the strength of the bias of data sets that are simulated, another world for each seed.
     windows: how many windows of a time line every run has.
+    unfinished: which runs were not trained to the end.
     """
     store = CellStore(folder)
     store.lock()
@@ -106,6 +108,7 @@ def benched(
     tested: dict[str, dict[str, Any]] = {}
     for key, (source, arm, seed) in cells.items():
         line, found = _cell(key, source, arm, seed, units, skill, tests(source), worlds or {})
+        line["finished"] = not unfinished(source, arm.name, seed)
         if arm.name in (health or {}):
             line["health"] = {"clip": 0.05, "effective_fraction": 0.999, "clipped": 0.95}
             line["health"] |= {

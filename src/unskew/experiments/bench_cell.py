@@ -12,6 +12,7 @@ from unskew.experiments.suite import Rolling, Suite
 
 T = TypeVar("T")
 METRIC = "ndcg@10"  # by which arms are compared
+MIN_PATIENCE = 5  # epochs without a gain after which training counts as finished
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +106,8 @@ class StoredWindow:
 class BenchCell:
     """Everything that one run of a bench gave.
 
+    finished: whether training ended because no validation metric rose for `patience` epochs, at least
+        MIN_PATIENCE. A model that is not trained in epochs is finished. No verdict uses any other cell.
     strengths: by test and debiasing strength the metric, where the model has a strength.
     windows: the metric along the time line, where the suite is about that.
     """
@@ -120,6 +123,7 @@ class BenchCell:
     data: DataSummary
     cost: Cost
     records: tuple[StoredEpoch, ...]
+    finished: bool
     tests: Mapping[str, StoredTest]
     strengths: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     windows: tuple[StoredWindow, ...] = ()

@@ -12,7 +12,8 @@ the paper's own test rows under the authors' protocol. The rules:
   undecided     anything else. Always so with a single seed, because then the interval covers the users only
                 and a second seed might turn the order; the reason names the direction of the difference.
                 Always so in a smoke test.
-  not measured  an arm that the claim speaks of is missing, and no other one refutes it.
+  not measured  an arm that the claim speaks of is missing or was not trained to the end, and no other one
+                refutes it.
 
 Over all data sets that have several seeds, a claim is confirmed if it is confirmed on more than half of those
 that it was measured on and refuted on none; refuted if it is refuted on more than half and confirmed on none;
@@ -165,10 +166,15 @@ def _outcome(
     verdict, reason = _judge(known, smoke) if known else (UNDECIDED, "")
     if len(known) < len(pairs) and verdict != REFUTED:
         absent = dict.fromkeys(name for pair in pairs if pair not in known for name in pair)
-        names = ", ".join(name for name in absent if suite.cell(source, name) is None)
-        return Outcome(claim, source, by, NOT_MEASURED, f"missing: {names or 'the same test rows'}")
+        missing = [name for name in absent if suite.cell(source, name) is None]
+        unfinished = [name for name in absent if not suite.is_finished(source, name)]
+        parts = [f"missing: {', '.join(missing)}"] if missing else []
+        parts += [f"not finished: {', '.join(unfinished)}"] if unfinished else []
+        reason = "; ".join(parts) or "missing: the same test rows"
+        return Outcome(claim, source, by, NOT_MEASURED, reason)
     if claim.is_about_weights:
-        cells = {name: suite.cell(source, name) for pair in pairs for name in pair}
+        names = [name for pair in known for name in pair]
+        cells = {name: suite.cell(source, name) for name in names}
         idle = [name for name, cell in cells.items() if cell and cell.health and cell.health.is_idle]
         reason += f"; the weights of {', '.join(idle)} do nothing" if idle else ""
     pair = _smallest(known)

@@ -60,22 +60,27 @@ class Difference:
 
 @dataclass(frozen=True)
 class ArmMean:
-    """The mean of an arm over its seeds, its 95 % interval, and its difference to its reference."""
+    """The mean of an arm over its seeds, its 95 % interval, and its difference to its reference.
+
+    finished: whether all its runs were trained to the end; only then it is ranked and compared.
+    """
 
     mean: float
     low: float
     high: float
     seeds: int
+    finished: bool
     versus: Difference | None = None
 
 
 class ComparisonPlan(NamedTuple):
     """The comparisons that belong together: the reference of each arm, and the arms among which the best
-    rival of the first one is looked for."""
+    rival of the first one is looked for. Arms that are not finished are neither compared nor the best."""
 
     first: str
     references: Mapping[str, str]
     rivals: Sequence[str]
+    finished: Sequence[str]
 
 
 class ArmResults:
@@ -104,13 +109,14 @@ class ArmResults:
             self._means[metric] = {}
             for name, seeds in self.seeds.items():
                 of = self._estimate([world for world in self._worlds if name in world.values], metric, name)
-                mean = ArmMean(self.mean(name, metric), of.low, of.high, seeds, corrected.get(name))
-                self._means[metric][name] = mean
+                mean, versus = self.mean(name, metric), corrected.get(name)
+                finished = name in self.plan.finished
+                self._means[metric][name] = ArmMean(mean, of.low, of.high, seeds, finished, versus)
         return self._means[metric]
 
     def best(self, among: Sequence[str] | None = None, metric: str = METRIC) -> str | None:
-        """The arm with the highest mean; None if none of them is there."""
-        there = [name for name in self.seeds if among is None or name in among]
+        """The finished arm with the highest mean; None if none of them is there."""
+        there = [name for name in self.plan.finished if among is None or name in among]
         return max(there, key=lambda name: self.mean(name, metric), default=None)
 
     def over_best_rival(self, metric: str = METRIC) -> tuple[str, Difference] | None:
@@ -127,7 +133,9 @@ class ArmResults:
 
     def compare(self, one: str, other: str, metric: str = METRIC) -> Difference | None:
         """One arm minus another, on what both were tested on, without any correction; None if there is no
-        such thing."""
+        such thing, or if one of them is not finished."""
+        if not {one, other} <= set(self.plan.finished):
+            return None
         worlds = [world for world in self._worlds if one in world.values and other in world.values]
         if not worlds or one == other:
             return None

@@ -115,6 +115,7 @@ def _means(suite: SuiteResults) -> Iterator[dict[str, Any]]:
                     row: dict[str, Any] = {"suite": suite.name, "data": source, "test": by.test}
                     row |= {"protocol": by.protocol, "metric": metric, "model": arm, "mean": mean.mean}
                     row |= {"low": mean.low, "high": mean.high, "seeds": mean.seeds}
+                    row["finished"] = mean.finished
                     yield row | _difference(mean.versus)
 
 

@@ -31,7 +31,7 @@ from unskew.report.templates import render
 FORMAT = 2  # of the values in the page
 DIGITS = 5  # of the points of charts
 SCALE = 10_000  # of the means in tables, which are whole numbers
-STARRED, DAGGERED, BEST, SECOND = 1, 2, 4, 8  # the marks of a mean in the page's values, as bits
+STARRED, DAGGERED, BEST, SECOND, CUT = 1, 2, 4, 8, 16  # the marks of a mean in the page's values, as bits
 CHARTS = (  # the sections of charts; those of all suites, or else only of the one that the verdict is about
     ("training", "Training curves", plots.training_curves, False),
     ("trade-off", "Ordinary against less biased tests", plots.trade_offs, False),
@@ -117,7 +117,9 @@ def report_page(report: Report, command: str = "", date: str = "") -> str:
         advice_has_topics=True,
     )
     healths = {
-        (cell.data.name, cell.settings_key): cell.health.is_idle for cell in results.cells if cell.health
+        (cell.data.name, cell.settings_key): cell.health.is_idle
+        for cell in results.cells
+        if cell.health and (cell.finished or results.smoke)
     }
     values = {
         "format": FORMAT,
@@ -233,7 +235,7 @@ def _mean_values(ranked: tuple[ArmMean, int] | None, usual: int) -> list[int] | 
     if ranked is None:
         return 0
     mean, rank = ranked
-    marks = (0, BEST, SECOND)[rank]
+    marks = (0, BEST, SECOND)[rank] | CUT * (not mean.finished)
     if mean.versus is not None:
         marks |= STARRED * mean.versus.starred | DAGGERED * mean.versus.daggered
     seeds = [] if mean.seeds == usual else [mean.seeds]

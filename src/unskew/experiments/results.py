@@ -53,7 +53,7 @@ class BenchResults:
     def __init__(self, store: CellStore) -> None:
         plan, failures = store.plan, store.failures
         self.folder, self.command, self.smoke = store.folder, plan.about.command, plan.about.smoke
-        suites = [SuiteResults(suite, plan.places, store) for suite in plan.suites.values()]
+        suites = [SuiteResults(suite, plan.places, store, self.smoke) for suite in plan.suites.values()]
         self.suites = [suite for suite in suites if suite.sources]
         keys = {placement.key for placement in plan.places}
         self.planned, self.done = len(keys), len(keys & store.cells.keys())
@@ -85,12 +85,18 @@ class BenchResults:
 
 
 class SuiteResults:
-    """The results of one suite."""
+    """The results of one suite.
 
-    def __init__(self, suite: Suite, places: Sequence[Placement], store: CellStore) -> None:
+    smoke: whether it is a smoke test. Its runs are short on purpose, and count as finished: the report says
+        that nothing follows from them.
+    """
+
+    def __init__(
+        self, suite: Suite, places: Sequence[Placement], store: CellStore, smoke: bool = False
+    ) -> None:
         self.name, self.title, self.question = suite.name, suite.title, suite.question
         self.of, self.axis, self.file, self.arms = suite.of, suite.axis, suite.file, suite.arms
-        self._named_rivals, self._store = list(suite.rivals), store
+        self._named_rivals, self._store, self._is_smoke = list(suite.rivals), store, smoke
         arms = {arm.name for arm in self.arms}
         self._places = [at for at in places if at.suite == suite.name and at.arm in arms]
         self.cells: dict[tuple[str, str], dict[int, BenchCell]] = {}
@@ -125,6 +131,15 @@ class SuiteResults:
     def any_cell(self, source: str) -> BenchCell:
         """Any run on a data set, for what all of them have in common."""
         return next(cell for arm in self.arms if (cell := self.cell(source, arm.name)) is not None)
+
+    def is_finished(self, source: str, arm: str) -> bool:
+        """Whether the runs of an arm on a data set were all trained to the end; no verdict uses others."""
+        return self._is_smoke or all(cell.finished for cell in self.seeds_of(source, arm))
+
+    @property
+    def unfinished(self) -> list[tuple[str, str]]:
+        """The data sets and arms that have runs, of which some were not trained to the end."""
+        return [at for at, cells in self.cells.items() if cells and not self.is_finished(*at)]
 
     def limits(self, source: str) -> dict[str, float]:
         """The settings that were limited on a data set, and to what."""
@@ -169,7 +184,8 @@ class SuiteResults:
             cells = {name: of for name, of in cells.items() if of}
             references = {arm.name: self.twins.get(arm.name, self.first) for arm in self.arms}
             references = {arm: to for arm, to in references.items() if arm != to}
-            plan = ComparisonPlan(self.first, references, self.rivals)
+            finished = [name for name in cells if self.is_finished(source, name)]
+            plan = ComparisonPlan(self.first, references, self.rivals, finished)
             self._arm_results[source, by] = ArmResults(cells, by.key, plan, self._store) if cells else None
         return self._arm_results[source, by]
 

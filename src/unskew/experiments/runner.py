@@ -30,7 +30,7 @@ from unskew.diagnostics.propensity.health import training_weights
 from unskew.evaluation.evaluate import Evaluation
 from unskew.evaluation.rolling import rolling
 from unskew.evaluation.significance import interval
-from unskew.experiments.bench_cell import METRIC, BenchCell, Units, from_json
+from unskew.experiments.bench_cell import METRIC, MIN_PATIENCE, BenchCell, Units, from_json
 from unskew.experiments.cell_store import encode, pack_values
 from unskew.experiments.grid import FORMAT, PlannedCell, Source
 from unskew.models.base import Training, model_named
@@ -64,6 +64,7 @@ def run_cell(cell: PlannedCell, folder: Path) -> tuple[BenchCell, dict[str, Unit
     units: dict[str, Units] = {}
     result: Json = {"key": cell.key, "format": FORMAT, "model": cell.model, "config": cell.config}
     result |= {"training": cell.training, "sample": cell.sample, "records": _records(model)}
+    result["finished"] = is_finished(model)
     result |= {"rolling": cell.rolling and asdict(cell.rolling), "data": _data_summary(cell, cut)}
     result["settings_key"] = model.settings_key
     if cell.rolling is None:
@@ -75,6 +76,12 @@ def run_cell(cell: PlannedCell, folder: Path) -> tuple[BenchCell, dict[str, Unit
     result |= {"health": _health(model, cut), "versions": _versions()}
     result["cost"] = cost | {"memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}
     return from_json(BenchCell, _rounded(plain(result))), units
+
+
+def is_finished(model: Model) -> bool:
+    """Whether a model was trained until no validation metric rose any more, with enough patience to know."""
+    is_validated = any(record.valid for record in model.records)
+    return model.is_finished and (not is_validated or model.training.patience >= MIN_PATIENCE)
 
 
 @lru_cache(maxsize=2)

@@ -98,9 +98,7 @@ def _column(suite: SuiteResults, source: str, tests: Sequence[EvaluationSpec]) -
             mean = means.get(arm)
             text = NONE if mean is None else f"{mean.mean:.4f}"
             text = f"**{text}**" if ranks.get(arm) == 1 else text
-            column.setdefault(arm, []).append(
-                text + marks_of(mean.versus if mean else None).replace("*", r"\*")
-            )
+            column.setdefault(arm, []).append(text + (marks_of(mean).replace("*", r"\*") if mean else ""))
     return {arm: " / ".join(texts) for arm, texts in column.items()}
 
 

@@ -25,7 +25,7 @@ from unskew.report.templates import render
 from unskew.world.equations import Simulation
 
 NONE = "–"
-STAR, DAGGER = "*", "†"
+STAR, DAGGER, UNFINISHED = "*", "†", "‡"
 # The tests and protocols in the words of a heading.
 TESTS = {
     "ordinary": "Ordinary test",
@@ -136,7 +136,7 @@ def _mean_cell(ranked: tuple[ArmMean, int] | None, usual: int) -> Cell:
         return Cell(NONE)
     mean, rank = ranked
     seeds = "" if mean.seeds == usual else f", {mean.seeds} seed{'s' * (mean.seeds > 1)}"
-    return Cell(f"{mean.mean:.4f}", interval_of(mean) + seeds, marks_of(mean.versus), rank)
+    return Cell(f"{mean.mean:.4f}", interval_of(mean) + seeds, marks_of(mean), rank)
 
 
 def interval_of(mean: ArmMean) -> str:
@@ -144,15 +144,21 @@ def interval_of(mean: ArmMean) -> str:
     return f"[{mean.low:.4f}, {mean.high:.4f}]"
 
 
-def marks_of(difference: Difference | None) -> str:
+def marks_of(mean: ArmMean) -> str:
+    """The marks of the difference of an arm to its reference, or a sign that it is not finished."""
+    return marks_of_difference(mean.versus) + UNFINISHED * (not mean.finished)
+
+
+def marks_of_difference(difference: Difference | None) -> str:
     """A star where two arms differ over seeds and users, and a dagger where they do by the paired t-test over
     rows."""
     return "" if difference is None else STAR * difference.starred + DAGGER * difference.daggered
 
 
 def ranks_of(means: Mapping[str, ArmMean]) -> dict[str, int]:
-    """The best arm (1) and the second (2) as printed; equal ones share a rank."""
-    printed = {name: f"{mean.mean:.4f}" for name, mean in means.items()}
+    """The best arm (1) and the second (2) as printed, among those that are finished; equal ones share a
+    rank."""
+    printed = {name: f"{mean.mean:.4f}" for name, mean in means.items() if mean.finished}
     best = sorted(set(printed.values()), reverse=True)[:2]
     return {name: best.index(text) + 1 for name, text in printed.items() if text in best}
 
@@ -168,7 +174,9 @@ def gain_cell(gain: tuple[Difference, str] | None) -> Cell:
     low, high = (
         NONE if math.isnan(bound) else f"{100 * bound:+.1f}" for bound in (relative.low, relative.high)
     )
-    return Cell(f"{100 * relative.value:+.1f} %", f"[{low}, {high}] {rival}".strip(), marks_of(difference))
+    return Cell(
+        f"{100 * relative.value:+.1f} %", f"[{low}, {high}] {rival}".strip(), marks_of_difference(difference)
+    )
 
 
 def usual_seeds(means: Iterable[Mapping[str, ArmMean]]) -> int:
@@ -180,16 +188,19 @@ def usual_seeds(means: Iterable[Mapping[str, ArmMean]]) -> int:
 def metrics_table(suite: SuiteResults, by: EvaluationSpec) -> Table:
     """All metrics of a test, a row per data set and arm."""
     tested = suite.on_sources(by)
-    records = [
-        {"model": arm, "data": source}
-        | {
-            written(name): f"{arms.mean(arm, name):.4f}" if name in arms.metrics else NONE
-            for name in suite.metrics(by)
-        }
-        for source, arms in tested.items()
-        for arm in arms.seeds
-    ]
+    records: list[dict[str, str | Cell]] = []
+    for source, arms in tested.items():
+        for arm in arms.seeds:
+            record: dict[str, str | Cell] = {"model": _arm_cell(suite, source, arm), "data": source}
+            for name in suite.metrics(by):
+                record[written(name)] = f"{arms.mean(arm, name):.4f}" if name in arms.metrics else NONE
+            records.append(record)
     return Table.of_records(records, ("data",), caption("metrics", title=title_of(by), suite=suite.title))
+
+
+def _arm_cell(suite: SuiteResults, source: str, arm: str) -> Cell:
+    """The name of an arm, with a sign where it is not finished."""
+    return Cell(arm, marks=UNFINISHED * (not suite.is_finished(source, arm)))
 
 
 def segment_tables(suite: SuiteResults) -> Iterator[Table]:
@@ -199,18 +210,18 @@ def segment_tables(suite: SuiteResults) -> Iterator[Table]:
         segments = {arm.name: suite.segments(source, arm.name, by) for arm in suite.arms}
         segments = {name: of for name, of in segments.items() if of}
         if segments:
-            yield _segment_table(suite.name, source, by, segments)
+            yield _segment_table(suite, source, by, segments)
 
 
 def _segment_table(
-    suite: str, source: str, by: EvaluationSpec, segments: Mapping[str, Sequence[Segments]]
+    suite: SuiteResults, source: str, by: EvaluationSpec, segments: Mapping[str, Sequence[Segments]]
 ) -> Table:
     sizes = next(iter(segments.values()))[0]
     columns = [
         (kind, group) for kind in SEGMENTS for group, (units, _) in sizes.get(kind, {}).items() if units
     ]
     rows: list[list[str | Cell]] = [
-        [Cell(name), *(_mean_text(mean_in(of, *column)) for column in columns)]
+        [_arm_cell(suite, source, name), *(_mean_text(mean_in(of, *column)) for column in columns)]
         for name, of in segments.items()
     ]
     spans = Counter(kind for kind, _ in columns)
@@ -220,7 +231,7 @@ def _segment_table(
         caption=caption("segments", source=source, metric=written(METRIC), title=title_of(by)),
         foot=1,
         groups=[("", 1), *((SEGMENTS[kind], span) for kind, span in spans.items())],
-        name=f"{suite}|{source}|{by.test}",
+        name=f"{suite.name}|{source}|{by.test}",
     )
 
 
@@ -233,7 +244,7 @@ def published_tables(suite: SuiteResults) -> Iterator[Table]:
     for test in published_tests(suite):
         published, results, rows = published_metrics()[test.data], test.results, []
         for arm in (arm.name for arm in suite.arms if arm.name in published and arm.name in results.seeds):
-            row = [Cell(arm)]
+            row = [_arm_cell(suite, test.source, arm)]
             for metric in METRICS:
                 row.append(Cell(f"{published[arm][metric]:.4f}"))
                 ours = results.means(metric)[arm] if metric in results.metrics else None
@@ -282,12 +293,14 @@ def tests_table(results: BenchResults) -> Table:
 
 def runs_table(suite: SuiteResults) -> Table:
     """The card of every arm: how it differs from its model's defaults, and how to train it alone."""
-    head = ("model", "name", "settings beside its defaults", "seeds", "parameters", "CPU-s", "MB", "one run")
+    head = ("model", "name", "settings beside its defaults", "seeds", "finished", "parameters", "CPU-s", "MB")
     records = [
-        dict.fromkeys(head, NONE) | {"model": arm.name, "name": arm.model} | _run_card(suite, arm)
+        dict.fromkeys((*head, "one run"), NONE)
+        | {"model": arm.name, "name": arm.model}
+        | _run_card(suite, arm)
         for arm in suite.arms
     ]
-    return Table.of_records(records, (*head[1:4], head[-1]), caption("runs", suite=suite.title))
+    return Table.of_records(records, (*head[1:4], "one run"), caption("runs", suite=suite.title))
 
 
 def _run_card(suite: SuiteResults, arm: Arm) -> dict[str, str]:
@@ -300,6 +313,7 @@ def _run_card(suite: SuiteResults, arm: Arm) -> dict[str, str]:
     return {
         "settings beside its defaults": ", ".join(words) or "defaults",
         "seeds": ", ".join(map(str, sorted({cell.seed for cell in cells}))),
+        "finished": f"{sum(cell.finished for cell in cells)} of {len(cells)}",
         "parameters": f"{first.cost.parameters:,}",
         "CPU-s": f"{fmean(cell.cost.cpu_s for cell in cells):,.1f}",
         "MB": f"{fmean(cell.cost.memory_mb for cell in cells):,.0f}",
@@ -352,13 +366,14 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def health_table(results: BenchResults) -> Table:
     """The effect of the propensities of each model on its loss."""
-    records: dict[tuple[str, str], dict[str, str]] = {}
+    records: dict[tuple[str, str], dict[str, str | Cell]] = {}
     for suite in results.suites:
         for (source, arm), cells in suite.cells.items():
             healths = [cell.health for cell in cells.values() if cell.health is not None]
             if healths:
                 first, settings = healths[0], next(iter(cells.values())).settings_key
-                record = {"model": arm, "data": source, "clip M": f"{first.clip:g}"}
+                record: dict[str, str | Cell] = {"model": _arm_cell(suite, source, arm), "data": source}
+                record["clip M"] = f"{first.clip:g}"
                 record["effective"] = _mean_fraction([health.effective_fraction for health in healths])
                 record["clipped"] = _mean_fraction([health.clipped for health in healths])
                 spread = first.spread

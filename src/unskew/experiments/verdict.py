@@ -60,6 +60,10 @@ def verdict_of(results: BenchResults, outcomes: Mapping[Claim, Sequence[Outcome]
         claim_total=len(outcomes),
         familiar=_familiar_sources(results),
         limits=_limits(results.suites),
+        unfinished=_unfinished(results.suites),
+        absent=[
+            arm.name for arm in suite.arms if not any(suite.seeds_of(at, arm.name) for at in suite.sources)
+        ],
         seeds=_seeds(suite),
         failed=len({(run.source, run.arm, run.seed) for run in results.missing if run.why}),
         metric=written(METRIC),
@@ -76,6 +80,7 @@ def _firsts(suite: SuiteResults) -> list[First]:
     firsts = []
     for by in TESTS:
         every = suite.on_sources(by)
+        every = {name: of for name, of in every.items() if of.best() is not None}
         if tables := {name: of for name, of in every.items() if name not in suite.order_only} or every:
             counts = Counter(str(arms.best()) for arms in tables.values()).most_common()
             led = {source: arms for source, arms in tables.items() if arms.best() == counts[0][0]}
@@ -88,7 +93,7 @@ def _leads(tables: Mapping[str, ArmResults], arm: str, without: Sequence[str] = 
     """On each data set, how much better an arm is than the best of all others."""
     leads = []
     for source, arms in tables.items():
-        other = arms.best([name for name in arms.seeds if name not in (arm, *without)])
+        other = arms.best([name for name in arms.plan.finished if name not in (arm, *without)])
         gain = None if other is None else arms.compare(arm, other)
         if other is not None and gain is not None:
             leads.append(Lead(source, other, gain))
@@ -124,20 +129,31 @@ def _wins_over_rivals(suite: SuiteResults) -> dict[str, tuple[int, int, int]]:
     return wins
 
 
-def _models_below_popularity(suite: SuiteResults) -> Iterator[tuple[str, tuple[str, int, int]]]:
-    """By test, the name of the popularity arm, and the smallest and the largest number of arms below it."""
+class Popularity(NamedTuple):
+    """How many arms popularity is better than, and of how many: the smallest and the largest number over the
+    data sets."""
+
+    arm: str
+    below: tuple[int, int]
+    others: tuple[int, int]
+
+
+def _models_below_popularity(suite: SuiteResults) -> Iterator[tuple[str, Popularity]]:
+    """By test, the finished arms below popularity."""
     # The last one, if there are several: the first is a plain total, and this one's recency is chosen.
     name = next((arm.name for arm in reversed(suite.arms) if arm.model == "popularity"), "")
     for by in TESTS:
-        tables = [arms for arms in suite.on_sources(by).values() if name in arms.seeds]
-        counts = [sum(arms.mean(arm) < arms.mean(name) for arm in arms.seeds) for arms in tables]
+        tables = [arms for arms in suite.on_sources(by).values() if name in arms.plan.finished]
+        counts = [sum(arms.mean(arm) < arms.mean(name) for arm in arms.plan.finished) for arms in tables]
+        others = [len(arms.plan.finished) - 1 for arms in tables]
         if counts:
-            yield by.test, (name, min(counts), max(counts))
+            yield by.test, Popularity(name, (min(counts), max(counts)), (min(others), max(others)))
 
 
 def _idle_weights(suite: SuiteResults) -> tuple[int, int]:
     """On how many data sets the weights of the first arm do nothing, and of how many."""
-    cells = [suite.cell(source, suite.first) for source in suite.sources]
+    sources = [source for source in suite.sources if suite.is_finished(source, suite.first)]
+    cells = [suite.cell(source, suite.first) for source in sources]
     healths = [cell.health for cell in cells if cell is not None and cell.health is not None]
     return sum(health.is_idle for health in healths), len(healths)
 
@@ -169,6 +185,15 @@ def _limits(suites: Sequence[SuiteResults]) -> dict[str, list[str]]:
             if words:
                 sources.setdefault(words, {})[source] = None
     return {words: list(of) for words, of in sources.items()}
+
+
+def _unfinished(suites: Sequence[SuiteResults]) -> dict[str, list[str]]:
+    """The models that were not trained to the end, and on which data sets."""
+    sources: dict[str, dict[str, None]] = {}
+    for suite in suites:
+        for source, arm in suite.unfinished:
+            sources.setdefault(arm, {})[source] = None
+    return {arm: list(of) for arm, of in sources.items()}
 
 
 def _seeds(suite: SuiteResults) -> dict[str, int]:

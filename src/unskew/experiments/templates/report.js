@@ -85,7 +85,7 @@
         const [mean, low, high] = values.slice(0, 3).map((value) => (value / 10000).toFixed(4));
         const [marks, seeds] = values.slice(3);
         const few = seeds === undefined ? "" : `, ${seeds} seed${seeds > 1 ? "s" : ""}`;
-        const signs = (marks & 1 ? "*" : "") + (marks & 2 ? "†" : "");
+        const signs = (marks & 1 ? "*" : "") + (marks & 2 ? "†" : "") + (marks & 16 ? "‡" : "");
         const best = marks & 4 ? "b" : marks & 8 ? "u" : "";
         return show(cell, mean, `[${low}, ${high}]${few}`, signs, best);
       });
