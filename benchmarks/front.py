@@ -169,7 +169,9 @@ class Results:
         return [line[column.stored]["ndcg"] for line in self.seeds(log, model)]
 
     def best(self, log: str, column: Column) -> str | None:
-        """The best model, among those that are finished."""
+        """The best model, among those that are finished; None until all models are there."""
+        if any(not self.seeds(log, model) for model in MODELS):
+            return None
         means = {
             model: fmean(values)
             for model in MODELS

@@ -93,7 +93,10 @@ def test_no_sentence_of_the_verdict_is_about_it(tmp_path: Path) -> None:
     whole = Report.of(results_without(tmp_path / "whole")).verdict
     assert not any(line.startswith("Not finished") for line in whole.advice)
     few = next(line for line in verdict.advice if line.startswith("Popularity alone"))
-    assert "2 of 3 other" in few  # DEPS and STAMP; pulse does not count either way
+    assert "2 of 3 other" in few  # DEPS and STAMP; pulse is not counted
+    verdict = Report.of(results_without(tmp_path / "other", "STAMP")).verdict
+    few = next(line for line in verdict.advice if line.startswith("Popularity alone"))
+    assert "1 of 3 other" in few
 
 
 def test_nothing_is_first_where_nothing_is_finished(tmp_path: Path) -> None:
