@@ -19,6 +19,7 @@ from unskew.serve.store import maintenance, segments
 
 COMPACTING = ("segment written", "segment on the disk", "in the transaction", "rows moved")
 ERASING = (
+    "users listed",
     "segment written",
     "segments rewritten",
     "in the transaction",
@@ -126,6 +127,7 @@ def stopped(what: str, where: str, folder: str) -> dict[str, Any]:
                     row["recommendation_id"] for frame in store.recommendations() for row in frame.to_pylist()
                 ],
                 "copies": store.append([click(n, "ann" if n % 2 else "bob") for n in range(30)]).duplicates,
+                "listed": len(store.erasures()),
                 "segments": sorted(segment.name for segment in store._reader.segments()),
                 "files": sorted(path.name for path in store._reader._segments.folder.glob("*")),
                 "hidden": [path.name for path in store._reader._segments.folder.glob(".*")],

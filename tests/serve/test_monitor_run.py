@@ -12,10 +12,11 @@ import unskew
 from tests.helpers.monitored import DAY, MONDAY, NOW, WEEK
 from unskew.api.create import create_model
 from unskew.core.errors import BadInput
+from unskew.data.log.erasures import Erasures
 from unskew.data.log.split import Splitting, split_at
 from unskew.serve import Event, Recommendation, Shown, Store, open_store
-from unskew.serve.http.erase_from_run import erase_from_run
 from unskew.serve.monitor.monitor import Monitoring, monitor
+from unskew.training.erase import erase_from_run
 
 ITEMS, USERS = 30, 25
 SECOND = 10**6
@@ -256,7 +257,7 @@ def test_a_run_without_an_erased_user_is_still_ranked(store: Store, run: Path, t
     first = min(BEFORE, key=lambda each: each[2])[0]
     folder = tmp_path / "run"
     shutil.copytree(run, folder)
-    assert erase_from_run(folder, str(first))
+    assert erase_from_run(folder, Erasures().with_users({str(first): NOW}))
     store.append(clicks([each for each in SINCE if each[0] != first]))
     found = monitor(store, unskew.load(folder), Monitoring(windows=2), now=NOW)
     cut = unskew.split(log_of(BEFORE), fractions=(80, 20, 0), repeats="keep")

@@ -76,7 +76,7 @@ def test_reading_the_table_and_the_segments_is_reading_one_list(place: Place, mo
     """Random appends, copies, compactions, erasures and openings against a plain list."""
     monkeypatch.setattr(maintenance_module, "SEGMENT_ROWS", 7)
     monkeypatch.setattr(maintenance_module, "READ_ROWS", 3)
-    random, expected, newest = Random(3), {}, 0
+    random, expected, newest, users = Random(3), {}, 0, list("abc")
     store = place.open()
     try:
         for _ in range(40):
@@ -84,7 +84,7 @@ def test_reading_the_table_and_the_segments_is_reading_one_list(place: Place, mo
             if what < 0.55:
                 batch = []
                 for _ in range(random.randint(1, 9)):
-                    user, number = random.choice("abc"), random.randint(0, 250)
+                    user, number = random.choice(users), random.randint(0, 250)
                     # Times do not follow the order of arrival, so segments and the table overlap.
                     batch.append(click(number, user, timestamp=BEGIN + random.randint(0, 99)))
                 found = store.append(batch)
@@ -99,11 +99,13 @@ def test_reading_the_table_and_the_segments_is_reading_one_list(place: Place, mo
             elif what < 0.75:
                 store.compact(BEGIN + random.randint(0, 99))
             elif what < 0.85:
-                user = random.choice("abc")
+                user = random.choice(users)
                 gone = [sequence for sequence, event in expected.items() if event.user_id == user]
                 assert store.erase(user) == (len(gone), 0)
                 for sequence in gone:
                     del expected[sequence]
+                assert store.append([click(999, user, timestamp=BEGIN)]).sequences == (None,)
+                users[users.index(user)] += "'"  # of an erased user, nothing from before is accepted
             else:
                 store.close()
                 store = place.open()
@@ -112,7 +114,7 @@ def test_reading_the_table_and_the_segments_is_reading_one_list(place: Place, mo
                 (sequence, event.event_id) for sequence, event in expected.items() if sequence > after
             ]
             assert all(len(frame) <= batch_size for frame in store.events(after, batch_size))
-            for user in "abcd":
+            for user in [*users, "a", "d"]:
                 own = sorted(
                     (event.timestamp, sequence, event)
                     for sequence, event in expected.items()

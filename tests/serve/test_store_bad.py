@@ -16,6 +16,7 @@ from tests.helpers.processes import run_python
 from tests.helpers.stores import BEGIN, Place, Server, click, ids_of, rows_of, shown
 from unskew.core.errors import BadInput, UnskewError
 from unskew.serve import open_store
+from unskew.serve.store.tables import SCHEMA
 
 pytest_plugins = ("tests.helpers.store_places",)
 
@@ -147,7 +148,7 @@ def test_a_store_of_another_schema(place: Place, request: pytest.FixtureRequest)
 
     change(f"UPDATE {schema}.unskew_meta SET value = '99' WHERE name = 'schema'")
     for mode in ("create", "write", "read"):
-        with pytest.raises(BadInput, match="a store of schema 99, this version of unskew reads 1"):
+        with pytest.raises(BadInput, match=f"a store of schema 99, this version of unskew reads {SCHEMA}"):
             place.open(mode)
     change(f"DELETE FROM {schema}.unskew_meta")
     with pytest.raises(BadInput, match="a database, but not a store of unskew"):

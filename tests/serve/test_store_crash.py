@@ -70,10 +70,12 @@ def test_an_erasure_that_is_killed_is_done_or_not_begun(place: Place, steps: str
     assert tuple(found) == store_lives.ERASING
     for step, state in found.items():
         assert state["killed"], step
-        begun = store_lives.ERASING.index(step) >= store_lives.ERASING.index("rows erased")
+        # The list beside a file is written first, and whoever opens the store next goes on with it.
+        begun = not place.in_postgres or step in store_lives.ERASING[-3:]
+        assert state["listed"] == int(begun), step
         assert state["events"] == (EVERYONE[::2] if begun else EVERYONE), step
         assert len(state["recommendations"]) == (15 if begun else 30), step
-        assert state["copies"] == (15 if begun else 30), step
+        assert state["copies"] == 30, step  # what happened before an erasure never comes back
         assert state["files"] == state["segments"], step
         assert len(state["segments"]) == 2, step
         assert not state["hidden"], step

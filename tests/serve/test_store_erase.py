@@ -1,6 +1,8 @@
 """Erasing is looked at in the raw bytes of all files; compacting keeps the database small."""
 
+import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -8,8 +10,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers.stores import BEGIN, Place, Server, click, ids_of, shown
+from tests.helpers.processes import wait_until
+from tests.helpers.stores import BEGIN, DAY, Place, Server, click, ids_of, shown
 from unskew.core.errors import BadInput, UnskewError
+from unskew.data.log.erasures import Erasures, add_erasures, list_beside, read_erasures
 from unskew.serve import Event, Store
 from unskew.serve.store import sqlite
 
@@ -17,6 +21,7 @@ pytest_plugins = ("tests.helpers.store_places",)
 
 WHO = "erika-mustermann-7f3a9"
 THING = "a-thing-that-only-she-took"
+NEXT_DAY = time.time_ns() // 1000 + DAY  # after any erasure of now
 
 
 def fill(store: Store, first: int = 0, count: int = 400) -> None:
@@ -96,15 +101,72 @@ def test_an_erased_user_may_come_back_as_a_new_user(place: Place) -> None:
         store.append([click(1), click(2), click(3, "bob")])
         store.compact(BEGIN + 2 * 10**6)
         assert store.erase("ann").events == 2
-        # Nothing remembers the keys of what was erased, so a late copy is new as well.
-        assert store.append([click(2), click(3, "bob"), click(4)]) == (2, 1, (4, None, 5))
+        # What happened before the erasure never comes back, be it a late copy or not.
+        late, back = [click(2), click(5)], [click(n, timestamp=NEXT_DAY + n) for n in (2, 4)]
+        assert store.append([*late, click(3, "bob"), *back]) == (2, 3, (None, None, None, 4, 5))
+        assert store.record([shown("r1"), shown("r2", at=(NEXT_DAY - BEGIN) // 10**6)]) == (1, 1, (None, 1))
         assert [event.event_id for event in store.of_user("ann")] == ["e2", "e4"]
-        assert store.erase("ann", "bob") == (3, 0)
+        assert store.erase("ann", "bob") == (3, 1)
         assert ids_of(store) == []
         assert store.info()["segments"] == 0
         for wrong in ("", "a\0b"):
             with pytest.raises(BadInput, match="user_id"):
                 store.erase(wrong)
+
+
+def test_the_list_of_erased_users_names_nobody(in_file: Place) -> None:
+    with in_file.open() as store:
+        store.append([click(1), click(2, WHO)])
+        store.erase(WHO, "bob")
+        erasures = store.erasures()
+        assert len(erasures) == 2
+        assert set(erasures.among(["ann", WHO, "bob"])) == {WHO, "bob"}
+        file = list_beside(Path(in_file.where))
+        assert read_erasures(file) == erasures
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert WHO not in file.read_text()
+        (salt,) = erasures.by_salt
+        other = Erasures({"00" * 16: erasures.by_salt[salt]})
+        assert other.among([WHO]) == {}  # the hashes say nothing without their salt
+
+
+def test_a_restored_copy_of_the_database_is_erased_again(in_file: Place, tmp_path: Path) -> None:
+    with in_file.open() as store:
+        fill(store)
+        store.compact(BEGIN + 200)
+    names = [Path(in_file.where), in_file.segments]
+    shutil.copytree(in_file.segments, tmp_path / "segments")
+    shutil.copy2(in_file.where, tmp_path / "copy.db")
+    with in_file.open() as store:
+        store.erase(WHO)
+    shutil.copy2(tmp_path / "copy.db", names[0])
+    shutil.rmtree(names[1])
+    shutil.copytree(tmp_path / "segments", names[1])
+    assert traces(in_file, WHO)
+    with in_file.open() as store:
+        assert len(ids_of(store)) == 300
+        assert set(store.erasures().among([WHO, "u1"])) == {WHO}
+    assert traces(in_file, WHO) == []
+
+
+def test_an_open_store_erases_whom_another_process_lists(in_file: Place) -> None:
+    with in_file.open() as store:
+        fill(store)
+        asked = Erasures().with_users({WHO: BEGIN + 300})
+        add_erasures(list_beside(Path(in_file.where)), asked)
+        wait_until(lambda: store.state().erasures == 1)
+        left = [event.timestamp for event in store.of_user(WHO)]
+        assert left == [BEGIN + n for n in range(304, 400, 4)]  # what came after the erasure stays
+
+
+def test_a_damaged_list_of_erased_users_is_one_line(in_file: Place) -> None:
+    with in_file.open() as store:
+        store.append([click(1)])
+    file = list_beside(Path(in_file.where))
+    for text in ("", "[]", "{}", '{"format": 1, "by_salt": {"zz": {}}}', "[" * 100_000, '{"format": 2}'):
+        file.write_text(text)
+        with pytest.raises(BadInput, match="the list of erased users cannot be read"):
+            in_file.open()
 
 
 def test_erasing_says_when_a_reader_holds_an_older_state(in_file: Place, monkeypatch) -> None:

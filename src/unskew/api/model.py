@@ -14,12 +14,14 @@ import pyarrow as pa
 from unskew.core.atomic_files import save_frames
 from unskew.core.errors import BadInput, check_is
 from unskew.core.progress import shown
+from unskew.data.log.erasures import IN_RUN, Erasures, add_erasures
 from unskew.data.log.held_out import Criterion, Protocol, Targets
 from unskew.data.log.live import Live
 from unskew.data.log.log import Log, LogView
 from unskew.data.log.split import Part, Split, split
 from unskew.data.log.views import Ints
 from unskew.data.log.vocabulary import same_ids
+from unskew.data.reading.erase import without_erased
 from unskew.evaluation.evaluate import CUTOFFS, Evaluation
 from unskew.evaluation.evaluate_many import evaluations
 from unskew.models.base import ModelConfig, Recommender, Training, model_named
@@ -31,6 +33,7 @@ from unskew.recommendation.batch_requests import lists_of
 from unskew.recommendation.options import RecommendKeywords, RecommendOptions
 from unskew.recommendation.ranker import Ranker, Recommendations, Saved
 from unskew.training.epoch_record import EpochRecord, OnRecord
+from unskew.training.erase import run_erasures
 from unskew.training.run import Trained, train
 from unskew.training.run_card import chosen_settings, is_finished, settings_key
 from unskew.training.run_config import RunSettings
@@ -170,7 +173,8 @@ class Model:
         Parameters
         ----------
         log
-            The log that this model was trained on, or a newer one.
+            The log that this model was trained on, or a newer one. Users who were erased from the run of this
+            model are left out of it.
         folder, on_record, show_progress
             As for `fit`.
 
@@ -180,6 +184,8 @@ class Model:
             The new model.
         """
         check_is(log, Log, "a log, as `unskew.prepare` or `unskew.Log.open` gives it")
+        erasures = Erasures() if self.trained.folder is None else run_erasures(self.trained.folder)
+        log = without_erased(log, erasures)
         cut, by = self.trained.split, self.trained.select_by
         repeats: Any = "keep" if cut.repeats else "hide"
         everything = split(log, fractions=(100, 0, 0), repeats=repeats, min_count=cut.min_count)
@@ -187,9 +193,12 @@ class Model:
         select_by: Any = by if by != "shown" else "ordinary"
         training = replace(self.training, epochs=max(self.best_epoch(), 1), select_by=select_by)
         config = self.config if self.best_epoch() else self.network.untrained(self.config)
-        return Model(self.name, config, training).fit(
+        model = Model(self.name, config, training).fit(
             everything, folder, on_record=on_record, show_progress=show_progress, chosen=self.chosen
         )
+        if folder is not None and erasures:
+            add_erasures(Path(folder) / IN_RUN, erasures)
+        return model
 
     def clone(self) -> "Model":
         """An untrained model of the same kind with the same settings."""

@@ -21,6 +21,7 @@ from unskew.cli.compare import Compare
 from unskew.cli.data import Audit, Inspect, Prepare, Simulate
 from unskew.cli.demo import Demo
 from unskew.cli.doctor import Doctor
+from unskew.cli.erase import Erase
 from unskew.cli.evaluate import Evaluate
 from unskew.cli.experiment import Experiment
 from unskew.cli.export import Export
@@ -57,6 +58,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "serve": Serve,
     "monitor": Monitor,
     "update": Update,
+    "erase": Erase,
     "experiment": Experiment,
     "bench": Bench,
     "report": Report,

@@ -1,4 +1,4 @@
-"""The verbs of a store: look at it, export its log, compact it, and erase users."""
+"""The verbs of a store: look at it, export its log, and compact it."""
 
 import re
 import time
@@ -15,8 +15,6 @@ from unskew.data.log.clock import Clock
 from unskew.serve.store.events import in_iso, parse_time
 from unskew.serve.store.export import export_log
 from unskew.serve.store.store import open_store
-
-Ids = Annotated[tuple[tuple[str, ...], ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="ID [ID ...]")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,33 +96,14 @@ class StoreCompact(_OnStore):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoreErase(_OnStore):
-    """Erase users: their events, what was recommended to them, and every trace of both in the files of the
-    store. Exports, models and backups from before are not covered. No other process may write meanwhile,
-    unless the store is in PostgreSQL."""
-
-    user: Ids
-    """The users to erase: one after the other, or the flag once per user."""
-
-    def run(self) -> None:
-        users = [user for group in self.user for user in group]
-        if not users:
-            raise BadInput("expected --user ID")
-        with open_store(self.store, "write", segments=self.segments) as store:
-            erased = {"users": len(set(users)), **store.erase(*users)._asdict()}
-        self.show({"store": store.name, **erased}, pairs(f"{store.name}: erased", erased))
-
-
-@dataclass(frozen=True, kw_only=True)
 class Store:
-    """Look at a store of events (info), take its log out (export), make it small (compact), or erase users
-    from it (erase)."""
+    """Look at a store of events (info), take its log out (export), or make it small (compact); `unskew erase`
+    erases users from it."""
 
     verb: OmitSubcommandPrefixes[
         Annotated[StoreInfo, tyro.conf.subcommand("info")]
         | Annotated[StoreExport, tyro.conf.subcommand("export")]
         | Annotated[StoreCompact, tyro.conf.subcommand("compact")]
-        | Annotated[StoreErase, tyro.conf.subcommand("erase")]
     ]
 
     def run(self) -> None:

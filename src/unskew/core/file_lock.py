@@ -7,6 +7,13 @@ from pathlib import Path
 from unskew.core.errors import BadInput, UnskewError
 
 
+def wait_for_lock(folder: Path) -> int:
+    """Lock a folder, as soon as no other process has locked it, and return its descriptor."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
 def lock_file(path: Path, refusal: UnskewError, mode: int = 0o666) -> int:
     """Lock a file, which is created if it does not exist, and return its descriptor.
 

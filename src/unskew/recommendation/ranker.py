@@ -179,7 +179,7 @@ class Ranker:
 
     def for_all_users(self, options: RecommendOptions) -> Iterator[Recommendations]:
         """The best items for every user of the log, a block of users at a time."""
-        ids = self.log.users.ids
+        ids = self.log.users.ids.drop_null()  # an erased user has none
         with progress("recommend", len(ids)) as job:
             for first in range(0, len(ids), BLOCK):
                 block = ids.slice(first, BLOCK)

@@ -120,7 +120,7 @@ class RunConfig(RunSettings):
 
 
 def open_log(stored: str, fingerprint: str, data: str | os.PathLike[str] | None = None) -> Log:
-    """The log that a run was trained on.
+    """The log that a run was trained on, or what is left of it after users were erased.
 
     stored: where the run says that it is.
     data: where the prepared folder is now, if it has moved.
@@ -136,6 +136,6 @@ def open_log(stored: str, fingerprint: str, data: str | os.PathLike[str] | None 
             "train, DATA itself)"
         )
     log = Log.open(where)
-    if log.fingerprint() != fingerprint:
+    if fingerprint not in log.metadata.erased_from and log.fingerprint() != fingerprint:
         raise BadInput(f"{where}: not the data that this run was trained on")
     return log

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from unskew.core.errors import BadInput
 from unskew.data.log.clock import TICKS, Clock
+from unskew.data.log.erasures import Erasures
 from unskew.data.log.folder import MARK
 from unskew.data.log.live import UNKNOWN
 from unskew.data.log.log import Log
@@ -31,12 +32,12 @@ from unskew.data.reading.prepare import first_of_each, read
 from unskew.serve.store.export import LOGGED_COLUMN, export_log
 from unskew.serve.store.store import Store
 from unskew.serve.store.tables import EventTypes
+from unskew.training.erase import BASE, table_without_erased
 from unskew.training.extend import as_text
 from unskew.training.run_card import OwnLog, RunCard
 from unskew.training.run_config import RunConfig, open_log
 
 FRESH = f"{MARK}unskew: learned later"  # a mark that goes through `read` with its row, and is then removed
-BASE = "base.parquet"  # in an updated run: the log of the first run, where only its memory was left
 MICROSECONDS = 10**6
 
 
@@ -48,6 +49,10 @@ class Base(NamedTuple):
     clock: Clock
     own: OwnLog  # what the card of an updated run says of it
     remembered: bool  # whether it is only what the run remembers
+
+    def without(self, erasures: Erasures) -> "Base":
+        """The same without the rows of erased users."""
+        return self._replace(table=table_without_erased(self.table, self.clock, erasures))
 
 
 class StorePosition(NamedTuple):

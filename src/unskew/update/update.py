@@ -31,6 +31,7 @@ from unskew.core.config import Document, check
 from unskew.core.errors import BadInput, NothingToRank
 from unskew.core.progress import shown
 from unskew.core.statistics import refusal_power, smallest_noticed_loss
+from unskew.data.log.erasures import IN_RUN, add_erasures
 from unskew.data.log.held_out import available_tests
 from unskew.data.log.log import Log
 from unskew.data.log.split import Mask, Split, Splitting, split_at
@@ -39,6 +40,7 @@ from unskew.evaluation.evaluate_many import evaluations
 from unskew.evaluation.significance import Comparison, compare
 from unskew.models.base import Recommender
 from unskew.serve.store.store import Store, open_store
+from unskew.training.erase import BASE, run_erasures
 from unskew.training.extend import CodeMapping, ExtendedNetwork, Learned, extend_network, resume_training
 from unskew.training.run import (
     CHECKPOINT,
@@ -54,7 +56,7 @@ from unskew.training.run_config import RunConfig
 from unskew.training.trainer import METRIC, Trainer
 from unskew.update import Evidence, Updating
 from unskew.update.judge import JudgedSplit, JudgingRows, select_evidence, truncated
-from unskew.update.merged import BASE, StorePosition, base_of, merged
+from unskew.update.merged import StorePosition, base_of, merged
 from unskew.update.publish import check_pointer, new_run, one_at_a_time, point
 
 NEWEST = 0.2  # the fraction of the new positives that are the window, unless it is given
@@ -210,7 +212,9 @@ class _Update:
         self.after = StorePosition() if self.card.store is None else StorePosition(**self.card.store.learned)
         if too_few := self._nothing_new(store, positive):
             return Outcome("nothing new", too_few, self.folder)
-        self.base = base_of(self.folder, self.config, self.card, self.old.log, data)
+        # Also those whom a copy of the data or of the run from before an erasure has brought back.
+        self.erasures = run_erasures(self.folder).joined(store.erasures())
+        self.base = base_of(self.folder, self.config, self.card, self.old.log, data).without(self.erasures)
         if self.base.remembered:
             self.notes.append(
                 "the data of this run is gone, so its memory is used, which has all positives and nothing of "
@@ -442,6 +446,8 @@ class _Update:
                 debias_curve=None,
             )
             written.remember(split)
+            if self.erasures:
+                add_erasures(folder / IN_RUN, self.erasures)
             if self.base.remembered:
                 written.replace(BASE, lambda path: pq.write_table(self.base.table, path))
             written.finish(trainer)

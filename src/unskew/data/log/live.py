@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from unskew.core.errors import BadInput
 from unskew.data.log.clock import Clock
+from unskew.data.log.erasures import NOT_ERASED, Erasures, moments_of
 from unskew.data.log.folder import COLUMNS, EXTRAS, MARK
 from unskew.data.log.item_feed import ItemFeed, newest_titles, with_values
 from unskew.data.log.live_views import Listeners, LiveSequences, LiveVocabulary
@@ -153,28 +154,43 @@ class Live:
         self._listeners.notify(PAD, PAD, 0)
         return size - before
 
-    def forget(self, user: Any) -> bool:
-        """Forget a user: the id, and every event.
+    def forget(self, *users: Any) -> int:
+        """Forget users: their ids, and all of their events.
 
         Returns
         -------
-        bool
-            Whether the user was known.
+        int
+            How many of them were known.
         """
-        code = self.users.forget(self.users.read([user])[0])
-        if code == PAD:
-            return False
-        keep = np.asarray(self._base.user) != code
-        self._base = _map_columns(self._base, lambda _, column: column[keep])
-        self._added = [
-            (users[users != code], items[users != code], times[users != code])
-            for users, items, times in self._added
-        ]
+        until = np.full(len(self.users), NOT_ERASED)
+        codes = self.users.codes(users)
+        until[codes[codes != PAD]] = np.iinfo(np.int64).max
+        self._forget_until(until)
+        return int((codes != PAD).sum())
+
+    def forget_erased(self, erasures: Erasures) -> None:
+        """Forget what erased users did up to the moment of the erasure."""
+        until = moments_of(self.users.ids, self.clock, erasures)
+        if until is not None:
+            self._forget_until(until)
+
+    def _forget_until(self, until: Ints) -> None:
+        """Forget the events of each user up to a time, and the ids of those who have no other event."""
         owner, place = self.histories.everything()
-        place = place[owner != code]
-        item, time = self.histories.ids[place].astype(np.int64), self.histories.times[place]
-        self._refill(owner[owner != code], item, time)
-        return True
+        kept = self.histories.times[place] > until[owner]
+        is_gone = until > NOT_ERASED
+        if not is_gone.any():
+            return
+        is_gone[owner[kept]] = False
+        is_kept = np.asarray(self._base.time) > until[self._base.user]
+        self._base = _map_columns(self._base, lambda _, column: column[is_kept])
+        added = []
+        for users, items, times in self._added:
+            still = times > until[users]
+            added.append((users[still], items[still], times[still]))
+        self._added, place = added, place[kept]
+        self.users.forget(np.flatnonzero(is_gone))
+        self._refill(owner[kept], self.histories.ids[place].astype(np.int64), self.histories.times[place])
 
     @property
     def positives(self) -> int:

@@ -304,16 +304,14 @@ class LiveVocabulary:
             codes.append(code)
         return np.array(codes, np.int64)
 
-    def forget(self, id: Any) -> int:
-        """Forget an id; its code belongs to no id from now on. Returns the code; PAD if the id was not
-        known."""
-        code = self._codes.pop(id, PAD)
-        if code != PAD:
-            everything = self.ids.to_pylist()
+    def forget(self, codes: Ints) -> None:
+        """Forget ids; their codes belong to no id from now on."""
+        everything = self.ids.to_pylist()
+        for code in codes.tolist():
+            self._codes.pop(everything[code], None)
             everything[code] = None
-            self._known, self._new = pa.array(everything, self._known.type), []
-            self._joined = self._known
-        return code
+        self._known, self._new = pa.array(everything, self._known.type), []
+        self._joined = self._known
 
     def table(self) -> pa.Table:
         """See `VocabularyView`. Titles and features of new ids are null."""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from unskew.core.errors import BadInput
 from unskew.data.log.arrays import expand_ranges, position_in
 from unskew.data.log.clock import Clock
+from unskew.data.log.erasures import erased_rows, list_beside, read_erasures
 from unskew.data.log.folder import COLUMNS, EXTRAS, MARK, read_folder
 from unskew.data.log.preparation import Metadata
 from unskew.data.log.views import PAD, Codes, EventView, Ints, Sequences
@@ -384,9 +385,17 @@ class Log:
         Raises
         ------
         BadInput
-            If the folder is missing, damaged, or not a prepared folder.
+            If the folder is missing, damaged, or not a prepared folder, or holds rows of users who were
+            erased from it.
         """
-        return cls.of_columns(*read_folder(Path(folder)), str(Path(folder).resolve()))
+        log = cls.of_columns(*read_folder(Path(folder)), str(Path(folder).resolve()))
+        erasures = read_erasures(list_beside(Path(folder).resolve()))
+        if erased_rows(log.users.ids, log.user, log.time, log.clock, erasures).any():
+            raise BadInput(
+                f"{folder}: holds rows of users who were erased from it; is it a copy from before? "
+                f"`unskew erase --data {folder}` removes them again"
+            )
+        return log
 
     def __repr__(self) -> str:
         return (

@@ -139,6 +139,7 @@ class Metadata:
     settings: Preparation = Preparation()
     features: dict[str, dict[str, FeatureCounts]] = field(default_factory=dict)  # of "users" and of "items"
     origin: "Metadata | None" = None  # of the log that was read again
+    erased_from: tuple[str, ...] = ()  # the hashes of the log before users were erased from it
     world: dict[str, Any] | None = None  # the settings of the simulation, for a log of a simulated world
 
     def as_dict(self) -> Document:
@@ -147,14 +148,14 @@ class Metadata:
         return {
             name: value
             for name, value in document.items()
-            if value or name not in ("since", "features", "origin", "world")
+            if value or name not in ("since", "features", "origin", "erased_from", "world")
         }
 
     @classmethod
     def from_dict(cls, document: Document) -> "Metadata":
         """The metadata of which `as_dict` made this document."""
         values = dict(document)
-        values |= {name: tuple(values.get(name, ())) for name in ("extras", "since")}
+        values |= {name: tuple(values.get(name, ())) for name in ("extras", "since", "erased_from")}
         values["removed"] = Removed(**values.get("removed", {}))
         values["settings"] = from_document(Preparation, asdict(Preparation()) | values.get("settings", {}))
         values["features"] = {

@@ -20,6 +20,7 @@ from unskew.api.create import load
 from unskew.api.model import Model
 from unskew.api.zero_shot import ZeroShot
 from unskew.core.errors import BadInput
+from unskew.data.log.erasures import Erasures
 from unskew.data.log.live import Live
 from unskew.data.log.log import Log
 from unskew.data.log.split import split
@@ -58,9 +59,16 @@ class LoadedRun:
     data: the prepared log of `pulse-zero`.
     mapped: let the network use the pages of the run's file instead of a copy of them, so that several
         processes share them. They are aligned in another way, so the last bit of a score may differ.
+    erasures: users who were erased; what the run remembers of them does not count.
     """
 
-    def __init__(self, run: str, data: Path | None = None, mapped: bool = False) -> None:
+    def __init__(
+        self,
+        run: str,
+        data: Path | None = None,
+        mapped: bool = False,
+        erasures: Erasures = Erasures(),  # noqa: B008 (frozen)
+    ) -> None:
         self.folder: Path | None = None if run == PulseZero.name and data is not None else Path(run).resolve()
         self.model = _load_model(run, self.folder, data)
         self.card = None if self.folder is None else read_card(self.folder)
@@ -68,6 +76,7 @@ class LoadedRun:
         self.loaded_at = time.time_ns() // 1000
         self.live = Live(self.model.known_log, text=True)
         self.trained = (len(self.live.users), len(self.live.items))
+        self.live.forget_erased(erasures)
         self.network: Recommender = self.model.network.eval()
         if mapped and self.folder is not None and self.card is not None:
             file = self.folder / f"weights-{self.card.select_by}.safetensors"

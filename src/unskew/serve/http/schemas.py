@@ -265,6 +265,7 @@ class ErasedAnswer(TypedDict):
     recommendations: Annotated[int, Field(description="In the store.")]
     run_events: Annotated[int, Field(description="In the memory of the run.")]
     was_known: bool
+    covered: Annotated[list[str], Field(description="Where nothing of the user is left, or counts.")]
     not_covered: Annotated[list[str], Field(description="Where something of the user may be left.")]
 
 

@@ -22,11 +22,11 @@ import numpy as np
 
 from unskew.core.config import Document
 from unskew.core.errors import BadInput, UnskewError
+from unskew.data.log.erasures import Erasures
 from unskew.data.log.views import PAD
 from unskew.models.pulse.model import PulseZero
 from unskew.recommendation.options import RecommendOptions
 from unskew.recommendation.rules import read_rule_sets
-from unskew.serve.http.erase_from_run import erase_from_run
 from unskew.serve.http.explore import draw_list
 from unskew.serve.http.item_index import search
 from unskew.serve.http.loaded_run import AHEAD, LoadedRun, Order
@@ -56,9 +56,19 @@ from unskew.serve.monitor.monitor import Monitoring, monitor
 from unskew.serve.store.events import BadEvent, Event, Recommendation, Shown, check_id, in_iso
 from unskew.serve.store.store import Store
 from unskew.serve.variants.assignment import CONTROL, Assignment, Variant
+from unskew.training.erase import COPIES, DATA, OTHER_RUNS, WEIGHTS, erase_from_run
 
 NEWEST = 50  # positives of a user that an answer has
 MONITOR_SECONDS = 60.0  # for which a monitor is kept
+STORE = (
+    "the store and its compacted files; events from before this moment are refused if they come again, and "
+    "this service and every update with this store leave out what a run or a prepared log has of them"
+)
+UNWRITABLE = "the memory of the run, which cannot be written; a service with this store leaves the user out"
+SERVED_LOG = (
+    "the prepared log that the service was started with: with this store the user is left out of it, and "
+    "`unskew erase USER --data FOLDER` removes the rows"
+)
 MONITOR_SAMPLE = 200  # positives of a window that are ranked
 
 
@@ -115,6 +125,7 @@ class Service:
         self._reload = Reload(state="none", error=None)
         self._reloading: threading.Thread | None = None
         self._erasures, self._erasing = 0, False
+        self._listed = -1, Erasures()  # the number of erasures, and the list of that time
         self._positive = store.types.positive
         self.assignment = Assignment.of(variants)
         options: dict[str, Any] = {"explore": explore, "rules": rules, "patience": patience}
@@ -261,6 +272,8 @@ class Service:
                 event = Event.of(document)
                 if event.timestamp > now + AHEAD:
                     raise BadEvent("timestamp", LATE)
+                if event.timestamp <= self._erased_until(event.user_id):
+                    raise BadEvent("timestamp", "is before the erasure of this user")
                 events.append(event)
             except BadEvent as error:
                 field, reason = encodable(error.field), encodable(error.reason)
@@ -309,17 +322,18 @@ class Service:
             )
 
     def erase(self, user_id: str) -> ErasedAnswer:
-        """Erase a user from the store, from the live log, and from what the run on disk remembers."""
+        """Erase a user from the store, from the live log, and from what the run on disk remembers. The list
+        of erased users, beside the store and in the run, keeps what is read later from bringing the user
+        back."""
         check_id("user_id", user_id)
         self._check_ready()
         if not self._changing.acquire(timeout=self._patience):
             raise Refused("user_id", "a run is being loaded; try again when that is done", 503)
         try:
-            # The run first: other processes read it again as soon as the store counts an erasure.
-            in_run, not_covered = self._erase_from_run(user_id)
-            in_run += sum(other._erase_from_run(user_id)[0] for other in self._others.values())
             before, self._erasing = self.store.state().erasures, True
             erased = self.store.erase(user_id)
+            in_run, covered, not_covered = self._erase_from_run(user_id)
+            in_run += sum(other._erase_from_run(user_id)[0] for other in self._others.values())
             with self._using() as run:
                 was_known = len(run.history(user_id)[1]) > 0
                 run.live.forget(user_id)
@@ -335,27 +349,32 @@ class Service:
             recommendations=erased.recommendations,
             run_events=in_run,
             was_known=was_known or bool(erased.events or erased.recommendations),
+            covered=[STORE, *covered],
             not_covered=not_covered,
         )
 
-    def _erase_from_run(self, user_id: str) -> tuple[int, list[str]]:
-        """How many events of a user the run on disk remembered, and what erasing does not cover."""
+    def _erase_from_run(self, user_id: str) -> tuple[int, list[str], list[str]]:
+        """How many events of a user the run on disk remembered, what is covered, and what is not."""
         assert self._loaded is not None
-        in_run, folder = 0, self._loaded.folder
-        not_covered = [
-            "what models learned from the user's events, until they are trained again",
-            "exports, prepared data, backups and replicas from before",
-        ]
+        folder = self._loaded.folder
         if folder is None:
-            return 0, [*not_covered, "the prepared log that the service was started with"]
+            return 0, [], [SERVED_LOG, COPIES]
         try:
-            in_run = erase_from_run(folder, user_id)
+            in_run = erase_from_run(folder, self.store.erasures().of_users([user_id]))
         except (UnskewError, OSError):
-            not_covered.append(
-                "the memory of the run, which cannot be written: its events of the user count again when the "
-                "service is started again"
-            )
-        return in_run, [*not_covered, "the id itself in the run's table of ids, and other runs"]
+            return 0, [], [UNWRITABLE, WEIGHTS, DATA, OTHER_RUNS, COPIES]
+        return (
+            in_run,
+            [f"the memory of the run {folder.name}, and the id in its table of users"],
+            [*(WEIGHTS, DATA, OTHER_RUNS, COPIES)],
+        )
+
+    def _erased_until(self, user_id: str) -> int:
+        """The moment up to which a user was erased; -1 if the user was not."""
+        number = self.store.state().erasures
+        if self._listed[0] != number:
+            self._listed = number, self.store.erasures()
+        return self._listed[1].among([user_id]).get(user_id, -1)
 
     # The model
 
@@ -454,7 +473,7 @@ class Service:
     def _open_run(self) -> tuple[LoadedRun, int]:
         """The run, loaded again, and the number of erasures from before that."""
         erasures = self.store.state().erasures
-        run = LoadedRun(self._run, self._data, self._mapped)
+        run = LoadedRun(self._run, self._data, self._mapped, self.store.erasures())
         if self._rules is not None:
             run.use_rule_sets(read_rule_sets(self._rules))
         run.catch_up(self.store, self.store.state().newest, self._positive)

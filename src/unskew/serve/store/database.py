@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, ClassVar, Literal
 
@@ -16,6 +17,10 @@ Rows = list[tuple[Any, ...]]
 
 class Busy(BadInput):
     """Another process is compacting or erasing."""
+
+
+class Occupied(BadInput):
+    """Another process is writing into a store of which only one process may write."""
 
 
 class Cursor:
@@ -51,6 +56,7 @@ class Database(ABC):
     begin_reading: ClassVar[str] = "BEGIN"
     begin_writing: ClassVar[str]
     lost: tuple[type[Exception], ...] = ()  # errors of a kept connection that the server has closed
+    erased_list: Path | None = None  # the file of erased users beside a store in a file
 
     def __init__(self, name: str, mode: Mode) -> None:
         self.name, self.mode = name, mode  # the name has no password; messages show it

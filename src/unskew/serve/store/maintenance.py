@@ -1,29 +1,40 @@
 """Compacting and erasing. A process that is killed in the middle of either loses nothing and doubles nothing.
 
+Who was erased is on the list of erased users, in the database and, of a store in a file, also beside it. The
+file is written first. So whoever opens a store for writing, and whoever has it open, erases everyone who is
+on the list of the file and not on that of the database: what a killed process began, what a restored copy of
+the database brought back, and what another process asks for.
+
 The name of a file is noted in the table of pending files, by a commit, before it is written or removed. One
 transaction moves rows between the tables and the files. Whoever opens the store next removes the files that
 are still noted and belong to no segment.
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from unskew.core.errors import UnskewError
+from unskew.data.log.erasures import Erasures, add_erasures, read_erasures
 from unskew.serve.store.database import Busy, Cursor, Database
-from unskew.serve.store.reader import newest_of, segments_of
-from unskew.serve.store.segments import Segment, Segments, reached
+from unskew.serve.store.events import LATEST
+from unskew.serve.store.reader import Reader, newest_of, segments_of
+from unskew.serve.store.segments import Segment, Segments, is_covered, reached
 from unskew.serve.store.tables import KINDS, Kind, hash_of
 from unskew.serve.store.writer import Writer
 
 T = TypeVar("T")
 
+WATCH_SECONDS = 0.5  # between two looks at the list of erased users
 SEGMENT_ROWS = 500_000  # rows of one segment, and so of one transaction that removes them
 READ_ROWS = 10_000
+AHEAD = 86_400 * 10**6  # microseconds by which the clock of an event may be ahead of ours
 
 
 class Compacted(NamedTuple):
@@ -44,15 +55,20 @@ class Erased(NamedTuple):
 class Maintenance:
     """What is done to a whole store, by one thread of one process at a time."""
 
-    def __init__(self, database: Database, writer: Writer, segments: Segments) -> None:
-        self._database, self._writer, self._segments = database, writer, segments
+    def __init__(self, database: Database, reader: Reader, writer: Writer, segments: Segments) -> None:
+        self._database, self._reader = database, reader
+        self._writer, self._segments = writer, segments
         self._alone = threading.Lock()
 
     def finish(self) -> None:
-        """Finish what a killed process began, unless another process is at it."""
+        """Finish what a killed process began, and erase who is on the list beside the store, unless another
+        process is at it."""
         try:
             with self._alone, self._database.maintaining():
                 self._finish()
+                listed, erased = self._listed(), self._reader.erasures()
+                if erased.joined(listed) != erased:
+                    self._erase(listed.among(self._reader.users()), erased.joined(listed))
         except Busy:
             return
 
@@ -71,14 +87,37 @@ class Maintenance:
         with self._alone, self._database.maintaining():
             self._finish()
             self._database.check_can_forget()
-            swaps = self._rewrite_segments(users)
-            reached("segments rewritten")
-            counts = self._transaction(lambda cursor: _erase_rows(cursor, users, swaps))
-            reached("rows erased")
-            self._finish()
-        return Erased(*counts)
+            moments = {user: self._last_moment(user) for user in users}
+            erased = self._reader.erasures().joined(self._listed()).with_users(moments)
+            if self._database.erased_list is not None:
+                erased = add_erasures(self._database.erased_list, erased)
+            reached("users listed")
+            return self._erase(dict.fromkeys(users, LATEST), erased)
 
     # Steps
+
+    def _listed(self) -> Erasures:
+        """The list beside the store."""
+        file = self._database.erased_list
+        return Erasures() if file is None else read_erasures(file)
+
+    def _last_moment(self, user: str) -> int:
+        """Now, or when the newest row of a user is, if its clock was ahead; no more than a day from now,
+        because the user may come back."""
+        now, newest = time.time_ns() // 1000, 0
+        for kind in KINDS:
+            rows = self._reader.of_user(kind, user)
+            newest = max(newest, rows["timestamp"][-1].as_py() if rows.num_rows else 0)
+        return max(now, min(newest, now + AHEAD))
+
+    def _erase(self, until: Mapping[str, int], erased: Erasures) -> Erased:
+        """Remove the rows of users up to a moment, and note the list of erased users."""
+        swaps = self._rewrite_segments(until)
+        reached("segments rewritten")
+        counts = self._transaction(lambda cursor: _erase_rows(cursor, until, swaps, erased))
+        reached("rows erased")
+        self._finish()
+        return Erased(*counts)
 
     def _compact(self, kind: Kind, before: int) -> tuple[int, int]:
         """Move the old rows of one kind. Returns the numbers of rows and of segments."""
@@ -114,18 +153,19 @@ class Maintenance:
             yield kind.frame(rows)
             after, left = rows[-1][0], left - len(rows)
 
-    def _rewrite_segments(self, users: Collection[str]) -> "list[_Swap]":
-        """For each segment with rows of these users, a new one without them."""
+    def _rewrite_segments(self, until: Mapping[str, int]) -> "list[_Swap]":
+        """For each segment with rows of these users up to a moment, a new one without them."""
         with self._database.reading() as cursor:
             segments = segments_of(cursor)
         swaps = []
         for kind in KINDS:
             for old in segments:
-                erased = self._segments.of_users(old, users) if old.kind == kind.name else None
+                rows = self._segments.of_users(old, until) if old.kind == kind.name else None
+                erased = None if rows is None else rows.filter(is_covered(rows, until))
                 if erased is None or not erased.num_rows:
                     continue
                 name = self._new_file(kind)
-                new = self._segments.write(kind, name, self._segments.without(old, users))
+                new = self._segments.write(kind, name, self._segments.without(old, until))
                 swaps.append(_Swap(kind, old, name, new, erased[kind.key].to_pylist()))
         return swaps
 
@@ -157,6 +197,42 @@ class Maintenance:
         return self._writer.run(run)
 
 
+class ListWatch:
+    """A thread that looks every half second whether another process has changed the list of erased users."""
+
+    def __init__(self, file: Path | None, on_change: Callable[[], None]) -> None:
+        self._file, self._on_change = file, on_change
+        self._closed = threading.Event()
+        self._before: tuple[int, int] | None = None
+        self._thread = threading.Thread(target=self._work, name="unskew erasures", daemon=True)
+        if file is not None:
+            self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _state(self) -> tuple[int, int] | None:
+        try:
+            found = None if self._file is None else self._file.stat()
+        except OSError:
+            return None
+        return None if found is None else (found.st_mtime_ns, found.st_ino)
+
+    def _work(self) -> None:
+        while not self._closed.wait(WATCH_SECONDS):
+            now = self._state()
+            if now == self._before:
+                continue
+            try:
+                self._on_change()
+                self._before = now
+            except UnskewError:  # a list that cannot be read, or a reader of an older state: look again
+                continue
+
+
 class _Swap(NamedTuple):
     kind: Kind
     old: Segment
@@ -179,16 +255,19 @@ def _exchange_rows(kind: Kind, before: int, segment: Segment, cursor: Cursor) ->
     cursor.run("DELETE FROM unskew_pending WHERE name = ?", (segment.name,))
 
 
-def _erase_rows(cursor: Cursor, users: Collection[str], swaps: "list[_Swap]") -> list[int]:
-    """Remove the rows of these users from the tables, and exchange segments. What is left of them in files
-    and free space is noted. Returns how many rows of each kind were erased."""
+def _erase_rows(
+    cursor: Cursor, until: Mapping[str, int], swaps: "list[_Swap]", erased: Erasures
+) -> list[int]:
+    """Remove the rows of these users up to a moment from the tables, and exchange segments. What is left of
+    them in files and free space is noted, and so is the list of erased users. Returns how many rows of each
+    kind were erased."""
     counts = []
     for kind in KINDS:
         keys = [key for swap in swaps if swap.kind is kind for key in swap.keys]
-        for user in users:
-            rows = cursor.rows(f"SELECT {kind.key} FROM {kind.table} WHERE user_id = ?", (user,))
-            keys += [key for (key,) in rows]
-            cursor.run(f"DELETE FROM {kind.table} WHERE user_id = ?", (user,))
+        for covered in until.items():
+            where = f"{kind.table} WHERE user_id = ? AND timestamp <= ?"
+            keys += [key for (key,) in cursor.rows(f"SELECT {kind.key} FROM {where}", covered)]
+            cursor.run(f"DELETE FROM {where}", covered)
         cursor.many(f"DELETE FROM {kind.keys} WHERE hash = ?", [(hash_of(key),) for key in keys])
         counts.append(len(keys))
     for swap in swaps:
@@ -198,7 +277,8 @@ def _erase_rows(cursor: Cursor, users: Collection[str], swaps: "list[_Swap]") ->
             _add(cursor, swap.new)
             cursor.run("DELETE FROM unskew_pending WHERE name = ?", (swap.name,))
     ((erasures,),) = cursor.rows("SELECT value FROM unskew_meta WHERE name = 'erasures'")
-    for name, value in (("erasures", str(int(erasures) + 1)), ("forgetting", "1")):
+    changes = ("erasures", str(int(erasures) + 1)), ("forgetting", "1"), ("erased", erased.to_json())
+    for name, value in changes:
         cursor.run("UPDATE unskew_meta SET value = ? WHERE name = ?", (value, name))
     return counts
 

@@ -7,10 +7,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from unskew.core.errors import BadInput
+from unskew.data.log.erasures import Erasures
 from unskew.serve.store.database import Cursor, Database
 from unskew.serve.store.segments import Missing, Segment, Segments
-from unskew.serve.store.tables import Kind, hash_of, in_order
+from unskew.serve.store.tables import KINDS, Kind, hash_of, in_order
 
+USERS_READ = 50_000  # rows that are read together
 TRIES = 3  # to read segments that an erasure may replace meanwhile
 
 
@@ -64,6 +66,19 @@ class Reader:
         with self._database.reading() as cursor:
             newest = newest_of(cursor, kind)
         return self._frames(kind, after, newest, batch)
+
+    def erasures(self) -> Erasures:
+        """The list of erased users."""
+        (text,) = self.meta("erased")
+        return Erasures.from_json(text)
+
+    def users(self) -> set[str]:
+        """All users."""
+        users: set[str] = set()
+        for kind in KINDS:
+            for frame in self.frames(kind, 0, USERS_READ):
+                users.update(pc.unique(frame["user_id"]).to_pylist())
+        return users
 
     def of_user(self, kind: Kind, user_id: str) -> pa.Table:
         """All rows of a user, in the order of their times."""

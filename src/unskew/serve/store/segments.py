@@ -5,7 +5,7 @@ Rows are in the order of their sequence numbers, in groups that a reader can pas
 
 import os
 import secrets
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 
 from unskew.core.atomic_files import sync_folder
 from unskew.core.errors import BadInput, UnskewError
+from unskew.data.log.erasures import OWN_MODE
 from unskew.serve.store.tables import Kind
 
 GROUP = 10_000  # rows that are read together
-OWN_MODE = 0o600  # only the owner may read the files of a store
 
 
 class Segment(NamedTuple):
@@ -39,6 +39,13 @@ class Missing(BadInput):
 
 def reached(step: str) -> None:
     """Tests stop the process at these places."""
+
+
+def is_covered(rows: pa.Table, until: Mapping[str, int]) -> pa.Array:
+    """Which rows are of these users, and not newer than the moment of each."""
+    place = pc.index_in(rows["user_id"], value_set=pa.array(until, pa.string()))
+    moments = pa.array(until.values(), pa.int64()).take(place)
+    return pc.fill_null(pc.less_equal(rows["timestamp"], moments), False)
 
 
 class Segments:
@@ -144,13 +151,12 @@ class Segments:
                     groups.append(file.read_row_group(number).filter(rows))
             return pa.concat_tables(groups or [file.schema_arrow.empty_table()])
 
-    def without(self, segment: Segment, users: Collection[str]) -> Iterator[pa.Table]:
-        """All rows but those of these users."""
-        ids = pa.array(sorted(users), pa.string())
+    def without(self, segment: Segment, until: Mapping[str, int]) -> Iterator[pa.Table]:
+        """All rows but those of these users up to a moment."""
         with self._opened(segment) as file:
             for number in range(file.num_row_groups):
                 group = file.read_row_group(number)
-                yield group.filter(pc.invert(pc.is_in(group["user_id"], value_set=ids)))
+                yield group.filter(pc.invert(is_covered(group, until)))
 
     @contextmanager
     def _opened(self, segment: Segment) -> Iterator[pq.ParquetFile]:

@@ -4,6 +4,7 @@ FILE           the database
 FILE-wal, -shm SQLite's own, beside a store that is open
 FILE-lock      held by the one process that may write
 FILE-segments  the Parquet files of what is compacted
+FILE-erased    the list of erased users, which a restored copy of the database leaves alone
 
 They hold personal data, so only their owner may read a new one; SQLite gives its own files the permissions of
 the database.
@@ -20,8 +21,8 @@ import pyarrow as pa
 from unskew.core.atomic_files import sync_folder
 from unskew.core.errors import BadInput, UnskewError
 from unskew.core.file_lock import lock_file
-from unskew.serve.store.database import Cursor, Database, Mode, Synchronous
-from unskew.serve.store.segments import OWN_MODE
+from unskew.data.log.erasures import OWN_MODE, list_beside
+from unskew.serve.store.database import Cursor, Database, Mode, Occupied, Synchronous
 from unskew.serve.store.tables import Dialect
 
 BUSY_SECONDS = 10.0  # for which a connection waits for a lock of another program
@@ -50,6 +51,7 @@ class SQLite(Database):
     def __init__(self, file: Path, mode: Mode, synchronous: Synchronous) -> None:
         super().__init__(str(file), mode)
         self.file = file = file.expanduser().resolve()  # by any other name it has the same lock
+        self.erased_list = list_beside(file)
         self._lock: int | None = None
         if mode != "create" and not file.is_file():
             raise BadInput(f"{file}: no such store")
@@ -57,7 +59,7 @@ class SQLite(Database):
             if mode != "read":
                 # The lock has a file of its own: closing any other handle of the database would end SQLite's
                 # own locks.
-                refusal = BadInput(f"{file}: another process is writing into this store; only one may")
+                refusal = Occupied(f"{file}: another process is writing into this store; only one may")
                 self._lock = lock_file(file.with_name(f"{file.name}-lock"), refusal, OWN_MODE)
                 if mode == "create" and not file.exists():
                     self._create()

@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 
 from unskew.core.config import Document
 from unskew.core.errors import BadInput, UnskewError
+from unskew.data.log.erasures import Erasures
 from unskew.serve.store.database import Database, Mode, Synchronous
 from unskew.serve.store.events import Event, Recommendation, check_id, in_iso
-from unskew.serve.store.maintenance import Compacted, Erased, Maintenance
+from unskew.serve.store.maintenance import Compacted, Erased, ListWatch, Maintenance
 from unskew.serve.store.reader import Reader
 from unskew.serve.store.segments import Segments
 from unskew.serve.store.sqlite import SQLite
@@ -133,12 +134,14 @@ class Store:
         self.name = database.name
         self._database, self._reader = database, Reader(database, segments)
         self._writer: Writer | None = None
+        self._watch: ListWatch | None = None
         try:
             self._reader.check()
             if database.mode != "read":
                 self._writer = Writer(database)
-                self._maintenance = Maintenance(database, self._writer, segments)
+                self._maintenance = Maintenance(database, self._reader, self._writer, segments)
                 self._maintenance.finish()
+                self._watch = ListWatch(database.erased_list, self._maintenance.finish)
         except BaseException:
             self.close()
             raise
@@ -233,6 +236,10 @@ class Store:
         meta = self._reader.meta(f"newest_{EVENTS.name}", "erasures")
         return StoreState(*map(int, meta))
 
+    def erasures(self) -> Erasures:
+        """The list of erased users: salted hashes of their ids, with the moments of the erasures."""
+        return self._reader.erasures()
+
     def counts(self) -> dict[str, int]:
         """How many events and recommendations there are, compacted or not."""
         return {kind.name: self._reader.count(kind) for kind in KINDS}
@@ -320,8 +327,10 @@ class Store:
         processes that read before; and rows of other users in which the same text is the id of an item or
         within an id.
 
-        The store keeps a count of erasures, and not who was erased. So later events of the same user are
-        accepted, as those of a new user, and so are late copies of erased events.
+        The store keeps a list of salted hashes of the erased ids, in the database and beside a file
+        (`unskew.data.log.erasures`). Later events of the same user are accepted, as those of a new user. What
+        happened before the erasure is not accepted again, and a copy of the database that is restored is
+        erased again when it is opened.
 
         Parameters
         ----------
@@ -335,6 +344,8 @@ class Store:
 
     def close(self) -> None:
         """Finish what was asked for, and close the store. Closing it again does nothing."""
+        if self._watch is not None:
+            self._watch.close()
         if self._writer is not None:
             self._writer.close()
         self._database.close()

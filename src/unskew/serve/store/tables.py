@@ -1,6 +1,6 @@
 """The tables of a store, which are the same in SQLite and in PostgreSQL.
 
-unskew_meta             the version of these tables, the settings, and counters
+unskew_meta             the version of these tables, the settings, counters, and the list of erased users
 unskew_events           one row for each event that is not compacted yet
 unskew_recommendations  one row for each recommendation that is not compacted yet
 unskew_events_keys, unskew_recommendations_keys
@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from unskew.data.log.erasures import Erasures
 from unskew.serve.store.events import Event, Recommendation, Shown
 
-SCHEMA = 2  # the version of the tables; it is raised when an older reader would misread them
+SCHEMA = 3  # the version of the tables; it is raised when an older reader would misread them
 POSITIVE = ("click", "purchase")  # the types of events that are positive, unless the store says otherwise
 SHOWN = ("impression",)  # the types of events that say that their item was shown
 
@@ -161,7 +162,8 @@ def initial_rows() -> list[tuple[str, str]]:
     counters = [(f"newest_{kind.name}", "0") for kind in KINDS]
     settings = [("positive", json.dumps(POSITIVE)), ("shown", json.dumps(SHOWN))]
     settings.append(("variants", "{}"))  # the fraction of the users of each variant of an A/B test
-    return [("schema", str(SCHEMA)), *settings, *counters, ("erasures", "0"), ("forgetting", "0")]
+    erasures = [("erasures", "0"), ("forgetting", "0"), ("erased", Erasures().to_json())]
+    return [("schema", str(SCHEMA)), *settings, *counters, *erasures]
 
 
 def hash_of(key: str) -> bytes:

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from unskew.core.errors import UnskewError
+from unskew.data.log.erasures import Erasures
 from unskew.serve.store.database import Cursor, Database
 from unskew.serve.store.reader import newest_of
 from unskew.serve.store.tables import KINDS, Kind, hash_of
@@ -23,7 +24,8 @@ class Appended(NamedTuple):
     Attributes
     ----------
     accepted, duplicates
-        How many rows are new, and how many are copies of rows that were stored before.
+        How many rows are new, and how many are copies of rows that were stored before. What happened before
+        its user was erased counts as a copy.
     sequences
         The sequence number of each row, in the order given; None for a copy.
     """
@@ -49,7 +51,7 @@ class Writer:
     which they came."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        self._database, self._erased = database, (-1, Erasures())
         self._waiting: deque[_Rows | _Job] = deque()
         self._changed, self._closed = threading.Condition(), False
         self._thread = threading.Thread(target=self._work, name="unskew store", daemon=True)
@@ -115,7 +117,7 @@ class Writer:
         with self._database.writing() as cursor:
             for kind in KINDS:
                 rows = [row for task in group if task.kind is kind for row in task.rows]
-                stored[kind] = iter(_store_rows(cursor, kind, rows) if rows else ())
+                stored[kind] = iter(_store_rows(cursor, kind, rows, self._erasures(cursor)) if rows else ())
         results = []
         for task in group:
             sequences = tuple(next(stored[task.kind]) for _ in task.rows)
@@ -123,10 +125,21 @@ class Writer:
             results.append(Appended(len(sequences) - duplicates, duplicates, sequences))
         return results
 
+    def _erasures(self, cursor: Cursor) -> Erasures:
+        """The list of erased users, which is read again after each erasure."""
+        ((number,),) = cursor.rows("SELECT value FROM unskew_meta WHERE name = 'erasures'")
+        if self._erased[0] != int(number):
+            ((text,),) = cursor.rows("SELECT value FROM unskew_meta WHERE name = 'erased'")
+            self._erased = int(number), Erasures.from_json(text)
+        return self._erased[1]
 
-def _store_rows(cursor: Cursor, kind: Kind, rows: Sequence[Row]) -> list[int | None]:
-    """Store rows whose keys are new, and return the sequence number of each; None for copies. Of several rows
-    with one key, the first one wins, also if they differ."""
+
+def _store_rows(cursor: Cursor, kind: Kind, rows: Sequence[Row], erasures: Erasures) -> list[int | None]:
+    """Store rows whose keys are new, and return the sequence number of each; None for copies, and for what
+    happened before its user was erased. Of several rows with one key, the first one wins, also if they
+    differ."""
+    user, timestamp = (kind.schema.names.index(name) - 1 for name in ("user_id", "timestamp"))
+    until = erasures.among({row[user] for row in rows})
     hashes = [hash_of(row[0]) for row in rows]
     stored: set[bytes] = set()
     for begin in range(0, len(hashes), LOOKED_UP):
@@ -136,8 +149,8 @@ def _store_rows(cursor: Cursor, kind: Kind, rows: Sequence[Row]) -> list[int | N
         stored.update(hash for (hash,) in rows_with_key)
     newest = newest_of(cursor, kind)
     sequences: list[int | None] = []
-    for hash in hashes:
-        if hash in stored:
+    for hash, row in zip(hashes, rows, strict=True):
+        if hash in stored or row[timestamp] <= until.get(row[user], -1):
             sequences.append(None)
             continue
         stored.add(hash)
