@@ -1,6 +1,7 @@
 """Erasing users from logs: in memory, and from a prepared folder."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,10 @@ from numpy.typing import NDArray
 from unskew.core.errors import BadInput
 from unskew.data.log.erasures import Erasures, add_erasures, erased_rows, list_beside, read_erasures
 from unskew.data.log.folder import new_folder, read_folder, save_metadata
+from unskew.data.log.item_feed import ItemFeed, feed_of, with_items
 from unskew.data.log.log import Log
 from unskew.data.log.preparation import Metadata
+from unskew.data.reading.items import add_items
 from unskew.data.reading.prepare import prepare, read
 
 
@@ -22,6 +25,8 @@ def without_erased(log: Log, erasures: Erasures) -> Log:
     if not erased.any():
         return log
     rest = read(_rest(log, erased))
+    for feed in feed_of(log.items, log.audiences.listed):
+        rest = with_items(rest, feed)
     return replace(rest, metadata=_metadata(log, rest))
 
 
@@ -37,17 +42,23 @@ def erase_from_folder(folder: Path, erasures: Erasures) -> int:
         return 0
     with new_folder(folder) as scratch:
         try:
-            rest = prepare(_rest(log, erased), scratch / "rest", duplicates="keep")
+            prepare(_rest(log, erased), scratch / "rest", duplicates="keep")
         except BadInput as error:
             raise BadInput(
                 f"{folder}: what is left without these users is no log ({error}); remove the folder"
             ) from None
-        metadata = _metadata(log, rest)
+        for feed in feed_of(log.items, log.audiences.listed):
+            add_items(scratch / "rest", partial(_always, feed))
+        metadata = _metadata(log, Log.open(scratch / "rest"))
         for path in (scratch / "rest").iterdir():
             path.rename(scratch / path.name)
         (scratch / "rest").rmdir()
         save_metadata(scratch, metadata)
     return int(np.count_nonzero(erased))
+
+
+def _always(feed: ItemFeed, log: Log) -> ItemFeed:
+    return feed
 
 
 def _rest(log: Log, erased: NDArray[np.bool_]) -> pa.Table:
@@ -64,5 +75,6 @@ def _metadata(log: Log, rest: Log) -> Metadata:
         users=len(rest.users),
         items=len(rest.items),
         extras=of_rest.extras,
+        since=of_rest.since,
         erased_from=(*log.metadata.erased_from, log.fingerprint()),
     )
