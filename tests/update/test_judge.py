@@ -15,6 +15,8 @@ from tests.helpers.command import run as command
 from tests.helpers.updated import BEGIN, SPAN, card, drawn, prepared, stored, trained
 from unskew.core.statistics import refusal_power, smallest_noticed_loss
 from unskew.data.log.log import Log
+from unskew.models.pulse.model import Pulse
+from unskew.models.pulse.signals import Signals
 from unskew.serve import Event, Recommendation, Shown, export_log, open_store
 from unskew.training.run import load
 from unskew.update import Updating
@@ -205,6 +207,46 @@ def test_the_power_comes_from_the_paired_differences(made: Path, store: Path, ca
     assert "a loss of 20 % would be noticed in " in out
     same = found._replace(found=replace(found.found, difference=0.0, low=0.0, high=0.0))
     assert same.power is None
+
+
+def test_more_rows_are_ranked_only_if_the_first_notice_too_little(
+    made: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples, real = [], updates._Update._evaluate
+
+    def ranking(self: Any, network: Any, window: Any, sample: int) -> Any:
+        samples.append(sample)
+        return real(self, network, window, sample)
+
+    monkeypatch.setattr(updates._Update, "_evaluate", ranking)
+    monkeypatch.setattr(updates, "FIRST", 30)
+    for enough, expected in ((0.0, [30, 30]), (1.1, [30, 30, 5000, 5000])):
+        monkeypatch.setattr(updates, "ENOUGH", enough)
+        samples.clear()
+        found = update(made / "run", store, None, QUICK, dry_run=True).tested
+        assert samples == [*expected, expected[-1]]  # the last one is of the network that is written
+        assert len(found.before.user) == (30 if enough == 0 else 45)
+
+
+def test_pulse_reads_the_window_once_for_both_networks(
+    made: Path, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, real, read = trained(made / "data", tmp_path / "first", "pulse"), Signals.of_requests, []
+    plain = update(run, store, None, QUICK, dry_run=True, force=True).tested
+
+    def reading(self: Any, batch: Any) -> Any:
+        read.append(tuple(batch.times_B.tolist()))
+        return real(self, batch)
+
+    monkeypatch.setattr(Signals, "of_requests", reading)
+    found = update(run, store, None, QUICK, dry_run=True, force=True).tested
+    window = [times for times in read if min(times) >= found.before.log.time[found.before.rows].min()]
+    assert len(window) == len(set(window)) == 1
+    monkeypatch.setattr(Pulse, "share_readings", lambda *given: None)
+    alone = update(run, store, None, QUICK, dry_run=True, force=True).tested
+    for one, other in ((plain, alone), (found, alone)):
+        assert np.array_equal(one.before.values["ndcg@10"], other.before.values["ndcg@10"])
+        assert np.array_equal(one.after.values["ndcg@10"], other.after.values["ndcg@10"])
 
 
 # What is measured is what is served

@@ -127,8 +127,8 @@ def test_nothing_learns_from_the_window_before_it_is_ranked(
         order.append(("train", trainer.split, trainer.samplers["next item"]))
         real_run(trainer)
 
-    def ranking(self: Any, network: Any, window: updates.Window) -> Any:
-        found = real_ranked(self, network, window)
+    def ranking(self: Any, network: Any, window: updates.Window, sample: int) -> Any:
+        found = real_ranked(self, network, window, sample)
         order.append(("rank", self._cut(window.start), found))
         return found
 

@@ -405,6 +405,7 @@ class Model:
         at: int | str | None = None,
         diverse: float = 0.0,
         rules: tuple[str, ...] = (),
+        explain: bool = False,
         approximate: bool = False,
     ) -> Recommendations:
         """Recommend the k best items, for users of the log or after bare histories.
@@ -419,13 +420,14 @@ class Model:
         log
             A newer log, which continues the one that the model was trained on, or a live one
             (`unskew.Live`); by default that one.
-        k, include_seen, candidates, exclude, debias, at, diverse, rules, approximate
+        k, include_seen, candidates, exclude, debias, at, diverse, rules, explain, approximate
             The fields of `RecommendOptions`.
 
         Returns
         -------
         Recommendations
-            A frame `user_id, item_id, score, rank, source` (and title), one row per recommendation.
+            A frame `user_id, item_id, score, rank, source` (and title, and because), one row per
+            recommendation.
 
         Examples
         --------
@@ -444,6 +446,7 @@ class Model:
             at=at,
             diverse=diverse,
             rules=rules,
+            explain=explain,
             approximate=approximate,
         )
         ranker = self._ranker_of(log)
@@ -483,6 +486,8 @@ class Model:
             How many lists there are.
         """
         ranker, request = self._ranker_of(log), RecommendOptions(**options)
+        if request.explain and Path(file).suffix == ".csv":
+            raise BadInput(f"{file}: CSV cannot hold reasons; write Parquet or JSON lines", field="explain")
         lists = (
             ranker.for_all_users(request) if requests is None else lists_of(Path(requests), ranker, request)
         )

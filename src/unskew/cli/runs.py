@@ -25,6 +25,8 @@ Items = Annotated[
     tuple[tuple[str, ...], ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="ITEM [ITEM ...]")
 ]
 
+MOST_REASONS = 3  # that are printed for each item
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recommend(RunVerb):
@@ -79,6 +81,9 @@ class Recommend(RunVerb):
     """A file of named sets of rules, TOML or JSON, such as `front_page = ["price < 50"]`."""
     rule_set: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """The set of --rules that holds; by default the one that is called `default`."""
+    explain: bool = False
+    """Say why each item is listed: the parts of its score, from what the network read. Of the models, Pulse
+    has them."""
     approximate: bool = False
     """Let an index propose the items that are scored, for catalogues of 100,000 items and more (extra `ann`).
     Which fraction of the exact lists it finds is measured and printed."""
@@ -114,6 +119,7 @@ class Recommend(RunVerb):
             "at": self.at,
             "diverse": self.diverse,
             "rules": (*self.rule, *self._rule_set()),
+            "explain": self.explain,
             "approximate": self.approximate,
         }
         if self.out is not None:
@@ -149,10 +155,11 @@ class Recommend(RunVerb):
         shown = []
         for row in listed:
             title = ["" if row[name] is None else row[name] for name in titled]
-            shown.append((str(row["rank"]), str(row["item_id"]), f"{row['score']:.4f}", *title))
+            because = [_because(row["because"])] if self.explain else []
+            shown.append((str(row["rank"]), str(row["item_id"]), f"{row['score']:.4f}", *title, *because))
         document = {"recommendations": listed, "unknown_users": lists.unknown_users}
         document |= {"skipped_items": lists.skipped_items} | _measured(lists.recall)
-        self.show(document, table("", ("rank", "item", "score", *titled), shown))
+        self.show(document, table("", ("rank", "item", "score", *titled, *["because"] * self.explain), shown))
         for user in lists.users_unknown:
             notify(f"user {user!r} is not in the log, so this is what an empty history gets")
         if "pulse-zero" in lists.table["source"].to_pylist() and model != "pulse-zero":
@@ -160,6 +167,11 @@ class Recommend(RunVerb):
         if lists.items_unknown:
             unknown = ", ".join(map(repr, lists.items_unknown))
             notify(f"skipped, not in the log of this run: {unknown}")
+
+
+def _because(reasons: list[Document]) -> str:
+    """The largest parts of a score, in words."""
+    return "; ".join(f"{reason['text']} ({reason['part']:+.2f})" for reason in reasons[1 : 1 + MOST_REASONS])
 
 
 def _measured(recall: "Recall | None") -> Document:

@@ -207,6 +207,10 @@ class Recommender(nn.Module, ABC):
         its weights rely on, such as the scaling of inputs, must stay as they are."""
         self.fit_statistics(split)
 
+    def share_readings(self, other: "Recommender", split: Split) -> None:
+        """Keep what is read of a log for contexts after the end of training, so that this network and another
+        one of the same kind read it once. By default every network reads for itself."""
+
     def options(self, split: Split) -> list[dict[str, Tensor]]:
         """Choices that no gradient can make, each as entries of the model's state. Before training, each one
         is tried once on the validation set, and the best is kept. Only the training set may be read here."""

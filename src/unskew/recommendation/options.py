@@ -35,6 +35,9 @@ class RecommendOptions:
     rules
         Business rules about the items and the list, such as `"price < 50"` or `"at most 2 per brand"`
         (`unskew.recommendation.rules`).
+    explain
+        Whether each item comes with the parts of its score (`unskew.recommendation.reasons`); of the models,
+        Pulse has them.
     approximate
         Whether an index proposes the items that are scored (`unskew.recommendation.ann`), for catalogues of
         100,000 items and more. Among `candidates`, all are scored anyway.
@@ -48,6 +51,7 @@ class RecommendOptions:
     at: int | str | None = None
     diverse: float = 0.0
     rules: tuple[str, ...] = ()
+    explain: bool = False
     approximate: bool = False
 
     def __post_init__(self) -> None:
@@ -89,4 +93,5 @@ class RecommendKeywords(TypedDict, total=False):
     at: int | str | None
     diverse: float
     rules: tuple[str, ...]
+    explain: bool
     approximate: bool

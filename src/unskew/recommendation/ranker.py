@@ -26,10 +26,13 @@ from unskew.data.log.split import split
 from unskew.data.log.views import PAD, EventView, Ints, Sequences, offsets_of
 from unskew.data.log.vocabulary import Feature
 from unskew.models.base import Recommender, build
+from unskew.nn.reasons import Explains, Reason
 from unskew.nn.scoring import Catalog, scores_at
 from unskew.recommendation.ann import Proposals, Recall
 from unskew.recommendation.diversity import Likeness, TagVectors, choose, likeness
 from unskew.recommendation.options import RecommendOptions
+from unskew.recommendation.reasons import TYPE as BECAUSE
+from unskew.recommendation.reasons import in_words
 from unskew.recommendation.rule_masks import ItemRules, absent_values, bind_rules
 
 BLOCK = 256  # contexts that are scored together
@@ -99,12 +102,14 @@ class RankedLists:
     codes, scores: (lists, k). Where a list has fewer items than k, its scores end with minus infinity.
     known: of which contexts the model has something to say; the other lists are the fallback's.
     skipped: items of histories and options that the log does not know.
+    reasons: if they were asked for, of each list and each of its items.
     """
 
     codes: Ints
     scores: NDArray[np.float32]
     known: NDArray[np.bool_]
     skipped: tuple[Any, ...] = ()
+    reasons: list[list[tuple[Reason, ...]]] | None = None
 
 
 class Ranker:
@@ -197,13 +202,40 @@ class Ranker:
 
     def rank_users(self, users: Sequence[Any], options: RecommendOptions) -> RankedLists:
         """The lists of `for_users`, by item codes."""
-        log = self.log
-        codes = log.users.codes(users).astype(np.int64)
-        known = np.where(codes == PAD, len(log.users), codes)
-        return self._best(known, log.histories, codes, self._moment(options), options)
+        return self._best(self._contexts_of_users(users, options), options)
 
     def rank_histories(self, histories: Sequence[Sequence[Any]], options: RecommendOptions) -> RankedLists:
         """The lists of `for_histories`, by item codes."""
+        contexts, skipped = self._contexts_after(histories, options)
+        lists = self._best(contexts, options)
+        return replace(lists, skipped=(*skipped, *lists.skipped))
+
+    @property
+    def explains(self) -> bool:
+        """Whether the model gives reasons for its scores."""
+        return isinstance(self._catalog(self.model, self.log.now)[1], Explains)
+
+    def explain_user(self, user: Any, codes: Ints, options: RecommendOptions) -> list[tuple[Reason, ...]]:
+        """Why some items have their scores for a user, item by item."""
+        return self._reasons(self._contexts_of_users([user], options), [codes], options)[0]
+
+    def explain_history(
+        self, history: Sequence[Any], codes: Ints, options: RecommendOptions
+    ) -> list[tuple[Reason, ...]]:
+        """Why some items have their scores after a history, item by item."""
+        contexts, _ = self._contexts_after([history], options)
+        return self._reasons(contexts, [codes], options)[0]
+
+    def _contexts_of_users(self, users: Sequence[Any], options: RecommendOptions) -> "_Contexts":
+        log = self.log
+        codes = log.users.codes(users).astype(np.int64)
+        known = np.where(codes == PAD, len(log.users), codes)
+        return _Contexts(known, log.histories, codes, self._moment(options))
+
+    def _contexts_after(
+        self, histories: Sequence[Sequence[Any]], options: RecommendOptions
+    ) -> tuple["_Contexts", tuple[Any, ...]]:
+        """The contexts of bare histories, and the items that the log does not know."""
         log, at = self.log, self._moment(options)
         events = [
             (row, *(item if isinstance(item, tuple) else (item, None)))
@@ -217,15 +249,30 @@ class Ranker:
         order = order[codes[order] != PAD]
         rows = len(histories)
         past = Sequences(codes[order], when[order], offsets_of(owner[order], rows))
-        lists = self._best(np.full(rows, len(log.users)), past, np.arange(rows), at, options)
         skipped = (item for (_, item, _), code in zip(events, codes, strict=True) if code == PAD)
-        return replace(lists, skipped=(*skipped, *lists.skipped))
+        return _Contexts(np.full(rows, len(log.users)), past, np.arange(rows), at), tuple(skipped)
 
     @torch.no_grad()
-    def _best(
-        self, user: Ints, past: EventView, owner: Ints, at: int, options: RecommendOptions
-    ) -> RankedLists:
-        """The best items of contexts; the history of each is the sequence `owner` of `past`."""
+    def _reasons(
+        self, contexts: "_Contexts", items: Sequence[Ints], options: RecommendOptions
+    ) -> list[list[tuple[Reason, ...]]]:
+        """Why some items of each context have their scores, from the catalogue that scored them."""
+        log, catalog = self._catalog(self.model, contexts.at)
+        known = self._knows(contexts.batch(log, self.model)).numpy()
+        found: list[list[tuple[Reason, ...]]] = []
+        for row, listed in enumerate(items):
+            model = self.model if known[row] else self._fallback_network()
+            log, catalog = self._catalog(model, contexts.at)
+            if not isinstance(catalog, Explains):
+                raise BadInput(f"explain: {model.name} gives no reasons; pulse does", field="explain")
+            context = contexts.some(np.array([row])).batch(log, model)
+            found += catalog.reasons(context, [listed], options.debias)
+        return found
+
+    @torch.no_grad()
+    def _best(self, contexts: "_Contexts", options: RecommendOptions) -> RankedLists:
+        """The best items of contexts."""
+        at = contexts.at
         (hidden, unknown), width = self._hidden(at, options), min(options.k, len(self.log.items))
         rules = self.item_rules(options)
         proposals = self._proposals_at(at) if options.approximate else None
@@ -235,16 +282,19 @@ class Ranker:
             torch.zeros(0, dtype=torch.bool),
         )
         blocks = [empty]
-        for first in range(0, len(user), BLOCK):
-            some = slice(first, first + BLOCK)
-            contexts = _Contexts(user[some], past, owner[some], at)
+        for first in range(0, len(contexts.user), BLOCK):
+            block = contexts.some(slice(first, first + BLOCK))
             blocks.append(
-                self._exact(contexts, hidden, rules, options)
+                self._exact(block, hidden, rules, options)
                 if proposals is None
-                else self._approximate(proposals, contexts, hidden, rules, options)
+                else self._approximate(proposals, block, hidden, rules, options)
             )
         scores, codes, known = (torch.cat(part).numpy() for part in zip(*blocks, strict=True))
-        return RankedLists(codes, scores, known, unknown)
+        lists = RankedLists(codes, scores, known, unknown)
+        if not options.explain:
+            return lists
+        listed = [row[np.isfinite(of_row)] for row, of_row in zip(codes, scores, strict=True)]
+        return replace(lists, reasons=self._reasons(contexts, listed, options))
 
     def _exact(
         self, contexts: "_Contexts", hidden: Tensor, rules: ItemRules, options: RecommendOptions
@@ -338,14 +388,17 @@ class Ranker:
 
     def _fallback_scores(self, contexts: "_Contexts", debias: float | None) -> Tensor:
         """The scores of contexts of which the model has nothing to say."""
+        network = self._fallback_network()
+        log, catalog = self._catalog(network, contexts.at)
+        return scores_at(network, catalog, contexts.batch(log, network), (debias,))[0]
+
+    def _fallback_network(self) -> Recommender:
         assert self.fallback is not None
         if self._fallback_model is None:
             # Of the log that it began with, so that the answers do not depend on when this is first needed.
             whole = split(self.log.origin, fractions=(100, 0, 0))
             self._fallback_model = build(self.fallback, whole, self.fallback.Config()).eval()
-        log, catalog = self._catalog(self._fallback_model, contexts.at)
-        context = contexts.batch(log, self._fallback_model)
-        return scores_at(self._fallback_model, catalog, context, (debias,))[0]
+        return self._fallback_model
 
     def _includes_seen(self, options: RecommendOptions) -> bool:
         return self.repeats if options.include_seen is None else options.include_seen
@@ -415,6 +468,9 @@ class Ranker:
             "rank": place + 1,
             "source": np.where(lists.known, "model", other)[row],
         }
+        if lists.reasons is not None:
+            because = [in_words(of_item, self.log.items) for of_list in lists.reasons for of_item in of_list]
+            columns["because"] = pa.array(because, BECAUSE)
         if self.log.items.titles is not None:
             titles = [self.log.items.title_of(code) for code in codes.tolist()]
             columns["title"] = pa.array(titles, pa.string())
@@ -430,7 +486,7 @@ class _Contexts:
     owner: Ints
     at: int
 
-    def some(self, places: Ints) -> "_Contexts":
+    def some(self, places: Ints | slice) -> "_Contexts":
         return _Contexts(self.user[places], self.past, self.owner[places], self.at)
 
     def batch(self, log: LogView, model: Recommender) -> Batch:

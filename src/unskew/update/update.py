@@ -61,6 +61,8 @@ from unskew.update.publish import check_pointer, new_run, one_at_a_time, point
 
 NEWEST = 0.2  # the fraction of the new positives that are the window, unless it is given
 LOSS = 0.2  # the relative loss of which the power is printed
+FIRST = 1000  # rows of the window that are ranked first; all of the sample only if these notice too little
+ENOUGH = 0.95  # the probability of noticing the loss with which no more rows are ranked
 Verdict = Literal["published", "forced", "would be published", "would be forced", "nothing new", "worse"]
 
 
@@ -93,6 +95,7 @@ class Tested(NamedTuple):
     after: Evaluation
     found: Comparison  # the candidate minus the run
     margin: float
+    sample: int  # at most so many rows were ranked
     published: Comparison | None = None  # the network that was written minus the run, if it learned more
 
     @property
@@ -100,6 +103,11 @@ class Tested(NamedTuple):
         """Whether the candidate, or the network that was to be written, is significantly worse."""
         both = (self.found, self.published or self.found)
         return any(each.high < -self.margin for each in both)
+
+    @property
+    def is_powerful(self) -> bool:
+        """Whether more rows would hardly notice a loss more often."""
+        return self.power is None or self.power.noticed >= ENOUGH
 
     @property
     def power(self) -> Power | None:
@@ -322,9 +330,20 @@ class _Update:
         trainer = self._train_on(
             extend_network(old.network, split.known, moves), self._before(), split, self._fresh()
         )
-        before, after = (self._evaluate(network, window) for network in (as_it_is, trainer.model))
-        found, margin = compare(after, before, METRIC), self.settings.margin
-        return [trainer], Tested(after.test, window.judging.evidence, before, after, found, margin)
+        trainer.model.share_readings(as_it_is, split)
+        tested = self._test(as_it_is, trainer.model, window, min(FIRST, self.settings.sample))
+        if not tested.is_powerful and len(tested.before.user) == FIRST < self.settings.sample:
+            tested = self._test(as_it_is, trainer.model, window, self.settings.sample)
+        return [trainer], tested
+
+    def _test(self, as_it_is: Recommender, candidate: Recommender, window: Window, sample: int) -> Tested:
+        """The run and the candidate on so many rows of the window. How many are enough depends on the spread
+        of the differences alone, and not on their mean."""
+        before, after = (self._evaluate(network, window, sample) for network in (as_it_is, candidate))
+        found = compare(after, before, METRIC)
+        return Tested(
+            before.test, window.judging.evidence, before, after, found, self.settings.margin, sample
+        )
 
     def _learn_window(
         self, candidate: Trainer, window: Window, tested: Tested
@@ -340,7 +359,8 @@ class _Update:
         extended = extend_network(candidate.model, split.known, CodeMapping.none(self.log))
         due = min(int((positives & fresh).sum()) / earlier, 1.0)  # as much replay per new row as before
         trainer = self._train_on(extended, learned, split, fresh, due)
-        published = compare(self._evaluate(trainer.model, window), tested.before, METRIC)
+        ranked = self._evaluate(trainer.model, window, tested.sample)
+        published = compare(ranked, tested.before, METRIC)
         return [candidate, trainer], tested._replace(published=published)
 
     def _before(self) -> Learned:
@@ -383,7 +403,7 @@ class _Update:
         trainer.run()
         return trainer
 
-    def _evaluate(self, network: Recommender, window: Window) -> Evaluation:
+    def _evaluate(self, network: Recommender, window: Window, sample: int) -> Evaluation:
         """The rows of the window that judge, ranked with everything before each of them known."""
         split = JudgedSplit.of(self._cut(window.start), window.judging)
         test = self.card.select_by
@@ -396,7 +416,7 @@ class _Update:
                 split,
                 {test: ("full",)},
                 {test: test},
-                sample=self.settings.sample,
+                sample=sample,
                 seed=self.training.seed,
             )
         except NothingToRank as error:

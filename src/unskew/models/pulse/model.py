@@ -263,6 +263,13 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
             )
         return kept
 
+    def share_readings(self, other: Recommender, split: Split) -> None:
+        if not isinstance(other, Pulse) or other.config != self.config:
+            return
+        tested = replace(split, valid_end=max(split.log.now, split.train_end))
+        self._memory = other._memory = ValidationMemory(tested, Requests.nbytes)
+        other._signals = self.signals(split.log)
+
     def requests(self, log: LogView, context: Batch) -> Requests:
         """What is known of the contexts of a batch; what training validates on is read once."""
         read = partial(self.signals(log).of_requests, context)

@@ -54,6 +54,44 @@ class Reached(NamedTuple):
     values: Floats  # (pairs, 3)
 
 
+class Sources(NamedTuple):
+    """How the three values of some items in one request are divided among the items of the user.
+
+    own: the user's items, each once.
+    shares: (items, own, 3); summed over own they are the values of `Reached`.
+    """
+
+    own: Ints
+    shares: Floats
+
+
+class _Walk(NamedTuple):
+    """From the items of requests to their neighbours.
+
+    item, of_request: each item of a history, and its request.
+    step, event, which: of each reader of such an item, the item's place above, the event in which the reader
+        took it, and the reader's place below.
+    rarity, value: how much the step adds to what they share, and to what came next.
+    request, began, ended: of each reader, the request and the window of its history.
+    scale, likeness, nearest: what its shared items are multiplied by, the result, and whether it is among the
+        nearest neighbours.
+    """
+
+    item: Ints
+    of_request: Ints
+    step: Ints
+    event: Ints
+    which: Ints
+    rarity: Floats
+    value: Floats
+    request: Ints
+    began: Ints
+    ended: Ints
+    scale: Floats
+    likeness: Floats
+    nearest: NDArray[np.bool_]
+
+
 class Neighbourhood:
     """Walks through one log."""
 
@@ -63,10 +101,36 @@ class Neighbourhood:
 
     def reach(self, user: Ints, time: Ints, own: Ints) -> Reached:
         """From each request, a user at a time with a history `own` (requests, items), padded on the left."""
+        walk = self._walk(user, time, own)
+        return self._joined(self._next(walk)[1:], self._events(walk, time)[1:])
+
+    def sources(self, user: Ints, time: Ints, own: Ints, items: Ints) -> Sources:
+        """How the values of some items in one request are divided among the items of its history. The events
+        of a neighbour are divided in proportion to what each shared item adds to the similarity."""
+        walk = self._walk(user, time, own)
+        codes, of_own = np.unique(walk.item, return_inverse=True)
+        shares = np.zeros((len(items), len(codes), 3))
+        order = np.argsort(items)
+        step, _, item, value = self._next(walk)
+        listed, place = _among(item, items[order])
+        np.add.at(shares[..., 2], (order[place], of_own[walk.step[step[listed]]]), value[listed])
+        # Of each neighbour, what each own item adds to the similarity.
+        added = np.zeros((len(walk.request), len(codes)))
+        np.add.at(added, (walk.which, of_own[walk.step]), walk.rarity)
+        added = (added * walk.scale[:, None])[walk.nearest]
+        neighbour, _, item, faded, _ = self._events(walk, time)
+        listed, place = _among(item, items[order])
+        neighbour, likeness = neighbour[listed], walk.likeness[walk.nearest]
+        fading = faded[listed] / likeness[neighbour]
+        np.add.at(shares[..., 0], order[place], added[neighbour] * fading[:, None])
+        np.add.at(shares[..., 1], order[place], added[neighbour])
+        return Sources(codes, shares)
+
+    def _walk(self, user: Ints, time: Ints, own: Ints) -> _Walk:
         log, settings = self.log, self.settings
         own = own[:, max(own.shape[1] - settings.own, 0) :]
         request, place = np.nonzero(own != PAD)
-        item, back = own[request, place], own.shape[1] - 1 - place
+        item, back = own[request, place].astype(np.int64), own.shape[1] - 1 - place
         first, end = log.audiences.before(item, time[request])
         start, rarity = np.maximum(first, end - settings.readers), 1 / np.log(2 + end - first)
         step, event = log.audiences.flat(start, end)
@@ -77,13 +141,13 @@ class Neighbourhood:
         pair, which = _unique(request[step] * users + reader)
         asking, asked = pair // users, pair % users
         began, ended = log.histories.before(asked, time[asking])
-        value = settings.position_decay ** back[step] / (end - start)[step]
-        next_ = self._next(request[step], event, item[step], ended[which], value)
         shared = np.bincount(which, rarity[step], minlength=len(pair))
-        likeness = shared / np.sqrt((own != PAD).sum(1)[asking] * (ended - began))
+        scale = 1 / np.sqrt((own != PAD).sum(1)[asking] * (ended - began))
+        value = settings.position_decay ** back[step] / (end - start)[step]
+        likeness = shared * scale
         nearest = self._nearest(asking, likeness)
-        newest = np.maximum(began, ended - settings.events)[nearest], ended[nearest]
-        return self._joined(next_, self._events(asking[nearest], *newest, likeness[nearest], time))
+        steps = step, event, which, rarity[step], value
+        return _Walk(item, request, *steps, asking, began, ended, scale, likeness, nearest)
 
     def _nearest(self, request: Ints, likeness: Floats) -> NDArray[np.bool_]:
         """Which readers are among the nearest neighbours; of equals, the first ones. They stand together,
@@ -97,24 +161,24 @@ class Neighbourhood:
         kept[order[rank >= self.settings.neighbours]] = False
         return kept
 
-    def _events(
-        self, request: Ints, start: Ints, end: Ints, likeness: Floats, time: Ints
-    ) -> tuple[Ints, Ints, Floats, Floats]:
-        """The events of neighbours in these windows of their histories: the request, the item, and the
-        likeness, faded and not."""
-        view = self.log.histories
-        which, row = view.flat(start, end)
-        age = time[request[which]] - view.times[row]
-        fading = np.exp2(-age / self.half_life)
-        return request[which], view.ids[row].astype(np.int64), likeness[which] * fading, likeness[which]
+    def _events(self, walk: _Walk, time: Ints) -> tuple[Ints, Ints, Ints, Floats, Floats]:
+        """The newest events of the nearest neighbours: the neighbour's number among them, the request, the
+        item, and the likeness, faded and not."""
+        view, nearest = self.log.histories, walk.nearest
+        end = walk.ended[nearest]
+        which, row = view.flat(np.maximum(walk.began[nearest], end - self.settings.events), end)
+        request, likeness = walk.request[nearest][which], walk.likeness[nearest][which]
+        fading = np.exp2(-(time[request] - view.times[row]) / self.half_life)
+        return which, request, view.ids[row].astype(np.int64), likeness * fading, likeness
 
-    def _next(
-        self, request: Ints, event: Ints, item: Ints, end: Ints, value: Floats
-    ) -> tuple[Ints, Ints, Floats]:
-        """What readers took right after a shared item and before `end`: the request, the item, its value."""
-        first = self.log.in_history(event, item) + 1
-        which, row = self.log.histories.flat(first, np.minimum(first + self.settings.following, end))
-        return request[which], self.log.histories.ids[row].astype(np.int64), value[which]
+    def _next(self, walk: _Walk) -> tuple[Ints, Ints, Ints, Floats]:
+        """What readers took right after a shared item, before the request: the step, the request, the item,
+        its value."""
+        first = self.log.in_history(walk.event, walk.item[walk.step]) + 1
+        last = np.minimum(first + self.settings.following, walk.ended[walk.which])
+        which, row = self.log.histories.flat(first, last)
+        request = walk.of_request[walk.step[which]]
+        return which, request, self.log.histories.ids[row].astype(np.int64), walk.value[which]
 
     def _joined(self, next_: tuple[Ints, Ints, Floats], events: tuple[Ints, Ints, Floats, Floats]) -> Reached:
         items = max(len(self.log.items), 1)
@@ -125,6 +189,13 @@ class Neighbourhood:
         for place, (those, column) in enumerate(columns):
             values[:, place] = np.bincount(those, column, minlength=len(pair))
         return Reached(pair // items, pair % items, values)
+
+
+def _among(item: Ints, ordered: Ints) -> tuple[Ints, Ints]:
+    """Which of some items are among others, as positions, and where there."""
+    place = np.minimum(np.searchsorted(ordered, item), max(len(ordered) - 1, 0))
+    listed = np.flatnonzero(ordered[place] == item) if len(ordered) else np.zeros(0, np.int64)
+    return listed, place[listed]
 
 
 def _unique(keys: Ints) -> tuple[Ints, Ints]:

@@ -5,13 +5,15 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from unskew.data.batches.batch import Batch
 from unskew.data.log.live import Live
 from unskew.data.log.log import LogView
-from unskew.data.log.views import PAD, Ints
+from unskew.data.log.views import PAD, EventView, Ints
+from unskew.models.pulse.explain import ExplainedNetwork, Inputs, explain, known_of
 from unskew.models.pulse.signals import Requests, Signals
+from unskew.nn.reasons import Reason
 
 PIECE = 8192  # items that are scored together, so that they stay in the cache
 MINUTES = 1440  # of a day
@@ -30,11 +32,9 @@ class ItemSide(NamedTuple):
         return ItemSide(*(part.index_select(0, rows) for part in self))
 
 
-class TwoHeads(Protocol):
+class TwoHeads(ExplainedNetwork, Protocol):
     """What a catalogue needs of Pulse."""
 
-    last: nn.Linear
-    tag_skip: Tensor | None
     day_ticks: Tensor
 
     @property
@@ -49,9 +49,6 @@ class TwoHeads(Protocol):
 
     def item_side(self, a: Tensor) -> ItemSide:
         """What belongs to items alone."""
-
-    def user_side(self, profile: Tensor) -> Tensor:
-        """What belongs to requests alone."""
 
     def clicks(self, items: ItemSide, users: Tensor, w: Tensor) -> Tensor:
         """The head of clicks, without tags."""
@@ -91,6 +88,29 @@ class PulseCatalog:
             for scores, debias in zip(found, strengths, strict=True):
                 torch.add(clicks, items.exposure, alpha=-debias, out=scores[row])
         return found
+
+    def reasons(
+        self, context: Batch, items: Sequence[Ints], debias: float | None
+    ) -> list[list[tuple[Reason, ...]]]:
+        """See `Explains`."""
+        read, signals = self.model.requests(self.log, context), self.signals
+        user, own = context.user_B.numpy(), context.history_BL.numpy()
+        strength, found = self.model.debias if debias is None else debias, []
+        for row, listed in enumerate(items):
+            some = slice(row, row + 1)
+            inputs = Inputs(
+                torch.from_numpy(signals.of_items(listed, self._read_at(listed, int(read.time[row])))),
+                torch.from_numpy(read.profile[row]),
+                torch.from_numpy(known_of(read, row, listed)),
+                signals.tags_of(read, row, listed),
+                signals.neighbourhood.sources(user[some], read.time[some], own[some], listed),
+            )
+            found.append(explain(self.model, inputs, strength))
+        return found
+
+    def _read_at(self, items: Ints, time: int) -> Ints:
+        """As of when the values of some items are read, for a request at a time."""
+        return np.full(len(items), time)
 
     def _unknown(self, items: ItemSide, user: Tensor) -> Tensor:
         """The head of clicks where a request knows nothing of an item: in one buffer that stays in the cache,
@@ -149,6 +169,11 @@ class LivePulseCatalog(PulseCatalog):
             self._moments.clear()
             yield ItemSide(*(part[: len(self.live.items)] for part in self._kept))
 
+    def _read_at(self, items: Ints, time: int) -> Ints:
+        begins = time // self.step * self.step
+        newest = _newest(self.live.audiences, items)
+        return np.where(newest >= begins, newest + 1, begins)
+
     def _begin(self, begins: int) -> None:
         """Read all items at the beginning of a minute, and again those with events since."""
         side = self.model.item_side(torch.from_numpy(next(self.signals.of_everything(np.array([begins])))))
@@ -168,8 +193,15 @@ class LivePulseCatalog(PulseCatalog):
             self._kept = ItemSide(
                 *(torch.cat([part, part.new_zeros(more, *part.shape[1:])]) for part in self._kept)
             )
-        view = self.live.audiences
-        newest = view.times[view.ends[items] - 1]
+        newest = _newest(self.live.audiences, items)
         side = self.model.item_side(torch.from_numpy(self.signals.of_items(items, newest + 1)))
         for kept, part in zip(self._kept, side, strict=True):
             kept.index_copy_(0, torch.from_numpy(items), part)
+
+
+def _newest(audiences: EventView, items: Ints) -> Ints:
+    """The time of the newest event of each item; PAD where it has none."""
+    has_events = items < len(audiences)
+    last = audiences.ends[np.where(has_events, items, 0)] - 1
+    has_events &= last >= audiences.starts[np.where(has_events, items, 0)]
+    return np.where(has_events, audiences.times[np.maximum(last, 0)], PAD)

@@ -29,7 +29,7 @@ from unskew.data.log.decay import Decay
 from unskew.data.log.log import LogView
 from unskew.data.log.views import PAD, Ints
 from unskew.models.pulse.neighbours import Neighbourhood, NeighbourSettings
-from unskew.models.pulse.tags import Tags, Tastes
+from unskew.models.pulse.tags import OF_TAGS, Tags, Tastes
 
 HALF_LIVES = (0.25, 1.0, 4.0, 16.0, 64.0, 256.0)  # days
 FLOOR = 0.05  # added to a count, so that none is the log of zero
@@ -143,6 +143,12 @@ class Signals:
         found = _widened(np.concatenate(keys), reached_keys, *self._taken(user, time, own, when, items))
         tastes = None if self.tags is None else self.tags.tastes(time, own)
         return Requests(time, self._profile(user, time, own, when), *found, items, tastes)
+
+    def tags_of(self, read: Requests, row: int, items: Ints) -> list[tuple[tuple[str, ...], Floats]]:
+        """The names of the tags of some items, and the tastes for each of them in one request."""
+        if self.tags is None or read.tastes is None:
+            return [((), np.zeros((0, OF_TAGS), np.float32))] * len(items)
+        return [self.tags.explained(read.tastes, row, item) for item in items.tolist()]
 
     def of_contexts(
         self, user: Ints, time: Ints, candidates: Ints, history: int

@@ -146,6 +146,19 @@ class Tags:
         item = np.flatnonzero(np.diff(self.offsets))
         return item, self.offsets[item]
 
+    def explained(self, tastes: "Tastes", request: int, item: int) -> tuple[tuple[str, ...], Floats]:
+        """The names of the tags of an item, and the tastes of a request for each of them, (tags, OF_TAGS).
+        Their mean is the value c of the item."""
+        _, tag = self.of(np.array([item]))
+        names = tuple(self.names[code] for code in tag.tolist())
+        return names, tastes.of_tags(np.full(len(tag), request), tag)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The name of each tag."""
+        features = self.log.items.features.values()
+        return [name for of in features if not of.is_number for name in of.tags.names.to_pylist()]
+
     def tastes(self, time: Ints, own: Ints) -> "Tastes":
         """The tastes of requests at some times with histories `own` (requests, items), padded on the left."""
         self.renew()
@@ -181,14 +194,19 @@ class Tastes(NamedTuple):
         whose, tag = self.tags.of(item, self.time[request])
         if not len(tag):
             return np.zeros((len(item), OF_TAGS), np.float32)
-        found = self.others[request[whose]]
-        if len(self.keys):
-            wanted = request[whose] * self.tags.size + tag
-            place = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
-            found += np.where((self.keys[place] == wanted)[:, None], self.values[place], np.float32(0))
+        found = self.of_tags(request[whose], tag)
         count = np.maximum(np.bincount(whose, minlength=len(item)), 1)
         sums = (np.bincount(whose, column, minlength=len(item)) for column in found.T)
         return np.stack([each / count for each in sums], axis=1, dtype=np.float32)
+
+    def of_tags(self, request: Ints, tag: Ints) -> Floats:
+        """The tastes of requests for single tags, (tags, OF_TAGS)."""
+        found = self.others[request]
+        if len(self.keys):
+            wanted = request * self.tags.size + tag
+            place = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
+            found = found + np.where((self.keys[place] == wanted)[:, None], self.values[place], np.float32(0))
+        return found
 
     def of_request(self, request: int, weight: Floats) -> Floats:
         """The product of c and a weight for all items, in one request: a look-up per tag of an item."""

@@ -28,6 +28,7 @@ from unskew.data.log.views import PAD, Codes, Ints
 from unskew.models.base import Recommender
 from unskew.models.pulse.model import PulseZero
 from unskew.recommendation.options import RecommendOptions
+from unskew.recommendation.reasons import Because, in_words
 from unskew.recommendation.rule_masks import bind_rules
 from unskew.recommendation.rules import RuleSets, conditions_of
 from unskew.serve.http.item_index import ItemIndex
@@ -166,6 +167,17 @@ class LoadedRun:
         codes = np.concatenate([first.codes, everything.codes[is_rest]])
         scores = np.concatenate([first.scores, everything.scores[is_rest]])
         return Order(codes, scores, first.by_model, first.unknown)
+
+    def reasons(
+        self, user_id: str | None, history: Sequence[Any], items: Sequence[str], options: RecommendOptions
+    ) -> list[list[Because]]:
+        """Why some items have their scores for a user, or, with None, after a history."""
+        codes = self.live.items.codes(list(items)).astype(np.int64)
+        if user_id is None:
+            found = self.ranker.explain_history(history, codes, options)
+        else:
+            found = self.ranker.explain_user(user_id, codes, options)
+        return [in_words(of_item, self.live.items) for of_item in found]
 
     # Items and users
 

@@ -141,6 +141,9 @@ class RecommendationRequest(_Strict):
         "and the request has a user_id, and neither `at` nor `candidates`: what is recorded was recommended "
         "now, from the whole catalogue.",
     )
+    explain: bool = Field(
+        default=False, description="Whether each item comes with the parts of its score; Pulse has them."
+    )
     explore: Fraction | None = Field(
         default=None, description="The fraction of random items; by default, and at most, the service's own."
     )
@@ -170,6 +173,19 @@ class EventsRequest(_Strict):
 # Answers
 
 
+class ScorePart(TypedDict):
+    """A part of the score of an item."""
+
+    kind: Annotated[
+        str,
+        Field(description="base (what an average item has), popular, new, neighbours, repeat, tag, debias."),
+    ]
+    text: Annotated[str, Field(description="The same in words.")]
+    part: Annotated[float, Field(description="How much of the score; all parts add up to it.")]
+    item_id: Annotated[str | None, Field(description="The item of the user that neighbours share.")]
+    tag: str | None
+
+
 class Item(TypedDict):
     """An item of a list."""
 
@@ -182,6 +198,10 @@ class Item(TypedDict):
     ]
     popularity: Annotated[float, Field(ge=0, le=1, description="The item's fraction of all positives.")]
     exposed: Annotated[bool, Field(description="Whether it was drawn at random.")]
+    because: Annotated[
+        list[ScorePart] | None,
+        Field(description="The parts of the score, the largest first after the base, if asked for."),
+    ]
 
 
 class RecommendationAnswer(TypedDict):
@@ -299,6 +319,7 @@ class ModelAnswer(TypedDict):
     ]
     debias: Debiasing
     include_seen: bool
+    explains: Annotated[bool, Field(description="Whether a list can come with reasons.")]
     explore: float
     rule_sets: Annotated[list[str], Field(description="The names that a request may name.")]
     variants: Annotated[

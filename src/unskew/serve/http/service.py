@@ -190,6 +190,8 @@ class Service:
             rank = run.whole_order if fraction else run.order
             order = rank(request.user_id if history is None else None, history or (), options)
             items = self._list_items(run, order, options, fraction)
+            if request.explain:
+                items = _with_reasons(run, request.user_id, history, items, options)
             reason = None if order.by_model else fallback_reason(run, request, history)
         recommendation_id = None
         if is_kept and request.user_id is not None and items:
@@ -243,6 +245,7 @@ class Service:
                 propensity=propensity,
                 popularity=popularity,
                 exposed=exposed,
+                because=None,
             )
             for item_id, title, score, rank, propensity, popularity, exposed in rows
         ]
@@ -397,6 +400,7 @@ class Service:
                     "default": run.network.debias if run.supports_debias else None,
                 },
                 include_seen=run.repeats,
+                explains=run.ranker.explains,
                 explore=self.explore,
                 rule_sets=list(run.rule_sets.sets),
                 variants=self.assignment.expected if self._others else {},
@@ -504,3 +508,19 @@ class Service:
 def _milliseconds_since(begin: float) -> float:
     """The time since a value of `time.perf_counter`."""
     return round((time.perf_counter() - begin) * 1000, 3)
+
+
+def _with_reasons(
+    run: LoadedRun,
+    user_id: str | None,
+    history: Sequence[Any] | None,
+    items: list[Item],
+    options: RecommendOptions,
+) -> list[Item]:
+    """The items of a list with the parts of their scores."""
+    try:
+        listed = [item["item_id"] for item in items]
+        reasons = run.reasons(user_id if history is None else None, history or (), listed, options)
+    except BadInput as error:
+        raise Refused("explain", str(error).removeprefix("explain: "), 409) from None
+    return [Item(**{**item, "because": why}) for item, why in zip(items, reasons, strict=True)]

@@ -5,6 +5,7 @@ import { details, remembered } from "./items.js";
 import { troubled } from "./api.js";
 
 export const LONG = 8; // cards in a list
+const REASONS = 4; // of a card
 
 const section = { log: by("list-log"), fair: by("list-fair") };
 const body = (side) => section[side].querySelector(".body");
@@ -100,10 +101,19 @@ function card(side, item, rank, range, most, watched) {
   act.setAttribute("aria-label", `I watched this: ${full(item)}`);
   const node = made("li", "card", made("span", "rank", String(item.rank)),
     made("div", "card-main", named, made("div", "card-head", meta, badge(rank, item)),
-      made("div", "card-foot", bars(item, range, most), act)));
+      made("div", "card-foot", bars(item, range, most), act), why(item)));
   node.dataset.item = item.item_id;
   if (rank !== undefined) node.classList.add("both");
   return node;
+}
+
+// The largest parts of the score, in words. The base is the same for all items of a list.
+function why(item) {
+  const parts = (item.because ?? []).filter((each) => each.kind !== "base").slice(0, REASONS);
+  if (parts.length === 0) return null;
+  const rows = parts.map((each) => made("li", "", `${each.text} `,
+    made("span", "value", `${each.part < 0 ? "−" : "+"}${Math.abs(each.part).toFixed(2)}`)));
+  return made("details", "why", made("summary", "", "Why"), made("ul", "", ...rows));
 }
 
 function badge(rank, item) {

@@ -126,6 +126,7 @@ const request = (side) => ({
   ...asked(),
   ...moment("at"),
   ...(debias ? { debias: side === "log" ? 0 : debias.value() } : {}),
+  ...(state.model?.explains ? { explain: true } : {}),
   k: lists.LONG,
 });
 
