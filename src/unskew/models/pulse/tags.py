@@ -59,7 +59,7 @@ class Tags:
         self.first = np.full(len(items), ALWAYS)
         self.first[item[order]] = NEVER
         np.minimum.at(self.first, item, start)
-        for name in ("events", "tagged", "_some"):
+        for name in ("events", "tagged", "_some", "names"):
             self.__dict__.pop(name, None)
 
     def renew(self) -> None:
@@ -149,7 +149,7 @@ class Tags:
     def explained(self, tastes: "Tastes", request: int, item: int) -> tuple[tuple[str, ...], Floats]:
         """The names of the tags of an item, and the tastes of a request for each of them, (tags, OF_TAGS).
         Their mean is the value c of the item."""
-        _, tag = self.of(np.array([item]))
+        _, tag = self.of(np.array([item]), tastes.time[[request]])
         names = tuple(self.names[code] for code in tag.tolist())
         return names, tastes.of_tags(np.full(len(tag), request), tag)
 
@@ -157,7 +157,7 @@ class Tags:
     def names(self) -> list[str]:
         """The name of each tag."""
         features = self.log.items.features.values()
-        return [name for of in features if not of.is_number for name in of.tags.names.to_pylist()]
+        return [str(name) for of in features if not of.is_number for name in of.spans[-1].to_pylist()]
 
     def tastes(self, time: Ints, own: Ints) -> "Tastes":
         """The tastes of requests at some times with histories `own` (requests, items), padded on the left."""
