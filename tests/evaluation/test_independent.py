@@ -13,7 +13,7 @@ from torch import Tensor
 
 import unskew
 from unskew.data.batches.batch import Batch
-from unskew.data.log.held_out import Targets, held_out
+from unskew.data.log.held_out import Targets, held_out, list_times
 from unskew.data.log.log import Log
 from unskew.data.log.split import Part, Split
 from unskew.evaluation.evaluate import Evaluation, evaluation, rank_each
@@ -68,11 +68,12 @@ def score(count: np.ndarray, name: np.ndarray, last: int) -> np.ndarray:
     return count + OWN * (abs(name - last) <= 2) + name / 1000
 
 
-def by_package(split: Split, part: Part = "test", frozen: Targets | None = None) -> Evaluation:
-    tested = held_out(split, part, frozen=frozen)
-    ranked = rank_each(
-        CountsAndLast(split), split, tested.rows, (None,), part=part, frozen=frozen is not None
-    )
+def by_package(
+    split: Split, part: Part = "test", frozen: Targets | None = None, moments: int = 1
+) -> Evaluation:
+    tested = held_out(split, part, frozen=frozen, moments=moments)
+    scorer, is_frozen = CountsAndLast(split), frozen is not None
+    ranked = rank_each(scorer, split, tested.rows, (None,), part=part, frozen=is_frozen, moments=moments)
     return evaluation(split, ranked[0], "full", tested, (K,), frozen=frozen)
 
 
@@ -90,6 +91,32 @@ def list_of(
 def gain(ranking: list[int], item: int) -> float:
     rank = ranking.index(item) + 1 if item in ranking else math.inf
     return 1 / math.log2(rank + 1) if rank <= K else 0.0
+
+
+def test_lists_at_several_moments_by_plain_python() -> None:
+    """Each user has one list, at one of four moments of the validation set; what comes later are targets."""
+    rows = raw_rows(repeats=False)
+    split = unskew.split(log_of(rows), at="0.4,0.8", repeats="hide")
+    begin, end = split.train_end, split.valid_end
+    made = dict(
+        zip(np.asarray(split.log.users.ids).tolist(), list_times(split, "valid", 4).tolist(), strict=True)
+    )
+    assert set(made.values()) == {begin + part * (end - begin) // 4 for part in range(4)}
+    targets: dict[int, list[int]] = {}
+    for user, item, time in rows:
+        if made[user] <= time < end:
+            targets.setdefault(user, []).append(item)
+    next_, every = [], []
+    for user, items in targets.items():
+        known = {item for _, item, when in rows if when < made[user]}
+        ranking = list_of(user, made[user], rows, rows, known, repeats=False)
+        next_.append(gain(ranking, items[0]))
+        ideal = sum(1 / math.log2(rank + 1) for rank in range(1, min(len(items), K) + 1))
+        every.append(sum(gain(ranking, item) for item in items) / ideal)
+    for kind, expected in (("next", next_), ("all", every)):
+        found = by_package(split, "valid", kind, moments=4)
+        assert len(found.user) == len(expected)
+        assert found.mean(f"ndcg@{K}") == pytest.approx(np.mean(expected), abs=1e-9)
 
 
 @pytest.mark.parametrize("repeats", [False, True])

@@ -252,7 +252,10 @@ def test_a_refit_keeps_the_debias_and_is_the_same_from_a_disk(
     """Of a log whose times are only an order, whose day is therefore that of its own training period."""
     monkeypatch.setattr(pulse, "STRENGTHS", (0.25,))
     model = unskew.create_model("pulse", BRIEF).fit(small_split, show_progress=False)
-    assert model.chosen == {"debias_now": 0.25}
+    assert model.chosen == {
+        "debias_now": 0.25,
+        "horizon_ticks": small_split.valid_end - small_split.train_end,
+    }
     again = model.refit(small_split.log, tmp_path / "again", show_progress=False)
     assert (again.network.debias, again.chosen) == (0.25, model.chosen)
     assert float(again.network.day_ticks) > 1.2 * float(model.network.day_ticks)

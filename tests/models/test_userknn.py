@@ -13,8 +13,8 @@ from tests.helpers.runs import train
 from unskew.data.batches.batch import batch, contexts
 from unskew.data.log.views import PAD
 from unskew.models.base import Training, build
-from unskew.models.recency import HALF_LIVES, ValidationMemory
-from unskew.models.userknn import NEIGHBOURS, UserKNN, find_neighbours
+from unskew.models.recency import ValidationMemory
+from unskew.models.userknn import HALF_LIVES, NEIGHBOURS, OWN_DECAYS, UserKNN, find_neighbours
 
 # A is code 0, B is 1, C is 2; the users are 0 to 3. At 100, there are 7 events, 4 of them on A.
 ROWS = [(1, "A", 0), (2, "A", 10), (1, "B", 20), (2, "C", 30), (3, "A", 40), (3, "C", 50), (4, "A", 60)]
@@ -52,10 +52,52 @@ def test_scores_by_hand(split: unskew.Split, settings: dict[str, float], expecte
 
 def test_an_item_that_few_users_have_says_more_and_long_histories_less(split: unskew.Split) -> None:
     """At 102 user 2 shares A (4 of 9 events) and C (4 of 9) with user 4, who now has both."""
-    nearest = find_neighbours(split.log, contexts(split.log, [3], [102]), 500, 10)
-    rarity = math.log(10 / 4) ** 2
+    context, rarity = contexts(split.log, [3], [102]), math.log(10 / 4) ** 2
+    nearest = find_neighbours(split.log, context, np.array([102]), 500, 10)
     assert nearest.user.tolist() == [1, 2, 0]
     assert nearest.similarity.tolist() == pytest.approx([rarity, rarity, 2 * rarity / math.sqrt(2 * 3)])
+
+
+def test_items_further_back_count_less(split: unskew.Split) -> None:
+    """User 4 has C after A. Users 1 and 2 share both, and user 0, who had only A then, shares A alone."""
+    context, rarity = contexts(split.log, [3], [102]), math.log(10 / 4) ** 2
+    nearest = find_neighbours(split.log, context, np.array([101]), 500, 10, own_decay=0.5)
+    rarity = math.log(9 / 4) ** 2
+    own = dict(zip(nearest.user.tolist(), nearest.similarity.tolist(), strict=True))
+    assert own == pytest.approx(
+        {
+            0: 0.5 * rarity / math.sqrt(2 * 2),
+            1: (0.5 * rarity + math.log(9 / 3) ** 2) / math.sqrt(2 * 2),
+            2: (0.5 * rarity + math.log(9 / 3) ** 2) / math.sqrt(2 * 2),
+        }
+    )
+
+
+def test_leave_one_out_reads_all_training_events_of_other_users() -> None:
+    """User b has the shared item and then x, all after the request of a; a later event has the age 0."""
+    rows = [("a", "shared", 0), ("a", "v", 1), ("a", "x", 2), ("c", "x", 3), ("c", "y", 3)]
+    rows += [
+        ("b", "shared", 10),
+        ("b", "x", 20),
+        ("b", "v", 21),
+        ("b", "y", 30),
+        ("c", "v", 31),
+        ("c", "z", 32),
+    ]
+    user, item, time = zip(*rows, strict=True)
+    split = unskew.split(unskew.read({"user": user, "item": item, "time": time}), kind="leave-one-out")
+    settings = {"own_decay": 1.0, "neighbours": 10, "half_life": 5.0}
+    items = [row.as_py() for row in split.log.items.of(np.arange(len(split.log.items)))]
+    asked = contexts(split.log, [0], [1], 50)
+
+    def score(knn: UserKNN) -> float:
+        return float(knn.catalog(split.log, 0, 0).scores(asked)[0, items.index("x")])
+
+    whole = model(split, **settings)
+    similarity = math.log(6 / 2) ** 2 / math.sqrt(1 * 2)  # five training events, two of them on the item
+    assert score(whole) == pytest.approx(similarity, abs=1e-4)
+    whole.reads_all.fill_(False)
+    assert score(whole) < 1e-5
 
 
 def test_without_a_past_it_is_fading_popularity(split: unskew.Split) -> None:
@@ -69,12 +111,13 @@ def test_half_life_and_number_of_neighbours_are_chosen_on_validation(positive_lo
     chosen, trainer = train(split, "userknn", UserKNN.Config(), Training())
     assert float(chosen.state_dict()["neighbours"]) in NEIGHBOURS
     assert float(chosen.state_dict()["half_life"]) in HALF_LIVES
+    assert float(chosen.state_dict()["own_decay"]) in OWN_DECAYS
     best = max(
         train(split, "userknn", UserKNN.Config(neighbours=count), Training())[1].progress.best["ordinary"]
         for count in NEIGHBOURS
     )
     assert trainer.progress.best["ordinary"] == best  # what is remembered between options changes nothing
-    given, _ = train(split, "userknn", UserKNN.Config(neighbours=7, half_life=3), Training())
+    given, _ = train(split, "userknn", UserKNN.Config(neighbours=7, half_life=3, own_decay=1), Training())
     assert (float(given.state_dict()["neighbours"]), float(given.state_dict()["half_life"])) == (7, 3)
 
 

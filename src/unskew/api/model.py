@@ -15,7 +15,7 @@ from unskew.core.atomic_files import save_frames
 from unskew.core.errors import BadInput, check_is
 from unskew.core.progress import shown
 from unskew.data.log.erasures import IN_RUN, Erasures, add_erasures
-from unskew.data.log.held_out import Criterion, Protocol, Targets
+from unskew.data.log.held_out import FROZEN, Criterion, Protocol, Targets
 from unskew.data.log.live import Live
 from unskew.data.log.log import Log, LogView
 from unskew.data.log.split import Part, Split, split
@@ -331,7 +331,7 @@ class Model:
         self._make_ready(split)
         self.check_unseen(split)
         trained = self.trained
-        chosen = {test: self._criterion_of(test, select_by) for test in tests}
+        chosen = {test: self._criterion_of(test, select_by, frozen) for test in tests}
         try:
             with shown(show_progress):
                 by_test = evaluations(
@@ -365,11 +365,12 @@ class Model:
         finally:
             trained.network.load_state_dict(trained.weights[trained.select_by])
 
-    def _criterion_of(self, test: str, select_by: str | None) -> str:
+    def _criterion_of(self, test: str, select_by: str | None, frozen: bool = False) -> str:
         """The validation metric whose weights a test is evaluated with: its own, or else the one that chose
-        the weights that recommend."""
+        the weights that recommend. That of frozen lists is `frozen`, but the balanced test has its own."""
         weights = self.trained.weights
-        by = select_by or (test if test in weights else self.trained.select_by)
+        own = FROZEN if frozen and test == "ordinary" and FROZEN in weights else test
+        by = select_by or (own if own in weights else self.trained.select_by)
         if by not in weights:
             raise BadInput(f"select_by {by}: this run has weights chosen by {', '.join(weights)}")
         return by

@@ -31,7 +31,14 @@ from unskew.core.config import Document
 from unskew.core.errors import BadInput, NothingToRank, UnskewError
 from unskew.core.progress import progress
 from unskew.data.batches.batch import contexts_of
-from unskew.data.log.held_out import HeldOut, Protocol, Targets, effective_size, impression_candidates
+from unskew.data.log.held_out import (
+    HeldOut,
+    Protocol,
+    Targets,
+    effective_size,
+    impression_candidates,
+    list_times,
+)
 from unskew.data.log.log import Log
 from unskew.data.log.split import Part, Split
 from unskew.data.log.views import PAD, EventView, Ints
@@ -211,10 +218,11 @@ class Requests:
         return cls(user, time, np.arange(len(rows)))
 
     @classmethod
-    def frozen(cls, split: Split, rows: Ints, part: Part) -> "Requests":
-        """A list for each user of the rows, which are sorted by user, at the begin of the part."""
-        user, of_row = np.unique(split.log.user[rows].astype(np.int64), return_inverse=True)
-        return cls(user, np.full(len(user), split.train_end if part == "valid" else split.valid_end), of_row)
+    def frozen(cls, split: Split, rows: Ints, part: Part, moments: int) -> "Requests":
+        """A list for each user of the rows, which are sorted as `held_out` returns them, at `list_times`."""
+        user = split.log.user[rows].astype(np.int64)
+        begins = np.append(True, user[1:] != user[:-1])[: len(user)]
+        return cls(user[begins], list_times(split, part, moments)[user[begins]], np.cumsum(begins) - 1)
 
 
 def rank(
@@ -247,16 +255,19 @@ def rank_each(
     longest: int = max(CUTOFFS),
     part: Part = "test",
     frozen: bool = False,
+    moments: int = 1,
 ) -> list[Ranked]:
     """The same at several strengths, for the cost of one.
 
     part: the part of the split that the rows belong to.
-    frozen: whether all lists are made at the begin of the part; the rows must then be sorted by user.
+    frozen: whether each user has one list, made at `list_times`; the rows must then be sorted as `held_out`
+        returns them.
+    moments: those of `list_times`.
     """
     if not len(rows):
         raise NothingToRank("nothing to rank: this part of the test has no positives")
     log, item = split.visible(part), split.log.item[rows].astype(np.int64)
-    requests = Requests.frozen(split, rows, part) if frozen else Requests.live(split, rows)
+    requests = Requests.frozen(split, rows, part, moments) if frozen else Requests.live(split, rows)
     candidates, past = split.candidates(requests.time), split.past(part)
     spare = _spare(rows, seed)
     with_row, with_item = (np.zeros(0, np.int64),) * 2 if frozen else impression_candidates(split, rows)

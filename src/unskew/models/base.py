@@ -84,10 +84,11 @@ class Training:
     """Gradients are clipped to this norm."""
     valid_examples: AtLeast0 = 2000
     """How many positives of the validation set are ranked after each epoch: a fixed, seeded sample."""
-    select_by: Literal["auto", "ordinary", "balanced", "shown"] = "auto"
+    select_by: Literal["auto", "ordinary", "balanced", "shown", "frozen"] = "auto"
     """Which validation metric chooses the weights that recommend. The best weights by each
     version are kept, and every test is evaluated with the weights that its own version chose. `auto` is
-    `balanced` for models that debias and `ordinary` for the others."""
+    `balanced` for models that debias and `ordinary` for the others. `frozen` is for lists that are made long
+    before they are read, such as those of a weekly mail; models that read what other users do have it."""
     seed: AtLeast0 = 0
     """The seed of everything random: initial weights, order of batches, negatives and dropout."""
 
@@ -122,6 +123,9 @@ class Recommender(nn.Module, ABC):
     presets: ClassVar[dict[str, Settings]] = {}
     # Whether it reads nothing of a log but its views, so that it can rank a live log as it is.
     supports_live_log: ClassVar[bool] = False
+    # Whether validation makes frozen lists, too. Of a model that reads what others did up to the request,
+    # frozen lists ask for other weights or settings than live ones.
+    validates_frozen: ClassVar[bool] = False
     # By what it knows a user: by at least one past item that training saw, or because training saw the user.
     # For other users its scores are the same for all. A model that knows no user by an id has an empty tuple.
     knows_by: ClassVar[tuple[Literal["items", "user"], ...]] = ()
@@ -224,12 +228,6 @@ class Recommender(nn.Module, ABC):
     def untrained(self, config: Any) -> Any:
         """The settings of a model that stays at its starting point, because no epoch improved on it."""
         return config
-
-    def horizon(self, split: Split) -> int | None:
-        """How many ticks ahead of a list its targets may be in the validation. With a number, validation
-        makes one list per user at the beginning of the validation set and ranks the positives of so many
-        ticks. None means the next event, with a list for each."""
-        return None
 
     def catalog(self, log: LogView, first: int, last: int) -> Catalog:
         """What is computed once to score all items at times from `first` up to, and not including, `last`, in

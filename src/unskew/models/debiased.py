@@ -236,9 +236,6 @@ class Debiased(Recommender):
     def untrained(self, config: Any) -> Any:
         return replace(config, backbone=self.backbone.untrained(config.backbone))
 
-    def horizon(self, split: Split) -> int | None:
-        return self.backbone.horizon(split)
-
     def stages(self, epochs: int) -> tuple[Stage, ...]:
         its = tuple(
             replace(stage, phases=tuple(map(self._corrected, stage.phases)))

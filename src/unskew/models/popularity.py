@@ -46,6 +46,7 @@ class Popularity(
         """The length of the window, or the half-life of fading, in ticks of the log's clock."""
 
     config: Config
+    validates_frozen = True
     # If both are zero, all positives counts the same.
     window_ticks: Tensor
     half_life_ticks: Tensor

@@ -32,6 +32,7 @@ class CountingModel(Recommender):
     values that are tried; until then, its default."""
 
     supports_live_log = True
+    validates_frozen = True
     tried: ClassVar[dict[str, tuple[float, ...]]] = {}
 
     def __init__(self, known: Known, config: HistoryConfig, **defaults: float) -> None:
@@ -95,9 +96,9 @@ class FadingModel(CountingModel):
             kept = self._catalog = self.read(log, half_life)
         return kept
 
-    def remember(self, log: LogView, context: Batch, reads: Callable[[], R]) -> R:
-        """What is read for some contexts: only once for those that options are validated on."""
-        return reads() if self._memory is None else self._memory.read(log, context, reads)
+    def remember(self, log: LogView, context: Batch, reads: Callable[[], R], setting: float = 0.0) -> R:
+        """What is read for some contexts with a setting: once for those that options are validated on."""
+        return reads() if self._memory is None else self._memory.read(log, context, reads, setting)
 
 
 class FadingCatalog(Generic[F]):
@@ -141,13 +142,14 @@ class ValidationMemory(Generic[R]):
         self.size, self.most, self.used = size, most, 0
         self._kept: dict[bytes, R] = {}
 
-    def read(self, log: LogView, context: Batch, reads: Callable[[], R]) -> R:
-        """What was read for these contexts: from memory where they were asked for before."""
+    def read(self, log: LogView, context: Batch, reads: Callable[[], R], setting: float = 0.0) -> R:
+        """What was read for these contexts with a setting: from memory where they were asked for before."""
         times = context.times_B.numpy()
         if log is not self.log or not len(times) or times.min() < self.first or times.max() >= self.last:
             return reads()
         columns = context.user_B, context.times_B, context.history_BL, context.history_times_BL
         key = b"".join(np.ascontiguousarray(column.numpy()).tobytes() for column in columns)
+        key += np.float64(setting).tobytes()
         if key in self._kept:
             return self._kept[key]
         result = reads()

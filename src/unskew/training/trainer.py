@@ -24,9 +24,18 @@ from unskew.core.interrupts import Interrupts
 from unskew.core.progress import progress
 from unskew.data.batches.batch import Batch, SequenceBatch, batch_of_rows
 from unskew.data.batches.samplers import BatchSource, Sampler, Sampling, SequenceSampler
-from unskew.data.log.held_out import Criterion, Targets, criteria_of, held_out
+from unskew.data.log.held_out import (
+    FROZEN,
+    FROZEN_MOMENTS,
+    Criterion,
+    HeldOut,
+    Targets,
+    criteria_of,
+    held_out,
+)
 from unskew.data.log.split import Split
-from unskew.evaluation.evaluate import evaluation, rank_each
+from unskew.data.log.views import Ints
+from unskew.evaluation.evaluate import Ranked, evaluation, rank_each
 from unskew.models.base import Recommender, Training
 from unskew.nn.layers import is_real, reseed
 from unskew.nn.phases import Phase, Stage
@@ -34,6 +43,7 @@ from unskew.training.epoch_record import EpochRecord, OnRecord
 
 PROBE = 512  # training pairs on which every epoch reports the model's statistics
 METRIC = "ndcg@10"  # of each validation metric, full ranking
+TARGETS: Targets = "all"  # of the frozen lists of the validation set
 
 State = dict[str, Tensor]
 
@@ -86,19 +96,15 @@ class Trainer:
             name: self._sampler(phase, number) for number, (name, phase) in enumerate(phases.items())
         }
         self.optimizers = {name: self._optimizer(phase) for name, phase in phases.items()}
-        horizon = model.horizon(split)
-        self.frozen: Targets | None = None if horizon is None else "all"
-        until = None if horizon is None else split.train_end + horizon
-        self.valid = held_out(
-            split, "valid", "ordinary", settings.valid_examples, settings.seed, until, self.frozen
-        )
-        tests = criteria_of(split) if horizon is None else ("ordinary",)
-        tested = {name: held_out(split, "valid", name, until=until, frozen=self.frozen) for name in tests}
+        self.valid = held_out(split, "valid", "ordinary", settings.valid_examples, settings.seed)
+        tested = {name: held_out(split, "valid", name) for name in criteria_of(split)}
         # A version of which the ranked sample holds nothing cannot choose.
         ranked = self.valid.rows
         self.criteria = {
             name: test for name, test in tested.items() if not len(ranked) or test.weights_of(ranked).any()
         }
+        if model.validates_frozen and split.settings.kind == "time":
+            self.criteria |= frozen_lists(split, settings)
         self.select_by = chosen_criterion(model, settings.select_by, tuple(self.criteria))
         self.probe = self._probe()
         self.chosen = chosen or {}
@@ -333,29 +339,31 @@ class Trainer:
         gives is in `curve`."""
         model = self.model.eval()
         strengths: Sequence[float | None] = model.strengths or (None,)
-        ranked = rank_each(
-            model,
-            self.split,
-            self.valid.rows,
-            strengths,
-            self.settings.seed,
-            part="valid",
-            frozen=self.frozen is not None,
-        )
         best: dict[str, dict[str, float]] = {}
         self.curve = [{"debias": debias} for debias in model.strengths]
-        for (debias, ranking), (name, tested) in product(
-            zip(strengths, ranked, strict=True), self.criteria.items()
-        ):
-            exact = evaluation(
-                self.split, ranking, "full", tested, segmented=False, frozen=self.frozen
-            ).metrics()
+        live = self._rank(self.valid.rows, strengths, frozen=False)
+        frozen = (
+            self._rank(self.criteria[FROZEN].rows, strengths, frozen=True)
+            if FROZEN in self.criteria
+            else live
+        )
+        for place, (name, tested) in product(range(len(strengths)), self.criteria.items()):
+            debias, targets = strengths[place], TARGETS if name == FROZEN else None
+            ranking = (frozen if name == FROZEN else live)[place]
+            exact = evaluation(self.split, ranking, "full", tested, segmented=False, frozen=targets).metrics()
             metrics = {metric: round(value, 6) for metric, value in exact.items()}
             if debias is not None:
                 self.curve[strengths.index(debias)][name] = metrics[METRIC]
             if metrics[METRIC] > best.get(name, {}).get(METRIC, -math.inf):  # which nan is not
                 best[name] = metrics | ({} if debias is None else {"debias": debias})
         return best
+
+    def _rank(self, rows: Ints, strengths: Sequence[float | None], frozen: bool) -> list[Ranked]:
+        """The ranks of some rows of the validation set at each strength."""
+        model, split, seed = self.model, self.split, self.settings.seed
+        return rank_each(
+            model, split, rows, strengths, seed, part="valid", frozen=frozen, moments=FROZEN_MOMENTS
+        )
 
     def _save(self, record: EpochRecord | None = None) -> None:
         if self.store is not None:
@@ -390,6 +398,13 @@ class Trainer:
             )
         for name, state in self.progress.samplers.items():
             self.samplers[name].load_state_dict(state)
+
+
+def frozen_lists(split: Split, settings: Training) -> dict[Criterion, HeldOut]:
+    """The criterion of frozen lists, if there are any in the validation set."""
+    sample, seed = settings.valid_examples, settings.seed
+    lists = held_out(split, "valid", "ordinary", sample, seed, frozen=TARGETS, moments=FROZEN_MOMENTS)
+    return {FROZEN: lists} if len(lists.rows) else {}
 
 
 def chosen_criterion(model: Recommender, select_by: str, available: tuple[Criterion, ...]) -> Criterion:

@@ -34,8 +34,13 @@ from unskew.data.log.views import Ints
 Floats = NDArray[np.float64]
 
 # The tests of the validation set by which the weights of a model are chosen.
-Criterion = Literal["ordinary", "balanced", "shown"]
+Criterion = Literal["ordinary", "balanced", "shown", "frozen"]
 CRITERIA: tuple[Criterion, ...] = ("ordinary", "balanced", "shown")
+# The criterion of models that read what other users did up to the request (`validates_frozen`): frozen lists,
+# with all later positives of a user as targets. What is best at one moment may be worst at the next, so the
+# lists of users are made at several moments.
+FROZEN: Criterion = "frozen"
+FROZEN_MOMENTS = 8
 # How a test is ranked; explained in evaluate.py. It is here so that the command line need not import
 # torch.
 Protocol = Literal["full", "uni100", "authors"]
@@ -100,6 +105,7 @@ def held_out(
     seed: int = 0,
     until: int | None = None,
     frozen: Targets | None = None,
+    moments: int = 1,
 ) -> HeldOut:
     """The positives of a part that a test ranks, in order of time, with their weights.
 
@@ -107,8 +113,8 @@ def held_out(
     past items, and whatever does not belong to the test. If the part is empty, so is the result; see
     `nothing_to_rank`.
 
-    In a frozen evaluation the positives are sorted by user and time, and the first positives of items stay:
-    they are misses of every model.
+    In a frozen evaluation the positives are sorted by the time of their list, user and time, and the first
+    positives of items stay: they are misses of every model.
 
     test: one of those that `available_tests` lists.
     sample: keep only so many of the positives, drawn at random.
@@ -116,11 +122,12 @@ def held_out(
     until: keep only what happened before this time.
     frozen: which later positives of a user are ranked in the list that is made at the begin of the part; None
         is a live evaluation, with a list for each positive at its own time.
+    moments: in a frozen evaluation, how many moments of the part the lists are made at (`list_times`).
     """
     if part == "train":
         raise BadInput("the training set is no test")
     if frozen is not None:
-        return _frozen(split, part, test, sample, seed, until, frozen)
+        return _frozen(split, part, test, sample, seed, until, frozen, moments)
     if sample is not None and sample < 1:
         raise BadInput(f"sample {sample}: expected at least 1", field="sample")
     log = split.log
@@ -145,21 +152,30 @@ def held_out(
 
 
 def _frozen(
-    split: Split, part: Part, test: str, sample: int | None, seed: int, until: int | None, targets: Targets
+    split: Split,
+    part: Part,
+    test: str,
+    sample: int | None,
+    seed: int,
+    until: int | None,
+    targets: Targets,
+    moments: int,
 ) -> HeldOut:
-    """The positives of a frozen evaluation, sorted by user and time."""
+    """The positives of a frozen evaluation, sorted by the time of their list, user and time."""
     if split.settings.kind != "time":
         raise BadInput("a frozen evaluation needs a split by time: a leave-one-out split has no one moment")
     if test in FROZEN_TESTS:
         raise BadInput(f"a frozen evaluation has no {test} test; there are ordinary and balanced")
     log = split.log
     positive = split.mask(part) & (log.label == 1)
+    made = list_times(split, part, moments)[log.user]
+    positive &= log.time >= made
     if until is not None:
         positive &= log.time < until
     wanted = positive & split.targets(part, reads_audiences=False)
     left_out = {"repeats": int((positive & ~wanted).sum())}
     rows = np.flatnonzero(wanted)
-    rows = rows[np.lexsort((rows, log.time[rows], log.user[rows]))]
+    rows = rows[np.lexsort((rows, log.time[rows], log.user[rows], made[rows]))]
     if targets == "next":
         first = np.append(True, log.user[rows][1:] != log.user[rows][:-1])[: len(rows)]
         left_out["later"] = int((~first).sum())
@@ -175,6 +191,15 @@ def _frozen(
         kept = np.isin(log.user[rows], users[shuffled[:sample]])
         rows, weights = rows[kept], weights[kept]
     return HeldOut(test, rows, weights, left_out, whole)
+
+
+def list_times(split: Split, part: Part, moments: int = 1) -> Ints:
+    """When the frozen list of each user of the log is made: at the begin of the part, or at one of several
+    moments that divide the part into periods of the same length, drawn for each user."""
+    begin = split.train_end if part == "valid" else split.valid_end
+    end = split.valid_end if part == "valid" else split.log.now
+    drawn = np.random.default_rng(23).integers(moments, size=len(split.log.users))
+    return begin + drawn * (end - begin) // moments
 
 
 def nothing_to_rank(split: Split, part: Part, test: str) -> NothingToRank:

@@ -67,7 +67,6 @@ from unskew.nn.scoring import Catalog
 MEASURED, EACH = 2000, 8  # rows that standardise the inputs, and items of each
 SHIPPED_HIDDEN = 64  # the width of the shipped weights
 OWN_EVENTS = 200  # of a user's newest events, those that repeats are known from
-NEVER = np.iinfo(np.int64).min
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)  # that are tried
 ZERO = Path(__file__).with_name("pulse-zero.safetensors")  # made by benchmarks/pulse_zero.py
 
@@ -102,11 +101,11 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         pull: NotNegative = 0.0
         """How strongly training from the shipped weights is drawn back to them: the factor of the squared
         distance in the loss."""
-        horizon: str = "next"
-        """What a list is made for: the next event (`next`), or whatever the user takes in a longer time after
-        it, as for a mail that is sent once a month: a duration such as `30d`, or `all`, which is as long as
-        the validation set. Training then reads each target as of a random moment within the horizon before
-        it, and validation ranks all targets of a user in one list."""
+        horizon: str = "all"
+        """How long before a training positive its list may be made. With `next` all lists are made at that
+        very moment, so only reactions to the newest events are learned. With a duration such as `30d`, or
+        with `all`, which is the length of the validation set, half of the lists are made at a random moment
+        up to so long before, like those of a weekly mail."""
 
     config: Config
     presets: ClassVar[dict[str, Settings]] = {
@@ -116,12 +115,14 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
     }
     supports_live_log = True
     is_free_of_ids = True
+    validates_frozen = True
     recipe: ClassVar[Settings] = {"epochs": 5, "patience": 5, "batch_size": 128}
     recipe |= {"learning_rate": 5e-3, "weight_decay": 1e-5}
     searched: ClassVar[dict[str, Search]] = {"batch_size": Search.among(64, 128, 256)}
     searched |= {"learning_rate": Search(1e-3, 2e-2, log=True), "weight_decay": Search(1e-6, 1e-3, log=True)}
     debias_now: Tensor
     day_ticks: Tensor
+    horizon_ticks: Tensor
     repeats: Tensor
     mean_a: Tensor
     scale_a: Tensor
@@ -157,6 +158,8 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         self.register_parameter("tag_skip", nn.Parameter(torch.zeros(OF_TAGS)) if tagged else None)
         self.register_buffer("debias_now", torch.zeros(()))
         self.register_buffer("day_ticks", torch.ones(1, dtype=torch.float64))
+        # A run on everything has no validation set, and takes the horizon of the run that it repeats.
+        self.register_buffer("horizon_ticks", torch.zeros((), dtype=torch.float64))
         self.register_buffer("repeats", torch.zeros((), dtype=torch.bool))
         for name, size in (("a", ITEM_FEATURES), ("u", USER_FEATURES)):
             self.register_buffer(f"mean_{name}", torch.zeros(size))
@@ -193,6 +196,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
 
     def fit_statistics(self, split: Split) -> None:
         self.adapt_to_log(split)
+        self.horizon_ticks.fill_(self._horizon(split))
         random = np.random.default_rng(17)
         rows = np.sort(random.permutation(training_rows(split, self.config.newest))[:MEASURED])
         read = self.signals(split.log).of_requests(batch_of_rows(split.log, rows, self.history, 0))
@@ -234,13 +238,14 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
             return []
         return [{"debias_now": torch.tensor(debias)} for debias in STRENGTHS]
 
-    def horizon(self, split: Split) -> int | None:
+    def _horizon(self, split: Split) -> float:
+        """How many ticks before a training positive its list may be made."""
         if self.config.horizon == "next":
-            return None
+            return 0
         if self.config.horizon == "all":
-            return max(split.valid_end - split.train_end, 1)
+            return split.valid_end - split.train_end
         try:
-            return max(split.log.clock.ticks_in(self.config.horizon), 1)
+            return split.log.clock.ticks_in(self.config.horizon)
         except BadInput as error:
             raise BadInput(
                 f"horizon {self.config.horizon!r}: expected next, all, or a duration such as 30d ({error})"
@@ -368,6 +373,7 @@ class PulseZero(
             replace(known, items=replace(known.items, categories={})), Pulse.Config(start="kept")
         )
         self.load_state_dict(load_file(ZERO), strict=False)
+        del self.horizon_ticks
         for module in self.modules():  # nothing is learned, so nothing is a parameter
             for name, value in list(module.named_parameters(recurse=False)):
                 delattr(module, name)
@@ -412,24 +418,21 @@ class PulseSampler:
         self.model, self.split, self.seed, self.batch_size = model, split, seed, batch_size
         random = np.random.default_rng([seed, 29])
         rows = training_rows(split, model.config.newest)
-        moments = self._moments(rows)
-        rows, moments = rows[moments > NEVER], moments[moments > NEVER]
-        if not len(rows):
-            raise BadInput(f"horizon {model.config.horizon}: no training positive is within it")
-        chosen = np.sort(random.permutation(len(rows))[: split.examples(model.config.sample)])
-        order = np.argsort(rows[chosen], kind="stable")
-        self.rows, self.moments = rows[chosen][order], moments[chosen][order]
+        self.rows = np.sort(rows[random.permutation(len(rows))[: split.examples(model.config.sample)]])
         self.epoch_number, self.step = 0, 0
 
     def _moments(self, rows: Ints) -> Ints:
-        """When the list of each target is made: at the target's own time, or at a random moment within the
-        horizon before it. NEVER, if the item did not exist then."""
-        log, horizon = self.split.log, self.model.horizon(self.split)
-        time = np.asarray(log.time[rows])
-        if horizon is None:
+        """When the list of each target is made: half of them at the target's own time, and half at a random
+        moment before it, from an hour to the horizon, where all orders of magnitude are as likely. Where the
+        item did not exist then, the list is made at the target's own time, too."""
+        log, horizon = self.split.log, float(self.model.horizon_ticks)
+        time, random = np.asarray(log.time[rows]), np.random.default_rng([self.seed, 37])
+        least = max(float(self.model.day_ticks) / 24, 1.0)
+        if horizon <= least:
             return time
-        ahead = (np.random.default_rng([self.seed, 37]).random(len(rows)) * horizon).astype(np.int64)
-        return np.where(log.audiences.since[log.item[rows]] < time - ahead, time - ahead, NEVER)
+        ahead = np.exp(random.uniform(math.log(least), math.log(horizon), len(rows))).astype(np.int64)
+        moved = (random.random(len(rows)) < 0.5) & (log.audiences.since[log.item[rows]] < time - ahead)
+        return np.where(moved, time - ahead, time)
 
     def __len__(self) -> int:
         return math.ceil(len(self.rows) / self.batch_size)
@@ -456,13 +459,13 @@ class PulseSampler:
         """All rows with their candidates and what is read of them."""
         log, rows, drawn = self.split.log, self.rows, self.model.config.drawn
         signals = self.model.signals(log)
-        user, target, time = log.user[rows].astype(np.int64), log.item[rows].astype(np.int64), self.moments
+        user, target = log.user[rows].astype(np.int64), log.item[rows].astype(np.int64)
+        time = self._moments(rows)
         candidates, log_q = with_negatives(log, target, time, drawn, np.random.default_rng([self.seed, 31]))
         hidden = candidates == target[:, None]
         if not self.split.repeats:
-            # What the user takes later within the horizon is a target, too, and no negative.
-            until = time + (self.model.horizon(self.split) or 0)
-            hidden |= log.had_before(user[:, None], candidates, until[:, None])
+            # What the user takes until the target is no negative of an earlier list.
+            hidden |= log.had_before(user[:, None], candidates, np.asarray(log.time[rows])[:, None])
         hidden[:, 0] = False
         a, times = signals.of_items(candidates, time[:, None]), np.asarray(time)
         profile, near, taste = signals.of_contexts(user, time, candidates, self.model.history)
