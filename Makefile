@@ -4,7 +4,7 @@ BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE :=# else each process compiles everything again, and pytest rewrites all tests
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint requirements.lock
 
-.PHONY: demo docs dist serve test test-fast test-cluster check format setup lock bench mutants clean
+.PHONY: demo docs dist serve test test-fast test-cluster test-integrations check format setup lock bench mutants clean
 
 demo: .venv/ready ## in two minutes: a biased log, models, films for a user, and a world of known ground truth
 	$(BIN)/unskew demo --out demo
@@ -17,13 +17,17 @@ demo/pulse:
 	$(MAKE) demo
 
 test: .venv/ready ## all tests but those of the cluster
-	$(BIN)/python -m pytest -n 2 -m "not cluster"
+	$(BIN)/python -m pytest -n 2 -m "not cluster and not integration"
 
 test-fast: .venv/ready ## in a minute: all tests that neither train nor start a process or a browser
-	$(BIN)/python -m pytest -n 2 -m "not cluster" --fast
+	$(BIN)/python -m pytest -n 2 -m "not cluster and not integration" --fast
 
 test-cluster: .venv/ready-spark ## the same SQL on Spark gives the same files (needs Java 17)
 	$(BIN)/python -m pytest -m cluster
+
+test-integrations: .venv/ready ## the real packages of other tools: MLflow, Weights & Biases, the Hub's client, scikit-learn
+	@$(INSTALL) --editable ".[mlflow,wandb,hub,sklearn]"
+	$(BIN)/python -m pytest -m integration
 
 check: .venv/ready ## format, lint, types, import contracts
 	$(BIN)/ruff format --check src tests benchmarks examples docs
@@ -73,7 +77,7 @@ mutants: .venv/ready ## faults planted in a copy of the sources: would the tests
 lock: ## write requirements.lock again, from the newest versions that pyproject.toml admits
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install -qq torch==2.13.0
-	build/lock/bin/python -m pip install -qq --editable ".[demo,report,tune,postgres,serve,ann,onnx,test,check,spark,docs]"
+	build/lock/bin/python -m pip install -qq --editable ".[demo,report,tune,postgres,serve,ann,onnx,test,check,spark,docs,mlflow,wandb,hub,sklearn]"
 	build/lock/bin/python -m pip freeze --all --exclude-editable | grep -v '^pip==' | sed 's/^torch==.*/torch==2.13.0/' > requirements.lock
 
 clean:

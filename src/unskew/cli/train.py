@@ -126,9 +126,11 @@ class Train(RunVerb):
         return model, model.split
 
     def _on_record(self) -> Any:
-        from unskew.training.tracking import tensorboard
+        from unskew.integrations import tensorboard
 
-        return None if self.tensorboard is None else tensorboard(self.tensorboard, self.resume is not None)
+        return (
+            None if self.tensorboard is None else tensorboard.track(self.tensorboard, self.resume is not None)
+        )
 
     def _report(self, trained: "Model", cut: Split, folder: Path) -> None:
         """Show what was learned, epoch by epoch, and say what a user should know about it."""

@@ -14,9 +14,9 @@ import unskew
 from tests.conftest import random_table
 from tests.helpers.runs import train
 from unskew.cli import main
+from unskew.integrations import tensorboard
 from unskew.training.epoch_record import EpochRecord
 from unskew.training.run import RunFolder, read_records
-from unskew.training.tracking import tensorboard
 from unskew.training.trainer import Trainer
 
 SETTINGS: dict[str, Any] = {
@@ -69,7 +69,7 @@ def same(folder: Path, records: Sequence[EpochRecord]) -> None:
 
 
 def test_every_number_of_a_run(split: unskew.Split, tmp_path: Path) -> None:
-    model = unskew.DEPS(**SETTINGS).fit(split, on_record=tensorboard(tmp_path / "board"))
+    model = unskew.DEPS(**SETTINGS).fit(split, on_record=tensorboard.track(tmp_path / "board"))
     assert len(model.records) == 4
     same(tmp_path / "board", model.records)
 
@@ -107,7 +107,7 @@ def test_a_resumed_run_loses_and_doubles_nothing(
             raise Killed
 
     with monkeypatch.context() as patched:
-        save, tell, told = RunFolder.save, Trainer.tell, tensorboard(board)
+        save, tell, told = RunFolder.save, Trainer.tell, tensorboard.track(board)
         if moment == "before it is saved":
             patched.setattr(
                 RunFolder,
@@ -143,24 +143,28 @@ def test_a_resumed_run_loses_and_doubles_nothing(
                 on_record=half if moment == "while it is told" else told,
             )
     with pytest.raises(unskew.BadInput, match="holds the events of another run"):
-        tensorboard(board)
-    made.fit(split, tmp_path / "run", resume=True, on_record=tensorboard(board, resume=True))
+        tensorboard.track(board)
+    made.fit(split, tmp_path / "run", resume=True, on_record=tensorboard.track(board, resume=True))
     same(board, made.records)
     made.fit(
-        split, tmp_path / "run", resume=True, on_record=tensorboard(board, resume=True)
+        split, tmp_path / "run", resume=True, on_record=tensorboard.track(board, resume=True)
     )  # finished: nothing is new
     same(board, made.records)
     made.fit(
-        split, tmp_path / "run", resume=True, on_record=tensorboard(tmp_path / "late")
+        split, tmp_path / "run", resume=True, on_record=tensorboard.track(tmp_path / "late")
     )  # of a finished run, too
     same(tmp_path / "late", made.records)
 
 
 def test_a_broken_last_event_is_written_again(split: unskew.Split, tmp_path: Path) -> None:
-    made = unskew.DEPS(**SETTINGS).fit(split, tmp_path / "run", on_record=tensorboard(tmp_path / "board"))
+    made = unskew.DEPS(**SETTINGS).fit(
+        split, tmp_path / "run", on_record=tensorboard.track(tmp_path / "board")
+    )
     (file,) = (tmp_path / "board").iterdir()
     file.write_bytes(file.read_bytes()[:-20])
-    made.fit(split, tmp_path / "run", resume=True, on_record=tensorboard(tmp_path / "board", resume=True))
+    made.fit(
+        split, tmp_path / "run", resume=True, on_record=tensorboard.track(tmp_path / "board", resume=True)
+    )
     same(tmp_path / "board", made.records)
 
 
@@ -197,6 +201,4 @@ def test_the_command_line(capsys, tmp_path: Path, monkeypatch) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["board", "data", "run"]
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     assert main([*command, "--out", str(tmp_path / "new"), "--tensorboard", str(tmp_path / "other")]) == 2
-    assert (
-        capsys.readouterr().err == "unskew: TensorBoard is not installed: pip install 'unskew[tensorboard]'\n"
-    )
+    assert capsys.readouterr().err == "unskew: TensorBoard is not installed: pip install tensorboard\n"
