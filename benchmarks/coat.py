@@ -127,9 +127,12 @@ class Given(Propensity, name="coat-given"):
 
 
 @cache
-def ratings(held_out: bool) -> tuple[Split, NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+def ratings(
+    held_out: bool, positive: int = POSITIVE
+) -> tuple[Split, NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
     """What is trained on, and the pairs of users and items that are tested with their labels: the random
-    ratings, or else a tenth of the chosen ones, which is then not trained on."""
+    ratings, or else a tenth of the chosen ones, which is then not trained on. Ratings of at least `positive`
+    are likes."""
     chosen, drawn = (np.loadtxt(DATA / f"{name}.ascii", dtype=int) for name in ("train", "test"))
     if held_out:
         user, item = np.nonzero(chosen)
@@ -144,7 +147,7 @@ def ratings(held_out: bool) -> tuple[Split, NDArray[np.int64], NDArray[np.int64]
         parts.append(
             pa.table({"user": user, "item": item, "time": np.full(len(user), time), "rating": rating})
         )
-    log = unskew.read(pa.concat_tables(parts), positive=POSITIVE)
+    log = unskew.read(pa.concat_tables(parts), positive=positive)
     tested = np.flatnonzero(log.time == 1)
     split = split_at(log, Splitting(repeats="keep"), 1, 1)
     return split, log.user[tested].astype(np.int64), log.item[tested].astype(np.int64), log.label[tested] == 1
@@ -154,10 +157,7 @@ def measured(model: Recommender, held_out: bool) -> dict[str, float]:
     """The means over users of AUC and NDCG@5, among the items that each of them rated, and the AUC of all
     pairs together. Users with one kind of rating have no AUC."""
     split, user, item, positive = ratings(held_out)
-    everybody = np.arange(len(split.log.users))
-    with torch.no_grad():
-        asked = contexts(split.log, everybody, 1)
-        scores = model.eval().catalog(split.log, 1, 1).scores(asked)[user, item].double().numpy()
+    scores, everybody = scores_of(model, split, user, item), np.arange(len(split.log.users))
     aucs, ndcgs = [], []
     for each in everybody[np.bincount(user[positive], minlength=len(everybody)) > 0]:
         mine, liked = scores[user == each], positive[user == each]
@@ -168,6 +168,14 @@ def measured(model: Recommender, held_out: bool) -> dict[str, float]:
         if not liked.all():
             aucs.append(auc(mine, liked))
     return {"auc": float(np.mean(aucs)), "ndcg": float(np.mean(ndcgs)), "pooled_auc": auc(scores, positive)}
+
+
+def scores_of(model: Recommender, split: Split, user: NDArray[np.int64], item: NDArray[np.int64]) -> Floats:
+    """The score of each pair of a user and an item."""
+    with torch.no_grad():
+        asked = contexts(split.log, np.arange(len(split.log.users)), 1)
+        scores = model.eval().catalog(split.log, 1, 1).scores(asked)[user, item]
+        return np.asarray(scores.double().numpy())
 
 
 def auc(scores: Floats, positive: NDArray[np.bool_]) -> float:
@@ -206,13 +214,15 @@ DECAYS, EPOCHS = (1e-5, 1e-4, 1e-3), (10, 20, 40)
 TRAINING = Training(batch_size=256, learning_rate=1e-2)
 
 
-def trained(backbone: str, correction: dict[str, Any], training: Training, held_out: bool) -> Recommender:
+def trained(
+    backbone: str, correction: dict[str, Any], training: Training, held_out: bool, positive: int = POSITIVE
+) -> Recommender:
     """A model of this backbone, corrected."""
     name, config = BACKBONES[backbone]
     wrapped = model_named(f"debiased-{name}")
     asked: Any = wrapped.Config(backbone=config, clip=1e-3, **correction)  # type: ignore[call-arg]
     settings = RunSettings(model=wrapped.name, config=asked, training=training)
-    return train(ratings(held_out)[0], settings).model
+    return train(ratings(held_out, positive)[0], settings).model
 
 
 def chosen(backbone: str) -> tuple[Training, dict[str, Any]]:

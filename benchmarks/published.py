@@ -14,12 +14,13 @@ Settings of networks are the published ones, or were chosen by the validation se
 """
 
 import csv
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, get_args
+from statistics import fmean, stdev
+from typing import Any, Literal, NamedTuple, get_args
 
-import numpy as np
 import torch
 import tyro
 from cells import ROOT, CellFile, Line, Setup, metrics
@@ -36,6 +37,7 @@ PAGE = ROOT / "docs" / "published.md"
 Protocol = Literal["leave-one-out", "time-to-split"]
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 TARGETS: tuple[Targets, ...] = get_args(Targets)
+OURS = "ours"
 SETS = {"Beauty": "amazon_beauty_5core", "Sports": "amazon_sports_5core"}
 # Trained to the end: the validation metric has not risen for `patience` epochs.
 LONG: dict[str, Any] = {"epochs": 300, "patience": 10}
@@ -108,42 +110,89 @@ class Run:
         return unskew.split(log, at="0.81,0.9", repeats="hide")
 
 
+class Row(NamedTuple):
+    """A model of a table.
+
+    ndcg, text: by data set, NDCG@10 and what the table shows.
+    finished: whether all runs of ours were trained to the end.
+    """
+
+    model: str
+    source: str
+    ndcg: dict[str, float]
+    text: dict[str, str]
+    finished: bool = True
+
+
+def our_rows(protocol: Protocol, column: str) -> Iterator[Row]:
+    """Our models, as means over the seeds."""
+    lines = FILE.lines()
+    for model in MODELS:
+        row = Row(model, OURS, {}, {})
+        for name in SETS:
+            seeds = [line for key, line in lines.items() if key[:3] == (protocol, name, model)]
+            if seeds:
+                values, hits = ([line[column][metric] for line in seeds] for metric in ("ndcg", "hr"))
+                spread = f" ± {stdev(values):.4f}" if len(values) > 1 else ""
+                row.ndcg[name] = fmean(values)
+                row.text[name] = f"{fmean(values):.4f}{spread} / {fmean(hits):.4f}"
+                if not all(line["finished"] for line in seeds):
+                    row.text[name] += " (not finished)"
+                    row = row._replace(finished=False)
+        if row.ndcg:
+            yield row
+
+
+def published_rows(protocol: Protocol) -> list[Row]:
+    """The published figures."""
+    rows: dict[tuple[str, str], Row] = {}
+    for figure in csv.DictReader(FIGURES.read_text(encoding="utf-8").splitlines()):
+        if figure["protocol"] == protocol:
+            key = figure["model"], figure["source"]
+            row = rows.setdefault(key, Row(*key, {}, {}))
+            row.ndcg[figure["set"]] = float(figure["ndcg10"])
+            row.text[figure["set"]] = f"{figure['ndcg10']} / {figure['hr10'] or '–'}"
+    return list(rows.values())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Page:
     """Write the tables into docs/published.md."""
 
     def __call__(self) -> None:
         """Replace what stands between the marks."""
-        for protocol, column in (("leave-one-out", "live"), ("time-to-split", "frozen all, warm users")):
+        for protocol in PROTOCOLS:
+            column = "live" if protocol == "leave-one-out" else "frozen all, warm users"
+            rows = [*our_rows(protocol, column), *published_rows(protocol)]
+            rows.sort(key=lambda row: -max(row.ndcg.values()))
+            lines = [[row.model, row.source, *(row.text.get(name, "") for name in SETS)] for row in rows]
+            head = ["model", "figures of", *(f"{name}: NDCG@10 / HR@10" for name in SETS)]
+            parts = [Table(head, lines, text=(0, 1)).markdown()]
+            parts += [" ".join(standing(rows, name) for name in SETS) + missing(rows)]
             mark = f"<!-- {protocol}: made by benchmarks/published.py page -->"
-            replace_between(PAGE, mark, "<!-- end -->", table(protocol, column) + "\n")
+            replace_between(PAGE, mark, "<!-- end -->", "\n\n".join(parts) + "\n")
 
 
-def table(protocol: str, column: str) -> str:
-    """Ours and the published ones in one table, the best first on the first data set."""
-    rows: dict[tuple[str, str], dict[str, str]] = {}
-    order: dict[tuple[str, str], float] = {}
-    for name, model in product(SETS, MODELS):
-        seeds = [line for key, line in FILE.lines().items() if key[:3] == (protocol, name, model)]
-        if seeds:
-            values = [of[column]["ndcg"] for of in seeds]
-            mark = "" if all(of["finished"] for of in seeds) else " (not finished)"
-            spread = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
-            text = f"{np.mean(values):.4f}{spread} / {np.mean([of[column]['hr'] for of in seeds]):.4f}{mark}"
-            rows.setdefault((model, "ours"), {})[name] = text
-            order[(model, "ours")] = max(order.get((model, "ours"), 0), float(np.mean(values)))
-    for figure in csv.DictReader(FIGURES.open(encoding="utf-8")):
-        if figure["protocol"] == protocol:
-            key = (figure["model"], figure["source"])
-            rows.setdefault(key, {})[figure["set"]] = f"{figure['ndcg10']} / {figure['hr10'] or '–'}"
-            order[key] = max(order.get(key, 0), float(figure["ndcg10"]))
-    ordered = sorted(rows, key=lambda key: -order[key])
-    lines = [
-        [model, source, *(rows[(model, source)].get(name, "") for name in SETS)] for model, source in ordered
-    ]
-    return Table(
-        ["model", "figures of", *(f"{name}: NDCG@10 / HR@10" for name in SETS)], lines, text=(0, 1)
-    ).markdown()
+def standing(rows: Sequence[Row], name: str) -> str:
+    """How our best finished model stands beside the best published one on a data set."""
+    here = [row for row in rows if name in row.ndcg and row.finished]
+    ours, theirs = (
+        max((row for row in here if (row.source == OURS) == mine), key=lambda row: row.ndcg[name])
+        for mine in (True, False)
+    )
+    ratio = ours.ndcg[name] / theirs.ndcg[name]
+    place = "ours is first" if ratio > 1 else "**ours is not first**"
+    return (
+        f"{name}: our best is {ours.model} with {ours.ndcg[name]:.4f}, the best published one "
+        f"{theirs.model} with {theirs.ndcg[name]:.4f}: {place} ({ratio:.2f} times)."
+    )
+
+
+def missing(rows: Sequence[Row]) -> str:
+    """Our models that are not computed yet, in a sentence."""
+    there = {row.model: row.ndcg for row in rows if row.source == OURS}
+    absent = [f"{model} ({name})" for model in MODELS for name in SETS if name not in there.get(model, {})]
+    return f" Not computed yet: {', '.join(absent)}." if absent else ""
 
 
 if __name__ == "__main__":
