@@ -27,6 +27,7 @@ from unskew.cli.experiment import Experiment
 from unskew.cli.export import Export
 from unskew.cli.ground_truth import GroundTruth, simulate_of
 from unskew.cli.hints import check_flags, check_words, one_line
+from unskew.cli.items import Items
 from unskew.cli.monitor import Monitor
 from unskew.cli.propensity import Propensity
 from unskew.cli.report import Report
@@ -55,6 +56,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "export": Export,
     "propensity": Propensity,
     "store": Store,
+    "items": Items,
     "serve": Serve,
     "monitor": Monitor,
     "update": Update,

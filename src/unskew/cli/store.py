@@ -13,7 +13,7 @@ from unskew.cli.shared import EventTypes, Segments, Verb, notify, pairs, words_i
 from unskew.core.errors import BadInput
 from unskew.data.log.clock import Clock
 from unskew.serve.store.events import in_iso, parse_time
-from unskew.serve.store.export import export_log
+from unskew.serve.store.export import export_items, export_log
 from unskew.serve.store.store import open_store
 
 
@@ -56,8 +56,11 @@ class StoreExport(_OnStore):
         with open_store(self.store, "read", segments=self.segments) as store:
             types = store.resolve_types(words_in(self.positive), words_in(self.shown))
             exported = export_log(store, self.out, types)
+            items = export_items(store, exported.file)
         facts = {key: value for key, value in asdict(exported).items() if key != "file"}
         self.show(facts | {"file": str(exported.file)}, pairs(f"{store.name} -> {exported.file}", facts))
+        if items is not None:
+            notify(f"The item feed: {items} (unskew prepare --items {items} --items-time known_since)")
         unknown = exported.rows - exported.logged
         if 0 < unknown < exported.rows:
             notify(

@@ -103,10 +103,13 @@ def extend_network(before: Recommender, known: Known, moves: CodeMapping) -> Ext
             codes = (users if module.ids is known.users else items)[: module.known]
             rows[f"{name}.weight"] = _fill_table(module, old, codes)
             continue
+        parameters = dict(old.named_parameters(recurse=False))
         for kind, value in module.named_parameters(recurse=False):
-            if value.shape != old.get_parameter(kind).shape:
+            if kind not in parameters and not value.any():  # the first features came: so far they say nothing
+                continue
+            if kind not in parameters or value.shape != parameters[kind].shape:
                 raise _cannot(network, f"{name}.{kind}")
-            value.copy_(old.get_parameter(kind))
+            value.copy_(parameters[kind])
         for kind, value in module.named_buffers(recurse=False):
             if value.shape == old.get_buffer(kind).shape:
                 value.copy_(old.get_buffer(kind))

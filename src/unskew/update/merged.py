@@ -11,6 +11,7 @@ A row that both have counts once, so a run may have been trained on an export of
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,12 +25,15 @@ from unskew.core.errors import BadInput
 from unskew.data.log.clock import TICKS, Clock
 from unskew.data.log.erasures import Erasures
 from unskew.data.log.folder import MARK
+from unskew.data.log.item_feed import ItemFeed, feed_of, with_items
 from unskew.data.log.live import UNKNOWN
 from unskew.data.log.log import Log
 from unskew.data.log.split import Mask
+from unskew.data.log.views import Ints
 from unskew.data.log.vocabulary import FEATURE
 from unskew.data.reading.prepare import first_of_each, read
 from unskew.serve.store.export import LOGGED_COLUMN, export_log
+from unskew.serve.store.items import feed_of_frames
 from unskew.serve.store.store import Store
 from unskew.serve.store.tables import EventTypes
 from unskew.training.erase import BASE, table_without_erased
@@ -49,6 +53,7 @@ class Base(NamedTuple):
     clock: Clock
     own: OwnLog  # what the card of an updated run says of it
     remembered: bool  # whether it is only what the run remembers
+    feeds: list[ItemFeed]  # what it knows of items, with times
 
     def without(self, erasures: Erasures) -> "Base":
         """The same without the rows of erased users."""
@@ -82,9 +87,11 @@ def base_of(folder: Path, config: RunConfig, card: RunCard, memory: Log, data: P
     if data is not None or (own.data and Path(own.data).is_dir()):
         log = open_log(own.data, own.hash, data)
         where = str(Path(data or own.data).resolve())
-        return Base(log.table(), log.now, clock, OwnLog(data=where, hash=own.hash), False)
+        feeds = feed_of(log.items, log.audiences.listed)
+        return Base(log.table(), log.now, clock, OwnLog(data=where, hash=own.hash), False, feeds)
+    feeds = feed_of(memory.items, memory.audiences.listed)
     if card.updated is None:
-        return Base(memory.table(), memory.now, clock, replace(own, now=memory.now), True)
+        return Base(memory.table(), memory.now, clock, replace(own, now=memory.now), True, feeds)
     try:
         table = pq.read_table(folder / BASE)
     except (OSError, pa.ArrowInvalid):
@@ -93,7 +100,7 @@ def base_of(folder: Path, config: RunConfig, card: RunCard, memory: Log, data: P
         raise BadInput(
             f"{own.data}: the data of this run is gone or has moved; say where it is now (--data DATA)"
         )
-    return Base(table, own.now, clock, own, True)
+    return Base(table, own.now, clock, own, True, feeds)
 
 
 def merged(base: Base, store: Store, after: StorePosition, positive: Sequence[str] | None = None) -> Merged:
@@ -111,12 +118,21 @@ def merged(base: Base, store: Store, after: StorePosition, positive: Sequence[st
     newer = _new_rows(own, theirs, snapshot, base)
     until = pc.max(newer["time"].filter(pc.equal(newer[FRESH], 0))).as_py()
     log = read(_joined(own, newer))
+    for feed in (*base.feeds, feed_of_frames(store.items(), partial(_ticks_of, base))):
+        log = with_items(log, feed)
     unit = next((name for name, ticks in TICKS.items() if ticks == base.clock.ticks), None)
     marks = dict(log.marks)
     fresh = np.asarray(marks.pop(FRESH.removeprefix(MARK))) == 1
     metadata = replace(log.metadata, source="a run and a store", time_unit=unit or log.metadata.time_unit)
     log = replace(log, marks=marks, metadata=metadata)
     return Merged(log, fresh, snapshot.newest, 0 if until is None else until + 1)
+
+
+def _ticks_of(base: Base, microseconds: Ints) -> Ints:
+    """Times of the store in the ticks of the run's log. Where times are only an order, it is the end."""
+    if base.clock.ticks is None:
+        return np.full(len(microseconds), base.now)
+    return np.array([base.clock.tick_of(moment) for moment in microseconds.tolist()], np.int64)
 
 
 class _Snapshot:

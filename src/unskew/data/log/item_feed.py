@@ -121,7 +121,7 @@ def with_values(
         values, rows = column.filter(pa.array(is_valid)), (code[is_valid], time[is_valid])
         if name in features:
             before = _changes_of(features[name])
-            old, values = _in_one_type(name, before.values, values)
+            old, values = in_one_type(name, before.values, values)
             rows = np.concatenate([before.code, rows[0]]), np.concatenate([before.time, rows[1]])
             values = pa.concat_arrays([old, values])
         changes = Changes.of(*rows, values)
@@ -160,7 +160,7 @@ def _changes_of(feature: Feature) -> Changes:
     return Changes(code, np.full(len(code), ALWAYS), feature.values.take(pa.array(code)))
 
 
-def _in_one_type(name: str, old: pa.Array, new: pa.Array) -> tuple[pa.Array, pa.Array]:
+def in_one_type(name: str, old: pa.Array, new: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Values of a feature in a type that holds both: that of the old ones, or numbers with fractions."""
     kinds = {str(old.type), str(new.type)}
     is_number = [pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (old.type, new.type)]

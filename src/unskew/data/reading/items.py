@@ -54,7 +54,7 @@ def read_item_table(source: Any) -> pa.Table:
         finally:
             engine.close()
     if suffix(file) in (".csv", ".tsv"):
-        ids = _column(table, "item", str(file))
+        ids = column_of_items(table, str(file))
         for place, name in enumerate(table.column_names):
             if name != ids:
                 table = table.set_column(place, name, typed_texts(table[name].combine_chunks()))
@@ -85,7 +85,7 @@ def read_items(
     """
     table, name = read_item_table(source), str(source) if isinstance(source, str | os.PathLike) else "items"
     columns = {column: table[column].combine_chunks() for column in table.column_names}
-    ids = columns.pop(_column(table, "item", name, item))
+    ids = columns.pop(column_of_items(table, name, item))
     if ids.null_count:
         raise BadInput(f"{name}: {ids.null_count:,} rows have no item", field="items")
     if pa.types.is_string(kind) and not pa.types.is_string(ids.type):
@@ -124,23 +124,18 @@ def add_items(folder: Path, feed: Callable[[Log], ItemFeed]) -> None:
     save_metadata(folder, log.metadata)
 
 
-def _column(table: pa.Table, role: str, name: str, given: str | None = None) -> str:
-    """The name of the column of a role: as it is given, or by its usual names."""
+def column_of_items(table: pa.Table, name: str, given: str | None = None) -> str:
+    """The name of the column of the items: as it is given, or a usual one."""
+    listed = ", ".join(map(repr, table.column_names))
     if given is not None:
         if given not in table.column_names:
-            listed = ", ".join(map(repr, table.column_names))
-            raise BadInput(
-                f"{name}: no column {given!r} for the {role}; its columns are {listed}", field="items"
-            )
+            raise BadInput(f"{name}: no column {given!r}; its columns are {listed}", field="item")
         return given
     simple = {column.lower(): column for column in reversed(table.column_names)}
-    found = next((simple[alias] for alias in (*ALIASES[role].split(), "id") if alias in simple), None)
-    if found is None:
-        listed = ", ".join(map(repr, table.column_names))
-        raise BadInput(
-            f"{name}: no column of items, such as item_id; its columns are {listed}", field="items"
-        )
-    return found
+    usual = next((simple[alias] for alias in (*ALIASES["item"].split(), "id") if alias in simple), None)
+    if usual is None:
+        raise BadInput(f"{name}: no column such as item_id; its columns are {listed}", field="items")
+    return usual
 
 
 def _ticks(values: pa.Array, clock: Clock, name: str) -> Ints:

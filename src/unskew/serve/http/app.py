@@ -191,6 +191,12 @@ def _recommendation_routes(service: Service, metrics: Metrics) -> APIRouter:
 def _lookup_routes(service: Service) -> APIRouter:
     routes = _api_routes()
 
+    @routes.put("/items", responses=_answer(schemas.PutItemsAnswer))
+    def put_items(request: schemas.ItemsRequest) -> JSONResponse:
+        """Store what is known of items, durably: titles, tags, numbers, availability, text. A new item can be
+        recommended from the next request on, and rules read the new values."""
+        return JSONResponse(service.put_items(request.items))
+
     @routes.get("/items", responses=_answer(schemas.ItemsAnswer))
     def items(
         query: Annotated[str, Query(max_length=200)] = "",

@@ -21,6 +21,7 @@ from unskew.api.model import Model
 from unskew.api.zero_shot import ZeroShot
 from unskew.core.errors import BadInput
 from unskew.data.log.erasures import Erasures
+from unskew.data.log.item_feed import in_one_type
 from unskew.data.log.live import Live
 from unskew.data.log.log import Log
 from unskew.data.log.split import split
@@ -32,8 +33,10 @@ from unskew.recommendation.reasons import Because, in_words
 from unskew.recommendation.rule_masks import bind_rules
 from unskew.recommendation.rules import RuleSets, conditions_of
 from unskew.serve.http.item_index import ItemIndex
+from unskew.serve.http.logs import write_log
 from unskew.serve.http.schemas import ItemAnswer, UserItem
-from unskew.serve.store.events import in_iso
+from unskew.serve.store.events import BadEvent, in_iso
+from unskew.serve.store.items import ItemRow, feed_of_frames
 from unskew.serve.store.store import Store
 from unskew.training.run import read_card
 from unskew.training.run_card import RunCard
@@ -87,6 +90,7 @@ class LoadedRun:
         self.index = ItemIndex(self.live.items)
         self.applied = 0  # the sequence number of the newest event of the store that is in the live log
         self.left_out = 0  # events whose times lie in the future
+        self.applied_items = 0  # the same of the newest row about an item
         self.rule_sets = RuleSets()
 
     @property
@@ -124,6 +128,42 @@ class LoadedRun:
             times.append(valid["timestamp"].to_numpy())
         if users:
             self.live.append(users, items, self._ticks(np.concatenate(times)))
+
+    def catch_up_items(self, store: Store, newest: int) -> None:
+        """Add what the item feed of the store got since, if `newest` says that there is anything."""
+        if newest <= self.applied_items:
+            return
+        frames = list(store.items(self.applied_items, READ_AT_ONCE))
+        self.applied_items = int(frames[-1]["sequence"][-1].as_py())
+        feed = feed_of_frames(frames, self._item_ticks)
+        values = {name: self._fitting(name, column) for name, column in feed.features.items()}
+        self.live.describe(replace(feed, features=values))
+        self.index = ItemIndex(self.live.items)
+
+    def _item_ticks(self, microseconds: Ints) -> Ints:
+        if not self.is_dated:
+            return np.full(len(microseconds), self.live.now)
+        return np.array([self.live.clock.tick_of(moment) for moment in microseconds.tolist()], np.int64)
+
+    def _fitting(self, name: str, column: pa.Array) -> pa.Array:
+        """The values of a feature in the type that the log has; none of them, if they do not fit."""
+        known = self.live.items.features.get(name)
+        try:
+            return column if known is None else in_one_type(name, known.values, column)[1]
+        except BadInput as error:
+            write_log("a feature of the item feed does not fit the log of the run", 40, error, feature=name)
+            return pa.nulls(len(column), column.type)
+
+    def check_fits(self, row: ItemRow) -> None:
+        """Refuse a row with a value that does not fit those that the log has."""
+        for name, value in row.features.items():
+            known = self.live.items.features.get(name)
+            try:
+                if known is not None:
+                    in_one_type(name, known.values, pa.array([value]))
+            except BadInput:
+                reason = f"expected {known.values.type} values, as before" if known is not None else ""
+                raise BadEvent(f"features.{name}"[:100], reason) from None
 
     def _ticks(self, microseconds: Ints) -> list[int]:
         if not self.is_dated:

@@ -56,6 +56,20 @@ EVENT_SCHEMA: dict[str, Any] = {
         | {"timestamp": "2026-01-31T12:00:00Z"}
     ],
 }
+ITEM_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "title": "ItemRow",
+    "description": "`item_id`, and maybe `timestamp` (from when on it is known; by default now), `title` "
+    'and `features`: values by their names, which are text (`lamps|sale` and `["lamps", "sale"]` are two '
+    "tags), numbers, or true and false. What a row does not have stays as it was.",
+    "examples": [
+        {
+            "item_id": "B_359",
+            "title": "Blue lamp",
+            "features": {"category": "lamps|sale", "price": 19.9, "in_stock": True},
+        }
+    ],
+}
 Id = Annotated[str, BeforeValidator(_check_id), WithJsonSchema(ID_SCHEMA)]
 Time = Annotated[int, BeforeValidator(_parse_time), WithJsonSchema(TIME_SCHEMA)]
 Whole = Annotated[int, BeforeValidator(_as_whole)]
@@ -170,6 +184,14 @@ class EventsRequest(_Strict):
     )
 
 
+class ItemsRequest(_Strict):
+    """What is known of items. A row that is wrong is named in `rejected`; the others are stored."""
+
+    items: list[Annotated[dict[str, Any], WithJsonSchema(ITEM_SCHEMA)]] = Field(
+        min_length=1, max_length=MOST_EVENTS
+    )
+
+
 # Answers
 
 
@@ -239,6 +261,14 @@ class EventsAnswer(TypedDict):
 
     accepted: int
     duplicates: int
+    rejected: list[RejectedEvent]
+
+
+class PutItemsAnswer(TypedDict):
+    """What became of rows about items. What is accepted is on the disk, and counts from now on."""
+
+    accepted: int
+    unchanged: Annotated[int, Field(description="Rows that say nothing new; they are not stored.")]
     rejected: list[RejectedEvent]
 
 

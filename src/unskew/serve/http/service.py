@@ -46,6 +46,7 @@ from unskew.serve.http.schemas import (
     ItemAnswer,
     ItemsAnswer,
     ModelAnswer,
+    PutItemsAnswer,
     RecommendationAnswer,
     RecommendationRequest,
     RejectedEvent,
@@ -54,7 +55,8 @@ from unskew.serve.http.schemas import (
 )
 from unskew.serve.monitor.monitor import Monitoring, monitor
 from unskew.serve.store.events import BadEvent, Event, Recommendation, Shown, check_id, in_iso
-from unskew.serve.store.store import Store
+from unskew.serve.store.items import ItemRow
+from unskew.serve.store.store import Store, StoreState
 from unskew.serve.variants.assignment import CONTROL, Assignment, Variant
 from unskew.training.erase import COPIES, DATA, OTHER_RUNS, WEIGHTS, erase_from_run
 
@@ -288,6 +290,40 @@ class Service:
                 pass
         return EventsAnswer(accepted=accepted, duplicates=duplicates, rejected=rejected)
 
+    def put_items(self, documents: Sequence[Mapping[str, Any]]) -> PutItemsAnswer:
+        """Store what is known of items, durably, and let it count from now on.
+
+        Parameters
+        ----------
+        documents
+            The rows, as `ItemRow.of` reads them. One without a timestamp is known from now on.
+
+        Returns
+        -------
+        PutItemsAnswer
+            How many rows say something new, and what is wrong with the others.
+        """
+        self._check_ready()
+        now = time.time_ns() // 1000
+        rows, rejected = list[ItemRow](), list[RejectedEvent]()
+        with self._using() as run:
+            for index, document in enumerate(documents):
+                try:
+                    row = ItemRow.of(document, now)
+                    if row.timestamp > now + AHEAD:
+                        raise BadEvent("timestamp", LATE)
+                    run.check_fits(row)
+                    rows.append(row)
+                except BadEvent as error:
+                    field, reason = encodable(error.field), encodable(error.reason)
+                    rejected.append(RejectedEvent(index=index, field=field, reason=reason))
+        accepted = unchanged = 0
+        if rows:
+            accepted, unchanged, _ = self.store.put_items(rows)
+            with self._using():  # which brings the live log up to date
+                pass
+        return PutItemsAnswer(accepted=accepted, unchanged=unchanged, rejected=rejected)
+
     # Items and users
 
     def items(self, query: str, most: int = 20) -> ItemsAnswer:
@@ -469,18 +505,23 @@ class Service:
             assert self._loaded is not None
             if state.erasures > self._erasures and not self._erasing:  # another process erased a user
                 self._loaded, self._erasures = self._open_run()
-            self._loaded.catch_up(self.store, state.newest, self._positive)
+            self._catch_up(self._loaded, state)
             yield self._loaded
         finally:
             self._lock.release()
+
+    def _catch_up(self, run: LoadedRun, state: StoreState) -> None:
+        """Bring a run up to date with events and items."""
+        run.catch_up(self.store, state.newest, self._positive)
+        run.catch_up_items(self.store, state.items)
 
     def _open_run(self) -> tuple[LoadedRun, int]:
         """The run, loaded again, and the number of erasures from before that."""
         erasures = self.store.state().erasures
         run = LoadedRun(self._run, self._data, self._mapped, self.store.erasures())
+        self._catch_up(run, self.store.state())
         if self._rules is not None:
             run.use_rule_sets(read_rule_sets(self._rules))
-        run.catch_up(self.store, self.store.state().newest, self._positive)
         run.warm()
         return run, erasures
 
@@ -490,7 +531,7 @@ class Service:
             other._swap()
         run, erasures = self._open_run()
         with self._lock:
-            run.catch_up(self.store, self.store.state().newest, self._positive)
+            self._catch_up(run, self.store.state())
             self._loaded, self._erasures = run, erasures
         self._monitor = None
 

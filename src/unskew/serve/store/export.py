@@ -25,6 +25,8 @@ from unskew.core.errors import BadInput
 from unskew.data.log.folder import MARK
 from unskew.data.log.held_out import LOGGED
 from unskew.serve.store.impressions import ROWS, EventSource, open_impressions
+from unskew.serve.store.items import table_of
+from unskew.serve.store.store import Store
 from unskew.serve.store.tables import EventTypes
 
 LOGGED_COLUMN = f"{MARK}{LOGGED}"  # `prepare` makes a named test of such a column
@@ -105,6 +107,30 @@ def export_log(source: EventSource, out: str | os.PathLike[str], types: EventTyp
             raise BadInput(f"{source.name}: not one positive event ({listed}); nothing to export")
         save_frames(_frames(connection, shown > 0, logged, rows, recommended > 0), file)
     return Exported(file, rows, positives, shown, logged, unmatched)
+
+
+def export_items(store: Store, out: str | os.PathLike[str]) -> Path | None:
+    """Write the item feed of a store as a file that `unskew prepare --items` reads, beside its log.
+
+    Parameters
+    ----------
+    store
+        An open store.
+    out
+        The folder or the file that `export_log` wrote the log to: the file is items.parquet beside it.
+
+    Returns
+    -------
+    Path
+        The file, or None if the store has no item feed.
+    """
+    if not store.state().items:
+        return None
+    out = Path(out)
+    file = (out if out.is_dir() or not out.suffix else out.parent) / "items.parquet"
+    table = table_of(store.items())
+    save_frames(iter([table]), file)
+    return file
 
 
 LOG = """

@@ -26,7 +26,7 @@ from unskew.serve.store.database import Busy, Cursor, Database
 from unskew.serve.store.events import LATEST
 from unskew.serve.store.reader import Reader, newest_of, segments_of
 from unskew.serve.store.segments import Segment, Segments, is_covered, reached
-from unskew.serve.store.tables import KINDS, Kind, hash_of
+from unskew.serve.store.tables import OF_USERS, Kind, hash_of
 from unskew.serve.store.writer import Writer
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class Maintenance:
         """Move rows from before a time into segments; see `Store.compact`."""
         with self._alone, self._database.maintaining():
             self._finish()
-            moved = [self._compact(kind, before) for kind in KINDS]
+            moved = [self._compact(kind, before) for kind in OF_USERS]
             while self._writer.run(self._database.shrink):
                 pass
         (events, some), (recommendations, others) = moved
@@ -105,7 +105,7 @@ class Maintenance:
         """Now, or when the newest row of a user is, if its clock was ahead; no more than a day from now,
         because the user may come back."""
         now, newest = time.time_ns() // 1000, 0
-        for kind in KINDS:
+        for kind in OF_USERS:
             rows = self._reader.of_user(kind, user)
             newest = max(newest, rows["timestamp"][-1].as_py() if rows.num_rows else 0)
         return max(now, min(newest, now + AHEAD))
@@ -158,7 +158,7 @@ class Maintenance:
         with self._database.reading() as cursor:
             segments = segments_of(cursor)
         swaps = []
-        for kind in KINDS:
+        for kind in OF_USERS:
             for old in segments:
                 rows = self._segments.of_users(old, until) if old.kind == kind.name else None
                 erased = None if rows is None else rows.filter(is_covered(rows, until))
@@ -262,7 +262,7 @@ def _erase_rows(
     them in files and free space is noted, and so is the list of erased users. Returns how many rows of each
     kind were erased."""
     counts = []
-    for kind in KINDS:
+    for kind in OF_USERS:
         keys = [key for swap in swaps if swap.kind is kind for key in swap.keys]
         for covered in until.items():
             where = f"{kind.table} WHERE user_id = ? AND timestamp <= ?"

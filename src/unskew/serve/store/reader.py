@@ -1,6 +1,6 @@
 """Reading a store: the tables and the segments as one."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -9,10 +9,12 @@ import pyarrow.compute as pc
 from unskew.core.errors import BadInput
 from unskew.data.log.erasures import Erasures
 from unskew.serve.store.database import Cursor, Database
+from unskew.serve.store.items import ItemRow, known_rows
 from unskew.serve.store.segments import Missing, Segment, Segments
-from unskew.serve.store.tables import KINDS, Kind, hash_of, in_order
+from unskew.serve.store.tables import ITEM_FEED, OF_USERS, Kind, hash_of, in_order
 
 USERS_READ = 50_000  # rows that are read together
+LOOKED_UP = 500  # items in one statement
 TRIES = 3  # to read segments that an erasure may replace meanwhile
 
 
@@ -75,7 +77,7 @@ class Reader:
     def users(self) -> set[str]:
         """All users."""
         users: set[str] = set()
-        for kind in KINDS:
+        for kind in OF_USERS:
             for frame in self.frames(kind, 0, USERS_READ):
                 users.update(pc.unique(frame["user_id"]).to_pylist())
         return users
@@ -91,6 +93,20 @@ class Reader:
             return in_order(kind, [kind.frame(rows), *frames], "timestamp", "sequence")
 
         return self._retried(read)
+
+    def items(self, item_ids: Sequence[str]) -> dict[str, ItemRow]:
+        """What is known of some items."""
+        rows: list[tuple[str, int, str]] = []
+        with self._database.reading() as cursor:
+            for first in range(0, len(item_ids), LOOKED_UP):
+                some = item_ids[first : first + LOOKED_UP]
+                marks = ", ".join("?" * len(some))
+                rows += cursor.rows(
+                    f"SELECT item_id, timestamp, document FROM {ITEM_FEED.table} WHERE item_id IN ({marks}) "
+                    "ORDER BY timestamp, sequence",
+                    some,
+                )
+        return known_rows(rows)
 
     def of_key(self, kind: Kind, key: str) -> pa.Table:
         """The row of a key; an empty table if there is none."""

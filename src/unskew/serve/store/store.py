@@ -22,13 +22,15 @@ from unskew.core.errors import BadInput, UnskewError
 from unskew.data.log.erasures import Erasures
 from unskew.serve.store.database import Database, Mode, Synchronous
 from unskew.serve.store.events import Event, Recommendation, check_id, in_iso
+from unskew.serve.store.items import ItemRow
 from unskew.serve.store.maintenance import Compacted, Erased, ListWatch, Maintenance
 from unskew.serve.store.reader import Reader
 from unskew.serve.store.segments import Segments
 from unskew.serve.store.sqlite import SQLite
 from unskew.serve.store.tables import (
     EVENTS,
-    KINDS,
+    ITEM_FEED,
+    OF_USERS,
     RECOMMENDATIONS,
     SCHEMA,
     EventTypes,
@@ -43,11 +45,13 @@ SCHEMES = ("postgresql", "postgres")
 
 
 class StoreState(NamedTuple):
-    """Two counters of a store, which never fall: the sequence number of the newest event, and how often users
-    were erased. Data that was read before the last erasure should be read again."""
+    """Counters of a store, which never fall: the sequence number of the newest event, how often users were
+    erased, and the sequence number of the newest row about an item. Data that was read before the last
+    erasure should be read again."""
 
     newest: int
     erasures: int
+    items: int
 
 
 def open_store(
@@ -182,6 +186,29 @@ class Store:
         """Store rows that `row_of` made."""
         return self._may_write().append(kind, rows)
 
+    def put_items(self, rows: Sequence[ItemRow]) -> Appended:
+        """Store what is known of items from some times on, and return when it is committed.
+
+        Parameters
+        ----------
+        rows
+            The rows, in any order.
+
+        Returns
+        -------
+        Appended
+            How many rows say something new. The others are counted as duplicates and not stored.
+        """
+        known = self._reader.items(list(dict.fromkeys(row.item_id for row in rows)))
+        new = []
+        for row in sorted(rows, key=lambda row: row.timestamp):
+            before = known.get(row.item_id)
+            if row.adds_to(before):
+                new.append(row.row)
+                known[row.item_id] = row.after(before)
+        accepted, duplicates, sequences = self.append_rows(ITEM_FEED, new).result()
+        return Appended(accepted, duplicates + len(rows) - len(new), sequences)
+
     def configure(self, positive: Sequence[str] | None = None, shown: Sequence[str] | None = None) -> None:
         """Change what the types of events mean; None leaves it as it is."""
         after = self.resolve_types(positive, shown)
@@ -233,7 +260,7 @@ class Store:
 
     def state(self) -> StoreState:
         """The counters by which a reader notices new events and erasures, in one read."""
-        meta = self._reader.meta(f"newest_{EVENTS.name}", "erasures")
+        meta = self._reader.meta(f"newest_{EVENTS.name}", "erasures", f"newest_{ITEM_FEED.name}")
         return StoreState(*map(int, meta))
 
     def erasures(self) -> Erasures:
@@ -242,7 +269,7 @@ class Store:
 
     def counts(self) -> dict[str, int]:
         """How many events and recommendations there are, compacted or not."""
-        return {kind.name: self._reader.count(kind) for kind in KINDS}
+        return {kind.name: self._reader.count(kind) for kind in OF_USERS}
 
     def events(self, after: int = 0, batch: int = 10_000) -> Iterator[pa.Table]:
         """All events with a higher sequence number than `after`, in this order, as Arrow tables of up to
@@ -252,6 +279,10 @@ class Store:
     def recommendations(self, after: int = 0, batch: int = 10_000) -> Iterator[pa.Table]:
         """All recommendations, as `events` gives events."""
         return self._reader.frames(RECOMMENDATIONS, after, batch)
+
+    def items(self, after: int = 0, batch: int = 10_000) -> Iterator[pa.Table]:
+        """All rows about items, as `events` gives events."""
+        return self._reader.frames(ITEM_FEED, after, batch)
 
     def of_user(self, user_id: str) -> list[Event]:
         """All events of a user, in the order of their times; equal times in the order of their commits."""
@@ -290,6 +321,7 @@ class Store:
             "bytes": self._database.size() + sum(segment.bytes for segment in segments),
             "segments": len(segments),
             "compacted": sum(segment.rows for segment in segments),
+            "item_rows": self._reader.count(ITEM_FEED),
             "erasures": state.erasures,
             **{name: list(value) for name, value in self.types._asdict().items()},
         }

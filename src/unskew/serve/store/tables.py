@@ -3,7 +3,8 @@
 unskew_meta             the version of these tables, the settings, counters, and the list of erased users
 unskew_events           one row for each event that is not compacted yet
 unskew_recommendations  one row for each recommendation that is not compacted yet
-unskew_events_keys, unskew_recommendations_keys
+unskew_items            one row for each thing that an item feed said
+unskew_events_keys, unskew_recommendations_keys, unskew_items_keys
                         a hash of every key that was ever stored, compacted or not, and its sequence number
 unskew_segments         the Parquet files that hold what is compacted
 unskew_pending          Parquet files that are being written, or are to be removed
@@ -22,7 +23,7 @@ import pyarrow as pa
 from unskew.data.log.erasures import Erasures
 from unskew.serve.store.events import Event, Recommendation, Shown
 
-SCHEMA = 3  # the version of the tables; it is raised when an older reader would misread them
+SCHEMA = 4  # the version of the tables; it is raised when an older reader would misread them
 POSITIVE = ("click", "purchase")  # the types of events that are positive, unless the store says otherwise
 SHOWN = ("impression",)  # the types of events that say that their item was shown
 
@@ -44,6 +45,7 @@ class Kind:
     key: str  # the column with the caller's own key
     schema: pa.Schema
     packed: str  # the column that is a list
+    indexed: str = "user_id"  # the column by which rows are looked up
 
     @property
     def table(self) -> str:
@@ -113,7 +115,23 @@ RECOMMENDATIONS = Kind(
     ),
     "items",
 )
-KINDS = (EVENTS, RECOMMENDATIONS)
+ITEM_FEED = Kind(
+    "items",
+    "row_id",
+    pa.schema(
+        [
+            pa.field("sequence", pa.int64(), nullable=False),
+            pa.field("row_id", pa.string(), nullable=False),
+            pa.field("item_id", pa.string(), nullable=False),
+            pa.field("timestamp", pa.int64(), nullable=False),
+            pa.field("document", pa.string(), nullable=False),
+        ]
+    ),
+    "",
+    "item_id",
+)
+OF_USERS = (EVENTS, RECOMMENDATIONS)  # which are compacted, and erased by user
+KINDS = (*OF_USERS, ITEM_FEED)
 
 
 class Dialect(NamedTuple):
@@ -140,7 +158,8 @@ def definitions(dialect: Dialect) -> Iterator[str]:
             for field in kind.schema
         ]
         yield f"CREATE TABLE {kind.table} ({', '.join(columns)}, PRIMARY KEY (sequence))"
-        yield f"CREATE INDEX {kind.table}_user ON {kind.table} (user_id)"
+        index = f"{kind.table}_{kind.indexed.removesuffix('_id')}"
+        yield f"CREATE INDEX {index} ON {kind.table} ({kind.indexed})"
         yield f"CREATE TABLE {kind.keys} (hash {binary} PRIMARY KEY, sequence {whole} NOT NULL){keyed}"
     yield (
         f"CREATE TABLE unskew_segments (name {text} PRIMARY KEY, kind {text} NOT NULL, "

@@ -10,7 +10,7 @@ from unskew.core.errors import UnskewError
 from unskew.data.log.erasures import Erasures
 from unskew.serve.store.database import Cursor, Database
 from unskew.serve.store.reader import newest_of
-from unskew.serve.store.tables import KINDS, Kind, hash_of
+from unskew.serve.store.tables import KINDS, OF_USERS, Kind, hash_of
 
 GROUP_ROWS = 5000  # after which a group is full
 LOOKED_UP = 500  # keys in one statement
@@ -138,8 +138,8 @@ def _store_rows(cursor: Cursor, kind: Kind, rows: Sequence[Row], erasures: Erasu
     """Store rows whose keys are new, and return the sequence number of each; None for copies, and for what
     happened before its user was erased. Of several rows with one key, the first one wins, also if they
     differ."""
-    user, timestamp = (kind.schema.names.index(name) - 1 for name in ("user_id", "timestamp"))
-    until = erasures.among({row[user] for row in rows})
+    user, timestamp = (kind.schema.names.index(name) - 1 for name in (kind.indexed, "timestamp"))
+    until = erasures.among({row[user] for row in rows}) if kind in OF_USERS else {}
     hashes = [hash_of(row[0]) for row in rows]
     stored: set[bytes] = set()
     for begin in range(0, len(hashes), LOOKED_UP):
