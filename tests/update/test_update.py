@@ -245,7 +245,14 @@ def test_a_much_worse_run_is_refused_unless_forced(place: Path, made: Path) -> N
     assert found.tested.found.high < 0
     assert found.out is None
     after = everything_below(place)
-    assert after.keys() - before.keys() == {".current.lock"}
+    assert after.keys() - before.keys() == {".current.lock", "ruined/refused.json"}
+    again = update(run, place / "e.db", place / "new", quick, current=place / "current")
+    assert again.verdict == "nothing new"
+    assert again.why.startswith("an update was refused 0 positives ago; the next one waits for 40 of them")
+    add(place / "e.db", drawn(39, 7, BEGIN + 2 * SPAN), "more")
+    assert update(run, place / "e.db", place / "new", quick).verdict == "nothing new"
+    add(place / "e.db", drawn(1, 8, BEGIN + 3 * SPAN), "last")
+    assert update(run, place / "e.db", None, quick, dry_run=True).verdict != "nothing new"
     forced = update(run, place / "e.db", place / "new", quick, current=place / "current", force=True)
     assert forced.verdict == "forced"
     assert "worse" in forced.why

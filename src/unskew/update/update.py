@@ -15,6 +15,7 @@ of d from a bootstrap over users, the candidate is published unless the upper en
 -margin. The network that is written must pass the same rule.
 """
 
+import json
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -27,7 +28,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from unskew.core.atomic_files import check_free
-from unskew.core.config import Document, check
+from unskew.core.config import Document, check, parse_json
 from unskew.core.errors import BadInput, NothingToRank
 from unskew.core.progress import shown
 from unskew.core.statistics import refusal_power, smallest_noticed_loss
@@ -62,6 +63,7 @@ from unskew.update.publish import check_pointer, new_run, one_at_a_time, point
 NEWEST = 0.2  # the fraction of the new positives that are the window, unless it is given
 LOSS = 0.2  # the relative loss of which the power is printed
 FIRST = 1000  # rows of the window that are ranked first; all of the sample only if these notice too little
+REFUSED = "refused.json"  # in the folder of a run: up to which event the last update of it was refused
 ENOUGH = 0.95  # the probability of noticing the loss with which no more rows are ranked
 Verdict = Literal["published", "forced", "would be published", "would be forced", "nothing new", "worse"]
 
@@ -218,7 +220,7 @@ class _Update:
         """From a store to a new run, or to the reason why there is none."""
         self.old = load(self.folder)
         self.after = StorePosition() if self.card.store is None else StorePosition(**self.card.store.learned)
-        if too_few := self._nothing_new(store, positive):
+        if too_few := self._nothing_new(store, positive) or ("" if force else self._refused(store, positive)):
             return Outcome("nothing new", too_few, self.folder)
         # Also those whom a copy of the data or of the run from before an erasure has brought back.
         self.erasures = run_erasures(self.folder).joined(store.erasures())
@@ -239,6 +241,9 @@ class _Update:
         new_positives = int(self.merged.fresh[: self.log.positives].sum())
         why = "significantly worse on the newest window" if tested.is_worse else "not significantly worse"
         outcome = Outcome(verdict, why, self.folder, target, new_positives, tested, tuple(self.notes))
+        if verdict == "worse" and target is not None:
+            refusal = json.dumps({"store": store.name, "events": self.merged.newest.events})
+            RunFolder(self.folder).replace(REFUSED, lambda path: path.write_text(refusal, encoding="utf-8"))
         if target is None or verdict == "worse":
             return replace(outcome, out=None)
         self._publish(trainers, window, store.name, tested, verdict == "forced", target)
@@ -253,17 +258,42 @@ class _Update:
 
     # Is there enough to do?
 
+    def _refused(self, store: Store, positive: Sequence[str] | None) -> str:
+        """Why a refusal still holds; empty if there was none, or if enough has happened since. Whoever tests
+        again after every event publishes a worse run by chance."""
+        try:
+            refusal = parse_json((self.folder / REFUSED).read_text(encoding="utf-8"))
+            store_name, events = refusal["store"], int(refusal["events"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+        if store_name != store.name:
+            return ""
+        counts = self._counts(store, events)
+        new = sum(counts.get(kind, 0) for kind in positive or store.types.positive)
+        if new >= self.settings.least:
+            return ""
+        return (
+            f"an update was refused {new:,} positives ago; the next one waits for {self.settings.least:,} of "
+            "them (--least says how many; --force does not wait)"
+        )
+
+    def _counts(self, store: Store, after: int) -> dict[str, int]:
+        """How many events of each type came after a sequence number."""
+        counts = dict[str, int]()
+        for frame in store.events(after):
+            for entry in pc.value_counts(frame["type"]).to_pylist():
+                counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
+        return counts
+
     def _nothing_new(self, store: Store, positive: Sequence[str] | None) -> str:
         """Why there is nothing to do, from the events alone; empty if there may be something."""
-        newest, least, counts = store.state().newest, 2 * self.settings.least, dict[str, int]()
+        newest, least = store.state().newest, 2 * self.settings.least
         if newest < self.after.events:
             raise BadInput(
                 f"{store.name}: has {newest:,} events so far, and this run has learned from "
                 f"{self.after.events:,} of its store; is it another store?"
             )
-        for frame in store.events(self.after.events):
-            for entry in pc.value_counts(frame["type"]).to_pylist():
-                counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
+        counts = self._counts(store, self.after.events)
         if not counts:
             return "no new events"
         types = list(positive or store.types.positive)
