@@ -23,7 +23,8 @@ def test_prepare(capsys, source: Path, tmp_path: Path) -> None:
     assert unskew.split(log).min_count == 3
     code, out, _ = run(capsys, "prepare", source, "--out", tmp_path / "d")
     assert code == 0
-    assert "removed: k core" in out
+    assert "removed: duplicates  5" in out
+    assert "k core" not in out  # nothing was removed by one
 
 
 def test_prepare_sets_bad_rows_aside(capsys, tmp_path: Path) -> None:

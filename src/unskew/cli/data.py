@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional
@@ -49,9 +49,22 @@ class Prepare(Verb):
         metadata = asdict(log.metadata)
         names = ("source", "rows", "positives", "users", "items", "columns", "time_unit", "removed")
         facts = {name: metadata[name] for name in names}
-        features = {"features": metadata["features"]} if metadata["features"] else {}
-        document = {"data": str(self.out), **facts, **features}
-        self.show(document, pairs(f"{self.source} -> {self.out}", flat(facts)))
+        optional: dict[str, Any] = {
+            name: metadata[name] for name in ("features", "types") if name in log.metadata.as_dict()
+        }
+        readable = facts | {"removed": {name: n for name, n in facts["removed"].items() if n} or 0}
+        if "types" in optional:
+            readable |= {name: _words(value) for name, value in optional["types"].items() if value}
+        self.show(
+            {"data": str(self.out), **facts, **optional},
+            pairs(f"{self.source} -> {self.out}", flat(readable)),
+        )
+        if log.metadata.untyped is not None:
+            notify(
+                f"The column {log.metadata.untyped!r} looks like types of events and was not read, so all of "
+                "its events are positives. To say which types are predicted and which are only read, use "
+                f"--type {log.metadata.untyped} --target ... --context ..."
+            )
         for sentence in in_sentences(log.metadata.features):
             notify(sentence)
         held = [
@@ -66,10 +79,15 @@ class Prepare(Verb):
             notify(
                 f"{negatives:,} rows have label 0: they count as shown and not clicked, and models that "
                 "compare pairs learn from them as negatives. If they are something else, such as views in a "
-                "shop, leave them out of the file."
+                "shop, declare the types of events with --type, --target and --context."
             )
         if bad := log.metadata.removed.bad_rows:
             notify(f"{bad} bad rows were set aside: {self.out / 'bad_rows.csv'}")
+
+
+def _words(value: tuple[str, ...] | dict[str, int]) -> str | dict[str, int]:
+    """Names as one text; numbers by names as they are."""
+    return value if isinstance(value, dict) else ", ".join(value)
 
 
 @dataclass(frozen=True, kw_only=True)

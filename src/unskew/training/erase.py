@@ -24,7 +24,7 @@ from unskew.data.log.erasures import (
 from unskew.data.log.log import Log
 from unskew.training.run import RunFolder, read_config
 from unskew.training.run_config import RunConfig
-from unskew.training.run_log import load_memory
+from unskew.training.run_log import context_arrays, load_memory
 
 MEMORY = "memory.safetensors"
 WEIGHTS = "weights that were learned from the user's events, until the next training"
@@ -74,11 +74,18 @@ def erase_from_run(folder: Path, erasures: Erasures) -> int:
         memory[f"{view}_offsets"] = np.ascontiguousarray(offsets - before[offsets])
         for name in ("ids", "times"):
             memory[f"{view}_{name}"] = np.ascontiguousarray(memory[f"{view}_{name}"][~erased])
-    run.replace(MEMORY, lambda path: save_file(memory, path))
     is_gone = until > NOT_ERASED
     is_gone[owner[~in_history]] = False
+    erased_events = int(np.count_nonzero(in_history))
+    for kind, views in log.context.items():
+        user, item, time = views.events()
+        later = time > until[user]
+        is_gone[user[later]] = False
+        memory |= context_arrays(kind, (user[later], item[later], time[later]))
+        erased_events += int(np.count_nonzero(~later))
+    run.replace(MEMORY, lambda path: save_file(memory, path))
     run.replace("users.parquet", lambda path: pq.write_table(_without_ids(log, is_gone), path))
-    return int(np.count_nonzero(in_history))
+    return erased_events
 
 
 def _remembered(folder: Path, config: RunConfig) -> Log:

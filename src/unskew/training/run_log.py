@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from unskew.data.log.arrays import check_offsets
+from unskew.data.log.folder import CONTEXT
 from unskew.data.log.log import Log
 from unskew.data.log.split import Known, Split
-from unskew.data.log.views import Sequences
+from unskew.data.log.views import Ints, Sequences, Views, views_of
 from unskew.data.log.vocabulary import Vocabulary
 from unskew.training.run_config import KnownShape
 
@@ -33,6 +34,8 @@ def save_memory(write: Write, split: Split) -> None:
         arrays |= {f"{name}_offsets": np.concatenate([[0], np.cumsum(end - start)])}
         if view.listed is not None:
             arrays |= {f"{name}_listed": view.listed}
+    for kind, views in log.context.items():
+        arrays |= context_arrays(kind, views.events())
     for name, ids in (("users", split.known.users), ("items", split.known.items)):
         if ids.rare is not None:
             arrays[f"rare_{name}"] = ids.rare.astype(np.uint8)
@@ -74,4 +77,28 @@ def _remembered(memory: dict[str, NDArray[Any]], users: pa.Table, items: pa.Tabl
         for name in ("history", "audience")
     )
     vocabularies = Vocabulary.of_table(users), Vocabulary.of_table(items)
-    return Log.of_positives(histories, audiences, *vocabularies, end=int(memory["now"][0]))
+    now, sizes = int(memory["now"][0]), (len(users), len(items))
+    return Log.of_positives(histories, audiences, *vocabularies, now, context=_context_of(memory, *sizes))
+
+
+def context_arrays(kind: str, events: tuple[Ints, Ints, Ints]) -> dict[str, NDArray[Any]]:
+    """The events of a context type, as the memory holds them."""
+    columns = zip(("user", "item", "time"), events, strict=True)
+    return {f"{CONTEXT}{kind}:{name}": np.ascontiguousarray(column) for name, column in columns}
+
+
+def _context_of(memory: dict[str, NDArray[Any]], users: int, items: int) -> dict[str, Views]:
+    """The events of all context types, by their types."""
+    suffix, context = ":time", {}
+    for name in sorted(memory):
+        if not (name.startswith(CONTEXT) and name.endswith(suffix)):
+            continue
+        kind = name.removeprefix(CONTEXT).removesuffix(suffix)
+        user, item, time = (memory[f"{CONTEXT}{kind}:{part}"] for part in ("user", "item", "time"))
+        if not len(user) == len(item) == len(time):
+            raise ValueError(f"{CONTEXT}{kind}: columns of different lengths")
+        for codes, size in ((user, users), (item, items)):
+            if len(codes) and not 0 <= codes.min() <= codes.max() < size:
+                raise ValueError(f"{CONTEXT}{kind}: expected numbers from 0 to {size - 1:,}")
+        context[kind] = views_of(user, item, time, users, items)
+    return context

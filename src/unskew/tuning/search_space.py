@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import product
 
 import numpy as np
-import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from unskew.api.create import create_model, preset_of
@@ -53,7 +53,8 @@ class BeforeTest:
 
 
 def _before_test(split: Split) -> Split:
-    table = split.log.table().filter(pa.array(np.asarray(split.log.time) < split.valid_end))
+    table = split.log.table()
+    table = table.filter(pc.less(table["time"], split.valid_end))
     # No model reads the names of tests and the titles, which are those of the whole log.
     table = table.drop_columns([name for name in table.column_names if name.startswith((MARK, "title"))])
     # Read again, so that the numbers of users and items say nothing about what came later, either.

@@ -26,8 +26,7 @@ from unskew.data.log.clock import TICKS, Clock
 from unskew.data.log.erasures import Erasures
 from unskew.data.log.folder import MARK
 from unskew.data.log.item_feed import ItemFeed, feed_of, with_items
-from unskew.data.log.live import UNKNOWN
-from unskew.data.log.log import Log
+from unskew.data.log.log import UNKNOWN, Log
 from unskew.data.log.split import Mask
 from unskew.data.log.views import Ints
 from unskew.data.log.vocabulary import FEATURE

@@ -32,6 +32,13 @@ AUDIENCE = {"audience_user": np.int32, "audience_time": np.int64}
 OFFSETS = ("history_offsets", "audience_offsets")
 SINCE = ("user_since", "item_since")  # from when each id exists, where that is not its first positive
 MARK = "test:"  # the prefix of a column that says which rows belong to a named test
+CONTEXT = "context:"  # the prefix of the columns with the events of a context type
+TYPE_COLUMN = f"{CONTEXT}type"  # in `Log.table`: the context type of each event, null for rows of the log
+VIEW_PARTS = {
+    f"{view}_{part}": dtype
+    for view in ("history", "audience")
+    for part, dtype in (("ids", np.int32), ("times", np.int64), ("offsets", np.int64))
+}
 
 FORMAT = 2  # the version of the folder's format; it is raised when an older reader would misread it
 
@@ -57,8 +64,12 @@ def read_folder(folder: Path) -> Stored:
         lengths |= {"history_offsets": metadata.users + 1, "audience_offsets": metadata.items + 1}
         counts = {"user_since": metadata.users, "item_since": metadata.items}
         lengths |= {name: counts[name] for name in metadata.since}
+        for kind, events in metadata.types.context.items():
+            lengths |= {context_column(kind, part): events for part in VIEW_PARTS}
+            lengths[context_column(kind, "history_offsets")] = metadata.users + 1
+            lengths[context_column(kind, "audience_offsets")] = metadata.items + 1
         columns = {
-            name: np.load(_column_file(folder, name), mmap_mode="r", allow_pickle=False) for name in lengths
+            name: np.load(column_file(folder, name), mmap_mode="r", allow_pickle=False) for name in lengths
         }
         users, items = (pq.read_table(folder / name) for name in ("users.parquet", "items.parquet"))
         lengths |= {"users": metadata.users, "items": metadata.items}
@@ -67,6 +78,9 @@ def read_folder(folder: Path) -> Stored:
                 raise ValueError(f"{name} is not as long as data.json says")
         for name in OFFSETS:
             check_offsets(name, columns[name], metadata.positives)
+        for kind, events in metadata.types.context.items():
+            for name in (context_column(kind, f"{view}_offsets") for view in ("history", "audience")):
+                check_offsets(name, columns[name], events)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"{folder}: the prepared folder is damaged ({error}); prepare it again") from None
     return Stored(columns, users, items, metadata)
@@ -77,9 +91,14 @@ def in_memory(name: str, dtype: type, length: int) -> NDArray[Any]:
     return np.empty(length, dtype)
 
 
-def _column_file(folder: Path, name: str) -> Path:
-    """The file of a column. Names of tests are chosen by the caller, so they are escaped."""
-    return folder / f"{quote(name, safe='') if name.startswith(MARK) else name}.npy"
+def column_file(folder: Path, name: str) -> Path:
+    """The file of a column. Names of tests and of types are chosen by the caller, so they are escaped."""
+    return folder / f"{quote(name, safe='') if name.startswith((MARK, CONTEXT)) else name}.npy"
+
+
+def context_column(kind: str, part: str) -> str:
+    """The name of a column with the events of a context type; the parts are those of `VIEW_PARTS`."""
+    return f"{CONTEXT}{kind}:{part}"
 
 
 def on_disk(folder: Path) -> NewArray:
@@ -87,7 +106,7 @@ def on_disk(folder: Path) -> NewArray:
     so that a full disk is an error here and not a crash when the array is filled."""
 
     def new(name: str, dtype: type, length: int) -> NDArray[Any]:
-        path = _column_file(folder, name)
+        path = column_file(folder, name)
         if length == 0:
             np.save(path, np.empty(0, dtype))
             return np.load(path)
@@ -119,7 +138,8 @@ OURS = {f"{name}.npy" for name in (*COLUMNS, *EXTRAS, *AUDIENCE, *OFFSETS, *SINC
 
 def _is_ours(name: str) -> bool:
     """Whether `prepare` writes files of this name."""
-    return name in OURS or (name.startswith(quote(MARK, safe="")) and name.endswith(".npy"))
+    prefixes = tuple(quote(prefix, safe="") for prefix in (MARK, CONTEXT))
+    return name in OURS or (name.startswith(prefixes) and name.endswith(".npy"))
 
 
 @contextmanager

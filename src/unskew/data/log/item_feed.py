@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from unskew.core.errors import BadInput
 from unskew.data.log.arrays import Ints, offsets_of
 from unskew.data.log.folder import COLUMNS, EXTRAS
-from unskew.data.log.log import Log
+from unskew.data.log.log import Log, renumber_context
 from unskew.data.log.views import Sequences
 from unskew.data.log.vocabulary import ALWAYS, NEVER, PAD, Changes, Feature, Vocabulary, storage_of
 
@@ -219,6 +219,7 @@ def _renumbered(log: Log, items: Vocabulary, listed: Ints | None) -> Log:
         **columns,
         marks={name: mark[rows] for name, mark in log.marks.items()},
         items=items.take(order),
+        context=renumber_context(log, number, size),
         histories=Sequences(item, time, log.histories.offsets, log.histories.listed),
         audiences=Sequences(user[by_item], time[by_item], offsets_of(item[by_item], size), listed),
         metadata=replace(log.metadata, items=size, since=_since(log, listed)),

@@ -19,15 +19,13 @@ from unskew.data.log.clock import Clock
 from unskew.data.log.erasures import NOT_ERASED, Erasures, moments_of
 from unskew.data.log.folder import COLUMNS, EXTRAS, MARK
 from unskew.data.log.item_feed import ItemFeed, newest_titles, with_values
-from unskew.data.log.live_views import Listeners, LiveSequences, LiveVocabulary
-from unskew.data.log.log import Log
+from unskew.data.log.live_views import Listeners, LiveSequences, LiveViews, LiveVocabulary
+from unskew.data.log.log import UNKNOWN, Log
 from unskew.data.log.preparation import Metadata
-from unskew.data.log.views import PAD, Ints, Sequences
+from unskew.data.log.views import PAD, Ints, Sequences, Views
 from unskew.data.log.vocabulary import Vocabulary
 
 MANY = 2000  # from so many events on, the views are sorted again instead of taking one event after the other
-# What the optional columns hold for an event that came since, where nothing is known of its exposure.
-UNKNOWN = {"propensity": 1.0, "exposed": 0, "position": 0, "impression_id": PAD}
 
 
 class Live:
@@ -51,16 +49,26 @@ class Live:
 
     def __init__(self, log: Log, text: bool = False) -> None:
         self._base, self._newest = log, log.now - 1
-        self._added: list[tuple[Ints, Ints, Ints]] = []  # users, items and times of the events that came
+        self._added: list[tuple[Ints, Ints, Ints]] = []  # users, items and times of the positives that came
         self._frozen: Log | None = None  # a copy of what the log is now
-        self._listeners = Listeners()
+        self._listeners, self._context_listeners = Listeners(), Listeners()
         self._duplicates = log.metadata.settings.duplicates
         self.users, self.items = LiveVocabulary(log.users, text), LiveVocabulary(log.items, text)
         self.histories, self.audiences = LiveSequences(log.histories), LiveSequences(log.audiences)
         self.timeline = LiveSequences(log.timeline, by_id=False)
+        self.context = {
+            kind: LiveViews(LiveSequences(views.histories), LiveSequences(views.audiences))
+            for kind, views in log.context.items()
+        }
 
-    def append(self, users: Sequence[Any], items: Sequence[Any], times: Sequence[int]) -> int:
-        """Add positives. What `prepare` would remove as a duplicate is not added.
+    def append(
+        self,
+        users: Sequence[Any],
+        items: Sequence[Any],
+        times: Sequence[int],
+        types: Sequence[str | None] | None = None,
+    ) -> int:
+        """Add events. What `prepare` would remove as a duplicate is not added.
 
         Parameters
         ----------
@@ -68,6 +76,9 @@ class Live:
             The caller's ids; new ones get the next codes.
         times
             The times in ticks of the log's clock, in any order.
+        types
+            The types of the events: a target or a context type of the log; None is a positive. By default,
+            all of them are positives.
 
         Returns
         -------
@@ -76,11 +87,49 @@ class Live:
         """
         if not len(users) == len(items) == len(times):
             raise BadInput("expected as many users as items and times")
+        kinds = self._kinds(types, len(users))
         user_ids, item_ids = self.users.read(users), self.items.read(items)
         if None in user_ids or None in item_ids:
             raise BadInput("expected an id for every user and every item, found none for some")
         user, item = self.users.add(user_ids), self.items.add(item_ids)
         time = np.array(times, np.int64)
+        added = self._append_context(user, item, time, kinds)
+        positive = kinds == PAD
+        return added + self._append_positives(user[positive], item[positive], time[positive])
+
+    def _kinds(self, types: Sequence[str | None] | None, events: int) -> Ints:
+        """The position of the type of each event among the context types; PAD for positives."""
+        if types is None:
+            return np.full(events, PAD)
+        if len(types) != events:
+            raise BadInput("expected as many types as events")
+        places: dict[str | None, int] = {None: PAD} | dict.fromkeys(self.metadata.types.target, PAD)
+        places |= {kind: place for place, kind in enumerate(self.context)}
+        unknown = next((kind for kind in types if kind not in places), None)
+        if unknown is not None:
+            declared = ", ".join(repr(kind) for kind in places if kind is not None) or "none"
+            raise BadInput(f"type {unknown!r}: this log has the types {declared}", field="types")
+        return np.array([places[kind] for kind in types], np.int64)
+
+    def _append_context(self, user: Ints, item: Ints, time: Ints, kinds: Ints) -> int:
+        """Add the events of context types."""
+        added, views = 0, list(self.context.values())
+        rows = np.flatnonzero(kinds != PAD)
+        columns = (column[rows].tolist() for column in (user, item, time, kinds))
+        for who, what, when, kind in zip(*columns, strict=True):
+            if self._duplicates != "keep" and views[kind].histories.has(who, what, when):
+                continue
+            views[kind].histories.add(who, what, when)
+            views[kind].audiences.add(what, who, when)
+            self.histories.list(who, when)
+            self.audiences.list(what, when)
+            self._newest = max(self._newest, when)
+            self._context_listeners.notify(who, what, when)
+            self._frozen = None
+            added += 1
+        return added
+
+    def _append_positives(self, user: Ints, item: Ints, time: Ints) -> int:
         if len(time) >= MANY:
             is_new = self._append_many(user, item, time)
         else:
@@ -182,6 +231,14 @@ class Live:
         if not is_gone.any():
             return
         is_gone[owner[kept]] = False
+        for views in self.context.values():
+            user, item, when = views.events()
+            later = when > until[user]
+            user, item, when = user[later], item[later], when[later]
+            is_gone[user] = False
+            views.histories.refill(user, item.astype(np.int32), when, len(self.users))
+            views.audiences.refill(item, user.astype(np.int32), when, len(self.items))
+        self._context_listeners.notify(PAD, PAD, 0)
         is_kept = np.asarray(self._base.time) > until[self._base.user]
         self._base = _map_columns(self._base, lambda _, column: column[is_kept])
         added = []
@@ -216,7 +273,8 @@ class Live:
             return np.concatenate([column, events.get(name, unknown)])
 
         users, items = (Vocabulary.of_table(ids.table()) for ids in (self.users, self.items))
-        return replace(_map_columns(self._base, extend), users=users, items=items).table()
+        changed = _map_columns(self._base, extend)
+        return replace(changed, users=users, items=items, context=dict(self.context)).table()
 
     # What a `LogView` has
 
@@ -250,6 +308,12 @@ class Live:
                 Vocabulary.of_table(self.items.table()),
                 self.now,
                 self.metadata,
+                {
+                    kind: Views(
+                        views.histories.frozen(len(self.users)), views.audiences.frozen(len(self.items))
+                    )
+                    for kind, views in self.context.items()
+                },
             )
         return self._frozen
 
@@ -260,6 +324,10 @@ class Live:
     def on_event(self, listener: Callable[[int, int, int], None]) -> None:
         """See `LogView`. The method is called as long as its object is used elsewhere."""
         self._listeners.add(listener)
+
+    def on_context(self, listener: Callable[[int, int, int], None]) -> None:
+        """See `LogView`. The method is called as long as its object is used elsewhere."""
+        self._context_listeners.add(listener)
 
     def in_history(self, event: Ints, item: Ints) -> Ints:
         """See `LogView`."""

@@ -15,7 +15,17 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from unskew.core.errors import BadInput
-from unskew.data.log.views import PAD, Codes, EventView, Ints, Listener, Sequences, WindowMethods, offsets_of
+from unskew.data.log.views import (
+    PAD,
+    Codes,
+    EventView,
+    Ints,
+    Listener,
+    Sequences,
+    Views,
+    WindowMethods,
+    offsets_of,
+)
 from unskew.data.log.vocabulary import (
     Feature,
     VocabularyView,
@@ -215,6 +225,13 @@ class LiveSequences(WindowMethods):
             table[to : to + length] = table[start:end]
         self._starts[entity], self._ends[entity], self._rooms[entity] = to, to + length, self._used
         return to, to + length
+
+
+class LiveViews(Views):
+    """The same events by user and by item, to which events can be added."""
+
+    histories: LiveSequences
+    audiences: LiveSequences
 
 
 class LiveVocabulary:

@@ -19,10 +19,21 @@ from unskew.core.errors import BadInput
 from unskew.data.log.arrays import expand_ranges, position_in
 from unskew.data.log.clock import Clock
 from unskew.data.log.erasures import erased_rows, list_beside, read_erasures
-from unskew.data.log.folder import COLUMNS, EXTRAS, MARK, read_folder
+from unskew.data.log.folder import (
+    COLUMNS,
+    EXTRAS,
+    MARK,
+    TYPE_COLUMN,
+    VIEW_PARTS,
+    context_column,
+    read_folder,
+)
 from unskew.data.log.preparation import Metadata
-from unskew.data.log.views import PAD, Codes, EventView, Ints, Sequences
+from unskew.data.log.views import PAD, Codes, EventView, Ints, Sequences, Views, views_of
 from unskew.data.log.vocabulary import CHANGES, FEATURE, Vocabulary, VocabularyView
+
+# What the optional columns hold for an event of whose exposure nothing is known.
+UNKNOWN = {"propensity": 1.0, "exposed": 0, "position": 0, "impression_id": PAD}
 
 TESTS = ("ordinary", "balanced", "shown", "randomised", "weighted", "authors")  # explained in held_out.py
 
@@ -52,6 +63,11 @@ class LogView(Protocol):
         """All positives as one single sequence, in the order of their times."""
 
     @property
+    def context(self) -> Mapping[str, Views]:
+        """The events that are read and not predicted, such as views of a shop's pages, by their types, in the
+        order of the names."""
+
+    @property
     def clock(self) -> Clock:
         """The meaning of the times: how long a tick is."""
 
@@ -74,8 +90,11 @@ class LogView(Protocol):
         """A view to which whoever made it can add what comes, if the log is live."""
 
     def on_event(self, listener: Callable[[int, int, int], None]) -> None:
-        """Call a method with the user, the item and the time of each event that is added; with PAD, if all
+        """Call a method with the user, the item and the time of each positive that is added; with PAD, if all
         events may be others."""
+
+    def on_context(self, listener: Callable[[int, int, int], None]) -> None:
+        """The same for each event of a context type."""
 
     def in_history(self, event: Ints, item: Ints) -> Ints:
         """Where in the histories some events of the audiences are, given by their positions and items."""
@@ -110,6 +129,8 @@ class Log:
         was shown.
     marks
         For each named test, 1 where a row belongs to it.
+    context
+        The events that are read and not predicted, by their types. They are no rows.
     metadata
         How the log was made, and what was removed.
     end
@@ -138,6 +159,7 @@ class Log:
     position: Codes | None = None
     impression_id: Ints | None = None
     marks: dict[str, NDArray[np.int8]] = field(default_factory=dict)
+    context: dict[str, Views] = field(default_factory=dict)
     metadata: Metadata = field(default_factory=Metadata)
     end: int | None = None
     folder: str | None = None
@@ -148,7 +170,8 @@ class Log:
     @cached_property
     def now(self) -> int:
         """The moment just after the newest row: everything in the log is before it."""
-        return int(self.time.max(initial=-1)) + 1 if self.end is None else self.end
+        times = (self.time, *(views.histories.times for views in self.context.values()))
+        return max(int(each.max(initial=-1)) for each in times) + 1 if self.end is None else self.end
 
     @cached_property
     def clock(self) -> Clock:
@@ -188,6 +211,9 @@ class Log:
         return view
 
     def on_event(self, listener: Callable[[int, int, int], None]) -> None:
+        """Nothing is ever added here, so the method is never called."""
+
+    def on_context(self, listener: Callable[[int, int, int], None]) -> None:
         """Nothing is ever added here, so the method is never called."""
 
     @property
@@ -282,6 +308,8 @@ class Log:
         for role, view in (("user", self.histories), ("item", self.audiences)):
             if view.listed is not None:
                 digest.update(f"{role}_since".encode() + np.ascontiguousarray(view.since).data)
+        for kind, views in sorted(self.context.items()):
+            digest.update(kind.encode() + b"".join(part.tobytes() for part in views.events()))
         for name, mark in sorted(self.marks.items()):
             digest.update(f"{MARK}{name}".encode() + np.ascontiguousarray(mark).data)
         for vocabulary in (self.users, self.items):
@@ -298,29 +326,49 @@ class Log:
                 )
         return digest.hexdigest()
 
+    def everything(self) -> tuple[Ints, Ints, Ints]:
+        """The users, the items and the times of all rows, and then of the context events, type by type."""
+        events = [views.events() for views in self.context.values()]
+        user, item, time = (
+            np.concatenate([column, *(each[place] for each in events)]).astype(np.int64)
+            for place, column in enumerate((self.user, self.item, self.time))
+        )
+        return user, item, time
+
     def table(self) -> pa.Table:
-        """All rows as an Arrow table, with the caller's ids. `read` and `prepare` make the same log of it
-        again: columns of named tests begin with `test:`, features with `user_feature:` and
-        `item_feature:`."""
+        """All rows and all context events as an Arrow table, with the caller's ids. `read` and `prepare` make
+        the same log of it again: columns of named tests begin with `test:`, features with `user_feature:` and
+        `item_feature:`, and `context:type` is the type of context events and null for rows."""
+        users, items, times = self.everything()
+        more = len(users) - len(self)
         columns: dict[str, Any] = {
-            "user": self.users.of(self.user),
-            "item": self.items.of(self.item),
-            "time": self.time,
-            "label": self.label,
+            "user": self.users.of(users),
+            "item": self.items.of(items),
+            "time": times,
+            "label": _extended(self.label, more, 0),
         }
-        columns |= {name: getattr(self, name) for name in EXTRAS if getattr(self, name) is not None}
+        columns |= {
+            name: _extended(column, more, UNKNOWN[name])
+            for name in EXTRAS
+            if (column := getattr(self, name)) is not None
+        }
         if self.impression_id is not None:
-            is_unknown = np.asarray(self.impression_id) == PAD
-            columns["impression_id"] = pa.array(self.impression_id, mask=is_unknown)
-        columns |= {f"{MARK}{name}": mark for name, mark in self.marks.items()}
+            is_unknown = columns["impression_id"] == PAD
+            columns["impression_id"] = pa.array(columns["impression_id"], mask=is_unknown)
+        columns |= {f"{MARK}{name}": _extended(mark, more, 0) for name, mark in self.marks.items()}
         if self.items.titles is not None:
-            columns["title"] = self.items.titles.take(pa.array(self.item))
-        for role, vocabulary, codes in (("user", self.users, self.user), ("item", self.items, self.item)):
+            columns["title"] = self.items.titles.take(pa.array(items))
+        for role, vocabulary, codes in (("user", self.users, users), ("item", self.items, items)):
             columns |= {
                 f"{role}_{FEATURE}{name}": of.values.take(pa.array(codes))
                 for name, of in vocabulary.features.items()
                 if of.changes is None  # which columns cannot say; see `item_feed.feed_of`
             }
+        if self.context:
+            kinds = np.array([None, *self.context], object)
+            sizes = [len(self), *(len(views.events()[0]) for views in self.context.values())]
+            of = np.repeat(np.arange(len(kinds)), sizes)
+            columns[TYPE_COLUMN] = pa.array(kinds[of], pa.string())
         return pa.table(columns)
 
     @classmethod
@@ -332,8 +380,10 @@ class Log:
         items: Vocabulary,
         end: int,
         metadata: Metadata = Metadata(),  # noqa: B008 (frozen)
+        context: dict[str, Views] | None = None,
     ) -> "Log":
-        """A log of which only the views are known: it has the positives and nothing else."""
+        """A log of which only the views are known: it has the positives, maybe context events, and nothing
+        else."""
         user, _ = histories.everything()
         return cls(
             user=user.astype(np.int32),
@@ -344,6 +394,7 @@ class Log:
             items=items,
             histories=histories,
             audiences=audiences,
+            context=context or {},
             metadata=metadata,
             end=end,
         )
@@ -367,6 +418,7 @@ class Log:
             marks={name.removeprefix(MARK): mark for name, mark in columns.items() if name.startswith(MARK)},
             users=Vocabulary.of_table(users),
             items=Vocabulary.of_table(items),
+            context={kind: _views_on_disk(columns, kind) for kind in metadata.types.context},
             histories=Sequences(item, time, columns["history_offsets"], columns.get("user_since")),
             audiences=Sequences(user, when, offsets, columns.get("item_since")),
             metadata=metadata,
@@ -390,7 +442,8 @@ class Log:
         """
         log = cls.of_columns(*read_folder(Path(folder)), str(Path(folder).resolve()))
         erasures = read_erasures(list_beside(Path(folder).resolve()))
-        if erased_rows(log.users.ids, log.user, log.time, log.clock, erasures).any():
+        user, _, time = log.everything() if len(erasures) else (log.user, log.item, log.time)
+        if erased_rows(log.users.ids, user, time, log.clock, erasures).any():
             raise BadInput(
                 f"{folder}: holds rows of users who were erased from it; is it a copy from before? "
                 f"`unskew erase --data {folder}` removes them again"
@@ -402,3 +455,23 @@ class Log:
             f"Log({len(self):,} rows, {self.positives:,} positives, {len(self.users):,} users, "
             f"{len(self.items):,} items)"
         )
+
+
+def _extended(column: NDArray[Any], more: int, value: float) -> NDArray[Any]:
+    """A column, and so many times a value behind it."""
+    return np.concatenate([column, np.full(more, value, column.dtype)]) if more else np.asarray(column)
+
+
+def renumber_context(log: Log, number: NDArray[np.integer], items: int) -> dict[str, Views]:
+    """The context events of a log whose items get other numbers."""
+    context = {}
+    for kind, views in log.context.items():
+        user, item, time = views.events()
+        context[kind] = views_of(user, number[item].astype(np.int64), time, len(log.users), items)
+    return context
+
+
+def _views_on_disk(columns: Mapping[str, NDArray[Any]], kind: str) -> Views:
+    """The events of a context type, from the columns of a prepared folder."""
+    parts = [columns[context_column(kind, part)] for part in VIEW_PARTS]
+    return Views(Sequences(*parts[:3]), Sequences(*parts[3:]))

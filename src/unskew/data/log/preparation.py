@@ -34,6 +34,19 @@ class Reading:
     impression_id: str | None = None
     """Name of the column with the impression (slate): rows of a user with the same value were shown
     together. Without it, rows of a user with the same time count as shown together."""
+    type: str | None = None
+    """Name of the column with the type of each event, as in a log of views, carts and purchases. What the
+    types mean is said by `target`, `context`, `shown` and `ignore`; any other type is an error."""
+    target: str | None = None
+    """The types, separated by commas, whose events are the positives: they are predicted and tested."""
+    context: str | None = None
+    """The types, separated by commas, whose events models may read, but which are not predicted, as in
+    view,cart. Types that speak against an item, such as dislike, are context, too."""
+    shown: str | None = None
+    """The types, separated by commas, whose events say that an item was shown: they are rows with label 0,
+    unless the same row was taken as well."""
+    ignore: str | None = None
+    """The types, separated by commas, that are left out and counted."""
     tests: str | None = None
     """Named tests, separated by commas, which `--test NAME` then asks for. Each is the name of a column that
     is 1 where a row belongs to the test, or NAME=COLUMN:VALUE, which takes the rows where a column has that
@@ -103,6 +116,16 @@ class Preparation(Reading):
     """The memory that the engine may use. Whatever does not fit is written to temporary files."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class EventCounts:
+    """What the types of events of a log mean, and how many events there are of each."""
+
+    target: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
+    context: dict[str, int] = field(default_factory=dict)  # in the order of the names
+    ignored: dict[str, int] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class Removed:
     """How many rows of the source are not in the log, by the reason."""
@@ -111,6 +134,7 @@ class Removed:
     duplicates: int = 0
     k_core: int = 0
     k_core_iterations: int = 0
+    context: int = 0  # events of context types: duplicates, and those of users and items that were removed
 
 
 @dataclass(frozen=True)
@@ -135,6 +159,8 @@ class Metadata:
     since: tuple[str, ...] = ()  # for which ids the folder has the times from which they exist
     time_unit: str = "as given"
     columns: dict[str, str] = field(default_factory=dict)  # the column of the source by its role
+    types: EventCounts = field(default_factory=EventCounts)
+    untyped: str | None = None  # a column that looks like types of events and was not read
     removed: Removed = Removed()
     settings: Preparation = Preparation()
     features: dict[str, dict[str, FeatureCounts]] = field(default_factory=dict)  # of "users" and of "items"
@@ -145,17 +171,21 @@ class Metadata:
     def as_dict(self) -> Document:
         """The same as plain values for data.json, without what is empty."""
         document = asdict(self) | {"origin": None if self.origin is None else self.origin.as_dict()}
-        return {
-            name: value
-            for name, value in document.items()
-            if value or name not in ("since", "features", "origin", "erased_from", "world")
-        }
+        if self.types == EventCounts():
+            document["types"] = None
+        if not self.removed.context:
+            del document["removed"]["context"]
+        optional = ("since", "types", "untyped", "features", "origin", "erased_from", "world")
+        return {name: value for name, value in document.items() if value or name not in optional}
 
     @classmethod
     def from_dict(cls, document: Document) -> "Metadata":
         """The metadata of which `as_dict` made this document."""
         values = dict(document)
         values |= {name: tuple(values.get(name, ())) for name in ("extras", "since", "erased_from")}
+        types = values.get("types", {})
+        named = {name: tuple(types[name]) for name in ("target", "shown") if name in types}
+        values["types"] = EventCounts(**(types | named))
         values["removed"] = Removed(**values.get("removed", {}))
         values["settings"] = from_document(Preparation, asdict(Preparation()) | values.get("settings", {}))
         values["features"] = {

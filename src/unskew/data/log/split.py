@@ -21,8 +21,8 @@ from unskew.core.errors import BadInput
 from unskew.data.log.arrays import offsets_of
 from unskew.data.log.clock import Clock
 from unskew.data.log.folder import COLUMNS, EXTRAS
-from unskew.data.log.log import Log
-from unskew.data.log.views import EventView, Ints, Sequences
+from unskew.data.log.log import Log, renumber_context
+from unskew.data.log.views import EventView, Ints, Sequences, Views, views_of
 from unskew.data.log.vocabulary import Vocabulary
 
 Part = Literal["train", "valid", "test"]
@@ -85,6 +85,7 @@ class Known:
     users: Ids
     items: Ids
     clock: Clock
+    types: tuple[str, ...] = ()  # of the context events, in the order of the names
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +179,8 @@ class Split:
     def known(self) -> Known:
         """What a model is built for."""
         users = self._ids(self.user_counts[: self.known_users], self.log.users)
-        return Known(users, self._ids(self.item_counts[: self.known_items], self.log.items), self.log.clock)
+        items = self._ids(self.item_counts[: self.known_items], self.log.items)
+        return Known(users, items, self.log.clock, tuple(self.log.context))
 
     def _ids(self, counts: Ints, vocabulary: Vocabulary) -> Ids:
         rare = counts < self.min_count
@@ -390,7 +392,7 @@ def leave_one_out(log: Log, settings: Splitting) -> LeaveOneOut:
     passed = passed[log.time[passed] < border[log.user[passed]]]
     train, valid, test = (np.flatnonzero(part[:positives] == number) for number in range(3))
     order = np.concatenate([train, passed, valid, test])
-    numbered = _numbered_by(log, train)
+    numbered = _numbered_by(_context_before(log, border), train)
     hidden = _with_views(numbered, order, len(train))
     before_test = np.sort(np.concatenate([train, valid]))
     past = _with_views(numbered, before_test, len(before_test)).histories
@@ -410,7 +412,25 @@ def _numbered_by(log: Log, rows: Ints) -> Log:
     number = np.empty(len(order), np.int32)
     number[order] = np.arange(len(order), dtype=np.int32)
     audiences = replace(log.audiences, listed=None if listed is None else listed[order])
-    return replace(log, item=number[log.item], items=log.items.take(order), audiences=audiences, folder=None)
+    return replace(
+        log,
+        item=number[log.item],
+        items=log.items.take(order),
+        audiences=audiences,
+        context=renumber_context(log, number, len(order)),
+        folder=None,
+    )
+
+
+def _context_before(log: Log, moment: Ints) -> Log:
+    """The log with the context events of each user before a moment of the user's own."""
+
+    def earlier(views: Views) -> Views:
+        user, item, time = views.events()
+        kept = time < moment[user]
+        return views_of(user[kept], item[kept], time[kept], len(log.users), len(log.items))
+
+    return replace(log, context={kind: earlier(views) for kind, views in log.context.items()})
 
 
 def _with_views(log: Log, rows: Ints, positives: int) -> Log:
@@ -435,7 +455,7 @@ def cut_log(log: Log, time: int) -> Log:
     before = log.time < time
     positives = int(before[: log.positives].sum())
     known = replace(
-        log,
+        _context_before(log, np.full(len(log.users), time)),
         histories=_listed_before(log.histories, time),
         audiences=_listed_before(log.audiences, time),
         users=log.users.before(time),

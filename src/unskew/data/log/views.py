@@ -17,7 +17,18 @@ from unskew.core.errors import BadInput
 from unskew.data.log.arrays import Codes, Ints, distinct, expand_ranges, offsets_of
 from unskew.data.log.vocabulary import PAD
 
-__all__ = ["AUDIENCE", "HISTORY", "PAD", "Codes", "EventView", "Ints", "Sequences", "offsets_of"]
+__all__ = [
+    "AUDIENCE",
+    "HISTORY",
+    "PAD",
+    "Codes",
+    "EventView",
+    "Ints",
+    "Sequences",
+    "Views",
+    "offsets_of",
+    "views_of",
+]
 
 HISTORY, AUDIENCE = 50, 30  # how many of the newest events a model reads, as in the paper
 
@@ -35,8 +46,9 @@ class EventView(Protocol):
     order of their times. `Sequences` never change; `LiveSequences` take new events.
 
     In histories the entities are users and the ids are items; in audiences the entities are items and the ids
-    are users. Only positives are events: a pair that was shown and not clicked can be a training target, but
-    it is never part of a past. The events of an entity are neighbours in a flat table; positions in the table
+    are users. The events of `log.histories` and `log.audiences` are the positives: a pair that was shown and
+    not clicked can be a training target, but it is never part of a past. Events of other types have views of
+    their own, `log.context`. The events of an entity are neighbours in a flat table; positions in the table
     of a live view are valid until the next event.
     """
 
@@ -249,6 +261,28 @@ class Sequences(WindowMethods):
         keys = np.repeat(np.arange(len(self), dtype=np.int64) * span, np.diff(self.offsets))
         keys += self.times - first if clock is None else np.searchsorted(clock, self.times)
         return _Index(keys, clock, first, span)
+
+
+@dataclass(frozen=True, eq=False)
+class Views:
+    """The same events by user and by item."""
+
+    histories: EventView
+    audiences: EventView
+
+    def events(self) -> tuple[Ints, Ints, Ints]:
+        """All events: their users, their items and their times."""
+        user, place = self.histories.everything()
+        return user, self.histories.ids[place].astype(np.int64), self.histories.times[place]
+
+
+def views_of(user: Ints, item: Ints, time: Ints, users: int, items: int) -> Views:
+    """The views of some events, in any order."""
+    by_user, by_item = np.lexsort((item, time, user)), np.lexsort((user, time, item))
+    return Views(
+        Sequences(item[by_user].astype(np.int32), time[by_user], offsets_of(user[by_user], users)),
+        Sequences(user[by_item].astype(np.int32), time[by_item], offsets_of(item[by_item], items)),
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,16 +3,16 @@
 An error names the file, the line, the column, what was expected and what was found.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from unskew.core.errors import BadInput
 from unskew.data.log.clock import UNITS
 from unskew.data.log.folder import MARK
-from unskew.data.log.preparation import Reading
+from unskew.data.log.preparation import EventCounts, Reading
 from unskew.data.reading.bad_rows import BadRow, Check, complaint, line_of_record, locate
-from unskew.data.reading.columns import Column, Source
+from unskew.data.reading.columns import Column, EventTypes, Source
 from unskew.data.reading.engines import Engine, Malformed, Unparsed, literal
 from unskew.data.reading.time_column import time_column
 
@@ -27,13 +27,16 @@ class Checked:
     """A source whose values have all been checked."""
 
     query: str  # SQL of the good rows, with the columns u, i, t, y and the optional roles
-    described: str | None  # SQL of the same rows with u, i, t and the features item_0, user_0, ...
+    described: str | None  # SQL of all good rows and events with u, i, t and the features item_0, user_0, ...
+    context: str | None  # SQL of the good events of context types, with the columns u, i, t, kind and title
+    types: EventCounts  # what the types mean; `kind` is a position in its context types
     extras: tuple[str, ...]  # the optional roles that the source has
     marks: tuple[str, ...]  # the named tests; in the SQL their columns are mark_0, mark_1, ...
     titled: bool  # whether there is a column of titles
     rows: int  # the number of good rows
     time_unit: str
     bad_rows: list[BadRow]  # those that were set aside
+    events: int = 0  # the number of good events of context types
 
 
 def check(engine: Engine, source: Source, reading: Reading) -> Checked:
@@ -50,6 +53,9 @@ def check(engine: Engine, source: Source, reading: Reading) -> Checked:
 
 
 def _checked(engine: Engine, source: Source, reading: Reading) -> Checked:
+    counted_types = EventCounts()
+    if source.types is not None:
+        source, counted_types = _with_types(engine, source, source.types)
     relation = source.derive(engine.scan(source.scan), "")
     column = source.roles["time"]
     clock = time_column(engine, relation, column)
@@ -89,24 +95,85 @@ def _checked(engine: Engine, source: Source, reading: Reading) -> Checked:
         raise BadInput(
             f"{source.name}: not one good row of {rows}; the first: {complaint(bad_rows[0], source)}"
         )
-    where = f" WHERE NOT ({' OR '.join(check.bad for check in checks)})" if bad_rows else ""
-    from_good = f"FROM {relation} AS source{where}"
+    are_good = f"NOT ({' OR '.join(check.bad for check in checks)})" if bad_rows else "TRUE"
+    from_good = f"FROM {relation} AS source WHERE {are_good}"
+    kind = _kind_of_event(source.types)
     key = {"u": source.roles["user"].sql, "i": source.roles["item"].sql, "t": clock.ticks(scale)}
     features = {
         f"{role}_{place}": _present(column)
         for role, columns in source.features.items()
         for place, column in enumerate(columns.values())
     }
+    query, context = f"SELECT {_select(key | _values(source))} {from_good}", None
+    if kind is not None:
+        title = {"title": _present(source.roles["title"])} if "title" in source.roles else {}
+        context = f"SELECT {_select(key | {'kind': kind} | title)} {from_good} AND {kind} IS NOT NULL"
+        query = f"{query} AND {kind} IS NULL"
+    events = _count(engine, context)
     return Checked(
-        query=f"SELECT {_select(key | _values(source))} {from_good}",
+        query=query,
         described=f"SELECT {_select(key | features)} {from_good}" if features else None,
+        context=context,
+        types=counted_types,
         extras=tuple(role for role in (*TYPES, "impression_id") if role in source.roles),
         marks=tuple(role for role in source.roles if role.startswith(MARK)),
         titled="title" in source.roles,
-        rows=good,
+        rows=good - events,
         time_unit=unit,
         bad_rows=bad_rows,
+        events=events,
     )
+
+
+def _with_types(engine: Engine, source: Source, types: EventTypes) -> tuple[Source, EventCounts]:
+    """The source without the events of ignored types, and what all types mean. A type that is not declared is
+    an error."""
+    relation = source.derive(engine.scan(source.scan), "")
+    before = EventCounts() if source.origin is None else source.origin.types
+    present = f"WHERE {types.column.sql} IS NOT NULL AND {types.text} <> ''"
+    rows = engine.arrow(
+        f"SELECT {types.text} AS type, count(*) AS n FROM {relation} AS source {present} "
+        f"GROUP BY {types.text} ORDER BY type"
+    ).to_pylist()
+    counts = {row["type"]: row["n"] for row in rows}
+    if types.of_log:
+        types = replace(types, context=tuple(sorted(counts)))
+    declared = {*types.target, *types.context, *types.shown, *types.ignored}
+    for kind, count in counts.items():
+        if kind not in declared:
+            raise BadInput(
+                f"{source.name}, column {types.column.name!r}: {count:,} events of the type {kind!r}, which "
+                "is not declared; say what it is with --target, --context, --shown or --ignore",
+                field="type",
+            )
+    ignored = {kind: counts.get(kind, 0) for kind in types.ignored}
+    derive = source.derive
+    if any(ignored.values()):
+
+        def derive(relation: str, keep: str) -> str:
+            kept = f"NOT {types.one_of(types.ignored)}"
+            return f"(SELECT * FROM {source.derive(relation, keep)} AS typed WHERE {kept})"
+
+    context = dict.fromkeys(types.context, 0)  # they are counted when duplicates are removed
+    meaning = EventCounts(target=types.target, shown=types.shown, context=context, ignored=ignored)
+    if types.of_log:
+        meaning = replace(before, context=context)
+    return replace(source, types=types, derive=derive), meaning
+
+
+def _count(engine: Engine, query: str | None) -> int:
+    """The number of rows of a query; none without one."""
+    if query is None:
+        return 0
+    return int(engine.arrow(f"SELECT count(*) AS n FROM ({query}) AS counted")["n"][0].as_py())
+
+
+def _kind_of_event(types: EventTypes | None) -> str | None:
+    """SQL of the position of a row's type among the context types, null for any other row."""
+    if types is None or not types.context:
+        return None
+    cases = " ".join(f"WHEN {literal(kind)} THEN {place}" for place, kind in enumerate(types.context))
+    return f"CAST(CASE {types.text} {cases} END AS INT)"
 
 
 def _whole_ticks(unit: str) -> tuple[int, str]:
@@ -185,6 +252,8 @@ def _number(column: Column) -> str:
 def _number_checks(source: Source) -> list[Check]:
     """The conditions for the label and the optional roles."""
     checks = []
+    if source.types is not None and not source.types.of_log:
+        checks.append(Check(source.types.column, _is_id(source.types.column), "a type of event"))
     for role, column in source.roles.items():
         if role == "label":
             checks.append(_label_check(source, column))
@@ -219,6 +288,8 @@ def _label_check(source: Source, column: Column) -> Check:
 
 def _label(source: Source) -> str:
     """1 where the row is a positive, and 0 where it is not."""
+    if source.types is not None and not source.types.of_log:
+        return f"CAST(CASE WHEN {source.types.one_of(source.types.target)} THEN 1 ELSE 0 END AS TINYINT)"
     if "label" not in source.roles:
         return "CAST(1 AS TINYINT)"
     if isinstance(source.positive, str):

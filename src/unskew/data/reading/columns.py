@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from unskew.core.errors import BadInput
-from unskew.data.log.folder import MARK
+from unskew.data.log.folder import MARK, TYPE_COLUMN
 from unskew.data.log.log import TESTS
 from unskew.data.log.preparation import Metadata, Reading
 from unskew.data.log.vocabulary import FEATURE
@@ -34,6 +34,10 @@ ALIASES = {
     "impression_id": "impression_id impression",
     "title": "title",
 }
+
+# Usual names of a column with the types of events. It is never read by itself, because only the caller knows
+# which types are to be predicted.
+TYPE_NAMES = "event_type type event action action_type behavior behavior_type interaction interaction_type"
 
 Kind = Literal["text", "int", "float", "moment", "zoned", "bool", "other"]
 Derive = Callable[[str, str], str]
@@ -59,6 +63,28 @@ def _as_it_is(relation: str, keep: str) -> str:
 
 
 @dataclass(frozen=True, eq=False)
+class EventTypes:
+    """What the types of events in a column mean. In the table of a log that is read again, the column holds
+    the types of context events alone, and rows have labels."""
+
+    column: Column
+    target: tuple[str, ...] = ()
+    context: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    of_log: bool = False
+
+    @property
+    def text(self) -> str:
+        """SQL of the type of a row."""
+        return f"trim(CAST({self.column.sql} AS STRING))"
+
+    def one_of(self, types: tuple[str, ...]) -> str:
+        """The condition that a row is of one of these types."""
+        return f"COALESCE({self.text} IN ({', '.join(map(literal, types))}), FALSE)" if types else "FALSE"
+
+
+@dataclass(frozen=True, eq=False)
 class Source:
     """What to read, and where in it each role is."""
 
@@ -68,6 +94,8 @@ class Source:
     features: dict[str, dict[str, Column]] = field(default_factory=dict)  # of "user" and of "item", by name
     positive: float | str | None = None
     labels: tuple[float, float] | None = None  # the smallest and the largest label that the format allows
+    types: EventTypes | None = None
+    untyped: str | None = None  # a column that looks like types of events and is not read
     origin: Metadata | None = None  # of the log that is read again
     # SQL of a relation, and columns of it to keep -> SQL of the relation whose columns the roles are.
     derive: Derive = field(default=_as_it_is)
@@ -80,6 +108,8 @@ def columns_of(scan: Scan, reading: Reading, name: str) -> Source:
     roles: dict[str, Column] = {}
     for role in ROLES:
         given: str | None = getattr(reading, role)
+        if role == "label" and reading.type is not None:
+            continue
         guess = next((simple[alias] for alias in ALIASES[role].split() if alias in simple), None)
         column = guess if given is None else given
         if column is None and role not in REQUIRED:
@@ -98,7 +128,65 @@ def columns_of(scan: Scan, reading: Reading, name: str) -> Source:
             raise BadInput(
                 f"{name}, column {feature.name!r}: ids of type {feature.type} cannot be a feature, too"
             )
-    return Source(name, scan, roles | _marks(scan, reading, name), features, positive=reading.positive)
+    roles |= _marks(scan, reading, name)
+    return Source(
+        name,
+        scan,
+        roles,
+        features,
+        positive=reading.positive,
+        types=_types(scan, reading, name),
+        untyped=_untyped(scan, reading, roles, features),
+    )
+
+
+def _types(scan: Scan, reading: Reading, name: str) -> EventTypes | None:
+    """The column with the types of events, and what the caller says of them."""
+    if reading.type is None:
+        given = next((each for each in _MEANINGS if getattr(reading, each)), None)
+        if given is not None:
+            raise BadInput(
+                f"{given} {getattr(reading, given)!r}: name the column of the types with --type", field="type"
+            )
+        if TYPE_COLUMN not in scan.names:
+            return None
+        return EventTypes(_column(scan, name, _place(scan, name, TYPE_COLUMN, "the type")), of_log=True)
+    if reading.label is not None or reading.positive is not None:
+        setting = "label" if reading.label is not None else "positive"
+        raise BadInput(
+            f"--{setting} and --type both say what is positive: expected one of them", field="type"
+        )
+    column = _column(scan, name, _place(scan, name, reading.type, "the type of an event"))
+    meanings = {each: _words(getattr(reading, each)) for each in _MEANINGS}
+    if not meanings["target"]:
+        raise BadInput(
+            f"type {reading.type!r}: which types are predicted? Name them with --target", field="type"
+        )
+    words = [word for listed in meanings.values() for word in listed]
+    twice = next((word for word in words if words.count(word) > 1), None)
+    if twice is not None:
+        raise BadInput(
+            f"the type {twice!r} is declared twice; expected one meaning for each type", field="type"
+        )
+    target, context, shown, ignored = meanings.values()
+    return EventTypes(column, target, tuple(sorted(context)), shown, ignored)
+
+
+_MEANINGS = ("target", "context", "shown", "ignore")
+
+
+def _words(listed: str | None) -> tuple[str, ...]:
+    return tuple(word.strip() for word in (listed or "").split(",") if word.strip())
+
+
+def _untyped(
+    scan: Scan, reading: Reading, roles: dict[str, Column], features: dict[str, dict[str, Column]]
+) -> str | None:
+    """The name of a column that looks like types of events, if nothing reads it."""
+    used = {column.name for column in roles.values()}
+    used |= {column.name for columns in features.values() for column in columns.values()}
+    names = (name for name in scan.names if name.strip().lower() in TYPE_NAMES.split() and name not in used)
+    return next(names, None) if reading.type is None else None
 
 
 def _place(scan: Scan, name: str, column: str, purpose: str) -> int:

@@ -21,7 +21,8 @@ from unskew.data.reading.prepare import prepare, read
 def without_erased(log: Log, erasures: Erasures) -> Log:
     """A log without the rows of erased users. Its users and items are numbered again if any row is left
     out."""
-    erased = erased_rows(log.users.ids, log.user, log.time, log.clock, erasures)
+    user, _, time = log.everything()
+    erased = erased_rows(log.users.ids, user, time, log.clock, erasures)
     if not erased.any():
         return log
     rest = read(_rest(log, erased))
@@ -37,7 +38,8 @@ def erase_from_folder(folder: Path, erasures: Erasures) -> int:
     folder = folder.resolve()
     log = Log.of_columns(*read_folder(folder))
     whole = add_erasures(list_beside(folder), erasures) if erasures else read_erasures(list_beside(folder))
-    erased = erased_rows(log.users.ids, log.user, log.time, log.clock, whole)
+    user, _, time = log.everything()
+    erased = erased_rows(log.users.ids, user, time, log.clock, whole)
     if not erased.any():
         return 0
     with new_folder(folder) as scratch:
@@ -76,5 +78,6 @@ def _metadata(log: Log, rest: Log) -> Metadata:
         items=len(rest.items),
         extras=of_rest.extras,
         since=of_rest.since,
+        types=replace(log.metadata.types, context=of_rest.types.context),
         erased_from=(*log.metadata.erased_from, log.fingerprint()),
     )

@@ -19,7 +19,16 @@ from unskew.core.atomic_files import beside
 from unskew.core.errors import BadInput
 from unskew.data.log.arrays import Ints
 from unskew.data.log.clock import Clock
-from unskew.data.log.folder import AUDIENCE, COLUMNS, EXTRAS, OFFSETS, save_metadata
+from unskew.data.log.folder import (
+    AUDIENCE,
+    COLUMNS,
+    EXTRAS,
+    OFFSETS,
+    VIEW_PARTS,
+    column_file,
+    context_column,
+    save_metadata,
+)
 from unskew.data.log.item_feed import ItemFeed, with_items
 from unskew.data.log.log import Log
 from unskew.data.reading.columns import ALIASES
@@ -115,10 +124,22 @@ def add_items(folder: Path, feed: Callable[[Log], ItemFeed]) -> None:
     view = log.audiences
     arrays |= dict(zip((*AUDIENCE, OFFSETS[1]), (view.ids, view.times, view.offsets), strict=True))
     arrays["item_since"] = view.listed
-    types = {**COLUMNS, **EXTRAS, **AUDIENCE, OFFSETS[1]: np.int64, "item_since": np.int64}
+    for kind, views in log.context.items():
+        sides = views.histories, views.audiences
+        parts = (
+            part for side in sides for part in (side.ids, side.times, np.append(side.starts, len(side.ids)))
+        )
+        arrays |= {context_column(kind, name): part for name, part in zip(VIEW_PARTS, parts, strict=True)}
+    types = {context_column(kind, name): VIEW_PARTS[name] for kind in log.context for name in VIEW_PARTS} | {
+        **COLUMNS,
+        **EXTRAS,
+        **AUDIENCE,
+        OFFSETS[1]: np.int64,
+        "item_since": np.int64,
+    }
     for name, array in arrays.items():
         if array is not None:
-            with beside(folder / f"{name}.npy") as path, path.open("wb") as stream:
+            with beside(column_file(folder, name)) as path, path.open("wb") as stream:
                 np.save(stream, np.asarray(array, types[name]))
     pq.write_table(log.items.table(), folder / "items.parquet")
     save_metadata(folder, log.metadata)

@@ -22,12 +22,15 @@ from numpy.typing import NDArray
 from unskew.core.config import configured
 from unskew.core.errors import BadInput, UnskewError
 from unskew.core.progress import Job, progress
-from unskew.data.log.arrays import offsets_of
+from unskew.data.log.arrays import Ints, offsets_of
 from unskew.data.log.folder import (
     AUDIENCE,
     COLUMNS,
     EXTRAS,
+    SINCE,
+    VIEW_PARTS,
     NewArray,
+    context_column,
     in_memory,
     is_prepared,
     new_folder,
@@ -47,6 +50,7 @@ from unskew.data.reading.features import plain, with_features
 from unskew.data.reading.formats import recognise
 from unskew.data.reading.items import add_items, read_items
 
+_PARTS = [part.removeprefix("history_") for part in VIEW_PARTS if part.startswith("history_")]
 _NEVER = np.iinfo(np.int64).max  # the time of the first positive, where there is none
 EVERYTHING = Preparation(duplicates="keep")
 
@@ -187,7 +191,7 @@ class _Preparing:
         self.job.advance(note="rows that stay")
         removed = self._remove_rows()
         self.job.advance(note="index")
-        (users, items), features = self._number_ids()
+        (users, items), since, features = self._number_ids()
         self._number_impressions()
         self.job.advance(note="sort by user")
         arrays = self._sort_by_user(self.checked.rows - removed.duplicates - removed.k_core)
@@ -196,6 +200,9 @@ class _Preparing:
             raise BadInput(self._no_positive(len(arrays["label"])))
         self.job.advance(note="sort by item")
         arrays |= self._sort_by_item(arrays["user"][:positives], len(users), len(items))
+        counts, more = self._sort_context(len(users), len(items))
+        arrays |= more | self._since(since)
+        removed = replace(removed, context=self.checked.events - sum(counts.values()))
         metadata = Metadata(
             source=self.source.name,
             rows=len(arrays["label"]),
@@ -203,6 +210,9 @@ class _Preparing:
             users=len(users),
             items=len(items),
             extras=(*self.checked.extras, *self.checked.marks),
+            since=SINCE if since is not None else (),
+            types=replace(self.checked.types, context=counts),
+            untyped=self.source.untyped,
             time_unit=self.checked.time_unit if self.source.origin is None else self.source.origin.time_unit,
             columns={role: column.name for role, column in self.source.roles.items()},
             removed=removed,
@@ -239,7 +249,23 @@ class _Preparing:
             kept, iterations = _core(self.engine, settings, columns, rows, self.job)
         if settings.ties == "file-order":
             self._order_ties(ordered)
+        self._remove_context(rows - kept > 0)
         return Removed(len(checked.bad_rows), checked.rows - rows, rows - kept, iterations)
+
+    def _remove_context(self, is_core: bool) -> None:
+        """Make the table `context`, if there are such events: without duplicates, and without those of users
+        and items that the k-core removed."""
+        if self.checked.context is None:
+            return
+        title, query = ", MIN(title) AS title" if self.checked.titled else "", self.checked.context
+        if self.settings.duplicates != "keep":
+            query = f"SELECT u, i, t, kind{title} FROM ({query}) AS events GROUP BY u, i, t, kind"
+        if is_core:
+            query = (
+                f"SELECT * FROM ({query}) AS distinct_events "
+                "WHERE u IN (SELECT u FROM core) AND i IN (SELECT i FROM core)"
+            )
+        self.engine.table("context", query)
 
     def _order_ties(self, columns: str) -> None:
         """Move the positives of a user that have the same time apart, in the order of the file: each one is
@@ -258,22 +284,34 @@ class _Preparing:
             ) AS numbered""",
         )
 
-    def _number_ids(self) -> tuple[list[pa.Table], dict[str, dict[str, FeatureCounts]]]:
-        """The users and the items in the order of their codes, with titles and features."""
-        vocabularies = []
+    def _number_ids(
+        self,
+    ) -> tuple[list[pa.Table], list[Ints] | None, dict[str, dict[str, FeatureCounts]]]:
+        """The users and the items in the order of their codes, with titles and features; and the times from
+        which they exist, where that is not always their first positive."""
+        vocabularies, since, has_context = [], [], self.checked.context is not None
         for table, key in (("users", "u"), ("items", "i")):
             title = ", title" if self.checked.titled and key == "i" else ""
-            # Codes follow the first positive in time, so that what exists at any moment is a prefix. Users
-            # and items without a positive come last.
+            events = "core"
+            if has_context:
+                events = (
+                    f"(SELECT {key}, t, y{title} FROM core "
+                    f"UNION ALL SELECT {key}, t, 1 AS y{title} FROM context) AS events"
+                )
+            # Codes follow the time from which an id exists, that of its first positive or context event, so
+            # that what exists at any moment is a prefix. Ids without one come last.
             self.engine.table(
                 table,
-                f"""SELECT id, CAST(row_number() OVER (ORDER BY first, seen, id) - 1 AS INT) AS code{title}
+                f"""SELECT id, CAST(row_number() OVER (ORDER BY since, seen, id) - 1 AS INT) AS code,
+                    since{title}
                 FROM (
-                    SELECT {key} AS id, MIN(CASE WHEN y = 1 THEN t ELSE {_NEVER} END) AS first,
+                    SELECT {key} AS id, MIN(CASE WHEN y = 1 THEN t ELSE {_NEVER} END) AS since,
                         MIN(t) AS seen{", MIN(title) AS title" if title else ""}
-                    FROM core GROUP BY {key}
+                    FROM {events} GROUP BY {key}
                 ) AS firsts""",
             )
+            times = self.engine.arrow(f"SELECT since FROM {table} ORDER BY code")["since"]
+            since.append(times.to_numpy().astype(np.int64))
             vocabulary = _vocabulary(self.engine, self.source, table, table.removesuffix("s"))
             if title and vocabulary["title"].null_count == len(vocabulary):
                 vocabulary = vocabulary.drop_columns("title")
@@ -286,7 +324,7 @@ class _Preparing:
                 vocabularies[place], features[f"{role}s"] = with_features(
                     self.engine, vocabularies[place], role, self.source
                 )
-        return vocabularies, features
+        return vocabularies, since if has_context else None, features
 
     def _number_impressions(self) -> None:
         """Make the table `indexed`, in which users, items and impressions are numbers."""
@@ -333,6 +371,42 @@ class _Preparing:
         ):
             arrays[name] = self.new(name, np.int64, len(offsets))
             arrays[name][:] = offsets
+        return arrays
+
+    def _sort_context(self, users: int, items: int) -> tuple[dict[str, int], Arrays]:
+        """How many context events there are of each type, and the columns of their views."""
+        counts: dict[str, int] = {}
+        arrays: Arrays = {}
+        for place, kind in enumerate(self.checked.types.context):
+            self.job.advance(note=f"events of the type {kind}")
+            counts[kind] = self.engine.table(
+                "of_kind",
+                f"""SELECT users.code AS user_code, items.code AS item_code, t FROM context
+                JOIN users ON u = users.id JOIN items ON i = items.id WHERE kind = {place}""",
+            )
+            sides = (
+                ("history", "user_code", "item_code", users),
+                ("audience", "item_code", "user_code", items),
+            )
+            for view, owner, other, entities in sides:
+                per_entity = np.zeros(entities, np.int64)
+                batches = self.engine.batches(
+                    f"SELECT {other}, t, {owner} FROM of_kind ORDER BY {owner}, t, {other}"
+                )
+                ids, times, offsets = (context_column(kind, f"{view}_{part}") for part in _PARTS)
+                columns = {ids: np.int32, times: np.int64}
+                new = {name: self.new(name, dtype, counts[kind]) for name, dtype in columns.items()}
+                arrays |= _fill(_counted(batches, per_entity), new)
+                arrays[offsets] = self.new(offsets, np.int64, entities + 1)
+                arrays[offsets][:] = np.concatenate([np.zeros(1, np.int64), np.cumsum(per_entity)])
+        return counts, arrays
+
+    def _since(self, since: list[Ints] | None) -> Arrays:
+        """The times from which users and items exist."""
+        arrays: Arrays = {}
+        for name, times in zip(SINCE, since or (), strict=False):
+            arrays[name] = self.new(name, np.int64, len(times))
+            arrays[name][:] = times
         return arrays
 
     def _no_positive(self, rows: int) -> str:
@@ -447,7 +521,7 @@ def _counted(batches: Iterator[pa.RecordBatch], per_item: NDArray[np.int64]) -> 
 def _vocabulary(engine: Engine, source: Source, table: str, role: str) -> pa.Table:
     """The ids, and maybe titles, in the order of their codes. Ids get back the type that they had in the
     source."""
-    vocabulary = engine.arrow(f"SELECT * FROM {table} ORDER BY code").drop_columns("code")
+    vocabulary = engine.arrow(f"SELECT * FROM {table} ORDER BY code").drop_columns(["code", "since"])
     column = source.roles[role]
     if len(vocabulary) == 1:
         raise BadInput(
