@@ -9,6 +9,7 @@ from torch import Tensor
 import unskew
 from tests.helpers.by_hand import sequences
 from tests.helpers.estimators import dual, some
+from unskew.data.batches.batch import Prefixes
 from unskew.models.deps import DEPS
 from unskew.nn.layers import Embeddings, Table
 from unskew.propensity import estimators
@@ -145,6 +146,31 @@ def test_no_sequence_is_read_if_no_propensity_can_reach_the_clip(
     made.scale, made.clip = "min-max", 0.9
     made.weights(rows)
     assert len(read) == 4
+
+
+def test_only_contexts_that_may_reach_the_clip_are_read(
+    log: unskew.Log, split: unskew.Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, made = some(log), of_scale(split, "softmax")
+    item, user, exact = made.estimates(rows)
+    of_items, of_users = (view.highest_log_probability for view in (made.items, made.users))
+    highest_B = of_items(made._tables[0](rows.candidates_BC), made._tables[0]).max(1).values
+    made.clip = float(highest_B.sort().values[6].exp())  # five of twelve contexts are above the seventh
+    read: list[int] = []
+    original = SequenceGRU.states_after
+
+    def states_after(self: SequenceGRU, prefixes: Prefixes, table: Embeddings) -> Tensor:
+        read.append(len(prefixes.row_N))
+        return original(self, prefixes, table)
+
+    monkeypatch.setattr(SequenceGRU, "states_after", states_after)
+    found = made.weights(rows)
+    can_B = of_users(made._tables[1](rows.user_B), made._tables[1]) >= math.log(made.clip)
+    assert read[0] in (5, 6)  # rounding decides about the seventh
+    assert read[1:] == [len(rows.audience_of_BC[can_B].unique())] * bool(can_B.any())
+    item, user = item.clamp(min=made.clip), user.clamp(min=made.clip)
+    torch.testing.assert_close(found, made.alpha / item + (1 - made.alpha) / user)
+    assert not torch.allclose(found, exact)
 
 
 @pytest.mark.parametrize("full", [True, False], ids=["all ids", "a sample of the ids"])

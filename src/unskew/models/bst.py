@@ -12,6 +12,11 @@ block's outputs:
 So the candidate changes the output at every past item, and each pair of history and candidate needs a pass of
 its own. What the candidate cannot change is computed once and shared.
 
+A catalogue is scored in blocks of candidates after one history. With 10,506 items and histories of 10 items
+(MovieTweetings, one core), a list takes 80 ms, and 223 ms when nothing is shared. Larger blocks change
+nothing (4,096 to 32,768 positions at once: 91, 83, 80, 81 ms): what depends on both takes 190,000
+multiplications per pair, half of them in the first layer of the MLP, and that is as fast as the core is.
+
 What was decided where the paper is silent or its reimplementations differ:
 
 Variant    As in the paper, the candidate is inside the block, and all outputs are flattened, with those of

@@ -208,25 +208,28 @@ class DualGRU(Propensity, name="dual"):
     def _item_view(self, batch: Batch, least: float) -> Tensor | None:
         if self.items is None:
             return None
-        table = self._tables[0]
-        vectors_BCD = table(batch.candidates_BC)
-        if self._cannot_reach(least, self.items, vectors_BCD, table):
-            return torch.zeros(batch.candidates_BC.shape)
-        state_BD = self.items.states_after(batch.histories, table)
-        logits_BC = torch.einsum("bcd,bd->bc", vectors_BCD, state_BD)
-        of_BC = torch.arange(len(state_BD))[:, None].expand(logits_BC.shape)
-        return self._propensity(logits_BC, state_BD, of_BC, table, least)  # eq. prob_item
+        table, below_BC = self._tables[0], torch.zeros(batch.candidates_BC.shape)
+        row_R = self._undecided(least, self.items, table(batch.candidates_BC), table)
+        if not len(row_R):
+            return below_BC
+        state_RD = self.items.states_after(batch.histories.some(row_R), table)
+        logits_RC = torch.einsum("rcd,rd->rc", table(batch.candidates_BC[row_R]), state_RD)
+        of_RC = torch.arange(len(row_R))[:, None].expand(logits_RC.shape)
+        propensity_RC = self._propensity(logits_RC, state_RD, of_RC, table, least)  # eq. prob_item
+        return below_BC.index_put((row_R,), propensity_RC)
 
     def _user_view(self, batch: Batch, least: float) -> Tensor | None:
         if self.users is None:
             return None
-        table = self._tables[1]
-        vectors_BD = table(batch.user_B)
-        if self._cannot_reach(least, self.users, vectors_BD, table):
-            return torch.zeros(batch.candidates_BC.shape)
-        state_AD = self.users.states_after(batch.audiences, table)
-        logits_BC = torch.einsum("bcd,bd->bc", state_AD[batch.audience_of_BC], vectors_BD)
-        return self._propensity(logits_BC, state_AD, batch.audience_of_BC, table, least)  # eq. prob_user
+        table, below_BC = self._tables[1], torch.zeros(batch.candidates_BC.shape)
+        row_R = self._undecided(least, self.users, table(batch.user_B)[:, None], table)
+        if not len(row_R):
+            return below_BC
+        which_A, of_RC = batch.audience_of_BC[row_R].unique(return_inverse=True)
+        state_AD = self.users.states_after(batch.audiences.some(which_A), table)
+        logits_RC = torch.einsum("rcd,rd->rc", state_AD[of_RC], table(batch.user_B[row_R]))
+        propensity_RC = self._propensity(logits_RC, state_AD, of_RC, table, least)  # eq. prob_user
+        return below_BC.index_put((row_R,), propensity_RC)
 
     def _propensity(
         self, logits_BC: Tensor, state_ND: Tensor, of_BC: Tensor, table: Embeddings, least: float
@@ -236,12 +239,13 @@ class DualGRU(Propensity, name="dual"):
             return min_max(logits_BC, state_ND, of_BC, table)
         return probability(logits_BC, state_ND, of_BC, table, least)
 
-    def _cannot_reach(self, least: float, view: SequenceGRU, vectors: Tensor, table: Embeddings) -> bool:
-        """Whether no softmax probability of ids with these vectors reaches `least`, whatever the view reads.
-        Then no sequence needs to be read."""
+    def _undecided(self, least: float, view: SequenceGRU, vectors_BCD: Tensor, table: Embeddings) -> Tensor:
+        """The contexts in which the softmax probability of an id with one of these vectors may reach `least`.
+        In the others, whatever the view reads, none does, so their sequences need not be read."""
         if least <= 0 or self.scale != "softmax":
-            return False
-        return float(view.highest_log_probability(vectors, table).max()) < math.log(least)
+            return torch.arange(len(vectors_BCD))
+        highest_BC = view.highest_log_probability(vectors_BCD, table)
+        return (highest_BC >= math.log(least)).any(1).nonzero()[:, 0]
 
     def phases(self) -> tuple[Phase, ...]:
         return (Phase("propensity", "sequences", self.loss, self.parameters),)
