@@ -19,7 +19,7 @@ demo/pulse:
 test: .venv/ready ## all tests but those of the cluster
 	$(BIN)/python -m pytest -n 2 -m "not cluster and not integration"
 
-test-fast: .venv/ready ## in a minute: all tests that neither train nor start a process or a browser
+test-fast: .venv/ready ## in a minute: all tests that neither train nor draw charts nor start a process or a browser
 	$(BIN)/python -m pytest -n 2 -m "not cluster and not integration" --fast
 
 test-cluster: .venv/ready-spark ## the same SQL on Spark gives the same files (needs Java 17)

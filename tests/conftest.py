@@ -20,6 +20,7 @@ from tests.helpers.plugins import restored_registries
 from unskew.data.log.log import Log
 from unskew.data.log.preparation import Metadata
 from unskew.data.log.views import offsets_of
+from unskew.report import charts
 from unskew.training.trainer import Trainer
 
 torch.set_num_threads(1)  # the default number made a suite ten times slower on a shared machine
@@ -28,7 +29,7 @@ settings.load_profile("ci")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--fast", action="store_true", help="skip tests that train or start a process")
+    parser.addoption("--fast", action="store_true", help="skip tests that train, draw or start a process")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -37,7 +38,7 @@ def fast(request: pytest.FixtureRequest) -> Iterator[None]:
     marked by hand, and none can be forgotten."""
 
     def skip(*_: object, **__: object) -> None:
-        pytest.skip("slow: it trains, or starts a process or a browser")
+        pytest.skip("slow: it trains, draws a chart, or starts a process or a browser")
 
     with pytest.MonkeyPatch.context() as patched:
         if request.config.getoption("--fast"):
@@ -46,6 +47,7 @@ def fast(request: pytest.FixtureRequest) -> Iterator[None]:
                 (BaseProcess, "start"),
                 (os, "fork"),
                 (Trainer, "run"),
+                (charts, "_rendered"),
             ):
                 patched.setattr(owner, name, skip)
         yield

@@ -21,12 +21,23 @@ def skewed() -> Inspection:
     return inspect(skewed_log())
 
 
+@pytest.fixture(scope="module")
+def html(skewed: Inspection) -> str:
+    """Its page."""
+    return inspect_page(skewed, 'unskew inspect "a & b" --html x.html', "2026-11-16")
+
+
+@pytest.fixture(scope="module")
+def panels(skewed: Inspection) -> str:
+    """Its picture."""
+    return picture(skewed)
+
+
 def drawings(html: str) -> list[str]:
     return re.findall(r"<svg.*?</svg>", html, flags=re.DOTALL)
 
 
-def test_the_page_needs_nothing_else(skewed):
-    html = inspect_page(skewed)
+def test_the_page_needs_nothing_else(html):
     addresses = set(re.findall(r"""https?://[^"'\s<>)]+""", html))
     assert addresses == {"http://www.w3.org/2000/svg"}  # a namespace, never fetched
     assert not re.search(r"<(script|link|img|iframe|object|embed)\b|@import|@font-face", html)
@@ -35,8 +46,7 @@ def test_the_page_needs_nothing_else(skewed):
     assert 'name="viewport"' in html
 
 
-def test_drawings_are_xml_with_ids_of_their_own(skewed):
-    html = inspect_page(skewed)
+def test_drawings_are_xml_with_ids_of_their_own(html):
     assert len(drawings(html)) == 7
     for drawing in drawings(html):
         root = ET.fromstring(drawing)
@@ -51,31 +61,30 @@ def test_drawings_are_xml_with_ids_of_their_own(skewed):
     assert pointed_at == set(ids)
 
 
-def test_the_page_and_the_picture_are_the_same_bytes_again(skewed):
+def test_the_page_and_the_picture_are_the_same_bytes_again(html, panels):
     again = inspect(skewed_log())
-    assert inspect_page(skewed, date="2026-11-16") == inspect_page(again, date="2026-11-16")
-    assert picture(skewed) == picture(skewed)
+    assert html == inspect_page(again, 'unskew inspect "a & b" --html x.html', "2026-11-16")
+    assert panels == picture(again)
 
 
-def test_the_picture_stands_alone_in_light_and_in_dark(skewed):
-    drawing = picture(skewed)
-    root = ET.fromstring(drawing)
+def test_the_picture_stands_alone_in_light_and_in_dark(panels):
+    root = ET.fromstring(panels)
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    light, _, dark = drawing.partition("@media (prefers-color-scheme: dark)")
+    light, _, dark = panels.partition("@media (prefers-color-scheme: dark)")
     assert ".ground { fill: #ffffff; }" in light
     assert ".ground { fill: #1c1f25; }" in dark
-    assert drawing.count('class="ground"') == 1  # the ground has no colour of its own that would win
-    assert "fill: #fdfeff" not in drawing
-    assert "currentColor" in drawing
+    assert panels.count('class="ground"') == 1  # the ground has no colour of its own that would win
+    assert "fill: #fdfeff" not in panels
+    assert "currentColor" in panels
     text = "".join(root.itertext())
     assert "Popularity of the items" in text
     assert "What the test asks for" in text
     assert "balanced" in text
 
 
-def test_every_chart_follows_the_page_into_the_dark(skewed):
+def test_every_chart_follows_the_page_into_the_dark(html):
     """Whatever is not a series has the colour of the page's text."""
-    for drawing in drawings(inspect_page(skewed)):
+    for drawing in drawings(html):
         used = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6}|currentColor)", drawing))
         assert used <= {"currentColor", *COLOURS}
 
@@ -86,15 +95,14 @@ def test_more_series_than_colours_are_all_drawn():
         assert all(name in svg(chart, "chart", "six") for name in series)
 
 
-def test_the_verdict_is_above_everything_else(skewed):
-    html = inspect_page(skewed)
+def test_the_verdict_is_above_everything_else(skewed, html):
     finding = html.index('class="finding">Popularity bias is strong')
     assert finding < html.index("What to do") < html.index("<h2>") < html.index("<svg")
     text = unescape(re.sub(r"</?code>", "`", html))
     assert all(f"<li>{advice}</li>" in text for advice in skewed.verdict().advice)
 
 
-def test_ties_and_order_stand_under_a_heading_of_their_own(skewed):
+def test_ties_and_order_stand_under_a_heading_of_their_own():
     html = inspect_page(inspect(DEGENERATE["one time"]()))
     biases, facts = html.split("<h2>Facts about this log</h2>")
     for topic in ("Popularity", "Drift", "Test"):
@@ -105,8 +113,7 @@ def test_ties_and_order_stand_under_a_heading_of_their_own(skewed):
     assert "tied" not in biases
 
 
-def test_the_foot_says_where_the_page_came_from(skewed):
-    html = inspect_page(skewed, 'unskew inspect "a & b" --html x.html', "2026-11-16")
+def test_the_foot_says_where_the_page_came_from(skewed, html):
     foot = html[html.index("<footer>") :]
     assert f"Made by unskew {version('unskew')} on 2026-11-16" in foot
     assert "<code>unskew inspect &#34;a &amp; b&#34; --html x.html</code>" in foot
@@ -140,8 +147,7 @@ def test_the_source_is_escaped(skewed, tmp_path):
     assert "<b>" not in html
 
 
-def test_wide_tables_are_stacked_on_a_phone(skewed):
-    html = inspect_page(skewed)
+def test_wide_tables_are_stacked_on_a_phone(html):
     phone = html[html.index("@media (max-width") : html.index("</style>")]
     assert ".stacked thead { display: none; }" in phone
     assert "content: attr(data-name)" in phone
@@ -158,12 +164,11 @@ def test_a_chart_without_matplotlib_says_what_to_install(monkeypatch):
         svg(Lines([1, 2], {"a": [1, 2]}, "x", "y"), "chart", "a line")
 
 
-def test_the_settings_of_matplotlib_change_nothing(skewed):
+def test_the_settings_of_matplotlib_change_nothing(skewed, panels):
     import matplotlib as mpl
 
-    before = picture(skewed)
     with mpl.rc_context(
         {"font.size": 30, "axes.grid": True, "axes.facecolor": "red", "svg.fonttype": "path"}
     ):
-        assert picture(skewed) == before
+        assert picture(skewed) == panels
         assert mpl.rcParams["font.size"] == 30
