@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import unskew
 from tests.conftest import columns, quick, random_table
+from tests.helpers.errors import refused
 from unskew.data.log.held_out import (
     HeldOut,
     authors_acceptance,
@@ -281,7 +282,7 @@ def test_wrong_use(log: unskew.Log, tmp_path: Path) -> None:
         held_out(split, "test", "weighted")
     with pytest.raises(unskew.BadInput, match="the training set is no test"):
         held_out(split, "train")
-    with pytest.raises(unskew.BadInput, match="sample 0: expected at least 1"):
+    with refused("sample"):
         held_out(split, "test", sample=0)
 
 

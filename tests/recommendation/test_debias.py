@@ -71,7 +71,7 @@ def test_scores_at_strengths_by_hand() -> None:
 def test_a_debias_is_from_0_to_1(debias: float) -> None:
     split = growing_split("hide")
     rows = held_out(split, "test", "ordinary").rows[:3]
-    with pytest.raises(unskew.BadInput, match=f"debias {debias}: expected from 0 to 1"):
+    with pytest.raises(unskew.BadInput, match=f"^debias {debias}: expected from 0 to 1$"):
         rank_each(Turned(split), split, rows, (0.0, debias))
     model = fitted()
     for ask in (

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import unskew
-from unskew.core.errors import BadInput
+from tests.helpers.errors import refused
 from unskew.recommendation import options
 from unskew.recommendation.options import RecommendKeywords, RecommendOptions
 
@@ -55,13 +55,13 @@ def test_python_takes_all_options_as_keywords_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("wrong", "field"),
     [
-        ({"k": 0}, "k 0: expected at least 1"),
-        ({"diverse": 1.5}, "diverse 1.5: expected from 0 to 1"),
-        ({"debias": 0.5, "approximate": True}, "approximate lists have the debiasing strength of the model"),
+        ({"k": 0}, "k"),
+        ({"diverse": 1.5}, "diverse"),
+        ({"debias": 0.5, "approximate": True}, "debias"),
     ],
 )
-def test_impossible_options(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadInput, match=message):
+def test_impossible_options(wrong: dict[str, Any], field: str) -> None:
+    with refused(field):
         RecommendOptions(**wrong)

@@ -12,6 +12,7 @@ import torch
 
 import unskew
 from tests.conftest import READS, SMALL_DEPS, random_table
+from tests.helpers.errors import refused
 from unskew.api.create import DEPS, create_model, load
 from unskew.api.model import Model
 from unskew.data.batches.batch import batch
@@ -134,7 +135,7 @@ def test_bad_requests(model: Model) -> None:
         with pytest.raises(unskew.BadInput, match="one of the two"):
             model.recommend(**wrong)
     for k in (0, -3):
-        with pytest.raises(unskew.BadInput, match="expected at least 1"):
+        with refused("k"):
             model.recommend(users=["u1"], k=k)
     with pytest.raises(unskew.BadInput, match="list of ids"):
         model.recommend(users="u1")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.errors import refused
 from tests.helpers.monitored import DAY, ITEMS, MONDAY, NOW, WEEK, fill, filled, naive
-from unskew.core.errors import BadInput
 from unskew.serve import Event, Recommendation, Shown, Store, open_store
 from unskew.serve.monitor.monitor import Monitoring, monitor
 from unskew.serve.monitor.window import Window
@@ -228,15 +228,11 @@ def test_a_figure_that_is_not_known_crosses_nothing_and_says_so(store: Store) ->
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"every": "soon"}, "expected a number and a unit"),
-        ({"windows": 0}, "windows 0: expected at least 1"),
-        ({"max_gini": 1.5}, "max_gini 1.5: expected at least 0 and at most 1"),
-    ],
+    ("settings", "wrong"),
+    [({"every": "soon"}, "every"), ({"windows": 0}, "windows"), ({"max_gini": 1.5}, "max_gini")],
 )
-def test_wrong_settings(store: Store, settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+def test_wrong_settings(store: Store, settings: dict[str, Any], wrong: str) -> None:
+    with refused(wrong):
         monitor(store, settings=Monitoring(**settings), now=NOW)
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import unskew
+from tests.helpers.errors import refused
 from unskew.core.errors import BadInput
 from unskew.data.log.preparation import Metadata
 from unskew.data.reading.prepare import prepare
@@ -375,13 +376,8 @@ def test_other_logs_have_no_known_ground_truth(world, split):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"sample": 0}, "sample 0: expected at least 1"),
-        ({"cut": 0}, "cut 0: expected at least 1"),
-        ({"split": None}, "a scorer without a split"),
-    ],
+    ("given", "wrong"), [({"sample": 0}, "sample"), ({"cut": 0}, "cut"), ({"split": None}, "split")]
 )
-def test_bad_questions_are_named(world, split, given, said):
-    with pytest.raises(BadInput, match=f"^{said}"):
+def test_bad_questions_are_named(world, split, given, wrong):
+    with refused(wrong):
         evaluate_against_ground_truth(TrueScorer(world), world, **{"split": split} | given)

@@ -89,7 +89,7 @@ class StoreCompact(_OnStore):
         if (self.before is None) == (self.older_than is None):
             raise BadInput("expected one of --before TIME and --older-than SPAN")
         if self.older_than is not None:
-            before = max(0, time.time_ns() // 1000 - Clock(10**6).ticks_in(self.older_than))
+            before = max(0, time.time_ns() // 1000 - Clock(10**6).ticks_in(self.older_than, "older_than"))
         else:
             before = _moment(self.before)
         with open_store(self.store, "write", segments=self.segments) as store:

@@ -73,7 +73,8 @@ class RecommendOptions:
         if self.approximate and self.debias is not None:
             raise BadInput(
                 f"debias {self.debias}: approximate lists have the debiasing strength of the model, so "
-                "ask for exact ones"
+                "ask for exact ones",
+                field="debias",
             )
 
     @cached_property

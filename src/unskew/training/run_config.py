@@ -134,9 +134,10 @@ def open_log(stored: str, fingerprint: str, data: str | os.PathLike[str] | None 
     if data is None and not Path(where).exists():
         raise BadInput(
             f"{where}: the data of this run is gone or has moved; say where it is now (--data DATA; to "
-            "train, DATA itself)"
+            "train, DATA itself)",
+            field="data",
         )
     log = Log.open(where)
     if fingerprint not in log.metadata.erased_from and log.fingerprint() != fingerprint:
-        raise BadInput(f"{where}: not the data that this run was trained on")
+        raise BadInput(f"{where}: not the data that this run was trained on", field="data")
     return log

@@ -411,7 +411,10 @@ def chosen_criterion(model: Recommender, select_by: str, available: tuple[Criter
     """The validation metric that chooses the weights which recommend."""
     criterion = model.select_by if select_by == "auto" else select_by
     if criterion not in available:
-        raise BadInput(f"select_by {criterion}: this log's validation set has only {', '.join(available)}")
+        listed = ", ".join(available)
+        raise BadInput(
+            f"select_by {criterion}: this log's validation set has only {listed}", field="select_by"
+        )
     return criterion
 
 

@@ -144,7 +144,7 @@ def tune(
     by = kind.select_by if first.training.select_by == "auto" else first.training.select_by
     if by not in criteria_of(data.split):
         there = ", ".join(criteria_of(data.split))
-        raise BadInput(f"select_by {by}: this log's validation set has only {there}")
+        raise BadInput(f"select_by {by}: this log's validation set has only {there}", field="select_by")
     space = Space(model, data, (settings or {}) | {"select_by": by}, preset)
     parts = asdict(data.splitting) | {"fractions": list(data.splitting.fractions)}
     about = {"format": FORMAT, "model": model, "split": parts, "hash": data.fingerprint}

@@ -97,7 +97,8 @@ def base_of(folder: Path, config: RunConfig, card: RunCard, memory: Log, data: P
         table = None
     if table is None or own.now is None:
         raise BadInput(
-            f"{own.data}: the data of this run is gone or has moved; say where it is now (--data DATA)"
+            f"{own.data}: the data of this run is gone or has moved; say where it is now (--data DATA)",
+            field="data",
         )
     return Base(table, own.now, clock, own, True, feeds)
 

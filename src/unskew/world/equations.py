@@ -156,13 +156,15 @@ def check_settings(settings: Simulation) -> None:
     check(settings)
     if not 1e-6 <= settings.shown / settings.items < 1:
         raise BadInput(
-            f"shown {settings.shown}: expected at least items / 10^6 and fewer than items, {settings.items}"
+            f"shown {settings.shown}: expected at least items / 10^6 and fewer than items, {settings.items}",
+            field="shown",
         )
     if not 0 <= settings.born < 1:
         raise BadInput(f"born {settings.born}: expected a fraction from 0 to below 1", field="born")
     if not settings.shown < np.count_nonzero(births(settings) == 0):
         raise BadInput(
-            f"born {settings.born}: expected more than shown, {settings.shown}, items at the start"
+            f"born {settings.born}: expected more than shown, {settings.shown}, items at the start",
+            field="born",
         )
 
 

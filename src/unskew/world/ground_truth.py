@@ -71,7 +71,9 @@ def evaluate_against_ground_truth(
         raise BadInput(f"cut {cut}: expected at least 1", field="cut")
     if not isinstance(model, Model):
         if split is None:
-            raise BadInput("a scorer without a split: expected the split whose test set is asked")
+            raise BadInput(
+                "a scorer without a split: expected the split whose test set is asked", field="split"
+            )
         return _evaluate(model, world, split, sample, seed, cut, debias)
     split = model.split if split is None else split
     model.check_unseen(split)

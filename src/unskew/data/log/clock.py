@@ -78,29 +78,30 @@ class Clock:
         number, unit = (span, "tick") if self.ticks is None else (self.days(span), "day")
         return f"{number:g} {unit}" if number == 1 else f"{number:g} {unit}s"
 
-    def ticks_in(self, duration: str) -> int:
+    def ticks_in(self, duration: str, setting: str = "window") -> int:
         """The number of ticks in a duration such as 7d, 12h or 1w. If times only give an order, the duration
-        must be a number of ticks."""
+        must be a number of ticks.
+
+        setting: the name of the setting that holds it, for errors.
+        """
+        ticks, wrong = self._ticks_in(duration)
+        if wrong:
+            raise BadInput(f"{setting} {duration!r}: {wrong}", field=setting)
+        return ticks
+
+    def _ticks_in(self, duration: str) -> tuple[int, str]:
+        """The number of ticks in a duration, or what is wrong with it."""
         parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", duration.lower())
         unit = parts.group(2) if parts else ""
         known = ", ".join(DURATIONS)
         if parts is None or (unit and unit not in DURATIONS):
-            raise BadInput(
-                f"window {duration!r}: expected a number and a unit ({known}), such as 7d", field="window"
-            )
+            return 0, f"expected a number and a unit ({known}), such as 7d"
         if unit and self.ticks is None:
-            wanted = "expected a number of ticks"
-            raise BadInput(f"window {duration!r}: the times of this log are only an order; {wanted}")
+            return 0, "the times of this log are only an order; expected a number of ticks"
         if not unit and self.ticks is not None:
-            raise BadInput(
-                f"window {duration!r}: expected a unit ({known}), such as {duration.strip()}d", field="window"
-            )
+            return 0, f"expected a unit ({known}), such as {duration.strip()}d"
         length = int(float(parts.group(1)) * (DURATIONS[unit] * (self.ticks or 1) if unit else 1))
-        if length < 1:
-            raise BadInput(
-                f"window {duration!r}: expected at least one tick of the log's clock", field="window"
-            )
-        return length
+        return length, "" if length else "expected at least one tick of the log's clock"
 
     def resolution(self, distinct: Ints) -> str:
         """The largest unit of which all distances between these sorted times are multiples, such as `day`. So

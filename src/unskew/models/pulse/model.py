@@ -245,7 +245,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         if self.config.horizon == "all":
             return split.valid_end - split.train_end
         try:
-            return split.log.clock.ticks_in(self.config.horizon)
+            return split.log.clock.ticks_in(self.config.horizon, "horizon")
         except BadInput as error:
             raise BadInput(
                 f"horizon {self.config.horizon!r}: expected next, all, or a duration such as 30d ({error})"

@@ -151,7 +151,7 @@ class Monitor:
     def notes(self) -> tuple[str, ...]:
         """What a reader should know beside the figures: what is not known or not judged, and why."""
         last = self.stored.last
-        is_silent = last is not None and self.now - last > Clock(10**6).ticks_in(self.settings.every)
+        is_silent = last is not None and self.now - last > Clock(10**6).ticks_in(self.settings.every, "every")
         return render_sentences(
             "serve/monitor/templates/notes.txt",
             monitor=self,
@@ -263,7 +263,7 @@ def monitor(
     """
     settings = settings or Monitoring()
     check(settings)
-    calendar = Calendar(Clock(10**6).ticks_in(settings.every))
+    calendar = Calendar(Clock(10**6).ticks_in(settings.every, "every"))
     now = time.time_ns() // 1000 if now is None else now
     ranking = None
     if model is not None:
