@@ -7,6 +7,7 @@ cell whose settings have changed since, or that was computed before a given comm
 
 import json
 import platform
+import re
 import subprocess
 import time
 from collections.abc import Mapping
@@ -31,36 +32,43 @@ Key = tuple[Any, ...]
 class Setup:
     """A model of a table.
 
+    settings: those that differ from the preset, or else from the model's defaults.
     in_folder: whether it is trained in a folder, so that a run that was stopped goes on.
     """
 
     model: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    preset: str | None = None
     in_folder: bool = False
 
     def create(self, seed: int) -> unskew.Model:
         """The model, not trained yet."""
-        return unskew.create_model(self.model, dict(self.settings) | {"seed": seed})
+        return unskew.create_model(self.model, dict(self.settings) | {"seed": seed}, self.preset)
 
     @property
     def digest(self) -> str:
         """A short text that changes with any setting, defaults included."""
         return sha256(self.create(0).settings_key.encode()).hexdigest()[:12]
 
-    def train(self, seed: int, split: unskew.Split, folder: Path) -> tuple[unskew.Model, Line]:
-        """The trained model, and what a line says of its training."""
+    def train(self, seed: int, split: unskew.Split, work: Path, *names: str) -> tuple[unskew.Model, Line]:
+        """The trained model, and what a line says of its training.
+
+        work, names: where its folder is, and what names it beside the settings and the seed.
+        """
         began = time.process_time()
-        model, folder = self.create(seed), folder.with_name(f"{folder.name}-{self.digest}")
+        name = "-".join((*names, str(seed), self.digest))
+        model, folder = self.create(seed), work / re.sub(r"[^\w.-]+", "_", name)
         if not self.in_folder:
             model.fit(split, show_progress=False)
         elif folder.exists():
             model = unskew.resume(folder, split, show_progress=False)
         else:
-            folder.parent.mkdir(parents=True, exist_ok=True)
+            work.mkdir(parents=True, exist_ok=True)
             model.fit(split, folder, show_progress=False)
         validated = [record.valid for record in model.records if record.valid]
         best = {by: max(valid[by]["ndcg@10"] for valid in validated) for by in (validated or [{}])[-1]}
         return model, {
+            "preset": self.preset,
             "settings": dict(self.settings),
             "digest": self.digest,
             "epochs": max((record.epoch for record in model.records), default=0),

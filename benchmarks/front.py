@@ -46,7 +46,7 @@ MODELS: dict[str, Setup] = {
     "pulse-zero": Setup(model="pulse-zero"),
     "SASRec": Setup(model="sasrec", settings={"dropout": 0.5, "learning_rate": 2e-3, **LONG}, in_folder=True),
     "pulse": Setup(model="pulse", settings=LONG, in_folder=True),
-    "gSASRec": Setup(model="gsasrec", settings=LONG, in_folder=True),
+    "SASRec, sampled softmax": Setup(model="sasrec", preset="sampled", settings=LONG, in_folder=True),
     "GRU4Rec": Setup(model="gru4rec", settings=LONG, in_folder=True),
     "LightSANs": Setup(model="lightsans", settings={"dropout": 0.5, **LONG}, in_folder=True),
     "DEPS": Setup(
@@ -103,9 +103,7 @@ class Run:
     def measured(self, name: str, model: str, seed: int) -> Line:
         """The line of a cell."""
         split = unskew.split(self.log(name))
-        trained, line = MODELS[model].train(
-            seed, split, self.work / f"{name}-{model}-{seed}".replace(" ", "_")
-        )
+        trained, line = MODELS[model].train(seed, split, self.work, name, model)
         began = time.process_time()
         both: dict[str, tuple[Protocol, ...]] = {"ordinary": ("full",), "balanced": ("full",)}
         for mode, tests in (

@@ -49,6 +49,9 @@ MODELS: dict[str, Setup] = {
     "pulse-zero": Setup(model="pulse-zero"),
     "pulse": Setup(model="pulse", settings={"patience": 5, "epochs": 40}),
     "SASRec": Setup(model="sasrec", settings={"dropout": 0.5, "learning_rate": 2e-3, **LONG}, in_folder=True),
+    "SASRec, sampled softmax": Setup(
+        model="sasrec", preset="sampled", settings={**LONG, "valid_examples": 30_000}, in_folder=True
+    ),
     "GRU4Rec": Setup(model="gru4rec", settings=LONG, in_folder=True),
     "gSASRec": Setup(model="gsasrec", settings=LONG, in_folder=True),
 }
@@ -84,7 +87,7 @@ class Run:
     def measured(self, protocol: Protocol, name: str, model: str, seed: int) -> Line:
         """The line of a cell."""
         split = self.split(protocol, name, model)
-        trained, line = MODELS[model].train(seed, split, self.work / f"{protocol}-{name}-{model}-{seed}")
+        trained, line = MODELS[model].train(seed, split, self.work, protocol, name, model)
         if protocol == "time-to-split":
             for targets in TARGETS:
                 evaluation = trained.evaluate(split, frozen=True, targets=targets, show_progress=False)

@@ -50,7 +50,8 @@ def test_the_digest_changes_with_every_setting_but_the_seed() -> None:
     same = Setup(model="sasrec", settings={"width": plain.create(0).config.width})
     others = [Setup(model="sasrec", settings=of) for of in ({"width": 32}, {"epochs": 3}, {"patience": 9})]
     assert same.digest == plain.digest
-    assert len({plain.digest, *(other.digest for other in others)}) == 4
+    others.append(Setup(model="sasrec", preset="sampled"))
+    assert len({plain.digest, *(other.digest for other in others)}) == 5
     assert plain.create(1).training.seed == 1
 
 
@@ -70,10 +71,10 @@ def test_cells_of_before_a_commit_are_computed_again(tmp_path: Path) -> None:
 
 def test_a_network_goes_on_in_its_folder(small_split: unskew.Split, tmp_path: Path) -> None:
     setup = Setup(model="sasrec", settings={"width": 8, "epochs": 2, "patience": 5}, in_folder=True)
-    first, line = setup.train(3, small_split, tmp_path / "work" / "run")
-    folder = tmp_path / "work" / f"run-{setup.digest}"
+    first, line = setup.train(3, small_split, tmp_path / "work", "a log", "run")
+    folder = tmp_path / "work" / f"a_log-run-3-{setup.digest}"
     before = (folder / "card.json").read_text()
-    again, other = setup.train(3, small_split, tmp_path / "work" / "run")
+    again, other = setup.train(3, small_split, tmp_path / "work", "a log", "run")
     assert (folder / "card.json").read_text() == before
     assert [record.valid for record in again.records] == [record.valid for record in first.records]
     assert line | {"cpu_training": 0} == other | {"cpu_training": 0}

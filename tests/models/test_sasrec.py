@@ -14,6 +14,7 @@ from unskew.data.batches.batch import bare_contexts
 from unskew.data.log.views import PAD
 from unskew.models.base import MODELS, NextItem, build
 from unskew.models.sasrec import SASRec
+from unskew.nn.losses import sampled_softmax
 
 READERS = [kind for kind in MODELS.values() if issubclass(kind, NextItem)]
 LENGTHS = (HISTORY, 5, 3, 1, 1)
@@ -108,3 +109,46 @@ def test_the_worked_cross_entropy() -> None:
         )
         far = model.loss_of(state, torch.tensor([1, 0]), None)
     close(far, functional.cross_entropy(torch.tensor([[1.0, 2.0, 0.0]] * 2), torch.tensor([1, 0])))
+
+
+@torch.no_grad()
+def test_negatives_of_the_sampled_softmax_are_drawn_for_each_batch(small_split: unskew.Split) -> None:
+    plain, sampled = (
+        build(SASRec, small_split, SASRec.Config(width=8, samples=samples)) for samples in (None, 3)
+    )
+    assert isinstance(plain, SASRec)
+    assert isinstance(sampled, SASRec)
+    sampled.load_state_dict(plain.state_dict())
+    states, targets, weight = torch.randn(6, 8), torch.arange(6), torch.tensor([1.0, 2, 0, 1, 1, 3])
+    torch.manual_seed(1)
+    found = sampled.loss_of(states, targets, weight)
+    torch.manual_seed(1)
+    expected = sampled_softmax(states, targets, sampled.items.table(), 3, weight) / 6
+    assert float(found) == pytest.approx(float(expected))
+    assert float(sampled.loss_of(states, targets, weight)) != pytest.approx(float(found))
+    many = build(SASRec, small_split, SASRec.Config(width=8, samples=200_000))
+    many.load_state_dict(plain.state_dict())
+    assert isinstance(many, SASRec)
+    whole = float(plain.loss_of(states, targets, weight))
+    assert float(many.loss_of(states, targets, weight)) == pytest.approx(whole, abs=0.02)
+
+
+@torch.no_grad()
+def test_small_embeddings_are_read_as_they_are(small_split: unskew.Split) -> None:
+    model = build(SASRec, small_split, SASRec.Config(width=64, deviation=0.02, dropout=0.0))
+    assert isinstance(model, SASRec)
+    assert float(model.items.weight.std()) == pytest.approx(0.02, rel=0.1)
+    usual = build(SASRec, small_split, SASRec.Config(width=64, dropout=0.0))
+    assert isinstance(usual, SASRec)
+    assert float(usual.items.weight.std()) == pytest.approx(1 / 8, rel=0.1)
+    usual.load_state_dict(model.state_dict())
+    usual.items.weight.data /= 8  # the factor sqrt(64)
+    user, ids = torch.tensor([0]), torch.tensor([[1, 2, 3]])
+    close(model.eval().states(user, ids), usual.eval().states(user, ids))
+
+
+def test_the_preset_is_the_recipe_of_the_published_table() -> None:
+    model = unskew.create_model("sasrec", preset="sampled")
+    assert isinstance(model.config, SASRec.Config)
+    assert (model.config.samples, model.config.layers, model.config.deviation) == (1024, 1, 0.02)
+    assert model.training.patience >= 5

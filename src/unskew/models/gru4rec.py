@@ -85,7 +85,7 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
     config: Config
     is_exportable = True
     cumulative: Tensor
-    recipe: ClassVar[Settings] = {"learning_rate": 0.05, "sequences": 64, "epochs": 40, "patience": 4}
+    recipe: ClassVar[Settings] = {"learning_rate": 0.05, "sequences": 64, "epochs": 40, "patience": 5}
     searched: ClassVar[dict[str, Search]] = {"learning_rate": Search(0.01, 0.25, log=True)}
     # The authors train for ten epochs, whatever the validation set says.
     presets: ClassVar[dict[str, Settings]] = {"paper": {"epochs": 10, "patience": 10}}
