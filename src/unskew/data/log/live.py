@@ -124,7 +124,7 @@ class Live:
             self.histories.list(who, when)
             self.audiences.list(what, when)
             self._newest = max(self._newest, when)
-            self._context_listeners.notify(who, what, when)
+            self._context_listeners.notify(list(self.context)[kind], who, what, when)
             self._frozen = None
             added += 1
         return added
@@ -238,7 +238,7 @@ class Live:
             is_gone[user] = False
             views.histories.refill(user, item.astype(np.int32), when, len(self.users))
             views.audiences.refill(item, user.astype(np.int32), when, len(self.items))
-        self._context_listeners.notify(PAD, PAD, 0)
+        self._context_listeners.notify("", PAD, PAD, 0)
         is_kept = np.asarray(self._base.time) > until[self._base.user]
         self._base = _map_columns(self._base, lambda _, column: column[is_kept])
         added = []
@@ -325,7 +325,7 @@ class Live:
         """See `LogView`. The method is called as long as its object is used elsewhere."""
         self._listeners.add(listener)
 
-    def on_context(self, listener: Callable[[int, int, int], None]) -> None:
+    def on_context(self, listener: Callable[[str, int, int, int], None]) -> None:
         """See `LogView`. The method is called as long as its object is used elsewhere."""
         self._context_listeners.add(listener)
 

@@ -93,8 +93,8 @@ class LogView(Protocol):
         """Call a method with the user, the item and the time of each positive that is added; with PAD, if all
         events may be others."""
 
-    def on_context(self, listener: Callable[[int, int, int], None]) -> None:
-        """The same for each event of a context type."""
+    def on_context(self, listener: Callable[[str, int, int, int], None]) -> None:
+        """The same for each event of a context type, which comes first."""
 
     def in_history(self, event: Ints, item: Ints) -> Ints:
         """Where in the histories some events of the audiences are, given by their positions and items."""
@@ -213,7 +213,7 @@ class Log:
     def on_event(self, listener: Callable[[int, int, int], None]) -> None:
         """Nothing is ever added here, so the method is never called."""
 
-    def on_context(self, listener: Callable[[int, int, int], None]) -> None:
+    def on_context(self, listener: Callable[[str, int, int, int], None]) -> None:
         """Nothing is ever added here, so the method is never called."""
 
     @property

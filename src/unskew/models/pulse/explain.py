@@ -12,6 +12,8 @@ known in the others, for the same user; it is the same for all items of a list.
   mean, over all orders in which the groups could be added to `base`, of what each of them changes. They add
   up to the whole without a rest. With six groups there are 64 subsets, so this is exact and costs 64 rows of
   the last layer per item.
+- Context types and intervals between repeats have no reasons of their own: their counts of the item belong to
+  `popular`, and what is known of the user and the item to `repeat`.
 - `debias` is -debias * (exposure of the item - exposure of an average item).
 - A value of the neighbourhood is a sum over the user's items (`Neighbourhood.sources`), so its part is
   divided among them in proportion to their shares in this sum.
@@ -28,7 +30,7 @@ from torch import Tensor, nn
 
 from unskew.data.log.views import Ints
 from unskew.models.pulse.neighbours import Sources
-from unskew.models.pulse.signals import HALF_LIVES, SCALES, Requests
+from unskew.models.pulse.signals import HALF_LIVES, ITEM_FEATURES, NEIGHBOUR_FEATURES, SCALES, Requests
 from unskew.nn.reasons import Reason, ReasonKind
 
 Floats = NDArray[np.floating]
@@ -60,6 +62,34 @@ class ExplainedNetwork(Protocol):
     @property
     def exposure_skip(self) -> Tensor:
         """The linear weights of the exposure."""
+
+    @property
+    def mean_types(self) -> Tensor:
+        """The means of the values of an item by context types."""
+
+    @property
+    def scale_types(self) -> Tensor:
+        """The scales of the same."""
+
+    @property
+    def scale_more(self) -> Tensor:
+        """The scales of what context types and repeats say of an item in a request."""
+
+    @property
+    def more_of_item(self) -> Tensor:
+        """The weights of the values of an item by context types."""
+
+    @property
+    def more_of_exposure(self) -> Tensor:
+        """The same for the exposure."""
+
+    @property
+    def more_of_pair(self) -> Tensor:
+        """The weights of what context types and repeats say of an item in a request."""
+
+    @property
+    def more_skip(self) -> Tensor:
+        """The linear weights of the same."""
 
     @property
     def tag_skip(self) -> Tensor | None:
@@ -97,11 +127,15 @@ class _Group(NamedTuple):
 @torch.no_grad()
 def explain(network: ExplainedNetwork, inputs: Inputs, debias: float) -> list[tuple[Reason, ...]]:
     """The reasons of some items of one request, for each item the largest parts first, after its base."""
-    a = (inputs.a - network.mean_a) / network.scale_a
-    groups = _groups(network, a, inputs.w / network.scale_w)
+    a, types = inputs.a[:, :ITEM_FEATURES], inputs.a[:, ITEM_FEATURES:]
+    a, types = (a - network.mean_a) / network.scale_a, _standardised(network, types)
+    w, more = inputs.w[:, :NEIGHBOUR_FEATURES] / network.scale_w, inputs.w[:, NEIGHBOUR_FEATURES:]
+    groups = _groups(network, a, w)
+    groups[0] = groups[0]._replace(hidden=groups[0].hidden + types @ network.more_of_item)
+    groups[-1] = _with_more(network, groups[-1], more)
     start = network.of_item.bias + network.user_side(inputs.profile)
     parts, base = _shapley(start, groups, network.last.weight[0])
-    exposure = _exposure(network, a)
+    exposure = _exposure(network, a) + types @ network.more_of_exposure
     average = float(_exposure(network, torch.zeros_like(a[:1]))[0])
     least_known = float(base) - debias * average
     of_exposure = (-debias * (exposure - average)).tolist()
@@ -114,6 +148,19 @@ def explain(network: ExplainedNetwork, inputs: Inputs, debias: float) -> list[tu
         kept = sorted((each for each in reasons if abs(each.part) > TINY), key=lambda each: -abs(each.part))
         found.append((Reason(ReasonKind.BASE, least_known), *kept))
     return found
+
+
+def _standardised(network: ExplainedNetwork, types: Tensor) -> Tensor:
+    return (types - network.mean_types) / network.scale_types
+
+
+def _with_more(network: ExplainedNetwork, group: _Group, more: Tensor) -> _Group:
+    """A group together with what context types and repeats say of each item in the request."""
+    size = more.shape[1]
+    more = more / network.scale_more[:size]
+    return _Group(
+        group.hidden + more @ network.more_of_pair[:size], group.linear + more @ network.more_skip[:size]
+    )
 
 
 def _groups(network: ExplainedNetwork, a: Tensor, w: Tensor) -> list[_Group]:

@@ -49,10 +49,13 @@ from unskew.data.log.split import Known, Split
 from unskew.data.log.views import Ints
 from unskew.models.base import ModelConfig, Recommender
 from unskew.models.pulse.neighbours import NeighbourSettings
+from unskew.models.pulse.repeats import DUE
 from unskew.models.pulse.scoring import ItemSide, LivePulseCatalog, PulseCatalog
 from unskew.models.pulse.signals import (
+    HALF_LIVES,
     ITEM_FEATURES,
     NEIGHBOUR_FEATURES,
+    OF_TYPE,
     USER_FEATURES,
     Reads,
     Requests,
@@ -67,6 +70,8 @@ from unskew.nn.scoring import Catalog
 MEASURED, EACH = 2000, 8  # rows that standardise the inputs, and items of each
 SHIPPED_HIDDEN = 64  # the width of the shipped weights
 OWN_EVENTS = 200  # of a user's newest events, those that repeats are known from
+# Weights of what not every log has, which the shipped ones do not have either.
+OPTIONAL = ("tag_skip", "more_of_item", "more_of_exposure", "more_of_pair", "more_skip")
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)  # that are tried
 ZERO = Path(__file__).with_name("pulse-zero.safetensors")  # made by benchmarks/pulse_zero.py
 
@@ -91,8 +96,9 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         """The number of neighbours whose events are read. More of them reach more rare items, and cost
         more."""
         reads: Reads = "all"
-        """What is read of the log: everything, or, to see what each part is worth, only the decayed counts of
-        items and users (`counts`) or only what neighbours took (`neighbours`)."""
+        """What is read of the log: everything, or, to see what each part is worth, everything but context
+        events and the intervals between repeats (`targets`), only the decayed counts of items and users
+        (`counts`) or only what neighbours took (`neighbours`)."""
         start: Literal["shipped", "random", "kept"] = "random"
         """Whether training starts from the weights that come with the package, those of `pulse-zero`
         (`shipped`), or from random ones; with `kept` the shipped ones are not trained at all. They are 64
@@ -129,6 +135,9 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
     mean_u: Tensor
     scale_u: Tensor
     scale_w: Tensor
+    mean_types: Tensor
+    scale_types: Tensor
+    scale_more: Tensor
     tag_skip: Tensor | None
 
     def __init__(self, known: Known, config: Config) -> None:
@@ -165,6 +174,16 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
             self.register_buffer(f"mean_{name}", torch.zeros(size))
             self.register_buffer(f"scale_{name}", torch.ones(size))
         self.register_buffer("scale_w", torch.ones(NEIGHBOUR_FEATURES))
+        # Inputs of context types and of repeats. Their weights begin at zero, so that those that were learned
+        # without them stay as good as they are.
+        self.types = known.types if config.reads == "all" else ()
+        of_items, of_pairs = len(self.types) * len(HALF_LIVES), len(self.types) * OF_TYPE + DUE
+        self.more_of_item = nn.Parameter(torch.zeros(of_items, hidden))
+        self.more_of_exposure = nn.Parameter(torch.zeros(of_items))
+        self.more_of_pair = nn.Parameter(torch.zeros(of_pairs, hidden))
+        self.more_skip = nn.Parameter(torch.zeros(of_pairs))
+        for name, size in (("mean_types", of_items), ("scale_types", of_items), ("scale_more", of_pairs)):
+            self.register_buffer(name, torch.zeros(size) if name == "mean_types" else torch.ones(size))
         self._signals: Signals | None = None
         self._memory: ValidationMemory[Requests] | None = None
         self._pulled_to: dict[str, Tensor] | None = None
@@ -202,9 +221,14 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         read = self.signals(split.log).of_requests(batch_of_rows(split.log, rows, self.history, 0))
         exists = np.maximum(split.log.audiences.existing(read.time), 1)
         items = (random.random((len(rows), EACH)) * exists[:, None]).astype(np.int64)
-        a = self.signals(split.log).of_items(items, read.time[:, None]).reshape(-1, ITEM_FEATURES)
-        w = read.of_pairs(np.repeat(np.arange(len(rows)), EACH), items.ravel())
+        a = self.signals(split.log).of_items(items, read.time[:, None])
+        a, types = np.split(a.reshape(-1, a.shape[-1]), [ITEM_FEATURES], axis=1)
+        w = read.of_pairs(np.repeat(np.arange(len(rows)), EACH), items.ravel())[:, :NEIGHBOUR_FEATURES]
+        more = read.values[:, NEIGHBOUR_FEATURES:]  # mostly zero, so of those that are not
+        squares, some = (more**2).sum(0), np.maximum((more != 0).sum(0), 1)
+        self.scale_more[: more.shape[1]] = torch.from_numpy(np.maximum(np.sqrt(squares / some), 1e-2))
         for mean, scale, values in (
+            (self.mean_types, self.scale_types, types),
             (self.mean_a, self.scale_a, a),
             (self.mean_u, self.scale_u, read.profile),
         ):
@@ -220,11 +244,11 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         has another shape or reads less. They know no tags."""
         if not self._may_be_shipped():
             return {}
-        tags = {} if self.tag_skip is None else {"tag_skip": torch.zeros_like(self.tag_skip)}
-        return load_file(ZERO) | tags
+        own = {name: value for name, value in self.named_parameters() if name in OPTIONAL}
+        return load_file(ZERO) | {name: torch.zeros_like(value) for name, value in own.items()}
 
     def _may_be_shipped(self) -> bool:
-        return self.config.reads == "all" and self.config.hidden == SHIPPED_HIDDEN
+        return self.config.reads in ("all", "targets") and self.config.hidden == SHIPPED_HIDDEN
 
     def starting_points(self) -> list[dict[str, Tensor]]:
         shipped = self._shipped()
@@ -265,6 +289,8 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
                 tagged=self.tag_skip is not None,
                 neighbour_settings=neighbour_settings,
                 reads=self.config.reads,
+                types=self.types,
+                intervals=self.config.reads == "all",
             )
         return kept
 
@@ -287,10 +313,16 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
     # The network
 
     def item_side(self, a: Tensor) -> ItemSide:
-        """What belongs to items alone, from their vectors a, (..., ITEM_FEATURES)."""
+        """What belongs to items alone, from their vectors a, (..., ITEM_FEATURES and those of the types)."""
+        a, types = a[..., :ITEM_FEATURES], a[..., ITEM_FEATURES:]
         a = (a - self.mean_a) / self.scale_a
         exposure = self.exposure_last(functional.relu(self.of_exposure(a))).squeeze(-1)
-        return ItemSide(self.of_item(a), a @ self.item_skip, exposure + a @ self.exposure_skip)
+        side = ItemSide(self.of_item(a), a @ self.item_skip, exposure + a @ self.exposure_skip)
+        if not self.types:
+            return side
+        types = (types - self.mean_types) / self.scale_types
+        hidden = side.hidden + types @ self.more_of_item
+        return ItemSide(hidden, side.skip, side.exposure + types @ self.more_of_exposure)
 
     def user_side(self, profile: Tensor) -> Tensor:
         """What belongs to requests alone, from their vectors u."""
@@ -298,9 +330,15 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
 
     def clicks(self, items: ItemSide, users: Tensor, w: Tensor, c: Tensor | None = None) -> Tensor:
         """The head of clicks; without c, no tags are read."""
-        w = w / self.scale_w
-        hidden = (items.hidden + users).add_(self.of_neighbours(w)).relu_()
-        clicks = self.last(hidden).squeeze(-1) + items.skip + w @ self.neighbour_skip
+        w, more = w[..., :NEIGHBOUR_FEATURES] / self.scale_w, w[..., NEIGHBOUR_FEATURES:]
+        size = more.shape[-1]  # the last inputs are those of repeats, where past items are candidates
+        more = more / self.scale_more[:size]
+        hidden = (items.hidden + users).add_(self.of_neighbours(w))
+        if size:
+            hidden = hidden + more @ self.more_of_pair[:size]
+        clicks = self.last(hidden.relu_()).squeeze(-1) + items.skip + w @ self.neighbour_skip
+        if size:
+            clicks = clicks + more @ self.more_skip[:size]
         return clicks if c is None or self.tag_skip is None else clicks + c @ self.tag_skip
 
     def forward(self, batch: Batch) -> Tensor:
@@ -309,9 +347,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         read = signals.of_requests(batch)
         items = self.item_side(torch.from_numpy(signals.of_items(candidates, read.time[:, None])))
         which = np.repeat(np.arange(len(candidates)), candidates.shape[1])
-        w = torch.from_numpy(read.of_pairs(which, candidates.ravel())).view(
-            *candidates.shape, NEIGHBOUR_FEATURES
-        )
+        w = torch.from_numpy(read.of_pairs(which, candidates.ravel())).view(*candidates.shape, -1)
         users = self.user_side(torch.from_numpy(read.profile))[:, None]
         taste = None if read.tastes is None else read.tastes.of_pairs(which, candidates.ravel())
         c = None if taste is None else torch.from_numpy(taste).view(*candidates.shape, OF_TAGS)
@@ -370,7 +406,8 @@ class PulseZero(
 
     def __init__(self, known: Known, config: ModelConfig) -> None:
         super().__init__(
-            replace(known, items=replace(known.items, categories={})), Pulse.Config(start="kept")
+            replace(known, items=replace(known.items, categories={}), types=()),
+            Pulse.Config(start="kept", reads="targets"),
         )
         self.load_state_dict(load_file(ZERO), strict=False)
         del self.horizon_ticks

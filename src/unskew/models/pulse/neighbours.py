@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unskew.data.log.log import LogView
-from unskew.data.log.views import PAD, Ints
+from unskew.data.log.views import PAD, Ints, Views
 
 Floats = NDArray[np.float64]
 
@@ -93,11 +93,18 @@ class _Walk(NamedTuple):
 
 
 class Neighbourhood:
-    """Walks through one log."""
+    """Walks through one log: from items to users by the positives, or through the events of a context type.
+    What neighbours took are positives either way."""
 
-    def __init__(self, log: LogView, half_life: float, settings: NeighbourSettings | None = None) -> None:
+    def __init__(
+        self,
+        log: LogView,
+        half_life: float,
+        settings: NeighbourSettings | None = None,
+        through: Views | None = None,
+    ) -> None:
         settings = settings or NeighbourSettings()
-        self.log, self.half_life, self.settings = log, half_life, settings
+        self.log, self.half_life, self.settings, self.through = log, half_life, settings, through
 
     def reach(self, user: Ints, time: Ints, own: Ints) -> Reached:
         """From each request, a user at a time with a history `own` (requests, items), padded on the left."""
@@ -128,21 +135,26 @@ class Neighbourhood:
 
     def _walk(self, user: Ints, time: Ints, own: Ints) -> _Walk:
         log, settings = self.log, self.settings
+        audiences = log.audiences if self.through is None else self.through.audiences
         own = own[:, max(own.shape[1] - settings.own, 0) :]
         request, place = np.nonzero(own != PAD)
         item, back = own[request, place].astype(np.int64), own.shape[1] - 1 - place
-        first, end = log.audiences.before(item, time[request])
+        first, end = audiences.before(item, time[request])
         start, rarity = np.maximum(first, end - settings.readers), 1 / np.log(2 + end - first)
-        step, event = log.audiences.flat(start, end)
-        reader = log.audiences.ids[event].astype(np.int64)
+        step, event = audiences.flat(start, end)
+        reader = audiences.ids[event].astype(np.int64)
         others = reader != user[request[step]]
         step, event, reader = step[others], event[others], reader[others]
         users = len(log.users)
         pair, which = _unique(request[step] * users + reader)
         asking, asked = pair // users, pair % users
         began, ended = log.histories.before(asked, time[asking])
+        size = ended - began
+        if self.through is not None:
+            first, last = self.through.histories.before(asked, time[asking])
+            size = last - first
         shared = np.bincount(which, rarity[step], minlength=len(pair))
-        scale = 1 / np.sqrt((own != PAD).sum(1)[asking] * (ended - began))
+        scale = 1 / np.sqrt((own != PAD).sum(1)[asking] * size)
         value = settings.position_decay ** back[step] / (end - start)[step]
         likeness = shared * scale
         nearest = self._nearest(asking, likeness)
@@ -174,7 +186,11 @@ class Neighbourhood:
     def _next(self, walk: _Walk) -> tuple[Ints, Ints, Ints, Floats]:
         """What readers took right after a shared item, before the request: the step, the request, the item,
         its value."""
-        first = self.log.in_history(walk.event, walk.item[walk.step]) + 1
+        if self.through is None:
+            first = self.log.in_history(walk.event, walk.item[walk.step]) + 1
+        else:
+            view = self.through.audiences
+            _, first = self.log.histories.before(view.ids[walk.event], view.times[walk.event] + 1)
         last = np.minimum(first + self.settings.following, walk.ended[walk.which])
         which, row = self.log.histories.flat(first, last)
         request = walk.of_request[walk.step[which]]

@@ -147,11 +147,21 @@ class LivePulseCatalog(PulseCatalog):
         self._begins: int | None = None  # the minute that everything is read for
         self._kept = ItemSide(torch.empty(0, 0), torch.empty(0), torch.empty(0))
         self._moments: set[int] = set()  # of events that came since anybody asked
+        self._touched: set[int] = set()  # items with context events since
+        log.on_context(self._follow_context)
 
     def _follow(self, user: int, item: int, time: int) -> None:
         if self._begins is None or item == PAD or time < self._begins:
             self._begins = None
         self._moments.add(time)
+
+    def _follow_context(self, kind: str, user: int, item: int, time: int) -> None:
+        if kind and kind not in self.signals.types:
+            return
+        if self._begins is None or item == PAD or time < self._begins:
+            self._begins = None
+        else:
+            self._touched.add(item)
 
     @torch.no_grad()
     def _items(self, times: Ints) -> Iterator[ItemSide]:
@@ -159,20 +169,27 @@ class LivePulseCatalog(PulseCatalog):
             begins = time // self.step * self.step
             if begins != self._begins:
                 self._begin(begins)
-            elif self._moments:
+            elif self._moments or self._touched:
                 # All items with events at these moments: of each, the fraction of all events has changed.
                 moments, view = np.array(sorted(self._moments)), self.live.timeline
                 _, first = view.before(np.zeros_like(moments), moments)
                 _, last = view.before(np.zeros_like(moments), moments + 1)
                 _, place = view.flat(first, last)
-                self._read(np.unique(view.ids[place]).astype(np.int64))
+                touched = np.array(sorted(self._touched), np.int64)
+                self._read(np.union1d(view.ids[place].astype(np.int64), touched))
             self._moments.clear()
+            self._touched.clear()
             yield ItemSide(*(part[: len(self.live.items)] for part in self._kept))
 
     def _read_at(self, items: Ints, time: int) -> Ints:
         begins = time // self.step * self.step
-        newest = _newest(self.live.audiences, items)
+        newest = self._newest(items)
         return np.where(newest >= begins, newest + 1, begins)
+
+    def _newest(self, items: Ints) -> Ints:
+        """The time of the newest event of each item that is read; PAD where it has none."""
+        views = [self.live.audiences, *(views.audiences for views in self.signals.context)]
+        return np.max([_newest(view, items) for view in views], axis=0)
 
     def _begin(self, begins: int) -> None:
         """Read all items at the beginning of a minute, and again those with events since."""
@@ -182,9 +199,13 @@ class LivePulseCatalog(PulseCatalog):
         self._begins = begins
         view = self.live.timeline
         _, first = view.before([0], begins)
-        since = np.unique(view.ids[int(first[0]) : int(view.ends[0])])
-        if len(since):
-            self._read(since.astype(np.int64))
+        since = [view.ids[int(first[0]) : int(view.ends[0])].astype(np.int64)]
+        for views in self.signals.context:
+            _, item, time = views.events()
+            since.append(item[time >= begins])
+        items = np.unique(np.concatenate(since))
+        if len(items):
+            self._read(items)
 
     def _read(self, items: Ints) -> None:
         """Read some items as of just after their newest events."""
@@ -193,7 +214,7 @@ class LivePulseCatalog(PulseCatalog):
             self._kept = ItemSide(
                 *(torch.cat([part, part.new_zeros(more, *part.shape[1:])]) for part in self._kept)
             )
-        newest = _newest(self.live.audiences, items)
+        newest = self._newest(items)
         side = self.model.item_side(torch.from_numpy(self.signals.of_items(items, newest + 1)))
         for kept, part in zip(self._kept, side, strict=True):
             kept.index_copy_(0, torch.from_numpy(items), part)
@@ -201,6 +222,8 @@ class LivePulseCatalog(PulseCatalog):
 
 def _newest(audiences: EventView, items: Ints) -> Ints:
     """The time of the newest event of each item; PAD where it has none."""
+    if not len(audiences) or not len(audiences.times):
+        return np.full(len(items), PAD)
     has_events = items < len(audiences)
     last = audiences.ends[np.where(has_events, items, 0)] - 1
     has_events &= last >= audiences.starts[np.where(has_events, items, 0)]
