@@ -228,3 +228,17 @@ def test_fast_typing_and_enter_take_what_was_typed(open_page: Any) -> None:
     page.locator("#search").press("Enter")
     settle(page)
     assert [text.split(" (")[0] for text in chips(page)] == ["Film 45"]
+
+
+def test_a_card_says_why_it_is_listed(open_page: Any) -> None:
+    page = open_page()
+    chosen(page, "Film 45")
+    why = page.locator(f"{LEFT} .card .why").first
+    assert not why.locator("li").first.is_visible()
+    why.locator("summary").click()
+    texts = why.locator("li").all_inner_texts()
+    assert 1 <= len(texts) <= 4
+    assert any(text.startswith("users who took Film 45") for text in texts)
+    assert all(text[-5] in "+−" for text in texts)
+    sizes = [abs(float(text[-4:])) for text in texts]
+    assert sizes == sorted(sizes, reverse=True)

@@ -36,7 +36,7 @@ from unskew.nn.reasons import Reason, ReasonKind
 Floats = NDArray[np.floating]
 
 MOST_ITEMS = 3  # of the user's items that are named for each listed item
-TINY = 1e-9  # smaller parts are not listed
+TINY = 1e-5  # smaller parts are not listed: they are rounding
 
 
 class ExplainedNetwork(Protocol):
