@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import unskew
+from tests.helpers.command import run
 
 HEAD = "user_id,item_id,timestamp\n"
 GOOD = "".join(f"u{n % 7},i{n % 5},{1_600_000_000 + n}\n" for n in range(70))
@@ -349,3 +350,11 @@ def test_files_that_do_not_belong_together(write, tmp_path: Path) -> None:
         unskew.read(tmp_path / "p")
     with pytest.raises(unskew.BadInput, match="take this name for a pattern"):
         unskew.read(write("a*b.csv", HEAD + GOOD))
+
+
+def test_a_folder_that_holds_a_run_is_refused_before_the_data_is_read(
+    capsys, saved: Path, tmp_path: Path
+) -> None:
+    code, _, err = run(capsys, "train", tmp_path / "no such data", "--out", saved)
+    assert code == 2
+    assert "a run is there already" in err

@@ -127,6 +127,7 @@ def test_long_jobs_say_where_they_are(capsys, monkeypatch, data: Path) -> None:
     code, quiet, err = run(capsys, "inspect", data, "--json")
     assert (code, "inspect:" in err) == (0, False)
     monkeypatch.setattr("unskew.core.progress.PATIENCE", 0.0)
+    monkeypatch.setattr("unskew.core.progress.PAUSE", 0.0)
     code, out, err = run(capsys, "inspect", data, "--json")
     assert code == 0
     assert json.loads(out) == json.loads(quiet)

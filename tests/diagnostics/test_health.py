@@ -315,6 +315,7 @@ def test_no_word_is_torn_at_80_columns(trained, capsys, monkeypatch):
 
 def test_it_shows_progress(split, ground_truth, monkeypatch):
     monkeypatch.setattr("unskew.core.progress.PATIENCE", 0.0)
+    monkeypatch.setattr("unskew.core.progress.PAUSE", 0.0)
     console = Console(file=io.StringIO(), highlight=False)
     with shown_on(console):
         health(split, table(split.log, ground_truth), CLIP)

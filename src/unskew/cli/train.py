@@ -61,7 +61,7 @@ class Train(RunVerb):
     settings: Suppress[Any] = None
 
     def run(self) -> None:
-        from unskew.training.run import CHECKPOINT
+        from unskew.training.run import CHECKPOINT, check_new_run
 
         use_threads(self.threads)
         if self.resume is not None and (self.refit is not None or self.out is not None):
@@ -71,6 +71,8 @@ class Train(RunVerb):
             raise BadInput("expected DATA, a folder that `unskew prepare` made")
         if folder is None:
             raise BadInput("expected --out RUN, the folder of the new run (or --resume RUN to continue one)")
+        if self.resume is None:
+            check_new_run(folder)  # before the data is read
         for flag, value in (("--preset", self.preset), ("--config", self.config)):
             if value is not None and (self.resume is not None or self.refit is not None):
                 raise BadInput(f"{flag} is for new runs; this one has its settings already")

@@ -47,6 +47,17 @@ CHECKPOINT_EVERY = 20.0  # seconds; what a kill can cost
 EXTENDABLE = ("epochs", "patience")  # settings of training that a run may go on with
 
 
+def check_new_run(folder: Path) -> None:
+    """Refuse a folder for a new run that holds a run already, or anything else."""
+    if (folder / "config.json").is_file():
+        raise BadInput(
+            f"{folder}: a run is there already; go on with it (train --resume {folder}), or choose "
+            "another folder"
+        )
+    if folder.exists() and (not folder.is_dir() or any(path.name != LOCK for path in folder.iterdir())):
+        raise BadInput(f"{folder}: exists and is not a run; nothing was written")
+
+
 class RunFolder(Store):
     """Where a trainer writes. Every file appears whole: written beside its place, then renamed."""
 
@@ -61,12 +72,7 @@ class RunFolder(Store):
         """A new run, or the same one again. A folder with anything else in it is never overwritten."""
         store = cls(folder)
         store.make_card = partial(RunCard.of, config=config)
-        if (folder / "config.json").is_file():
-            if not resume:
-                raise BadInput(
-                    f"{folder}: a run is there already; go on with it (train --resume {folder}), or choose "
-                    "another folder"
-                )
+        if resume and (folder / "config.json").is_file():
             _check_same(folder, read_config(folder), config)
             more = store.has_card and not store.is_finished(config.training)
             if more and not (folder / CHECKPOINT).is_file():
@@ -74,8 +80,7 @@ class RunFolder(Store):
             store.lock()
             store._write_json("config.json", config.to_json())
             return store
-        if folder.exists() and (not folder.is_dir() or any(path.name != LOCK for path in folder.iterdir())):
-            raise BadInput(f"{folder}: exists and is not a run; nothing was written")
+        check_new_run(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             store.lock()
