@@ -30,7 +30,7 @@ from unskew.models.pulse.model import PulseZero
 from unskew.propensity.estimators import Propensity
 from unskew.propensity.export import PARTS, part_of, propensity_tables
 from unskew.recommendation.batch_requests import lists_of
-from unskew.recommendation.options import RecommendKeywords, RecommendOptions
+from unskew.recommendation.options import Explain, RecommendKeywords, RecommendOptions
 from unskew.recommendation.ranker import Ranker, Recommendations, Saved
 from unskew.training.epoch_record import EpochRecord, OnRecord
 from unskew.training.erase import run_erasures
@@ -447,7 +447,7 @@ class Model:
             at=at,
             diverse=diverse,
             rules=rules,
-            explain=explain,
+            explain=Explain(explain),
             approximate=approximate,
         )
         ranker = self._ranker_of(log)

@@ -13,7 +13,7 @@ from unskew.core.config import Document
 from unskew.core.errors import BadInput
 from unskew.data.log.held_out import Criterion
 from unskew.data.log.log import Log
-from unskew.recommendation.options import RecommendKeywords
+from unskew.recommendation.options import Explain, RecommendKeywords
 from unskew.recommendation.rules import read_rule_sets
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Recommend(RunVerb):
             "at": self.at,
             "diverse": self.diverse,
             "rules": (*self.rule, *self._rule_set()),
-            "explain": self.explain,
+            "explain": Explain(self.explain),
             "approximate": self.approximate,
         }
         if self.out is not None:

@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypedDict
+from typing import Any, NewType, TypedDict
 
 from unskew.core.errors import BadInput
 from unskew.recommendation.rules import Rules, parse_rules
+
+# A type of its own, so that it cannot change places with another option unnoticed.
+Explain = NewType("Explain", bool)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -51,7 +54,7 @@ class RecommendOptions:
     at: int | str | None = None
     diverse: float = 0.0
     rules: tuple[str, ...] = ()
-    explain: bool = False
+    explain: Explain = Explain(False)
     approximate: bool = False
 
     def __post_init__(self) -> None:
@@ -94,5 +97,5 @@ class RecommendKeywords(TypedDict, total=False):
     at: int | str | None
     diverse: float
     rules: tuple[str, ...]
-    explain: bool
+    explain: Explain
     approximate: bool
