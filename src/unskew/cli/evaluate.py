@@ -7,6 +7,7 @@ import tyro
 from tyro.conf import Positional
 
 from unskew.cli.shared import File, MovedData, RunArg, RunVerb, pairs, split_of_run, table
+from unskew.core.config import Document
 from unskew.core.errors import BadInput
 from unskew.core.formatting import plain
 from unskew.data.log.held_out import Criterion, Protocol, Targets
@@ -27,7 +28,8 @@ class Evaluate(RunVerb):
     items. authors: the same, pooled by user, as the paper's tables are."""
     test: str | None = None
     """Which test of the held-out part: ordinary (every row counts once), balanced (every item counts once),
-    shown (among what the same impression showed), randomised, weighted (by logged propensities), authors (the
+    shown (among what the same impression showed), randomised, weighted (by logged propensities), untouched
+    (without a context event on the item within 24 hours before; untouched:2h says another time), authors (the
     paper's resampling), or one that the log names. By default ordinary, and authors with that protocol."""
     data: MovedData = None
     sample: int | None = None
@@ -98,6 +100,8 @@ class Evaluate(RunVerb):
             "left out": ", ".join(left_out) or "nothing",
             "weights chosen by": about["weights_chosen_by"],
         }
+        if "touched" in about:
+            facts["touched before"] = _touched(about["touched"])
         if not about["finished"]:
             facts["training"] = "not finished: a validation metric was still rising"
         document = {"run": str(self.folder), **plain(found.as_dict()), "intervals": plain(intervals)}
@@ -134,3 +138,10 @@ class Evaluate(RunVerb):
         )
         document |= {"run": str(self.folder), "metrics": mean}
         self.show(plain(document), table(title, ("from", "units", *metrics), rows))
+
+
+def _touched(near: Document) -> str:
+    """How many targets had a context event on the item shortly before."""
+    minutes = near["median_minutes"]
+    median = "" if minutes is None else f", median {minutes:.0f} minutes before"
+    return f"{near['fraction']:.1%} of the targets, within {near['within']}{median}"

@@ -16,7 +16,7 @@ and with which weights, is decided in `data/held_out.py`.
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from unskew.core.atomic_files import new_file
 from unskew.core.config import Document
 from unskew.core.errors import BadInput, NothingToRank, UnskewError
+from unskew.core.formatting import plain
 from unskew.core.progress import progress
 from unskew.data.batches.batch import contexts_of
 from unskew.data.log.held_out import (
@@ -41,6 +42,7 @@ from unskew.data.log.held_out import (
 )
 from unskew.data.log.log import Log
 from unskew.data.log.split import Part, Split
+from unskew.data.log.touched import touched
 from unskew.data.log.views import PAD, EventView, Ints
 from unskew.evaluation.metrics import METRICS, beyond_accuracy, hit, mrr, ndcg
 from unskew.evaluation.segments import BY_USER, Segment, segments_of
@@ -422,6 +424,7 @@ def evaluation(
         "repeats": "kept as candidates" if split.repeats else "hidden",
         "left_out": tested.left_out,
         "whole_test": tested.whole,
+        **_touched_before(log, rows),
     }
     if frozen is not None:
         about["targets"] = frozen
@@ -510,3 +513,9 @@ def _pooled(
             values[f"recall@{cut}"].append(float(hit(ranks, cut).mean()))
             values[f"mrr@{cut}"].append(float(mrr(ranks, cut).max()))
     return users, {name: np.array(found) for name, found in values.items()}
+
+
+def _touched_before(log: Log, rows: Ints) -> Document:
+    """How many of the targets had a context event of the user on the item shortly before."""
+    near = touched(log, rows)
+    return {} if near is None else {"touched": plain(asdict(near))}

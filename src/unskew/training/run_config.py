@@ -50,18 +50,19 @@ class KnownShape:
     items: KnownIds
     ticks: int | None  # of the clock, a second
     types: tuple[str, ...] = ()  # of context events
+    repeats: bool = False  # whether past items are candidates
 
     @classmethod
     def of(cls, known: Known) -> "KnownShape":
         """The shape of what a network is built for."""
         users, items = (KnownIds(ids.size, dict(ids.categories)) for ids in (known.users, known.items))
-        return cls(users, items, known.clock.ticks, known.types)
+        return cls(users, items, known.clock.ticks, known.types, known.repeats)
 
     def build(self, rare_users: Mask | None, rare_items: Mask | None) -> Known:
         """The same for a network."""
         users = Ids(self.users.size, rare_users, self.users.categories)
         items = Ids(self.items.size, rare_items, self.items.categories)
-        return Known(users, items, Clock(self.ticks), self.types)
+        return Known(users, items, Clock(self.ticks), self.types, self.repeats)
 
 
 @dataclass(frozen=True, kw_only=True)

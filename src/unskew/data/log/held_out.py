@@ -13,6 +13,8 @@ the positives.
                  estimate (SNIPS) of the mean under uniform exposure. It is consistent if the propensities are
                  true; a few tiny ones give it a large variance. Where the log says which propensities were
                  logged (the named test `logged`), only those rows belong to it
+    untouched    only positives whose user had no context event on the item, such as a view or a cart, within
+                 24 hours before; `untouched:2h` says another time (for logs with types of events)
     authors      the paper's own resampling, seeded; only for comparison with its tables
     NAME         the rows that a column of the log marks (`prepare --tests NAME`)
 
@@ -29,6 +31,7 @@ from numpy.typing import NDArray
 from unskew.core.errors import BadInput, NothingToRank
 from unskew.data.log.log import TESTS
 from unskew.data.log.split import Part, Split
+from unskew.data.log.touched import SHORTLY, gaps, ticks_within
 from unskew.data.log.views import Ints
 
 Floats = NDArray[np.float64]
@@ -51,6 +54,7 @@ LOGGED = (
 )
 FROZEN_TESTS = ("shown", "authors")  # the tests that a frozen evaluation does not have
 AUTHORS_EXPONENT = 0.005
+UNTOUCHED = "untouched"  # the test, and the beginning of untouched:DURATION
 # Without a column of impressions, rows at the same time count as one impression. If fewer positives than this
 # fraction have other rows at their time, that is a coincidence, and the log has no impressions.
 COINCIDENCE = 0.05
@@ -88,6 +92,8 @@ def available_tests(split: Split, part: Part = "test") -> tuple[str, ...]:
         found.append("randomised")
     if log.propensity is not None:
         found.append("weighted")
+    if log.context:
+        found.append(UNTOUCHED)
     return (*found, "authors", *(name for name, mark in log.marks.items() if mark[rows].any()))
 
 
@@ -227,6 +233,8 @@ def _test_weights(split: Split, test: str, rows: Ints, seed: int) -> Weighted:
     """Those of the rows that belong to the test, with their weights."""
     if test in _WEIGHTS:
         return _WEIGHTS[test](split, rows, seed)
+    if test.partition(":")[0] == UNTOUCHED:
+        return _untouched(split, rows, test.partition(":")[2] or SHORTLY)
     if test in split.log.marks:
         return _only(rows, split.log.marks[test][rows] == 1)
     if test == "resampled":
@@ -277,6 +285,17 @@ def _authors(split: Split, rows: Ints, seed: int) -> Weighted:
     acceptance = authors_acceptance(np.bincount(log.item[held], minlength=len(log.items)))
     draws = np.random.default_rng([seed, 7]).random(len(log))[rows]
     return _only(rows, draws < acceptance[log.item[rows]])
+
+
+def _untouched(split: Split, rows: Ints, within: str) -> Weighted:
+    log = split.log
+    if not log.context:
+        raise BadInput(
+            "this log has no context events: no untouched test (`prepare --type COLUMN --target purchase "
+            "--context view,cart` declares types of events)",
+            field="test",
+        )
+    return _only(rows, gaps(log, rows) > ticks_within(log, within))
 
 
 _WEIGHTS = {

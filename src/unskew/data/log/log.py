@@ -35,7 +35,8 @@ from unskew.data.log.vocabulary import CHANGES, FEATURE, Vocabulary, VocabularyV
 # What the optional columns hold for an event of whose exposure nothing is known.
 UNKNOWN = {"propensity": 1.0, "exposed": 0, "position": 0, "impression_id": PAD}
 
-TESTS = ("ordinary", "balanced", "shown", "randomised", "weighted", "authors")  # explained in held_out.py
+# Explained in held_out.py.
+TESTS = ("ordinary", "balanced", "shown", "randomised", "weighted", "authors", "untouched")
 
 
 class LogView(Protocol):

@@ -86,6 +86,7 @@ class Known:
     items: Ids
     clock: Clock
     types: tuple[str, ...] = ()  # of the context events, in the order of the names
+    repeats: bool = False  # whether past items are candidates
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +181,7 @@ class Split:
         """What a model is built for."""
         users = self._ids(self.user_counts[: self.known_users], self.log.users)
         items = self._ids(self.item_counts[: self.known_items], self.log.items)
-        return Known(users, items, self.log.clock, tuple(self.log.context))
+        return Known(users, items, self.log.clock, tuple(self.log.context), self.repeats)
 
     def _ids(self, counts: Ints, vocabulary: Vocabulary) -> Ids:
         rare = counts < self.min_count

@@ -15,7 +15,9 @@ from unskew.core import formatting
 from unskew.core.config import Document
 from unskew.core.progress import progress
 from unskew.data.audit.label_leakage import foreign_core, foreign_core_sentence
+from unskew.data.log.held_out import held_out
 from unskew.data.log.split import Split
+from unskew.data.log.touched import Touched, touched
 from unskew.data.log.views import AUDIENCE, HISTORY
 from unskew.diagnostics.log import statistics as figures
 from unskew.diagnostics.log.order import Shuffle, number_of_shuffles, shuffle_test
@@ -40,6 +42,7 @@ class Inspection:
     shuffle: Shuffle
     repeats: Repeats
     tests: tuple[Tested, ...]
+    touched: Touched | None  # None if the log has no context events
     split: tuple[dict[str, Any], ...]
     foreign_core: int  # the k of a k-core that the log seems to have been through; 0 if there is no sign
 
@@ -104,6 +107,7 @@ def inspect(split: Split, seed: int = 0) -> Inspection:
         shuffle = shuffle_test(positives, len(log.items), number_of_shuffles(len(item)), seed)
         job.advance(note="tests")
         tests = figures.tested_of(split, seed)
+        near = touched(log, held_out(split, "test").rows)
         job.advance(note="split")
         summary, fingerprint = tuple(split.summary()), log.fingerprint()
     return Inspection(
@@ -118,6 +122,7 @@ def inspect(split: Split, seed: int = 0) -> Inspection:
         shuffle=shuffle,
         repeats=figures.repeats_of(split),
         tests=tests,
+        touched=near,
         split=summary,
         foreign_core=foreign_core(split.source),
     )

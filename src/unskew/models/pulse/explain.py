@@ -76,19 +76,19 @@ class ExplainedNetwork(Protocol):
         """The scales of what context types and repeats say of an item in a request."""
 
     @property
-    def more_of_item(self) -> Tensor:
+    def more_of_item(self) -> Tensor | None:
         """The weights of the values of an item by context types."""
 
     @property
-    def more_of_exposure(self) -> Tensor:
+    def more_of_exposure(self) -> Tensor | None:
         """The same for the exposure."""
 
     @property
-    def more_of_pair(self) -> Tensor:
+    def more_of_pair(self) -> Tensor | None:
         """The weights of what context types and repeats say of an item in a request."""
 
     @property
-    def more_skip(self) -> Tensor:
+    def more_skip(self) -> Tensor | None:
         """The linear weights of the same."""
 
     @property
@@ -131,11 +131,14 @@ def explain(network: ExplainedNetwork, inputs: Inputs, debias: float) -> list[tu
     a, types = (a - network.mean_a) / network.scale_a, _standardised(network, types)
     w, more = inputs.w[:, :NEIGHBOUR_FEATURES] / network.scale_w, inputs.w[:, NEIGHBOUR_FEATURES:]
     groups = _groups(network, a, w)
-    groups[0] = groups[0]._replace(hidden=groups[0].hidden + types @ network.more_of_item)
+    if network.more_of_item is not None:
+        groups[0] = groups[0]._replace(hidden=groups[0].hidden + types @ network.more_of_item)
     groups[-1] = _with_more(network, groups[-1], more)
     start = network.of_item.bias + network.user_side(inputs.profile)
     parts, base = _shapley(start, groups, network.last.weight[0])
-    exposure = _exposure(network, a) + types @ network.more_of_exposure
+    exposure = _exposure(network, a)
+    if network.more_of_exposure is not None:
+        exposure = exposure + types @ network.more_of_exposure
     average = float(_exposure(network, torch.zeros_like(a[:1]))[0])
     least_known = float(base) - debias * average
     of_exposure = (-debias * (exposure - average)).tolist()
@@ -157,6 +160,8 @@ def _standardised(network: ExplainedNetwork, types: Tensor) -> Tensor:
 def _with_more(network: ExplainedNetwork, group: _Group, more: Tensor) -> _Group:
     """A group together with what context types and repeats say of each item in the request."""
     size = more.shape[1]
+    if network.more_of_pair is None or network.more_skip is None or not size:
+        return group
     more = more / network.scale_more[:size]
     return _Group(
         group.hidden + more @ network.more_of_pair[:size], group.linear + more @ network.more_skip[:size]

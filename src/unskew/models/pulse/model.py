@@ -139,6 +139,10 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
     scale_types: Tensor
     scale_more: Tensor
     tag_skip: Tensor | None
+    more_of_item: Tensor | None
+    more_of_exposure: Tensor | None
+    more_of_pair: Tensor | None
+    more_skip: Tensor | None
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config)
@@ -177,11 +181,13 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         # Inputs of context types and of repeats. Their weights begin at zero, so that those that were learned
         # without them stay as good as they are.
         self.types = known.types if config.reads == "all" else ()
-        of_items, of_pairs = len(self.types) * len(HALF_LIVES), len(self.types) * OF_TYPE + DUE
-        self.more_of_item = nn.Parameter(torch.zeros(of_items, hidden))
-        self.more_of_exposure = nn.Parameter(torch.zeros(of_items))
-        self.more_of_pair = nn.Parameter(torch.zeros(of_pairs, hidden))
-        self.more_skip = nn.Parameter(torch.zeros(of_pairs))
+        self.reads_due = known.repeats and config.reads == "all"
+        of_items = len(self.types) * len(HALF_LIVES)
+        of_pairs = len(self.types) * OF_TYPE + DUE * self.reads_due
+        more = {"more_of_item": (of_items, hidden), "more_of_exposure": (of_items,)}
+        more |= {"more_of_pair": (of_pairs, hidden), "more_skip": (of_pairs,)}
+        for name, shape in more.items():
+            self.register_parameter(name, nn.Parameter(torch.zeros(shape)) if shape[0] else None)
         for name, size in (("mean_types", of_items), ("scale_types", of_items), ("scale_more", of_pairs)):
             self.register_buffer(name, torch.zeros(size) if name == "mean_types" else torch.ones(size))
         self._signals: Signals | None = None
@@ -290,7 +296,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
                 neighbour_settings=neighbour_settings,
                 reads=self.config.reads,
                 types=self.types,
-                intervals=self.config.reads == "all",
+                intervals=self.reads_due,
             )
         return kept
 
@@ -318,7 +324,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         a = (a - self.mean_a) / self.scale_a
         exposure = self.exposure_last(functional.relu(self.of_exposure(a))).squeeze(-1)
         side = ItemSide(self.of_item(a), a @ self.item_skip, exposure + a @ self.exposure_skip)
-        if not self.types:
+        if self.more_of_item is None or self.more_of_exposure is None:
             return side
         types = (types - self.mean_types) / self.scale_types
         hidden = side.hidden + types @ self.more_of_item
@@ -331,14 +337,13 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
     def clicks(self, items: ItemSide, users: Tensor, w: Tensor, c: Tensor | None = None) -> Tensor:
         """The head of clicks; without c, no tags are read."""
         w, more = w[..., :NEIGHBOUR_FEATURES] / self.scale_w, w[..., NEIGHBOUR_FEATURES:]
-        size = more.shape[-1]  # the last inputs are those of repeats, where past items are candidates
-        more = more / self.scale_more[:size]
         hidden = (items.hidden + users).add_(self.of_neighbours(w))
-        if size:
-            hidden = hidden + more @ self.more_of_pair[:size]
-        clicks = self.last(hidden.relu_()).squeeze(-1) + items.skip + w @ self.neighbour_skip
-        if size:
-            clicks = clicks + more @ self.more_skip[:size]
+        skip = items.skip + w @ self.neighbour_skip
+        size = more.shape[-1]  # the last inputs are those of repeats, where past items are candidates
+        if self.more_of_pair is not None and self.more_skip is not None and size:
+            more = more / self.scale_more[:size]
+            hidden, skip = hidden + more @ self.more_of_pair[:size], skip + more @ self.more_skip[:size]
+        clicks = self.last(hidden.relu_()).squeeze(-1) + skip
         return clicks if c is None or self.tag_skip is None else clicks + c @ self.tag_skip
 
     def forward(self, batch: Batch) -> Tensor:
@@ -406,7 +411,7 @@ class PulseZero(
 
     def __init__(self, known: Known, config: ModelConfig) -> None:
         super().__init__(
-            replace(known, items=replace(known.items, categories={}), types=()),
+            replace(known, items=replace(known.items, categories={}), types=(), repeats=False),
             Pulse.Config(start="kept", reads="targets"),
         )
         self.load_state_dict(load_file(ZERO), strict=False)
