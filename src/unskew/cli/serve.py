@@ -65,6 +65,12 @@ class Serve(Imports):
     """How many threads torch may use for a request."""
     timeout: float = 30.0
     """How many seconds a request may take."""
+    connections: int = 1000
+    """How many connections each process keeps open. At the limit a new one takes the place of the one that
+    has waited longest for a whole request. The limit of open files is raised as far as the system allows
+    it; where that is too low, there are fewer connections."""
+    header_timeout: float = 10.0
+    """How many seconds a new connection may take to send the headers of its first request."""
     workers: int = 1
     """How many processes answer. If there are several, they share the weights of the run by a memory map,
     and one more process writes into the store."""
@@ -72,8 +78,11 @@ class Serve(Imports):
     def run(self) -> None:
         if not 1 <= self.workers <= MOST_WORKERS:
             raise BadInput(f"workers {self.workers}: expected from 1 to {MOST_WORKERS}", field="workers")
-        if self.timeout <= 0:
-            raise BadInput(f"timeout {self.timeout:g}: expected more than 0 seconds", field="timeout")
+        for name, seconds in (("timeout", self.timeout), ("header-timeout", self.header_timeout)):
+            if seconds <= 0:
+                raise BadInput(f"{name} {seconds:g}: expected more than 0 seconds", field=name)
+        if self.connections < 1:
+            raise BadInput(f"connections {self.connections}: expected at least 1", field="connections")
         try:
             import fastapi
             import uvicorn
@@ -118,6 +127,8 @@ class Serve(Imports):
             explore=self.explore,
             rules=None if self.rules is None else str(self.rules),
             timeout=self.timeout,
+            connections=self.connections,
+            header_timeout=self.header_timeout,
             threads=self.threads,
             hosts=(*LOOPBACK, self.host.lower()) if is_local else None,
             tokens=None if tokens is None else (tokens.read, tokens.write, tokens.record),

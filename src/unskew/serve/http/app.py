@@ -138,7 +138,7 @@ def create_app(
     return Gate(app, metrics, tokens, hosts, limits)
 
 
-def _check_query(request: Request) -> None:
+async def _check_query(request: Request) -> None:
     """Refuse a parameter that the endpoint does not have, or that is given twice: it would be ignored."""
     names = [name for name, _ in request.query_params.multi_items()]
     expected = [field.alias for field in request.scope["route"].dependant.query_params]
@@ -256,12 +256,12 @@ def _health_routes(service: Service, metrics: Metrics) -> APIRouter:
     routes = _api_routes("")
 
     @routes.get("/health/live", responses=_answer(schemas.HealthAnswer))
-    def live() -> JSONResponse:
-        """Whether the process lives."""
+    async def live() -> JSONResponse:
+        """Whether the process lives. It needs no thread, so it is answered while all of them work."""
         return JSONResponse({"status": "live"})
 
     @routes.get("/health/ready", responses=_answer(schemas.HealthAnswer))
-    def ready() -> JSONResponse:
+    async def ready() -> JSONResponse:
         """Whether it can answer."""
         if not service.ready:
             raise Refused("service", "not ready", 503)

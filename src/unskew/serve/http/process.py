@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import uvicorn
 
 S = TypeVar("S", bound=Service)
+BACKLOG = 64  # connections that the system keeps for us; uvicorn takes so many at once
 STOPPING = 30  # seconds that requests have to finish after SIGTERM
 PATIENCE = 0.8  # the fraction of a request's time for which it waits for others
 
@@ -31,6 +32,8 @@ class Serving:
     explore: the fraction of random items.
     rules: the file of named rule sets.
     timeout: how many seconds a request may take.
+    connections: how many connections may be open.
+    header_timeout: how many seconds the headers of the first request of a connection may take.
     threads: how many threads torch may use.
     hosts: the names by which it may be called; None is any.
     tokens: the tokens for reading, writing and recording; None if every client may do all of it.
@@ -46,6 +49,8 @@ class Serving:
     explore: float = 0.0
     rules: str | None = None
     timeout: float = 30.0
+    connections: int = 1000
+    header_timeout: float = 10.0
     threads: int = 1
     hosts: tuple[str, ...] | None = None
     tokens: tuple[str, ...] | None = None
@@ -73,7 +78,15 @@ def http_server(serving: Serving, service: Service) -> "uvicorn.Server":
     """The HTTP server of a service. Its logs go to standard error."""
     import uvicorn
 
+    from unskew.serve.http.connections import (
+        KEEP_ALIVE,
+        ConnectionLimits,
+        limited_protocol,
+        most_connections,
+    )
+
     log_to_stderr()
+    limits = ConnectionLimits(most_connections(serving.connections), serving.header_timeout)
     app = create_app(
         service,
         tokens=None if serving.tokens is None else Tokens(*serving.tokens),
@@ -83,10 +96,13 @@ def http_server(serving: Serving, service: Service) -> "uvicorn.Server":
     )
     config = uvicorn.Config(
         app,
+        http=limited_protocol(limits),
+        ws="none",
+        backlog=BACKLOG,
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=STOPPING,
-        timeout_keep_alive=30,
+        timeout_keep_alive=int(KEEP_ALIVE),
     )
     return uvicorn.Server(config)
