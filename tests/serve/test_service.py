@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+import time
 from itertools import combinations
 from math import comb
 from pathlib import Path
@@ -16,10 +17,12 @@ from tests.conftest import random_table
 from tests.helpers.errors import refused
 from tests.helpers.serving import BEGIN, ITEMS, click, dated_table, run_fixture, saved_run, serving
 from unskew.serve import Event, open_store
+from unskew.serve.http.event_times import TimeBounds
 from unskew.serve.http.explore import draw, propensities
 from unskew.serve.http.request import Refused
 from unskew.serve.http.schemas import HistoryItem, RecommendationRequest
 from unskew.serve.http.service import Service
+from unskew.serve.store.events import BadEvent, in_iso, parse_time
 
 served_run = run_fixture
 
@@ -179,6 +182,34 @@ def test_bad_events_are_told_and_the_others_stored(served_run: Path, tmp_path: P
             (2, "user_id"),
             (3, "timestamp"),
         ]
+
+
+def test_times_that_are_not_plausible_are_rejected(served_run: Path, tmp_path: Path) -> None:
+    """A click of 1970 would age its item by decades, and one of tomorrow would move now for everyone."""
+    now, first = time.time(), min(dated_table()["time"].to_pylist())
+    with serving(served_run, tmp_path / "e.db") as service:
+        newest = service.about()["newest_event"]
+        item = service.item("i1")
+        given = [0, first - 1, now + 86_000, now + 3600]
+        said = service.append([click(n, "u1", "i1", at) for n, at in enumerate(given)])
+        assert said["accepted"] == 0
+        assert [(bad["index"], bad["field"]) for bad in said["rejected"]] == [
+            (n, "timestamp") for n in range(len(given))
+        ]
+        reasons = [bad["reason"] for bad in said["rejected"]]
+        assert reasons[0] == reasons[1] == f"is before {in_iso(first * 10**6)}, the earliest plausible time"
+        assert reasons[2] == reasons[3] == "is more than 300 seconds after now"
+        assert service.about()["newest_event"] == newest
+        assert service.item("i1") == item
+        accepted = [click(10, "u1", "i1", first), click(11, "u1", "i1", now + 60)]
+        assert service.append(accepted)["accepted"] == 2
+    bounds = TimeBounds(earliest=0, ahead=2 * 86_400 * 10**6)
+    with serving(served_run, tmp_path / "other.db", times=bounds) as service:
+        said = service.append([click(n, "u1", "i1", at) for n, at in enumerate(given)])
+        assert said["accepted"] == 4
+    TimeBounds().check(parse_time("2000-01-01"), parse_time("2024-01-01"), None)  # a log without dates
+    with pytest.raises(BadEvent, match="is before 2000-01-01"):
+        TimeBounds().check(0, parse_time("2024-01-01"), None)
 
 
 @pytest.mark.parametrize("dated", [True, False])

@@ -201,7 +201,7 @@ def test_a_store_that_a_service_uses_is_erased_by_the_service(shop: Path) -> Non
         with pytest.raises(Refused, match="no such user"):  # nor in what the run remembers
             service.user(WHO)
         late = {"event_id": "late", "user_id": WHO, "item_id": "i1", "type": "click"}
-        refused = service.append([late | {"timestamp": BEGIN}])["rejected"]
+        refused = service.append([late | {"timestamp": BEGIN + SPAN}])["rejected"]
         assert [(each["field"], each["reason"]) for each in refused] == [
             ("timestamp", "is before the erasure of this user")
         ]

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from tyro.conf import Positional
 
-from unskew.cli.shared import EventTypes, File, Imports, Segments, notify, use_threads, words_in
+from unskew.cli.shared import (
+    EventTypes,
+    File,
+    Imports,
+    Segments,
+    moment_of,
+    notify,
+    span_of,
+    use_threads,
+    words_in,
+)
 from unskew.core.errors import BadInput, UnskewError
 from unskew.recommendation.rules import read_rule_sets
 
@@ -65,6 +75,11 @@ class Serve(Imports):
     """How many threads torch may use for a request."""
     timeout: float = 30.0
     """How many seconds a request may take."""
+    earliest: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None
+    """The earliest time of an event that is accepted, such as 2020-01-31; by default the first moment of the
+    run's log."""
+    latest_ahead: Annotated[str, tyro.conf.arg(metavar="SPAN")] = "5min"
+    """How far the time of an event may be ahead of the clock of this machine, such as 30s, 5min or 1h."""
     connections: int = 1000
     """How many connections each process keeps open. At the limit a new one takes the place of the one that
     has waited longest for a whole request. The limit of open files is raised as far as the system allows
@@ -128,6 +143,8 @@ class Serve(Imports):
             rules=None if self.rules is None else str(self.rules),
             timeout=self.timeout,
             connections=self.connections,
+            earliest=None if self.earliest is None else moment_of("earliest", self.earliest),
+            latest_ahead=span_of("latest-ahead", self.latest_ahead),
             header_timeout=self.header_timeout,
             threads=self.threads,
             hosts=(*LOOPBACK, self.host.lower()) if is_local else None,

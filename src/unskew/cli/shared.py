@@ -19,10 +19,12 @@ from rich.text import Text
 from unskew.core.atomic_files import write_text
 from unskew.core.config import Document, explained
 from unskew.core.errors import BadInput
+from unskew.data.log.clock import Clock
 from unskew.data.log.log import Log
 from unskew.data.log.split import Split, Splitting, split
 from unskew.diagnostics.log.inspect import Inspection
 from unskew.report.summary import Verdict
+from unskew.serve.store.events import parse_time
 
 if TYPE_CHECKING:
     from unskew.diagnostics.propensity.health import Health
@@ -151,6 +153,19 @@ def write_file(file: Path, text: str, what: str) -> None:
 def words_in(listed: str | None) -> list[str] | None:
     """The words between the commas of a flag."""
     return None if listed is None else [word.strip() for word in listed.split(",") if word.strip()]
+
+
+def moment_of(flag: str, text: str | None) -> int:
+    """The moment that a flag names, in microseconds since 1970: ISO text, or seconds since 1970."""
+    try:
+        return parse_time(float(text) if text and re.fullmatch(r"\d+([.]\d*)?", text) else text)
+    except BadInput as error:
+        raise BadInput(f"--{flag} {text}: {error}", field=flag) from None
+
+
+def span_of(flag: str, text: str) -> int:
+    """The duration that a flag names, such as 90d or 5min, in microseconds."""
+    return Clock(10**6).ticks_in(text, flag)
 
 
 def flat(facts: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """The verbs of a store: look at it, export its log, and compact it."""
 
-import re
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,10 +8,9 @@ from typing import Annotated
 import tyro
 from tyro.conf import OmitSubcommandPrefixes, Positional
 
-from unskew.cli.shared import EventTypes, Segments, Verb, notify, pairs, words_in
+from unskew.cli.shared import EventTypes, Segments, Verb, moment_of, notify, pairs, span_of, words_in
 from unskew.core.errors import BadInput
-from unskew.data.log.clock import Clock
-from unskew.serve.store.events import in_iso, parse_time
+from unskew.serve.store.events import in_iso
 from unskew.serve.store.export import export_items, export_log
 from unskew.serve.store.store import open_store
 
@@ -89,9 +87,9 @@ class StoreCompact(_OnStore):
         if (self.before is None) == (self.older_than is None):
             raise BadInput("expected one of --before TIME and --older-than SPAN")
         if self.older_than is not None:
-            before = max(0, time.time_ns() // 1000 - Clock(10**6).ticks_in(self.older_than, "older_than"))
+            before = max(0, time.time_ns() // 1000 - span_of("older-than", self.older_than))
         else:
-            before = _moment(self.before)
+            before = moment_of("before", self.before)
         with open_store(self.store, "write", segments=self.segments) as store:
             moved = store.compact(before)._asdict()
         document = {"store": store.name, "before": in_iso(before), **moved}
@@ -112,10 +110,3 @@ class Store:
     def run(self) -> None:
         """Run the verb that was asked for."""
         self.verb.run()
-
-
-def _moment(text: str | None) -> int:
-    try:
-        return parse_time(float(text) if text and re.fullmatch(r"\d+([.]\d*)?", text) else text)
-    except BadInput as error:
-        raise BadInput(f"--before {text}: {error}") from None

@@ -64,6 +64,7 @@ class LoadedRun:
     mapped: let the network use the pages of the run's file instead of a copy of them, so that several
         processes share them. They are aligned in another way, so the last bit of a score may differ.
     erasures: users who were erased; what the run remembers of them does not count.
+    ahead: microseconds by which the clock of an event may be ahead of ours.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class LoadedRun:
         data: Path | None = None,
         mapped: bool = False,
         erasures: Erasures = Erasures(),  # noqa: B008 (frozen)
+        ahead: int = AHEAD,
     ) -> None:
         self.folder: Path | None = None if run == PulseZero.name and data is not None else Path(run).resolve()
         self.model = _load_model(run, self.folder, data)
@@ -81,6 +83,7 @@ class LoadedRun:
         self.live = Live(self.model.known_log, text=True)
         self.trained = (len(self.live.users), len(self.live.items))
         self.live.forget_erased(erasures)
+        self._ahead = ahead
         self.network: Recommender = self.model.network.eval()
         if mapped and self.folder is not None and self.card is not None:
             file = self.folder / f"weights-{self.card.select_by}.safetensors"
@@ -104,6 +107,12 @@ class LoadedRun:
         return type(self.network).log_exposure is not Recommender.log_exposure
 
     @property
+    def first(self) -> int | None:
+        """The first moment of the log, in microseconds since 1970; None where times are only an order."""
+        ticks, times = self.live.clock.ticks, self.live.origin.time
+        return int(times.min()) * 10**6 // ticks if ticks and len(times) else None
+
+    @property
     def is_dated(self) -> bool:
         """Whether times are more than an order."""
         return self.live.clock.ticks is not None
@@ -113,7 +122,7 @@ class LoadedRun:
         are any."""
         if newest <= self.applied:
             return
-        latest = time.time_ns() // 1000 + AHEAD
+        latest = time.time_ns() // 1000 + self._ahead
         users: list[str] = []
         items: list[str] = []
         times: list[Ints] = []

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from unskew.serve.http.app import create_app
+from unskew.serve.http.event_times import TimeBounds
 from unskew.serve.http.logs import log_to_stderr
 from unskew.serve.http.middleware import Limits
 from unskew.serve.http.service import Service
@@ -39,6 +40,8 @@ class Serving:
     tokens: the tokens for reading, writing and recording; None if every client may do all of it.
     report: the file of a report.
     variants: the other runs of an A/B test, as `NAME=RUN:FRACTION`.
+    earliest: the earliest time of an event, in microseconds; by default the first moment of the run's log.
+    latest_ahead: how far the time of an event may be ahead of the clock, in microseconds.
     imports: Python files that define the run's model or estimator.
     """
 
@@ -56,6 +59,8 @@ class Serving:
     tokens: tuple[str, ...] | None = None
     report: str | None = None
     variants: tuple[str, ...] = ()
+    earliest: int | None = None
+    latest_ahead: int = TimeBounds().ahead
     imports: tuple[str, ...] = ()
 
     def service(self, store: Store, kind: type[S], mapped: bool = False) -> S:
@@ -71,6 +76,7 @@ class Serving:
             patience=patience,
             mapped=mapped,
             variants=[Variant.parse(text) for text in self.variants],
+            times=TimeBounds(self.earliest, self.latest_ahead),
         )
 
 

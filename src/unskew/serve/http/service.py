@@ -27,12 +27,12 @@ from unskew.data.log.views import PAD
 from unskew.models.pulse.model import PulseZero
 from unskew.recommendation.options import RecommendOptions
 from unskew.recommendation.rules import read_rule_sets
+from unskew.serve.http.event_times import TimeBounds
 from unskew.serve.http.explore import draw_list
 from unskew.serve.http.item_index import search
-from unskew.serve.http.loaded_run import AHEAD, LoadedRun, Order
+from unskew.serve.http.loaded_run import LoadedRun, Order
 from unskew.serve.http.middleware import encodable
 from unskew.serve.http.request import (
-    LATE,
     Refused,
     fallback_reason,
     is_recorded,
@@ -97,6 +97,8 @@ class Service:
         Whether the weights are shared with other processes (`LoadedRun`).
     variants
         The other runs of an A/B test. Each has a service of its own over the same store.
+    times
+        The bounds of the times of events.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class Service:
         seed: int | None = None,
         mapped: bool = False,
         variants: Sequence[Variant] = (),
+        times: TimeBounds = TimeBounds(),  # noqa: B008 (frozen)
     ) -> None:
         if not 0 <= explore <= 1:
             raise BadInput(f"explore {explore}: expected from 0 to 1", field="explore")
@@ -131,7 +134,8 @@ class Service:
         self._positive = store.types.positive
         self.assignment = Assignment.of(variants)
         options: dict[str, Any] = {"explore": explore, "rules": rules, "patience": patience}
-        options |= {"seed": seed, "mapped": mapped}
+        options |= {"seed": seed, "mapped": mapped, "times": times}
+        self._times = times
         self._others = {variant.name: Service(variant.run, store, **options) for variant in variants}
 
     @property
@@ -275,8 +279,7 @@ class Service:
                 document = {**document, "timestamp": in_iso(now)}  # noqa: PLW2901
             try:
                 event = Event.of(document)
-                if event.timestamp > now + AHEAD:
-                    raise BadEvent("timestamp", LATE)
+                self._times.check(event.timestamp, now, self._first)
                 if event.timestamp <= self._erased_until(event.user_id):
                     raise BadEvent("timestamp", "is before the erasure of this user")
                 events.append(event)
@@ -408,6 +411,12 @@ class Service:
             [*(WEIGHTS, DATA, OTHER_RUNS, COPIES)],
         )
 
+    @property
+    def _first(self) -> int | None:
+        """The first moment of the run's log; None where its times are only an order."""
+        assert self._loaded is not None
+        return self._loaded.first
+
     def _erased_until(self, user_id: str) -> int:
         """The moment up to which a user was erased; -1 if the user was not."""
         number = self.store.state().erasures
@@ -518,7 +527,7 @@ class Service:
     def _open_run(self) -> tuple[LoadedRun, int]:
         """The run, loaded again, and the number of erasures from before that."""
         erasures = self.store.state().erasures
-        run = LoadedRun(self._run, self._data, self._mapped, self.store.erasures())
+        run = LoadedRun(self._run, self._data, self._mapped, self.store.erasures(), self._times.ahead)
         self._catch_up(run, self.store.state())
         if self._rules is not None:
             run.use_rule_sets(read_rule_sets(self._rules))
