@@ -45,7 +45,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("page")
     prepare(films(), folder / "data", item_features="genres")
     with open_store(folder / "events.db") as store:
-        made = Service("pulse-zero", store, data=folder / "data")
+        made = Service("pulse-zero", store, data=folder / "data", noun="film")
         made.load()
         yield made
         made.close()
@@ -106,6 +106,12 @@ def settle(page: Any) -> None:
     page.evaluate("() => new Promise(resolve => setTimeout(resolve, 250))")
     for side in (LEFT, RIGHT):
         page.locator(f'{side}[aria-busy="false"] .card[data-item]').first.wait_for()
+
+
+def act_as_user(page: Any) -> None:
+    """Let the page record what it shows and what is pressed."""
+    page.locator("#act").check()
+    settle(page)
 
 
 def listed(page: Any, side: str) -> list[str]:

@@ -1,6 +1,7 @@
 """The page of the service in a real browser: Debian's Chromium, headless, without any other host."""
 # ruff: noqa: F811
 
+import re
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from tests.helpers.paged import (  # noqa: F401
     GENRES,
     LEFT,
     RIGHT,
+    act_as_user,
     address,
     browser,
     chips,
@@ -50,9 +52,7 @@ def test_a_typed_title_gives_two_lists_that_differ(open_page: Any) -> None:
     assert (f"{len(both)} of 8 in both" if both else "none in both") in said
     assert "pulse-zero" in page.locator("#answers").inner_text()
     assert page.locator("#answers .took").inner_text().endswith(" ms")
-    page.locator("#heard", has_text=f"Both lists are up to date. {len(both)} title").wait_for(
-        state="attached"
-    )
+    page.locator("#heard", has_text=f"Both lists are up to date. {len(both)} film").wait_for(state="attached")
 
 
 def test_what_is_popular_leads_the_left_list_and_not_the_right(open_page: Any) -> None:
@@ -115,9 +115,55 @@ def test_a_curve_is_drawn_where_one_was_measured(open_page: Any) -> None:
     assert float(cursor.get_attribute("x1")) < end
 
 
+def test_a_preview_records_nothing(open_page: Any, service: Any) -> None:
+    """Looking at a customer is no impression, and no press of a button is a purchase."""
+    page = open_page()
+    before = service.store.counts()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(f"{request.method} {request.url} {request.post_data}"))
+    assert "Nothing on this page is recorded" in page.locator("#mode-words").inner_text()
+    assert not page.locator("#act").is_checked()
+    page.locator("#user").fill("person 7")
+    page.locator("#user").press("Enter")
+    settle(page)
+    new = listed(page, RIGHT)[1]
+    page.locator(f"{RIGHT} .watch").nth(1).click()
+    settle(page)
+    assert new not in listed(page, LEFT) + listed(page, RIGHT)
+    assert "changed here" in page.locator("#history-head").inner_text()
+    chosen(page, "Film 45")
+    set_debias(page, 0.5)
+    posted = [each for each in asked if each.startswith("POST")]
+    assert posted
+    assert all("/v1/recommendations" in each and '"log":false' in each for each in posted)
+    assert service.store.counts() == before
+
+
+def test_the_words_are_those_of_the_domain(open_page: Any, service: Any) -> None:
+    page = open_page()
+    assert "Search for a film" in page.locator("#try").inner_text()
+    page.route(
+        "**/v1/model",
+        lambda route: route.fulfill(json=route.fetch().json() | {"noun": {"one": "item", "many": "items"}}),
+    )
+    page.reload()
+    page.locator(".pick").first.wait_for()
+    page.locator(".pick", has_text="Film 01").first.click()
+    settle(page)
+    said = page.locator("body").inner_text()
+    assert "Search for an item" in said
+    assert "watched" not in said
+    assert "title" not in said.lower()
+    assert "film" not in re.sub(r"Film \d+", "", said).lower()
+
+
 def test_an_event_is_logged_and_both_lists_change(open_page: Any, service: Any) -> None:
     page = open_page()
     chosen(page, "Film 45")
+    before = service.store.counts()["recommendations"]
+    act_as_user(page)
+    assert "Acting as a guest" in page.locator("#mode-words").inner_text()
+    assert service.store.counts()["recommendations"] == before + 2  # two lists, shown to the guest
     left, right = listed(page, LEFT), listed(page, RIGHT)
     before = service.about()["since_training"]
     button = page.locator(f"{RIGHT} .watch").nth(1)
@@ -208,6 +254,8 @@ def test_all_by_keys(open_page: Any) -> None:
     assert listed(page, RIGHT) != before
     while page.evaluate(focused) != "watch":
         press("Tab")
+    act_as_user(page)
+    page.locator(f"{LEFT} .watch").first.focus()
     press("Enter")
     page.locator(".chip .logged").wait_for()
     settle(page)

@@ -12,6 +12,7 @@ from tests.helpers.hostile import hostile, hostile_file
 from tests.helpers.paged import (  # noqa: F401
     LEFT,
     RIGHT,
+    act_as_user,
     address,
     browser,
     chips,
@@ -70,6 +71,7 @@ def test_hostile_text_is_text(open_page: Any) -> None:
     assert "<script>alert('title" in page.locator(".option-title").first.inner_text()
     page.locator("#options li").first.click()
     settle(page)
+    act_as_user(page)
     page.locator(f"{RIGHT} .watch").first.click()
     page.locator(".toast", has_text="alert('title").wait_for()
     page.locator("#tab-monitor").click()

@@ -9,6 +9,7 @@ import pytest
 from tests.helpers.paged import (  # noqa: F401
     LEFT,
     RIGHT,
+    act_as_user,
     address,
     browser,
     chosen,
@@ -24,7 +25,7 @@ from tests.helpers.paged import (  # noqa: F401
 def test_nothing_found_is_said(open_page: Any) -> None:
     page = open_page()
     page.locator("#search").fill("no such words")
-    page.locator("#drop-head", has_text="No title has “no such words” in it").wait_for()
+    page.locator("#drop-head", has_text="No film has “no such words” in its name").wait_for()
     assert page.locator("#options li").count() == 0
     assert page.locator("#search").get_attribute("aria-expanded") == "false"
 
@@ -77,6 +78,7 @@ def test_an_event_that_is_refused_is_not_called_logged(open_page: Any) -> None:
         "**/v1/events",
         lambda route: route.fulfill(json={"accepted": 0, "duplicates": 0, "rejected": rejected}),
     )
+    act_as_user(page)
     page.locator(f"{LEFT} .watch").first.click()
     page.locator(".toast", has_text="Not logged").wait_for()
     assert "timestamp: is more than a day after now" in page.locator(".toast").inner_text()
@@ -164,6 +166,7 @@ def test_dark_mode_is_dark_and_text_can_be_read(open_page: Any) -> None:
 def test_the_monitor_shows_what_was_logged(open_page: Any, service: Any) -> None:
     page = open_page()
     chosen(page, "Film 45")
+    act_as_user(page)
     page.locator(f"{LEFT} .watch").first.click()
     page.locator(".chip .logged").wait_for()
     service._monitor = None  # which is kept for a minute
@@ -171,9 +174,10 @@ def test_the_monitor_shows_what_was_logged(open_page: Any, service: Any) -> None
     page.locator(".spark-cards:not(.waiting)").first.wait_for()
     assert page.locator(".spark svg[aria-label^='Events: ']").is_visible()
     heads = page.locator(".sheet thead th").all_inner_texts()
-    assert heads[1].startswith("2016-")
+    assert heads[1].endswith("(open)")  # lists are recorded when they are shown, not in the year of the log
     rows = page.locator(".sheet tbody tr").all_inner_texts()
-    assert int(next(row for row in rows if row.startswith("Clicks")).split()[1]) >= 1
+    assert int(next(row for row in rows if row.startswith("Lists recommended")).split()[2]) >= 2
+    assert any(row.startswith("Films shown") for row in rows)
     assert page.url.endswith("#monitor")
 
 

@@ -69,6 +69,9 @@ class Serve(Imports):
     """Another run, which a fixed fraction of the users gets, such as B=runs/2:0.2; the flag may be given
     several times. Lists are recorded with their variant, and RUN itself is variant A."""
     segments: Segments = None
+    noun: str = "item"
+    """What an item is called on the page, such as product, film or song; where the plural takes more than an
+    s, both words with a slash between them, such as story/stories."""
     report: File = None
     """A page that `unskew report --html FILE` made, for /report, which every client may read."""
     threads: int = 1
@@ -145,6 +148,7 @@ class Serve(Imports):
             connections=self.connections,
             earliest=None if self.earliest is None else moment_of("earliest", self.earliest),
             latest_ahead=span_of("latest-ahead", self.latest_ahead),
+            noun=self.noun,
             header_timeout=self.header_timeout,
             threads=self.threads,
             hosts=(*LOOPBACK, self.host.lower()) if is_local else None,

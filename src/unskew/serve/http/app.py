@@ -303,6 +303,10 @@ def _page_routes(app: FastAPI, report: Path | None) -> APIRouter:
         text = (PAGE / "index.html").read_text(encoding="utf-8")
         return HTMLResponse(text, headers={"cache-control": "no-cache"})
 
+    @routes.get("/favicon.ico")  # which browsers ask for on pages that name no icon
+    def icon() -> FileResponse:
+        return FileResponse(PAGE / "icon.svg", media_type="image/svg+xml")
+
     if report is not None:
 
         @routes.get("/report")

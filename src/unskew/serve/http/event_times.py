@@ -34,5 +34,9 @@ class TimeBounds:
         begin = begin if self.earliest is None else self.earliest
         if timestamp < begin:
             raise BadEvent("timestamp", f"is before {in_iso(begin)}, the earliest plausible time")
+        self.check_ahead(timestamp, now)
+
+    def check_ahead(self, timestamp: int, now: int) -> None:
+        """Refuse a time that is too far ahead."""
         if timestamp > now + self.ahead:
             raise BadEvent("timestamp", f"is more than {self.ahead / SECOND:g} seconds after now")

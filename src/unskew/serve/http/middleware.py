@@ -18,7 +18,7 @@ from unskew.serve.http.schemas import LARGEST_BODY, ErrorAnswer, FieldError
 from unskew.serve.http.tokens import Right, Tokens
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-OPEN_PATHS = ("/health/", "/static/", "/docs", "/report")  # they show nothing about users
+OPEN_PATHS = ("/health/", "/static/", "/docs", "/report", "/favicon.ico")  # they show nothing about users
 METHODS = ("GET", "HEAD", "POST", "DELETE", "PUT", "PATCH", "OPTIONS")
 HEADERS = {
     "content-security-policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri "

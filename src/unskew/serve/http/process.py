@@ -42,6 +42,7 @@ class Serving:
     variants: the other runs of an A/B test, as `NAME=RUN:FRACTION`.
     earliest: the earliest time of an event, in microseconds; by default the first moment of the run's log.
     latest_ahead: how far the time of an event may be ahead of the clock, in microseconds.
+    noun: what an item is called on the page.
     imports: Python files that define the run's model or estimator.
     """
 
@@ -61,6 +62,7 @@ class Serving:
     variants: tuple[str, ...] = ()
     earliest: int | None = None
     latest_ahead: int = TimeBounds().ahead
+    noun: str = "item"
     imports: tuple[str, ...] = ()
 
     def service(self, store: Store, kind: type[S], mapped: bool = False) -> S:
@@ -77,6 +79,7 @@ class Serving:
             mapped=mapped,
             variants=[Variant.parse(text) for text in self.variants],
             times=TimeBounds(self.earliest, self.latest_ahead),
+            noun=self.noun,
         )
 
 

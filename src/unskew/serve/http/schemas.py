@@ -333,6 +333,13 @@ class Debiasing(TypedDict):
     default: float | None
 
 
+class Noun(TypedDict):
+    """What the items are called on the page: one of them, and many."""
+
+    one: str
+    many: str
+
+
 class ModelAnswer(TypedDict):
     """The model, its log, and what it can do."""
 
@@ -356,6 +363,7 @@ class ModelAnswer(TypedDict):
         dict[str, float], Field(description="In an A/B test, the fraction of the users of each variant.")
     ]
     positive_types: list[str]
+    noun: Noun
     store_sequence: int
     report: Annotated[bool, Field(description="Whether there is a page at /report.")]
     debias_curve: Annotated[

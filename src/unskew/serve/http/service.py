@@ -46,6 +46,7 @@ from unskew.serve.http.schemas import (
     ItemAnswer,
     ItemsAnswer,
     ModelAnswer,
+    Noun,
     PutItemsAnswer,
     RecommendationAnswer,
     RecommendationRequest,
@@ -60,6 +61,7 @@ from unskew.serve.store.store import Store, StoreState
 from unskew.serve.variants.assignment import CONTROL, Assignment, Variant
 from unskew.training.erase import COPIES, DATA, OTHER_RUNS, WEIGHTS, erase_from_run
 
+LONGEST_NOUN = 40  # characters
 NEWEST = 50  # positives of a user that an answer has
 MONITOR_SECONDS = 60.0  # for which a monitor is kept
 STORE = (
@@ -99,6 +101,9 @@ class Service:
         The other runs of an A/B test. Each has a service of its own over the same store.
     times
         The bounds of the times of events.
+    noun
+        What an item is called on the page, such as film; where the plural takes more than an s, both with a
+        slash between them.
     """
 
     def __init__(
@@ -114,6 +119,7 @@ class Service:
         mapped: bool = False,
         variants: Sequence[Variant] = (),
         times: TimeBounds = TimeBounds(),  # noqa: B008 (frozen)
+        noun: str = "item",
     ) -> None:
         if not 0 <= explore <= 1:
             raise BadInput(f"explore {explore}: expected from 0 to 1", field="explore")
@@ -135,7 +141,7 @@ class Service:
         self.assignment = Assignment.of(variants)
         options: dict[str, Any] = {"explore": explore, "rules": rules, "patience": patience}
         options |= {"seed": seed, "mapped": mapped, "times": times}
-        self._times = times
+        self._times, self._noun = times, parse_noun(noun)
         self._others = {variant.name: Service(variant.run, store, **options) for variant in variants}
 
     @property
@@ -313,8 +319,7 @@ class Service:
             for index, document in enumerate(documents):
                 try:
                     row = ItemRow.of(document, now)
-                    if row.timestamp > now + AHEAD:
-                        raise BadEvent("timestamp", LATE)
+                    self._times.check_ahead(row.timestamp, now)
                     run.check_fits(row)
                     rows.append(row)
                 except BadEvent as error:
@@ -450,6 +455,7 @@ class Service:
                 rule_sets=list(run.rule_sets.sets),
                 variants=self.assignment.expected if self._others else {},
                 positive_types=list(self._positive),
+                noun=self._noun,
                 store_sequence=run.applied,
                 report=has_report,
                 debias_curve=run.card.debias_curve if run.card else None,
@@ -574,3 +580,16 @@ def _with_reasons(
     except BadInput as error:
         raise Refused("explain", str(error).removeprefix("explain: "), 409) from None
     return [Item(**{**item, "because": why}) for item, why in zip(items, reasons, strict=True)]
+
+
+def parse_noun(text: str) -> Noun:
+    """The words of `--noun`: `film`, or `news story/news stories`."""
+    one, slash, many = (part.strip() for part in text.partition("/"))
+    words = one, many if slash else f"{one}s"
+    if not all(0 < len(word) <= LONGEST_NOUN and word.isprintable() for word in words):
+        raise BadInput(
+            f"noun {text!r}: expected a word such as film, or two such as story/stories, of at most "
+            f"{LONGEST_NOUN} characters",
+            field="noun",
+        )
+    return Noun(one=words[0], many=words[1])

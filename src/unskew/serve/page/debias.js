@@ -6,7 +6,7 @@ const [WIDE, HIGH] = [340, 118];
 const PAD = { left: 8, right: 8, top: 14, bottom: 20 };
 const LINES = { // a test, its description, and the class of its line
   ordinary: ["Ordinary test: the next click", "line-log"],
-  balanced: ["Balanced test: every title counts the same", "line-fair"],
+  balanced: ["Balanced test: all count the same, popular or not", "line-fair"],
 };
 
 // The points of a curve that have a value in both tests, by debiasing strength.

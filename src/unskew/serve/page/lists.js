@@ -16,7 +16,7 @@ export function skeletons(side) {
   list.setAttribute("aria-hidden", "true");
   for (let at = 0; at < LONG; at += 1) {
     list.append(made("li", "card", made("span", "rank"), made("div", "card-main", made("span", "bone wide"),
-      made("span", "bone"), made("span", "bone low"))));
+      made("span", "bone"), made("span", "bone low"), made("span", "bone reason"))));
   }
   sum(side).textContent = " ";
   body(side).replaceChildren(list);
@@ -43,7 +43,8 @@ export function empty(side, words) {
 }
 
 // Draw one list. other: the answer of the other list, or null; most: the values of the longest bars.
-export function draw(side, answer, other, most, watched) {
+// acts: the words of the button on each card, and what pressing it does.
+export function draw(side, answer, other, most, acts) {
   busy(side, false);
   const before = places(side);
   const elsewhere = new Map((other?.items ?? []).map((item) => [item.item_id, item.rank]));
@@ -51,11 +52,11 @@ export function draw(side, answer, other, most, watched) {
   const range = { low: Math.min(...scores), high: Math.max(...scores) };
   const list = made("ol", "cards");
   for (const item of answer.items) {
-    list.append(card(side, item, elsewhere.get(item.item_id), range, most, watched));
+    list.append(card(side, item, elsewhere.get(item.item_id), range, most, acts));
   }
   sum(side).textContent = summary(answer, elsewhere, other !== null, most);
   if (answer.items.length === 0) {
-    empty(side, "There is nothing left to recommend: all titles are in the history.");
+    empty(side, "There is nothing left to recommend: everything is in the history.");
     return;
   }
   body(side).replaceChildren(list);
@@ -87,7 +88,7 @@ function summary(answer, elsewhere, compared, most) {
   return said.length ? `${said.join("; ")}.` : " ";
 }
 
-function card(side, item, rank, range, most, watched) {
+function card(side, item, rank, range, most, acts) {
   const { title } = titled(item);
   const meta = made("p", "meta");
   const named = made("h3", "title", title);
@@ -97,8 +98,8 @@ function card(side, item, rank, range, most, watched) {
   };
   describe(remembered(item.item_id) ?? {});
   if (remembered(item.item_id) === undefined) details(item.item_id).then((known) => known && describe(known));
-  const act = button("watch", "I watched this", () => watched(side, item, act));
-  act.setAttribute("aria-label", `I watched this: ${full(item)}`);
+  const act = button("watch", acts.words, () => acts.press(side, item, act));
+  act.setAttribute("aria-label", `${acts.words}: ${full(item)}`);
   const node = made("li", "card", made("span", "rank", String(item.rank)),
     made("div", "card-main", named, made("div", "card-head", meta, badge(rank, item)),
       made("div", "card-foot", bars(item, range, most), act), why(item)));

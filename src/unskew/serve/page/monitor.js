@@ -2,29 +2,30 @@
 
 import { ask, troubled } from "./api.js";
 import { button, by, count, made, percent, say, short, svg } from "./dom.js";
+import { Items, noun } from "./words.js";
 
-const GROUPS = [
+const groups = () => [
   ["What happened", [
     ["events", "Events", count, "of any type"],
     ["positives", "Clicks", count, "and other events of a positive type"],
     ["users", "Users", count, "with an event of any type"],
     ["new_users", "New users", count, "with their first event"],
-    ["new_items", "New titles", count, "clicked for the first time"],
+    ["new_items", `New ${noun.many}`, count, "clicked for the first time"],
   ]],
   ["What was shown and clicked", [
-    ["shown", "Titles shown", count, "each once per impression"],
-    ["gini_shown", "Gini index, shown", short, "0 is even; near 1 a few titles have everything"],
+    ["shown", `${Items()} shown`, count, "each once per impression"],
+    ["gini_shown", "Gini index, shown", short, "0 is even; near 1 a few have everything"],
     ["gini_clicked", "Gini index, clicked", short, "the same for clicks"],
-    ["coverage_shown", "Catalogue shown", percent, "fraction of all titles that were shown to any user"],
-    ["lift", "Popularity lift", short, "above 1: shown titles are more popular than clicked ones"],
+    ["coverage_shown", "Catalogue shown", percent, `fraction of all ${noun.many} that were shown to any user`],
+    ["lift", "Popularity lift", short, `above 1: shown ${noun.many} are more popular than clicked ones`],
     ["age_shown", "Age of what was shown", (days) => (days === null ? "–" : `${short(days)} d`),
-      "median days since the first click of a title"],
+      "median days since the first click"],
   ]],
   ["What was recommended", [
     ["recommendations", "Lists recommended", count, ""],
-    ["click_rate", "Click rate", percent, "fraction of recommended titles that were clicked"],
+    ["click_rate", "Click rate", percent, `fraction of recommended ${noun.many} that were clicked`],
     ["fallback", "Fallback", percent, "fraction of lists that no model made"],
-    ["random", "Shown at random", percent, "fraction of titles that were drawn at random"],
+    ["random", "Shown at random", percent, `fraction of ${noun.many} that were drawn at random`],
   ]],
   ["What can be estimated without bias", [
     ["ess", "Effective sample", percent, "of the clicks, weighted by 1 / propensity"],
@@ -55,8 +56,7 @@ function drawn(found, again) {
   const { windows } = found;
   if (!windows?.length) {
     return [made("section", "hollow", sleeping(), made("h2", "", "The store has no events yet"),
-      made("p", "", "The monitor summarises the events of each week. Log one with “I watched "
-        + "this”, or post events to ", made("code", "", "/v1/events"), ", and look again."),
+      made("p", "", "The monitor summarises the events of each week. Post events to ", made("code", "", "/v1/events"), ", and look again."),
       button("plain", "Look again", again))];
   }
   const judged = Object.keys(found.thresholds ?? {}).length > 0;
@@ -67,24 +67,26 @@ function drawn(found, again) {
   for (const words of new Set([...said, ...(found.notes ?? [])])) verdict.append(made("p", "", words));
   verdict.append(made("p", "", "The service computes these values at most once a minute."));
   const parts = [verdict];
-  for (const [head, figures] of GROUPS) {
+  const window = windows.findLast((one) => one.whole) ?? windows[windows.length - 1];
+  parts.push(made("p", "soft", `The large values are those of one window, which began on ${named(window)}`
+    + `${window.whole === false ? " and is still open" : ""}; the lines go over all windows.`));
+  for (const [head, figures] of groups()) {
     const shown = figures.filter(([field]) => windows.some((window) => Number.isFinite(window[field])));
     if (!shown.length) continue;
-    const grid = made("div", "spark-cards", ...shown.map((figure) => spark(figure, windows)));
+    const grid = made("div", "spark-cards", ...shown.map((figure) => spark(figure, windows, window)));
     parts.push(made("section", "", made("h2", "", head), grid));
   }
-  const about = made("p", "soft", "The newest window first. A dash stands for a value that is not known.");
+  const about = made("p", "soft", "The newest window first. A dash stands for a value that is not known. "
+    + "Older windows are to the right; the table scrolls.");
   parts.push(made("section", "", made("h2", "", "All values"), about, table(windows)));
   return parts;
 }
 
-// One value: the newest, and a line over all windows.
-function spark([field, name, write, meaning], windows) {
+// One value: that of the window that all tiles show, and a line over all windows.
+function spark([field, name, write, meaning], windows, window) {
   const values = windows.map((window) => window[field]);
   const known = values.filter(Number.isFinite);
-  const last = windows.findLast((window) => window.whole && Number.isFinite(window[field]))
-    ?? windows.findLast((window) => Number.isFinite(window[field]));
-  const node = made("div", "spark", made("h3", "", name), made("p", "spark-value", write(last[field])),
+  const node = made("div", "spark", made("h3", "", name), made("p", "spark-value", write(window[field])),
     line(values, windows.map((window) => window.whole !== false)));
   node.querySelector("svg").setAttribute("aria-label",
     `${name}: ${known.length} windows, from ${write(known[0])} to ${write(known[known.length - 1])}`);
@@ -123,7 +125,7 @@ function table(windows) {
     head.append(cell("th", window.whole === false ? `${named(window)} (open)` : named(window), "col"));
   }
   const body = made("tbody");
-  for (const [, figures] of GROUPS) {
+  for (const [, figures] of groups()) {
     for (const [field, name, write] of figures) {
       const row = made("tr", "", cell("th", name, "row"));
       for (const window of newest) {

@@ -2,11 +2,12 @@
 
 import { Trouble, ask, text, troubled } from "./api.js";
 import { debiasBox } from "./debias.js";
-import { button, by, count, full, made, plural, say, titled, toast } from "./dom.js";
+import { button, by, full, made, plural, say, titled, toast } from "./dom.js";
 import { LISTED, remembered, search } from "./items.js";
 import * as lists from "./lists.js";
 import { monitor, sleeping } from "./monitor.js";
 import { searchBox } from "./search.js";
+import { call, items as counted, noun } from "./words.js";
 
 const SHOWN = 14; // chips of a long history
 const SIDES = ["log", "fair"];
@@ -20,6 +21,7 @@ const state = {
   answers: { log: null, fair: null },
   asked: { log: null, fair: null },
   most: { popularity: 0, clicks: 0 }, // the popularity of the longest bar, and the number of clicks in the log
+  acts: false, // whether the page acts as the user, or is a preview that records nothing
   earlier: 0, // the number of items of the history that the service did not list
 };
 let debias = null;
@@ -70,6 +72,7 @@ function startOver() {
 
 function drawHistory() {
   const { history, user, all } = state;
+  if (state.model) drawMode();
   by("history").hidden = history.length === 0 && user === null;
   by("examples").hidden = !by("history").hidden;
   by("history-head").textContent = user === null ? "Your history"
@@ -108,7 +111,7 @@ async function become(user) {
     const earlier = Math.max(0, (found.positives ?? 0) - history.length);
     Object.assign(state, { user, changed: false, history, earlier, all: false });
     by("user").value = "";
-    changed(`User ${user}: ${plural(history.length + earlier, "title")} in the history.`);
+    changed(`User ${user}: ${counted(history.length + earlier)} in the history.`);
   } catch (trouble) {
     error.textContent = trouble.status === 404 ? `The log has no user with the id “${user}”.`
       : `${trouble.title ?? "That failed"}. ${trouble.fields?.map(({ reason }) => reason).join(" ") ?? ""}`;
@@ -124,7 +127,7 @@ const asked = () => (state.user !== null && !state.changed ? { user_id: state.us
 
 const request = (side) => ({
   ...asked(),
-  ...moment("at"),
+  log: state.acts,
   ...(debias ? { debias: side === "log" ? 0 : debias.value() } : {}),
   ...(state.model?.explains ? { explain: true } : {}),
   k: lists.LONG,
@@ -136,8 +139,8 @@ async function refresh(which) {
     for (const side of SIDES) {
       state.asked[side]?.abort();
       state.answers[side] = null;
-      lists.empty(side, side === "log" ? "Choose a title, and what the log would click appears here."
-        : "Choose a title, and what you would like appears here, popular or not.");
+      lists.empty(side, side === "log" ? `Choose ${noun.many}, and what the log would click appears here.`
+        : `Choose ${noun.many}, and what you would like appears here, popular or not.`);
     }
     return;
   }
@@ -149,7 +152,7 @@ async function refresh(which) {
   answered(took);
   const ids = new Set(state.answers.log?.items.map((item) => item.item_id) ?? []);
   const both = state.answers.fair.items.filter((item) => ids.has(item.item_id)).length;
-  if (debias) say(`Both lists are up to date. ${plural(both, "title")} in both.`);
+  if (debias) say(`Both lists are up to date. ${counted(both)} in both.`);
   else say("The list is up to date.");
 }
 
@@ -173,17 +176,47 @@ async function fetched(side) {
 
 function drawLists() {
   const { log, fair } = state.answers;
-  if (debias && log) lists.draw("log", log, fair, state.most, watched);
-  if (fair) lists.draw("fair", fair, debias ? log : null, state.most, watched);
+  if (debias && log) lists.draw("log", log, fair, state.most, onCards());
+  if (fair) lists.draw("fair", fair, debias ? log : null, state.most, onCards());
 }
 
-async function watched(side, item, pressed) {
+// The type of the events that the page logs.
+const kind = () => state.model.positive_types?.[0] ?? "click";
+
+// The button on each card. In a preview it changes the history on this page, and nothing else.
+const onCards = () => (state.acts ? { words: `Log “${kind()}”`, press: logged }
+  : { words: "Add to the history", press: added });
+
+async function added(side, item, pressed) {
+  const place = [...pressed.closest("ol").children].indexOf(pressed.closest("li"));
+  const named = full({ ...remembered(item.item_id), ...item });
+  state.changed = true;
+  state.history.push({ item_id: item.item_id, title: named });
+  drawHistory();
+  say(`${named} added.`);
+  await refresh(sides());
+  lists.buttonAt(side, place)?.focus({ preventScroll: true });
+}
+
+function drawMode() {
+  const { acts, user, changed: isChanged } = state;
+  const who = user === null || isChanged ? "a guest" : `user ${user}`;
+  by("mode").classList.toggle("acting", acts);
+  by("mode-words").replaceChildren(made("b", "", acts ? `Acting as ${who}.` : "Preview."),
+    acts ? " The store records the lists below as shown, and each event that you log."
+      : " Nothing on this page is recorded.");
+  by("act-note").textContent = acts
+    ? `“Log “${kind()}”” writes an event to the store, and the lists change at once. It cannot be undone here.`
+    : "“Add to the history” changes the history on this page only.";
+}
+
+async function logged(side, item, pressed) {
   const place = [...pressed.closest("ol").children].indexOf(pressed.closest("li"));
   pressed.disabled = true;
   pressed.textContent = "Logging …";
   const event = {
     event_id: `page-${key(20)}`, user_id: asked().user_id, item_id: item.item_id,
-    type: state.model.positive_types?.[0] ?? "click", ...moment("timestamp"),
+    type: kind(), ...moment(),
   };
   const id = state.answers[side]?.recommendation_id;
   if (id) event.recommendation_id = id;
@@ -201,7 +234,7 @@ async function watched(side, item, pressed) {
     lists.buttonAt(side, place)?.focus({ preventScroll: true });
   } catch (error) {
     pressed.disabled = false;
-    pressed.textContent = "I watched this";
+    pressed.textContent = onCards().words;
     const fields = error.fields?.map(({ field, reason }) => `${field}: ${reason}`).join("; ");
     const why = fields || error.words || "";
     toast(`Not logged. ${error.title ?? "Something failed"}. ${why}`, "bad");
@@ -210,10 +243,10 @@ async function watched(side, item, pressed) {
 
 // In an old log, what happens here gets the moment just after its newest event. In a log that still grows,
 // the clock of the service is right, and no moment is sent.
-function moment(name) {
+function moment() {
   const newest = Date.parse(state.model.now ?? state.model.newest_event);
   const old = Date.now() - newest > 86_400_000; // never so if there is no date
-  return old ? { [name]: new Date(newest + 1000).toISOString() } : {};
+  return old ? { timestamp: new Date(newest + 1000).toISOString() } : {};
 }
 
 // The head, the examples and the other views
@@ -235,7 +268,7 @@ function examples(items) {
   const start = (chosen) => {
     state.history = chosen.map((item) => ({ item_id: item.item_id, title: full(item) }));
     state.changed = true;
-    changed(`A history of ${plural(chosen.length, "title")}.`);
+    changed(`A history of ${counted(chosen.length)}.`);
     by("chips").querySelector("button")?.focus();
   };
   const tastes = tasteful(items);
@@ -249,13 +282,13 @@ function examples(items) {
     parts.push(made("p", "label", "Or start as a user who likes"), made("div", "picks tastes", ...picks));
   }
   if (items.length) {
-    parts.push(made("p", "label", "Or with a popular title"), made("div", "picks",
+    parts.push(made("p", "label", `Or with one of the popular ${noun.many}`), made("div", "picks",
       ...items.slice(0, 8).map((item) => button("pick", full(item), () => start([item])))));
   }
   by("examples").replaceChildren(...parts);
 }
 
-// Up to three tastes: the genres that the most popular titles have, with three titles each.
+// Up to three tastes: the genres that the most popular items have, with three items each.
 function tasteful(items) {
   const by_genre = new Map();
   for (const item of items) {
@@ -327,6 +360,9 @@ function tabs() {
 async function meet() {
   state.model = await ask("v1/model");
   state.most.clicks = state.model.positives ?? 0;
+  by("try").classList.toggle("explains", Boolean(state.model.explains)); // room for the reasons
+  if (state.model.noun) call(state.model.noun);
+  drawMode();
 }
 
 async function begin() {
@@ -350,9 +386,8 @@ async function begin() {
     by("head-fair").textContent = "What this model recommends";
     by("list-fair").querySelector(".about").textContent = "What is most likely to be clicked next.";
   }
-  const { items } = state.model;
   const follow = turns ? "Both lists below change" : "The list below changes";
-  by("start-note").textContent = `Name a few of ${count(items)} titles. ${follow} at once.`;
+  by("start-note").textContent = `Name a few of ${counted(state.model.items)}. ${follow} at once.`;
   answered();
   if (location.hash === "#report") report();
   refresh(sides());
@@ -369,6 +404,12 @@ by("user-form").addEventListener("submit", (event) => {
   event.preventDefault();
   become(by("user").value.trim());
 });
+by("act").addEventListener("change", () => {
+  state.acts = by("act").checked;
+  drawMode();
+  refresh(sides());
+});
+by("act").checked = false; // also after the page was loaded again
 drawHistory();
 tabs();
 begin();

@@ -1,7 +1,8 @@
-// The box to type a title into: a combobox with a list, by mouse and by keys.
+// The box to type a name into: a combobox with a list, by mouse and by keys.
 
-import { by, count, debounced, made, say, titled } from "./dom.js";
+import { by, debounced, made, say, titled } from "./dom.js";
 import { search } from "./items.js";
+import { items as named, noun } from "./words.js";
 
 const OPTIONS = 8;
 
@@ -74,9 +75,9 @@ export function searchBox(choose) {
       if (signal.aborted) return;
       answered = drawn = words;
       draw(words);
-      if (items.length === 0) show(`No title has “${words}” in it. A part of a title is enough.`);
+      if (items.length === 0) show(`No ${noun.one} has “${words}” in its name. A part of it is enough.`);
       else show(words ? "Best matches first" : "The most popular ones");
-      say(items.length ? `${count(items.length)} titles; arrow keys choose.` : head.textContent);
+      say(items.length ? `${named(items.length)}; arrow keys choose.` : head.textContent);
     } catch (error) {
       if (error.name === "AbortError") return;
       items = [];
