@@ -66,7 +66,7 @@ def test_the_parts_add_up_to_the_score(repeats: str, debias: float | None) -> No
     sums = [[sum(reason.part for reason in of_item) for of_item in of_user] for of_user in reasons]
     assert np.allclose(sums, scores, atol=2e-4)
     kinds = {reason.kind for of_user in reasons for of_item in of_user for reason in of_item}
-    expected = set(ReasonKind) - ({ReasonKind.REPEAT} if repeats == "hide" else set())
+    expected = set(ReasonKind) - {ReasonKind.CONTEXT} - ({ReasonKind.REPEAT} if repeats == "hide" else set())
     assert kinds == expected - ({ReasonKind.DEBIAS} if debias == 0.0 else set())
 
 

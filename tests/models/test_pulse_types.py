@@ -10,6 +10,7 @@ from unskew.data.log.split import cut_log
 from unskew.models.pulse.model import ITEM_FEATURES, NEIGHBOUR_FEATURES, Pulse
 from unskew.models.pulse.repeats import Intervals
 from unskew.models.pulse.signals import FLOOR, HALF_LIVES, OF_TYPE, Signals
+from unskew.nn.reasons import ReasonKind
 
 DAY = 86400
 TYPES = {"type": "type", "target": "purchase", "context": "view,cart"}
@@ -198,3 +199,9 @@ def test_reasons_add_up_to_the_score(log: unskew.Log) -> None:
     for row, reasons in enumerate(catalog.reasons(context, [items] * 3, 0.7)):
         for item, of_item in zip(items, reasons, strict=True):
             assert sum(each.part for each in of_item) == pytest.approx(float(scores[row, item]), abs=1e-3)
+            # The user's own views and carts of an item are a reason if and only if there are any.
+            histories = [views.histories for views in log.context.values()]
+            looked = any(
+                item in view.ids[int(view.starts[row]) : int(view.ends[row])].tolist() for view in histories
+            )
+            assert looked == any(each.kind is ReasonKind.CONTEXT for each in of_item)

@@ -17,6 +17,7 @@ class ReasonKind(StrEnum):
     NEW = "new"  # how old the item is
     NEIGHBOURS = "neighbours"  # what users took who share an item with this user
     REPEAT = "repeat"  # the user took the item before
+    CONTEXT = "context"  # the user's events of context types on the item, such as views
     TAG = "tag"  # the user's taste for a tag of the item
     DEBIAS = "debias"  # exposure, which the debiasing strength takes away
 
@@ -32,7 +33,8 @@ class Reason:
     part
         How much of the score it is.
     item
-        For `neighbours`: the code of the user's item that they share, or None for all other items together.
+        For `neighbours`: the code of the user's item that they share, or None for all other items and
+        context events together.
     tag
         For `tag`: the tag, or None for all that the history lacks.
     days

@@ -66,8 +66,8 @@ def _text(reason: Reason, title: str | None) -> str:
     """What a part is about, for a user of the shop."""
     is_more = reason.part >= 0
     if reason.kind is ReasonKind.NEIGHBOURS:
-        whom = "other items of this user" if title is None else title
-        return f"users who took {whom} {'took this too' if is_more else 'took this less often'}"
+        whom = "with other events in common" if title is None else f"who took {title}"
+        return f"users {whom} {'took this too' if is_more else 'took this less often'}"
     if reason.kind is ReasonKind.POPULAR:
         period = PERIODS.get(reason.days or 0.0, "lately")
         return f"popular {period}" if is_more else f"not popular {period}"
@@ -77,5 +77,6 @@ def _text(reason: Reason, title: str | None) -> str:
         ReasonKind.BASE: "any item, for this user",
         ReasonKind.NEW: "its age",
         ReasonKind.REPEAT: "this user took it before",
+        ReasonKind.CONTEXT: "this user looked at it",
         ReasonKind.DEBIAS: "often shown, which debiasing takes away" if not is_more else "seldom shown",
     }[reason.kind]

@@ -10,10 +10,11 @@ known in the others, for the same user; it is the same for all items of a list.
 - What enters the score linearly (tags, the linear skips) is its own part, exactly.
 - The hidden layer reads the groups together. Its value is divided by the Shapley values of the groups: the
   mean, over all orders in which the groups could be added to `base`, of what each of them changes. They add
-  up to the whole without a rest. With six groups there are 64 subsets, so this is exact and costs 64 rows of
-  the last layer per item.
-- Context types and intervals between repeats have no reasons of their own: their counts of the item belong to
-  `popular`, and what is known of the user and the item to `repeat`.
+  up to the whole without a rest. With eight groups there are 256 subsets, so this is exact and costs 256 rows
+  of the last layer per item.
+- Of context types, the counts of the item belong to `popular`, the events of the user on the item are a group
+  of their own (`context`), and so is what users with the same context events took, which is listed with the
+  neighbours. Intervals between repeats belong to `repeat`.
 - `debias` is -debias * (exposure of the item - exposure of an average item).
 - A value of the neighbourhood is a sum over the user's items (`Neighbourhood.sources`), so its part is
   divided among them in proportion to their shares in this sum.
@@ -30,7 +31,15 @@ from torch import Tensor, nn
 
 from unskew.data.log.views import Ints
 from unskew.models.pulse.neighbours import Sources
-from unskew.models.pulse.signals import HALF_LIVES, ITEM_FEATURES, NEIGHBOUR_FEATURES, SCALES, Requests
+from unskew.models.pulse.repeats import DUE
+from unskew.models.pulse.signals import (
+    HALF_LIVES,
+    ITEM_FEATURES,
+    NEIGHBOUR_FEATURES,
+    OF_TYPE,
+    SCALES,
+    Requests,
+)
 from unskew.nn.reasons import Reason, ReasonKind
 
 Floats = NDArray[np.floating]
@@ -133,7 +142,7 @@ def explain(network: ExplainedNetwork, inputs: Inputs, debias: float) -> list[tu
     groups = _groups(network, a, w)
     if network.more_of_item is not None:
         groups[0] = groups[0]._replace(hidden=groups[0].hidden + types @ network.more_of_item)
-    groups[-1] = _with_more(network, groups[-1], more)
+    groups = _with_more(network, groups, more)
     start = network.of_item.bias + network.user_side(inputs.profile)
     parts, base = _shapley(start, groups, network.last.weight[0])
     exposure = _exposure(network, a)
@@ -145,8 +154,10 @@ def explain(network: ExplainedNetwork, inputs: Inputs, debias: float) -> list[tu
     found = []
     for row in range(len(a)):
         reasons = [Reason(ReasonKind.DEBIAS, of_exposure[row]), *_item_reasons(a[row], parts[:, row])]
-        reasons += _neighbour_reasons(parts[2 : 2 + len(SCALES), row], inputs.sources, row)
-        reasons.append(Reason(ReasonKind.REPEAT, float(parts[-1, row])))
+        neighbours = parts[2 : 2 + len(SCALES), row]
+        repeat, through, own = (*parts[2 + len(SCALES) :, row].tolist(), 0.0, 0.0)[:3]
+        reasons += _neighbour_reasons(neighbours, inputs.sources, row, through)
+        reasons += [Reason(ReasonKind.REPEAT, repeat), Reason(ReasonKind.CONTEXT, own)]
         reasons += _tag_reasons(network, *inputs.tags[row])
         kept = sorted((each for each in reasons if abs(each.part) > TINY), key=lambda each: -abs(each.part))
         found.append((Reason(ReasonKind.BASE, least_known), *kept))
@@ -157,15 +168,25 @@ def _standardised(network: ExplainedNetwork, types: Tensor) -> Tensor:
     return (types - network.mean_types) / network.scale_types
 
 
-def _with_more(network: ExplainedNetwork, group: _Group, more: Tensor) -> _Group:
-    """A group together with what context types and repeats say of each item in the request."""
+def _with_more(network: ExplainedNetwork, groups: list[_Group], more: Tensor) -> list[_Group]:
+    """The groups with what context types and repeats say of each item in the request: intervals belong to the
+    last group, and two more follow it, what users with the same context events took, and the user's own
+    events."""
     size = more.shape[1]
     if network.more_of_pair is None or network.more_skip is None or not size:
-        return group
+        return groups
     more = more / network.scale_more[:size]
-    return _Group(
-        group.hidden + more @ network.more_of_pair[:size], group.linear + more @ network.more_skip[:size]
+    place, of_types = torch.arange(size), len(network.more_of_pair) - DUE
+    is_through = (place < of_types) & (place % OF_TYPE < len(SCALES))
+    repeats, through, own = (
+        _Group(
+            (more * some) @ network.more_of_pair[:size],
+            (more * some) @ network.more_skip[:size],
+        )
+        for some in (place >= of_types, is_through, (place < of_types) & ~is_through)
     )
+    last = _Group(groups[-1].hidden + repeats.hidden, groups[-1].linear + repeats.linear)
+    return [*groups[:-1], last, through, own]
 
 
 def _groups(network: ExplainedNetwork, a: Tensor, w: Tensor) -> list[_Group]:
@@ -217,13 +238,16 @@ def _item_reasons(a: Tensor, parts: Tensor) -> Iterator[Reason]:
     yield Reason(ReasonKind.NEW, new)
 
 
-def _neighbour_reasons(parts: Tensor, sources: Sources, row: int) -> list[Reason]:
-    """The parts of the neighbourhood, divided among the user's items."""
+def _neighbour_reasons(parts: Tensor, sources: Sources, row: int, through: float) -> list[Reason]:
+    """The parts of the neighbourhood, divided among the user's items.
+
+    through: the part of what users with the same context events took.
+    """
     shares = sources.shares[row]  # (own items, values)
     whole = shares.sum(0)
     known = whole > 0
     of_each = (shares[:, known] / whole[known]) @ parts.double().numpy()[known]
-    rest = float(parts.sum()) - float(of_each.sum())
+    rest = through + float(parts.sum()) - float(of_each.sum())
     order = np.argsort(-np.abs(of_each), kind="stable")
     named = [
         Reason(ReasonKind.NEIGHBOURS, float(of_each[place]), item=int(sources.own[place]))

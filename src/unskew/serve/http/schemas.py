@@ -200,7 +200,7 @@ class ScorePart(TypedDict):
 
     kind: Annotated[
         str,
-        Field(description="base (what an average item has), popular, new, neighbours, repeat, tag, debias."),
+        Field(description="base (average item), popular, new, neighbours, repeat, context, tag or debias"),
     ]
     text: Annotated[str, Field(description="The same in words.")]
     part: Annotated[float, Field(description="How much of the score; all parts add up to it.")]
