@@ -392,3 +392,27 @@ def test_data_that_has_moved_is_found_by_whoever_knows_it(capsys, runs: Path, tm
         assert code == 0, err
     code, _, err = run(capsys, "compare", there / "pop0", there / "sas0", "--data", there / "shorter")
     assert (code, "not the data that this run was trained on" in err) == (2, True)
+
+
+def test_a_model_that_is_not_finished_is_marked_and_not_the_best() -> None:
+    """What it is compared with stays, because it was asked for."""
+    cut = shifted(0.2, 3)
+    cut[1].about["finished"] = False
+    models = {"a": shifted(0.0, 3), "b": shifted(0.1, 3), "cut": cut}
+    family = compare_models(models, against="best")
+    assert (family.best, family.reference) == ("b", "b")
+    assert {name: mean.finished for name, mean in family.means.items()} == {
+        "a": True,
+        "b": True,
+        "cut": False,
+    }
+    rows = {row[0].text: row for row in family.mean_table().cells}
+    assert [(rows[name][2].marks, rows[name][2].rank) for name in models] == [("", 0), ("", 1), ("‡", 0)]
+    assert "‡ not finished" in family.about()
+    assert family.document()["models"]["cut"]["finished"] is False
+    assert {pair.model for pair in family.pairs} == {"a", "cut"}
+    assert "‡" not in compare_models({"a": models["a"], "b": models["b"]}).markdown()
+    # Where nothing is finished, there is a best model all the same.
+    for of in (models["a"], models["b"]):
+        of[0].about["finished"] = False
+    assert compare_models(models).best == "cut"

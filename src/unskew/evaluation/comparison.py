@@ -39,16 +39,21 @@ LEVELS = (0.05, 0.01)  # a p-value below the first has one star, below the secon
 STARS = "By p (seeds): * p < 0.05, ** p < 0.01."
 MOST_SETTINGS = 3  # in the name of a model that others differ from in nothing but settings
 NONE = "–"
+UNFINISHED = "‡"
 
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of one model over its seeds, and its 95 % interval."""
+    """The mean of one model over its seeds, and its 95 % interval.
+
+    finished: whether all its runs were trained until no validation metric rose any more.
+    """
 
     mean: float
     low: float
     high: float
     seeds: int
+    finished: bool = True
 
 
 @dataclass(frozen=True)
@@ -98,8 +103,9 @@ class Family:
 
     @property
     def best(self) -> str:
-        """The model with the highest mean."""
-        return max(self.means, key=lambda name: self.means[name].mean)
+        """The finished model with the highest mean; if none is finished, the one of all."""
+        finished = {name: mean for name, mean in self.means.items() if mean.finished} or self.means
+        return max(finished, key=lambda name: finished[name].mean)
 
     @property
     def reference(self) -> str | None:
@@ -120,6 +126,7 @@ class Family:
                 "mean": mean.mean,
                 "interval": (mean.low, mean.high),
                 "seeds": mean.seeds,
+                "finished": mean.finished,
                 "training_seeds": [evaluation.about.get("training_seed") for evaluation in self.models[name]],
             }
             for name, mean in self.means.items()
@@ -162,10 +169,9 @@ class Family:
         rows: list[list[str | Cell]] = []
         for name, mean in self.means.items():
             rank = int(name == self.best)
-            interval = f"[{mean.low:.4f}, {mean.high:.4f}]"
-            rows.append(
-                [Cell(name, rank=rank), str(mean.seeds), Cell(f"{mean.mean:.4f}", rank=rank), interval]
-            )
+            interval, marks = f"[{mean.low:.4f}, {mean.high:.4f}]", UNFINISHED * (not mean.finished)
+            value = Cell(f"{mean.mean:.4f}", rank=rank, marks=marks)
+            rows.append([Cell(name, rank=rank), str(mean.seeds), value, interval])
         head = ("model", "seeds", written(self.metric), "95 % interval")
         return Table(head, rows, caption=f"{self.about()} {self.intervals()}")
 
@@ -205,7 +211,9 @@ class Family:
             ranked = f"{units}{of} rows by {len(np.unique(some.user)):,} users"
         repeats = f", repeats {some.about['repeats']}" if "repeats" in some.about else ""
         figure = f"{written(self.metric)} on the {self.test} test, protocol {self.protocol}"
-        return f"{figure}: {ranked}{repeats}, {seeds}."
+        cut = any(not mean.finished for mean in self.means.values())
+        note = f" {UNFINISHED} not finished: a validation metric was still rising." if cut else ""
+        return f"{figure}: {ranked}{repeats}, {seeds}.{note}"
 
     def intervals(self) -> str:
         """How the intervals are made, in a sentence."""
@@ -275,7 +283,8 @@ def compare_models(
     named = [(name, evaluation) for name, group in groups.items() for evaluation in group]
     check_comparable([evaluation for _, evaluation in named], metric, [_seeded(*pair) for pair in named])
     means = {name: sum(of.mean(metric) for of in group) / len(group) for name, group in groups.items()}
-    best = max(means, key=lambda name: means[name])
+    finished = {name: all(of.about.get("finished", True) for of in group) for name, group in groups.items()}
+    best = max(means, key=lambda name: (finished[name], means[name]))
     planned = list(_planned_pairs(list(groups), against, best))
     drawn = {name: seed_means(group, metric, draws, seed) for name, group in groups.items()}
     comparisons = {
@@ -293,7 +302,7 @@ def compare_models(
     shown = {}
     for name, group in groups.items():
         mean = estimate(drawn[name])
-        shown[name] = Mean(means[name], mean.low, mean.high, len(group))
+        shown[name] = Mean(means[name], mean.low, mean.high, len(group), finished[name])
     some = named[0][1]
     return Family(metric, some.test, some.protocol, groups, against, shown, pairs, len(planned), draws)
 
