@@ -1,6 +1,7 @@
 """The verbs of data: prepare, inspect, audit, and simulate."""
 
-from dataclasses import asdict, dataclass, field
+import json
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ from unskew.cli.shared import (
     table,
     write_file,
 )
+from unskew.core.atomic_files import FRAMES, check_free, save_frames
 from unskew.core.errors import BadInput, Leak
 from unskew.data.audit.audit import audit
 from unskew.data.log.preparation import Preparation
@@ -32,6 +34,7 @@ from unskew.data.reading.features import in_sentences
 from unskew.data.reading.prepare import prepare
 from unskew.diagnostics.log.inspect import inspect
 from unskew.world.equations import Simulation
+from unskew.world.shop import SHOP, simulate_shop
 from unskew.world.simulate import simulate
 
 
@@ -154,15 +157,41 @@ class Audit(RunVerb):
 
 @dataclass(frozen=True, kw_only=True)
 class Simulate(Verb):
-    """Simulate a log of a world whose true preferences and exposure probabilities are known."""
+    """Simulate a log of a world whose true preferences and exposure probabilities are known, or the events of
+    a shop (`--kind shop`): views, carts and purchases in a CSV or Parquet file, and beside it what is true of
+    the shop. Of the settings of a world, a shop has users, items, steps (days) and seed."""
 
     out: Out
+    kind: str | None = None
+    """The kind of world; see `simulate_of`."""
     settings: OmitArgPrefixes[Simulation] = field(default_factory=Simulation)
 
     def run(self) -> None:
+        if self.kind == SHOP:
+            return self._shop()
         log = prepare(simulate(**asdict(self.settings)).log, self.out, duplicates="keep")
         facts = {name: getattr(log.metadata, name) for name in ("rows", "positives", "users", "items")}
         self.show(
             {"data": str(self.out), **facts, "world": asdict(self.settings)},
             pairs(f"simulated world -> {self.out}", facts),
         )
+        return None
+
+    def _shop(self) -> None:
+        """Write the events of a shop, and the ground truth beside them."""
+        given = self.settings
+        of_shop = {"users": given.users, "items": given.items, "seed": given.seed}
+        if given != replace(Simulation(), **of_shop, steps=given.steps):
+            raise BadInput("a simulated shop has the settings users, items, steps and seed alone")
+        if self.out.suffix not in FRAMES:
+            raise BadInput(f"{self.out}: expected a name that ends with {', '.join(FRAMES)}", field="out")
+        truth = self.out.with_name(f"{self.out.stem}.truth.json")
+        for file in (self.out, truth):
+            check_free(file)
+        shop = simulate_shop(**of_shop, days=given.steps)
+        save_frames(iter([shop.events]), self.out)
+        truth.write_text(json.dumps(shop.truth(), indent=1) + "\n", encoding="utf-8")
+        counts = shop.events["event_type"].value_counts().to_pylist()
+        types = {each["values"]: each["counts"] for each in counts}
+        document = {"events": str(self.out), "truth": str(truth), "rows": len(shop.events), "types": types}
+        self.show(document, pairs(f"simulated shop -> {self.out}", flat(document)))

@@ -17,6 +17,7 @@ from unskew.core.formatting import plain
 from unskew.data.log.held_out import Criterion
 from unskew.world.equations import Simulation
 from unskew.world.kinds import KINDS, kind_named
+from unskew.world.shop import SHOP
 
 if TYPE_CHECKING:
     from unskew.evaluation.evaluate import Evaluation
@@ -116,9 +117,10 @@ def simulate_of(arguments: list[str]) -> type[Simulate]:
     """The verb `simulate` with the settings of the kind of world that was named as the defaults of its
     flags."""
     name = flag_of(arguments, "--kind")
-    settings = Simulation() if name is None else kind_named(name)
+    settings = Simulation() if name in (None, SHOP) else kind_named(name)
     flags: Any = OmitArgPrefixes
     listed = " ".join(f"{each}: {kind.about}" for each, kind in KINDS.items())
-    helped = f"A kind of world, whose settings are then the defaults of all other flags. {listed}"
+    helped = f"A kind of world, whose settings are then the defaults of all other flags. {listed} "
+    helped += "shop: views, carts and purchases, what is bought again, a promotion, and bots."
     kind = Annotated[str | None, tyro.conf.arg(metavar="NAME", help=helped)]
     return extended(Simulate, {"kind": (kind, name), "settings": (flags[Simulation], settings)})
