@@ -230,7 +230,11 @@ def test_the_password_of_a_storage_is_written_nowhere(data: Path, tmp_path: Path
 def test_without_optuna_one_line_says_how_to_get_it(capsys, data: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     code, out, err = run(capsys, "tune", "itemknn", data, "--out", tmp_path / "best.json")
-    assert (code, out, err) == (2, "", "unskew: Optuna is not installed: pip install 'unskew[tune]'\n")
+    assert (code, out, err) == (
+        2,
+        "",
+        "unskew: Optuna is not installed: pip install '.[tune]' in a clone of unskew\n",
+    )
     assert not list(tmp_path.iterdir())
 
 

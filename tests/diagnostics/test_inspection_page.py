@@ -160,7 +160,7 @@ def test_wide_tables_are_stacked_on_a_phone(html):
 
 def test_a_chart_without_matplotlib_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(unskew.BadInput, match=re.escape("pip install 'unskew[report]'")):
+    with pytest.raises(unskew.BadInput, match=re.escape("pip install '.[report]' in a clone of unskew")):
         svg(Lines([1, 2], {"a": [1, 2]}, "x", "y"), "chart", "a line")
 
 

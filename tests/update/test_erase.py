@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -14,7 +15,7 @@ from tests.helpers.serving import serving
 from tests.helpers.updated import BEGIN, SPAN, add, drawn, everything_below, prepared, stored, trained
 from unskew.core.errors import BadInput
 from unskew.data.log.erasures import IN_RUN, read_erasures
-from unskew.serve import open_store
+from unskew.serve import Event, export_log, open_store
 from unskew.serve.http.request import Refused
 from unskew.training.run import load
 from unskew.update import Updating
@@ -221,3 +222,36 @@ def test_who_comes_back_is_a_new_user(shop: Path) -> None:
     assert [(row["item"], row["time"]) for row in rows if row["user"] == WHO] == [("i1", now)]
     with serving(shop / "next", shop / "e.db") as service:
         assert service.user(WHO)["positives"] == 1
+
+
+def test_an_export_from_before_is_prepared_without_the_user(shop: Path) -> None:
+    """The file names the list of its store, and what the user does after the erasure stays."""
+    with open_store(shop / "e.db") as store:
+        export_log(store, shop / "log.parquet", store.types)
+        before = len(store.of_user(WHO))
+        store.erase(WHO)
+        now = int(time.time()) + 1
+        store.append([Event("back", WHO, "i1", "click", now * 10**6)])
+        export_log(store, shop / "later.parquet", store.types)
+    assert before > 1
+    assert WHO in users_of(unskew.read(pq.read_table(shop / "log.parquet")))
+    unskew.prepare(shop / "log.parquet", shop / "prepared")
+    assert has_bytes(shop / "prepared", WHO) == []
+    assert WHO not in users_of(unskew.read(shop / "log.parquet"))
+    log = unskew.read(str(shop / "*.parquet"))
+    times = [row["time"] for row in log.table().to_pylist() if row["user"] == WHO]
+    assert [time // log.clock.ticks for time in times] == [now]
+
+
+def test_a_folder_is_prepared_again_without_the_users_on_its_list(shop: Path) -> None:
+    """Also if the source still has them; context events are covered as well."""
+    rows = [{"user": u, "item": i, "time": t, "type": "purchase"} for u, i, t in drawn(200, 0, BEGIN)]
+    rows += [{"user": u, "item": i, "time": t, "type": "view"} for u, i, t in drawn(200, 3, BEGIN)]
+    source, how = pa.Table.from_pylist(rows), {"type": "type", "target": "purchase", "context": "view"}
+    unskew.prepare(source, shop / "typed", **how)
+    erased = erase([WHO], data=[shop / "typed"])
+    assert erased.places[0].rows == sum(row["user"] == WHO for row in rows)
+    smaller = unskew.Log.open(shop / "typed").table().to_pylist()
+    unskew.prepare(source, shop / "typed", **how)
+    assert unskew.Log.open(shop / "typed").table().to_pylist() == smaller
+    assert WHO not in {row["user"] for row in smaller}

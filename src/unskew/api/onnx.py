@@ -206,7 +206,7 @@ def _packages() -> tuple[Any, Any]:
         import onnx
         import onnxruntime
     except ImportError:
-        raise BadInput("an ONNX file needs the extra: pip install 'unskew[onnx]'") from None
+        raise BadInput("an ONNX file needs the extra: pip install '.[onnx]' in a clone of unskew") from None
     return onnx, onnxruntime
 
 

@@ -105,7 +105,9 @@ class Serve(Imports):
             import fastapi
             import uvicorn
         except ImportError:
-            raise BadInput("to serve, install the extra: pip install 'unskew[serve]'") from None
+            raise BadInput(
+                "to serve, install the extra: pip install '.[serve]' in a clone of unskew"
+            ) from None
         del fastapi, uvicorn
         from unskew.serve.http.tokens import read_tokens
 

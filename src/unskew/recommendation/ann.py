@@ -227,5 +227,7 @@ def _faiss() -> Any:
     try:
         import faiss
     except ImportError:
-        raise BadInput("approximate lists need the extra: pip install 'unskew[ann]'") from None
+        raise BadInput(
+            "approximate lists need the extra: pip install '.[ann]' in a clone of unskew"
+        ) from None
     return faiss

@@ -176,7 +176,7 @@ def _rendered(charts: Sequence[Chart], ground: str) -> tuple[str, Frame]:
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
     except ImportError:
-        raise BadInput("plots need matplotlib: pip install 'unskew[report]'") from None
+        raise BadInput("plots need matplotlib: pip install '.[report]' in a clone of unskew") from None
     # The user's own matplotlibrc must not change a report.
     with mpl.rc_context():
         mpl.rc_file(ROOT / "report/templates/charts.mplstyle")

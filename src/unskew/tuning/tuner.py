@@ -139,7 +139,7 @@ def tune(
         if number is not None and not 0 < number < math.inf:
             raise BadInput(f"{name} {number}: expected above 0", field=name)
     if find_spec("optuna") is None:
-        raise BadInput("Optuna is not installed: pip install 'unskew[tune]'")
+        raise BadInput("Optuna is not installed: pip install '.[tune]' in a clone of unskew")
     first, kind = create_model(model, settings, preset), model_named(model)
     by = kind.select_by if first.training.select_by == "auto" else first.training.select_by
     if by not in criteria_of(data.split):

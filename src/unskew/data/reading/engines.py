@@ -187,7 +187,7 @@ class Spark(Engine):
             from pyspark.sql import SparkSession
         except ImportError:
             raise BadInput(
-                "engine spark needs the extra: pip install 'unskew[spark]' (and Java 17)"
+                "engine spark needs the extra: pip install '.[spark]' in a clone of unskew (and Java 17)"
             ) from None
         settings = {
             "spark.driver.memory": memory.lower().rstrip("b"),

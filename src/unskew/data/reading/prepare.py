@@ -23,6 +23,7 @@ from unskew.core.config import configured
 from unskew.core.errors import BadInput, UnskewError
 from unskew.core.progress import Job, progress
 from unskew.data.log.arrays import Ints, offsets_of
+from unskew.data.log.erasures import list_beside, read_erasures
 from unskew.data.log.folder import (
     AUDIENCE,
     COLUMNS,
@@ -49,6 +50,7 @@ from unskew.data.reading.engines import DuckDB, Engine, Spark
 from unskew.data.reading.features import plain, with_features
 from unskew.data.reading.formats import recognise
 from unskew.data.reading.items import add_items, read_items
+from unskew.data.reading.leave_out import leave_out, lists_of
 
 _PARTS = [part.removeprefix("history_") for part in VIEW_PARTS if part.startswith("history_")]
 _NEVER = np.iinfo(np.int64).max  # the time of the first positive, where there is none
@@ -95,7 +97,8 @@ def read(source: Any, reading: Reading) -> Log:
     if isinstance(source, Live):
         settings = replace(EVERYTHING, duplicates=source.metadata.settings.duplicates)
     with _engine(EVERYTHING, None) as engine, progress("read") as job:
-        checked = check(engine, recognised, reading)
+        erasures = read_erasures(*lists_of(recognised))
+        checked = leave_out(engine, check(engine, recognised, reading), recognised, erasures)
         log = _Preparing(engine, checked, recognised, settings, in_memory, job).run(None)
     if reading.items is not None:
         log = with_items(log, _feed(log, reading))
@@ -116,7 +119,8 @@ def prepare(source: Any, out: str | os.PathLike[str], settings: Preparation) -> 
     source
         What `read` takes.
     out
-        The folder to write. After an error it is as it was before.
+        The folder to write. After an error it is as it was before. Users who were erased from it, or from the
+        store that the source was exported from, are left out.
 
     Returns
     -------
@@ -141,7 +145,8 @@ def prepare(source: Any, out: str | os.PathLike[str], settings: Preparation) -> 
     target = Path(out).expanduser().resolve()
     source = recognise(source, settings)
     with new_folder(target) as folder, _engine(settings, folder) as engine, progress("prepare") as job:
-        checked = check(engine, source, settings)
+        erasures = read_erasures(list_beside(target), *lists_of(source))
+        checked = leave_out(engine, check(engine, source, settings), source, erasures)
         log = _Preparing(engine, checked, source, settings, on_disk(folder), job).run(folder)
         if settings.items is not None:
             add_items(folder, lambda log: _feed(log, settings))

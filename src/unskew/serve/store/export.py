@@ -22,8 +22,10 @@ import pyarrow as pa
 
 from unskew.core.atomic_files import FRAMES, check_free, save_frames
 from unskew.core.errors import BadInput
+from unskew.data.log.erasures import list_beside
 from unskew.data.log.folder import MARK
 from unskew.data.log.held_out import LOGGED
+from unskew.data.reading.leave_out import EXPORTED
 from unskew.serve.store.impressions import ROWS, EventSource, open_impressions
 from unskew.serve.store.items import table_of
 from unskew.serve.store.store import Store
@@ -105,7 +107,7 @@ def export_log(source: EventSource, out: str | os.PathLike[str], types: EventTyp
         if not positives:
             listed = ", ".join(types.positive)
             raise BadInput(f"{source.name}: not one positive event ({listed}); nothing to export")
-        save_frames(_frames(connection, shown > 0, logged, rows, recommended > 0), file)
+        save_frames(_frames(connection, source.name, shown > 0, logged, rows, recommended > 0), file)
     return Exported(file, rows, positives, shown, logged, unmatched)
 
 
@@ -147,7 +149,12 @@ COUNTS = """SELECT count(*), sum(label), count(impression_id), count(propensity)
 
 
 def _frames(
-    connection: duckdb.DuckDBPyConnection, any_shown: bool, logged: int, rows: int, any_recommended: bool
+    connection: duckdb.DuckDBPyConnection,
+    store: str,
+    any_shown: bool,
+    logged: int,
+    rows: int,
+    any_recommended: bool,
 ) -> Iterator[pa.Table]:
     """All rows in the order of time. Columns about which nothing is known are left out."""
     columns = dict(COLUMNS)
@@ -173,7 +180,10 @@ def _frames(
     )
     keys = "timestamp", "user_id", "item_id", "label DESC", "impression_id", "propensity", "position"
     order = ", ".join(f"log.{key}" for key in keys)
-    schema = pa.schema(columns)
+    metadata = (
+        {} if "://" in store else {EXPORTED: str(list_beside(Path(store).expanduser().resolve())).encode()}
+    )
+    schema = pa.schema(columns, metadata=metadata)
     for batch in connection.sql(f"SELECT {selected} FROM log ORDER BY {order}").to_arrow_reader(ROWS):
         yield pa.table(
             [column.cast(kind) for column, kind in zip(batch.columns, schema.types, strict=True)],

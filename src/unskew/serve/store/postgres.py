@@ -68,7 +68,9 @@ class Postgres(Database):
         try:
             import psycopg
         except ImportError:
-            raise BadInput("a store in PostgreSQL needs psycopg: pip install 'unskew[postgres]'") from None
+            raise BadInput(
+                "a store in PostgreSQL needs psycopg: pip install '.[postgres]' in a clone of unskew"
+            ) from None
         super().__init__(url_without_secrets(url), mode)
         self._psycopg, self._url, self._synchronous = psycopg, url, synchronous
         self.lost = (psycopg.OperationalError,)
