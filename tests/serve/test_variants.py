@@ -1,6 +1,7 @@
 """A/B tests: who gets which variant, what is recorded, what the store says, and off-policy estimates."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import pytest
 from tests.helpers.command import run as command
 from tests.helpers.serving import BEGIN, client_of, saved_run, serving
 from unskew.api.create import load
+from unskew.cli import serve as serve_verb
 from unskew.core.errors import BadInput
 from unskew.serve import Event, Recommendation, Shown, Store, open_store
 from unskew.serve.http.explore import draw
+from unskew.serve.http.process import Serving
+from unskew.serve.http.service import Service
 from unskew.serve.variants import Estimating
 from unskew.serve.variants.assignment import Assignment, Variant
 from unskew.serve.variants.estimators import LoggedLists, doubly_robust, logged_value, snips
@@ -109,6 +113,28 @@ def test_without_variants_nothing_is_recorded_of_them(runs: tuple[Path, Path], t
         answer = client_of(service).post("/v1/recommendations", json={"user_id": "u1"}).json()
         assert answer["variant"] is None
         assert service.store.recommendation(answer["recommendation_id"]).variant is None
+
+
+def test_the_verb_hands_variants_on_and_declares_them(
+    runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    served: list[Any] = []
+
+    def serve_here(serving: Any, store: Store, listener: Any) -> None:
+        # As a worker gets it: through JSON.
+        again = Serving(**json.loads(json.dumps(asdict(serving))))
+        served.append((again.service(store, Service), store.variants))
+
+    monkeypatch.setattr(serve_verb, "_serve_here", serve_here)
+    asked = ("serve", runs[0], "--store", tmp_path / "e.db", "--port", 0)
+    assert command(capsys, *asked, "--variant", f"B={runs[1]}:0.25")[0] == 0
+    ((service, declared),) = served
+    assert declared == service.assignment.expected == {"A": 0.75, "B": 0.25}
+    for wrong in ("B", f"A={runs[1]}:0.2", f"B={tmp_path / 'none'}:0.2"):
+        code, _, err = command(capsys, *asked, "--variant", wrong)
+        assert code == 2
+        assert err.count("\n") == 1
+    assert len(served) == 1
 
 
 # What the store says
