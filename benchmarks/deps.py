@@ -5,15 +5,16 @@
     python benchmarks/deps.py cost                               CPU time of training  results/deps_cost.jsonl
     python benchmarks/deps.py page                               the tables of docs/deps.md
 
-A trial trains until neither validation metric, ordinary or balanced, has risen for five epochs. The whole
-catalogue is ranked after each epoch; at the end, the validation set is also ranked by the paper's protocols
-(`uni100` and `authors`, in the paper's split 50/20/30). The test set is not read. One thread. A line is
-written when a trial is whole; a trial that is stored is not run again, and one that was interrupted goes on
-where it was.
+A trial trains until neither validation metric, ordinary or balanced, has risen for five epochs and for 300
+steps: with large batches, an epoch has few steps. The whole catalogue is ranked after each epoch; at the end,
+the validation set is also ranked by the paper's protocols (`uni100` and `authors`, in the paper's split
+50/20/30). The test set is not read. One thread. A line is written when a trial has stopped; a trial that is
+stored and finished is not run again; one that was interrupted, or had less patience, goes on where it was.
 """
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,9 +39,9 @@ from unskew.training.trainer import Trainer
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "results" / "deps.jsonl", ROOT / "docs" / "deps.md"
 COSTS = ROOT / "results" / "deps_cost.jsonl"
-METRIC = "ndcg@10"
+METRIC, TESTS = "ndcg@10", ("ordinary", "balanced")
 EXAMPLES = 2000  # positives of the validation set that are ranked
-TO_THE_END: dict[str, Any] = {"epochs": 200, "patience": 5, "valid_examples": EXAMPLES}
+EPOCHS, PATIENT_EPOCHS, PATIENT_STEPS = 300, 5, 300
 # The variant that reads each sequence once (docs/deps.md says what it costs), with its own batches.
 BASE: dict[str, Any] = {
     "propensity": "none",
@@ -138,7 +139,7 @@ class Trials:
         torch.set_num_threads(1)
         for name in self.sets:
             for wanted in self.trials(name):
-                if wanted not in stored():
+                if not stored().get(wanted, {}).get("finished"):
                     line = {**vars(wanted), "settings": json.loads(wanted.settings), **self.whole(wanted)}
                     print(json.dumps({key: line[key] for key in line if key != "curve"}), flush=True)
                     with RESULTS.open("a", encoding="utf-8") as file:
@@ -157,19 +158,21 @@ class Trials:
             print(wanted.key, record.stage, record.epoch, best, flush=True)
 
         if (folder / "config.json").exists():
-            model = unskew.resume(folder, split, show_progress=False, on_record=note)
+            limits = limits_of(split, json.loads(wanted.settings))
+            model = unskew.resume(folder, split, **limits, show_progress=False, on_record=note)
         else:
-            settings = TO_THE_END | json.loads(wanted.settings) | {"seed": wanted.seed}
+            asked = json.loads(wanted.settings)
+            settings = limits_of(split, asked) | asked | {"seed": wanted.seed, "valid_examples": EXAMPLES}
             model = unskew.create_model(wanted.model, settings)
             model.fit(split, folder, show_progress=False, on_record=note)
         learned = [record for record in model.records if record.valid]
         return {
             "cpu": round(spent + time.process_time() - began, 1),
-            "finished": model.is_finished,
+            "finished": is_whole(learned),
             "epochs": len(learned),
             "steps": learned[-1].step,
-            "best_epoch": {test: best_of(learned, test).epoch for test in ("ordinary", "balanced")},
-            "valid": {test: best_of(learned, test).valid[test][METRIC] for test in ("ordinary", "balanced")},
+            "best_epoch": {test: best_of(learned, test).epoch for test in TESTS},
+            "valid": {test: best_of(learned, test).valid[test][METRIC] for test in TESTS},
             "paper": ranked_as_in_the_paper(model, split),
             "curve": [point(record) for record in model.records],
         }
@@ -182,6 +185,19 @@ class Trials:
             folder.parent.mkdir(parents=True, exist_ok=True)
             unskew.prepare(self.data / path, folder, **settings)
         return unskew.split(unskew.Log.open(folder))
+
+
+def limits_of(split: unskew.Split, settings: dict[str, Any]) -> dict[str, int]:
+    """The largest number of epochs, and the patience in epochs."""
+    steps = max(int(split.targets("train", reads_audiences=True).sum()) // settings["batch_size"], 1)
+    return {"epochs": EPOCHS, "patience": max(PATIENT_EPOCHS, math.ceil(PATIENT_STEPS / steps))}
+
+
+def is_whole(learned: list[EpochRecord]) -> bool:
+    """Whether neither metric has risen for long enough."""
+    best = max((best_of(learned, test) for test in TESTS), key=lambda record: record.epoch)
+    last = learned[-1]
+    return last.epoch - best.epoch >= PATIENT_EPOCHS and last.step - best.step >= PATIENT_STEPS
 
 
 def point(record: EpochRecord) -> dict[str, Any]:
@@ -368,7 +384,7 @@ def curve_table(lines: list[dict[str, Any]]) -> str:
                     f"{100 * at['user_view_clipped']:.1f} %",
                     f"{100 * at['weight_effective']:.1f} %",
                 ]
-                metrics = [f"{at[test]:.4f}" if test in at else "" for test in ("ordinary", "balanced")]
+                metrics = [f"{at[test]:.4f}" if test in at else "" for test in TESTS]
                 epoch = f"{'stage 1' if at['stage'] == 'unsupervised' else 'stage 2'}, {at['epoch']}"
                 rows.append([line["set"], name, epoch, str(at["step"]), *figures, *metrics])
     header = ["data", "scale", "epoch", "steps", "median P(i)", "median P(u)", "clipped P(i)", "clipped P(u)"]
@@ -401,7 +417,7 @@ def results_of(line: dict[str, Any]) -> list[str]:
     best = line["best_epoch"]
     epochs = f"{best['ordinary']} / {best['balanced']} of {line['epochs']}"
     return [
-        *(f"{line['valid'][test]:.4f}" for test in ("ordinary", "balanced")),
+        *(f"{line['valid'][test]:.4f}" for test in TESTS),
         *(
             f"{line['paper'][name]:.3f}"
             for name in ("uni100 ordinary", "uni100 balanced", "authors ordinary")

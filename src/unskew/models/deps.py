@@ -156,7 +156,7 @@ class DEPS(
     supports_live_log = True
     Transformer: ClassVar[type[Encoder]] = Encoder
     select_by: ClassVar[Criterion] = "balanced"
-    recipe: ClassVar[Settings] = {"epochs": 5, "patience": 1, "negatives": 1, "learning_rate": 3e-4}
+    recipe: ClassVar[Settings] = {"negatives": 1, "learning_rate": 3e-4}
     # The presets `paper-...` have the values of the authors' runs, who train for 300 epochs without early
     # stopping, the first fifth of them in stage 1; `paper` is for other data sets. `softmax` is our variant
     # of the loss, and `auto` the correction that debiases (docs/ground-truth.md). The rest are the ablations

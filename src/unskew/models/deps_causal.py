@@ -66,7 +66,8 @@ class CausalDEPS(
     Transformer: ClassVar[type[Encoder]] = PrefixEncoder
     history_encoder: PrefixEncoder
     audience_encoder: PrefixEncoder
-    recipe: ClassVar[Settings] = {"batch_size": 4096}
+    # An epoch has few steps with such batches, so patience is counted in many epochs.
+    recipe: ClassVar[Settings] = {"batch_size": 4096, "epochs": 300, "patience": 30}
 
     def histories(self, batch: Batch) -> Tensor:
         def means(ids_BL: Tensor) -> Tensor:
