@@ -46,6 +46,14 @@ class Setup:
         return unskew.create_model(self.model, dict(self.settings) | {"seed": seed}, self.preset)
 
     @property
+    def flags(self) -> str:
+        """Model, preset and settings as flags of `unskew train`."""
+        words = ["--model", self.model, *(["--preset", self.preset] if self.preset else [])]
+        for name, value in self.settings.items():
+            words += [f"--{name.replace('_', '-')}", str(value)]
+        return " ".join(words)
+
+    @property
     def digest(self) -> str:
         """A short text that changes with any setting, defaults included."""
         return sha256(self.create(0).settings_key.encode()).hexdigest()[:12]

@@ -36,6 +36,10 @@ FIGURES = ROOT / "benchmarks" / "published_figures.csv"
 PAGE = ROOT / "docs" / "published.md"
 Protocol = Literal["leave-one-out", "time-to-split"]
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
+SPLIT_FLAGS: dict[Protocol, str] = {
+    "leave-one-out": "--split leave-one-out",
+    "time-to-split": "--at 0.81,0.9 --repeats hide",
+}
 TARGETS: tuple[Targets, ...] = get_args(Targets)
 OURS = "ours"
 SETS = {"Beauty": "amazon_beauty_5core", "Sports": "amazon_sports_5core"}
@@ -172,6 +176,12 @@ class Page:
             head = ["model", "figures of", *(f"{name}: NDCG@10 / HR@10" for name in SETS)]
             parts = [Table(head, lines, text=(0, 1)).markdown()]
             parts += [" ".join(standing(rows, name) for name in SETS) + missing(rows)]
+            ours = [MODELS[row.model] for row in rows if row.source == OURS]
+            commands = [f"unskew train beauty {SPLIT_FLAGS[protocol]} {of.flags} --out run" for of in ours]
+            parts += [
+                "Our rows, one by one (for Sports with the other folder):",
+                "\n".join(f"    {command}" for command in commands),
+            ]
             mark = f"<!-- {protocol}: made by benchmarks/published.py page -->"
             replace_between(PAGE, mark, "<!-- end -->", "\n\n".join(parts) + "\n")
 

@@ -53,6 +53,9 @@ def test_the_digest_changes_with_every_setting_but_the_seed() -> None:
     others.append(Setup(model="sasrec", preset="sampled"))
     assert len({plain.digest, *(other.digest for other in others)}) == 5
     assert plain.create(1).training.seed == 1
+    assert Setup(model="sasrec", preset="sampled", settings={"valid_examples": 9}).flags == (
+        "--model sasrec --preset sampled --valid-examples 9"
+    )
 
 
 def test_cells_of_before_a_commit_are_computed_again(tmp_path: Path) -> None:
