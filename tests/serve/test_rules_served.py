@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 
 import unskew
 from tests.helpers.errors import refused
+from tests.helpers.processes import GUARD
 from tests.helpers.serving import client_of
 from tests.helpers.shops import ITEMS, category_of, price_of, shop_table
 from unskew.recommendation.rule_masks import ItemRules, bind_rules
@@ -197,10 +198,10 @@ def test_wrong_rules_are_422(service: Service, body: dict, field: str, reason: s
 def test_rule_sets_are_read_again_with_the_run(service: Service, tmp_path: Path) -> None:
     file = tmp_path / "sets.toml"
     file.write_text('other = ["price < 100"]')
-    assert service.reload(20)["state"] == "done"
+    assert service.reload(GUARD)["state"] == "done"
     assert service.about()["rule_sets"] == ["other"]
     file.write_text('other = ["prize < 100"]')
-    failed = service.reload(20)
+    failed = service.reload(GUARD)
     assert failed["state"] == "failed"
     assert "sets.toml, other, rule 1, column 1: no feature 'prize'" in str(failed["error"])
     assert service.about()["rule_sets"] == ["other"]  # the run from before goes on

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 import unskew
 from tests.conftest import random_table
 from tests.helpers.errors import refused
+from tests.helpers.processes import GUARD
 from tests.helpers.serving import BEGIN, ITEMS, click, dated_table, run_fixture, saved_run, serving
 from unskew.serve import Event, open_store
 from unskew.serve.http.event_times import TimeBounds
@@ -368,7 +369,7 @@ def test_an_erased_user_is_nowhere(served_run: Path, tmp_path: Path) -> None:
         with refused("user_id"):
             service.user("u1")
         assert service.about()["positives"] == before + 1 - said["run_events"]
-        assert service.reload(20)["state"] == "done"
+        assert service.reload(GUARD)["state"] == "done"
         with refused("user_id"):
             service.user("u1")
         assert not service.erase("u1")["was_known"]
@@ -420,7 +421,7 @@ def test_reload_follows_the_link_and_drops_nothing(served_run: Path, tmp_path: P
             thread.start()
         link.unlink()
         link.symlink_to(other)
-        assert service.reload(30) == {"state": "done", "error": None}
+        assert service.reload(GUARD) == {"state": "done", "error": None}
         assert service.about()["model"] == "popularity"
         stop.set()
         for thread in threads:
@@ -429,7 +430,7 @@ def test_reload_follows_the_link_and_drops_nothing(served_run: Path, tmp_path: P
         assert service.user("w0")["positives"] == service.user("w0")["stored_events"]
         link.unlink()
         link.symlink_to(tmp_path / "nowhere")
-        state = service.reload(30)
+        state = service.reload(GUARD)
         assert state["state"] == "failed"
         assert "no such folder" in str(state["error"])
         assert service.recommend(RecommendationRequest(user_id="w0", k=3))["model"] == "popularity"

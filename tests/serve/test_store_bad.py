@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.errors import refused
 from tests.helpers.processes import run_python
 from tests.helpers.stores import BEGIN, Place, Server, click, ids_of, rows_of, shown
 from unskew.core.errors import BadInput, UnskewError
@@ -36,7 +37,7 @@ def everything(folder: Path) -> dict[str, bytes]:
 
 
 @contextmanager
-def refused(folder: Path, said: str, kind: type[Exception] = BadInput) -> Iterator[None]:
+def unchanged(folder: Path, said: str, kind: type[Exception] = BadInput) -> Iterator[None]:
     """One line is said, and no file is changed."""
     before = everything(folder)
     with pytest.raises(kind, match=said) as complaint:
@@ -64,7 +65,7 @@ def foreign_database(file: Path) -> None:
 )
 def test_a_file_that_is_no_store(filled: Path, mode, damage, said: str) -> None:
     damage(filled)
-    with refused(filled.parent, f"{filled.name}: {said}"):
+    with unchanged(filled.parent, f"{filled.name}: {said}"):
         open_store(filled, mode)
 
 
@@ -79,7 +80,7 @@ def test_a_page_that_is_damaged_is_found_when_it_is_read(filled: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["write", "read"])
 def test_a_store_that_is_not_there(tmp_path: Path, mode) -> None:
-    with refused(tmp_path, r"events\.db: no such store"):
+    with unchanged(tmp_path, r"events\.db: no such store"):
         open_store(tmp_path / "events.db", mode)
     assert not list(tmp_path.iterdir())
 
@@ -92,11 +93,11 @@ def test_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
 
 def test_a_database_that_vanished_is_not_made_again_beside_its_own_files(filled: Path) -> None:
     filled.unlink()
-    with refused(filled.parent, r"events\.db: is missing, but .*events-.*\.parquet is there"):
+    with unchanged(filled.parent, r"events\.db: is missing, but .*events-.*\.parquet is there"):
         open_store(filled)
     shutil.rmtree(filled.with_name("events.db-segments"))
     filled.with_name("events.db-wal").write_bytes(b"frames")
-    with refused(filled.parent, r"events\.db: is missing, but .*events\.db-wal is there"):
+    with unchanged(filled.parent, r"events\.db: is missing, but .*events\.db-wal is there"):
         open_store(filled)
 
 
@@ -105,11 +106,11 @@ def test_a_segment_that_is_cut_off_or_missing(filled: Path) -> None:
     whole = segment.read_bytes()
     segment.write_bytes(whole[:-100])
     for mode in ("write", "read"):
-        with refused(filled.parent, rf"{segment.name}: [0-9,]+ bytes, but the store wrote [0-9,]+"):
+        with unchanged(filled.parent, rf"{segment.name}: [0-9,]+ bytes, but the store wrote [0-9,]+"):
             open_store(filled, mode)
     segment.unlink()
     for mode in ("write", "read"):
-        with refused(filled.parent, f"{segment.name}: a segment of the store is missing"):
+        with unchanged(filled.parent, f"{segment.name}: a segment of the store is missing"):
             open_store(filled, mode)
     segment.write_bytes(whole)
     with open_store(filled) as store:
@@ -199,9 +200,9 @@ def read_only(filled: Path) -> Iterator[Path]:
 
 def test_a_folder_that_is_read_only(read_only: Path) -> None:
     for mode in ("create", "write"):
-        with refused(read_only.parent, r"store: cannot write there \(Permission denied\)"):
+        with unchanged(read_only.parent, r"store: cannot write there \(Permission denied\)"):
             open_store(read_only, mode)
-    with refused(read_only.parent, r"store: cannot write there \(Permission denied\)"):
+    with unchanged(read_only.parent, r"store: cannot write there \(Permission denied\)"):
         open_store(read_only.with_name("new.db"))
     with open_store(read_only, "read") as store:
         assert len(ids_of(store)) == 300
@@ -295,7 +296,7 @@ def test_a_password_with_a_sign_of_urls_is_in_no_message(sign: str) -> None:
 
 
 def test_a_password_with_encoded_signs_is_one(server: Server) -> None:
-    with pytest.raises(BadInput, match="no store in this database"):
+    with refused("where"):
         open_store(server.url.replace("postgres@", "postgres:a%2Fb%23c%3Fd%40e@"), "write")
 
 
@@ -336,5 +337,5 @@ def test_compacted_rows_of_a_server_need_their_folder(in_server: Place) -> None:
         assert ids_of(store) == ["e1"]
     with in_server.open() as store:
         assert store.compact(BEGIN + 10**13) == (1, 1, 2)
-    with pytest.raises(BadInput, match="in a folder: say which one"):
+    with refused("segments"):
         open_store(in_server.where)

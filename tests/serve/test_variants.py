@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.command import run as command
+from tests.helpers.processes import wait_until
 from tests.helpers.serving import BEGIN, client_of, saved_run, serving
 from unskew.api.create import load
 from unskew.cli import serve as serve_verb
@@ -101,7 +102,7 @@ def test_each_user_gets_the_variant_and_it_is_recorded(runs: tuple[Path, Path], 
         after = service._others["B"]
         with after._using() as run:
             assert len(run.history(user)[1]) == 0
-        assert client.post("/v1/model/reload?wait=20").json()["state"] == "done"
+        wait_until(lambda: client.post("/v1/model/reload?wait=20").json()["state"] == "done")
 
 
 def event(name: str, user: str, item: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from unskew.training.run import train
 from unskew.training.run_config import RunSettings
 from unskew.tuning import tuner as tuning
 from unskew.tuning.search_space import BeforeTest, Space
+from unskew.tuning.tuner import Tuned
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,12 @@ def cut() -> unskew.Split:
 @pytest.fixture(scope="module")
 def data(cut: unskew.Split) -> BeforeTest:
     return BeforeTest(cut)
+
+
+@pytest.fixture(scope="module")
+def whole(data: BeforeTest) -> Tuned:
+    """A study of four trials that nothing stopped."""
+    return quiet("sasrec", data, QUICK, trials=4)
 
 
 def test_a_study_goes_on_as_if_it_had_not_been_stopped(data: BeforeTest, tmp_path: Path) -> None:
@@ -50,10 +57,9 @@ def test_a_study_goes_on_as_if_it_had_not_been_stopped(data: BeforeTest, tmp_pat
 @pytest.mark.parametrize("moment", ["in training", "while a trial is begun", "while it is told"])
 @pytest.mark.parametrize("trial", [0, 2])
 def test_ctrl_c_keeps_what_ended_and_leaves_nothing_running(
-    data: BeforeTest, tmp_path: Path, monkeypatch, moment: str, trial: int
+    data: BeforeTest, whole: Tuned, tmp_path: Path, monkeypatch, moment: str, trial: int
 ) -> None:
-    whole, out = quiet("sasrec", data, QUICK, trials=4), tmp_path / "best.json"
-    begun = []
+    out, begun = tmp_path / "best.json", []
 
     def interrupted(before: Callable[..., Any], epochs: bool = False) -> Callable[..., Any]:
         def call(*args: Any, **more: Any) -> Any:
@@ -90,8 +96,8 @@ def test_ctrl_c_keeps_what_ended_and_leaves_nothing_running(
     assert json.loads(out.read_text())["value"] == whole.value
 
 
-def test_a_trial_of_a_killed_process_is_made_again(data: BeforeTest, tmp_path: Path) -> None:
-    whole, out = quiet("sasrec", data, QUICK, trials=3), tmp_path / "best.json"
+def test_a_trial_of_a_killed_process_is_made_again(data: BeforeTest, whole: Tuned, tmp_path: Path) -> None:
+    out = tmp_path / "best.json"
     quiet("sasrec", data, QUICK, trials=1, out=out)
     study = optuna.load_study(study_name="sasrec", storage=f"sqlite:///{tmp_path / 'best.db'}")
     host = socket.gethostname()

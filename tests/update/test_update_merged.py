@@ -27,7 +27,7 @@ from unskew.update.merged import Base, Merged, StorePosition, base_of, merged
 
 
 def base_from(log: unskew.Log) -> Base:
-    return Base(log.table(), log.now, log.clock, {}, False)
+    return Base(log.table(), log.now, log.clock, {}, False, [])
 
 
 def joined(base: Base, store: Path, after: StorePosition | None = None, **more: Any) -> Merged:

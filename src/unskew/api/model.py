@@ -603,7 +603,8 @@ class Model:
             if not same_ids(mine.ids[:size], theirs.ids[:size]):
                 raise BadInput(
                     "expected the log that the model was trained on, or one that continues it: this one "
-                    "numbers its users and items differently"
+                    "numbers its users and items differently",
+                    field="log",
                 )
 
     def _make_ready(self, given: Split | LogView | None) -> None:

@@ -12,15 +12,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyarrow import csv, dataset
+from pyarrow import csv
 
 from unskew.core.errors import BadInput
 from unskew.core.progress import progress
 from unskew.recommendation.options import RecommendOptions
 from unskew.recommendation.ranker import BLOCK, Ranker, Recommendations
+
+if TYPE_CHECKING:
+    from pyarrow.dataset import Dataset
 
 FORMATS = {".csv": "csv", ".parquet": "parquet", ".jsonl": "json", ".ndjson": "json"}
 COLUMNS = ("user_id", "history", "times", "id", "rules")
@@ -46,7 +49,7 @@ def read_candidates(file: Path) -> list[Any]:
         raise BadInput(f"{file}: cannot be read ({error})", field="candidates") from None
 
 
-def check(file: Path) -> dataset.Dataset:
+def check(file: Path) -> "Dataset":
     """The rows of a file of requests, which are not read yet."""
     rows = _rows(file)
     names = rows.schema.names
@@ -58,12 +61,14 @@ def check(file: Path) -> dataset.Dataset:
     return rows
 
 
-def _rows(file: Path) -> dataset.Dataset:
+def _rows(file: Path) -> "Dataset":
     """The rows of a file, which are not read yet. In CSV, everything is text."""
     if file.suffix not in FORMATS:
         raise BadInput(f"{file}: expected a name that ends with {', '.join(FORMATS)}")
     if not file.is_file():
         raise BadInput(f"{file}: there is no such file")
+    from pyarrow import dataset  # it imports pandas, which takes long
+
     try:
         rows = dataset.dataset(file, format=FORMATS[file.suffix])
         names = rows.schema.names

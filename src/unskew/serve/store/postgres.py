@@ -134,7 +134,7 @@ class Postgres(Database):
             raise BadInput(f"{self.name}: the server runs with fsync off: {reason}")
         if not _has_tables(cursor):
             if self.mode != "create":
-                raise BadInput(f"{self.name}: no store in this database")
+                raise BadInput(f"{self.name}: no store in this database", field="where")
             self._create(cursor)
         self._check_tables(cursor, has_tables=True)
 

@@ -58,7 +58,10 @@ class Segments:
     def folder(self) -> Path:
         """The folder, or an error that says how to name one."""
         if self._folder is None:
-            raise BadInput("a store in PostgreSQL keeps its compacted events in a folder: say which one")
+            raise BadInput(
+                "a store in PostgreSQL keeps its compacted events in a folder: say which one",
+                field="segments",
+            )
         return self._folder
 
     def check(self, segments: Iterable[Segment]) -> None:
