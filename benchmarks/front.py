@@ -217,9 +217,16 @@ class Results:
         unfinished = [cell for cell, seeds in counts.items() if seeds and not self.is_finished(*cell)]
         missing = [cell for cell, seeds in counts.items() if not seeds]
         short = [cell for cell, seeds in counts.items() if 0 < seeds < len(SEEDS)]
+        digests = {model: setup.digest for model, setup in MODELS.items()}
+        older = [
+            (log, model)
+            for log, model in counts
+            if any(line.get("digest") != digests[model] for line in self.seeds(log, model))
+        ]
         parts = [f"{whole - len(missing)} of {whole} cells are computed"]
         parts.append(f"not run yet: {listed(missing)}" if missing else "")
         parts.append(f"{len(short)} have fewer than {len(SEEDS)} seeds" if short else "")
+        parts.append(f"with settings of an older version: {listed(older)}" if older else "")
         parts.append(f"not finished ({UNFINISHED}, never bold): {listed(unfinished)}" if unfinished else "")
         return "; ".join(part for part in parts if part) + "."
 

@@ -93,6 +93,7 @@ def results_of(front: ModuleType, **changed: dict[str, Any]) -> Any:
     for log in front.LOGS:
         for number, model in enumerate(front.MODELS):
             line: dict[str, Any] = {"finished": True, "epochs": 9, "best_epoch": 4, "cpu_training": 1.0}
+            line["digest"] = front.MODELS[model].digest
             line |= {column.stored: {"ndcg": (number + 1) / 100} for column in front.COLUMNS}
             if changed.get(model) is not None:
                 line |= changed[model]
@@ -123,6 +124,11 @@ def test_nothing_is_bold_before_all_models_are_there(front: ModuleType) -> None:
     assert some.status() == (
         "51 of 52 cells are computed; not run yet: DEPS (Beauty); 51 have fewer than 3 seeds."
     )
+
+
+def test_cells_with_other_settings_are_named(front: ModuleType) -> None:
+    status = results_of(front, DEPS={"digest": "other"}).status()
+    assert status.endswith("; with settings of an older version: DEPS.")
 
 
 def test_two_columns_stand_in_one(front: ModuleType) -> None:

@@ -158,7 +158,9 @@ def test_what_is_stored_is_not_done_again_and_more_seeds_only_add(tmp_path: Path
     assert tiny().run(tmp_path).done == 3
     assert len(began) == 3
     tiny(seeds=2).run(tmp_path)
-    assert began[3:] == [f"{name} on world, seed 1" for name in ("counted", "neighbours", "network")]
+    # In which order depends on what the first seeds cost.
+    assert set(began[3:]) == {f"{name} on world, seed 1" for name in ("counted", "neighbours", "network")}
+    assert len(began) == 6
     assert {key: figures(tmp_path)[key] for key in before} == before
     assert len(CellStore.open(tmp_path).plan.places) == 6
     assert list((tmp_path / "runs").iterdir()) == []  # trained runs are removed
