@@ -220,12 +220,19 @@ def test_more_rows_are_ranked_only_if_the_first_notice_too_little(
 
     monkeypatch.setattr(updates._Update, "_evaluate", ranking)
     monkeypatch.setattr(updates, "FIRST", 30)
-    for enough, expected in ((0.0, [30, 30]), (1.1, [30, 30, 5000, 5000])):
-        monkeypatch.setattr(updates, "ENOUGH", enough)
+    for loss, expected in ((100.0, [30, 30]), (1e-4, [30, 30, 5000, 5000])):
+        monkeypatch.setattr(updates, "LOSS", loss)
         samples.clear()
         found = update(made / "run", store, None, QUICK, dry_run=True).tested
         assert samples == [*expected, expected[-1]]  # the last one is of the network that is written
-        assert len(found.before.user) == (30 if enough == 0 else 45)
+        assert len(found.before.user) == (30 if loss > 1 else 50)
+
+
+def test_the_rows_that_are_needed_notice_the_loss(made: Path, store: Path) -> None:
+    found = update(made / "run", store, None, QUICK, dry_run=True).tested
+    rows, error, mean = len(found.before.user), found.found.error, found.before.mean("ndcg@10")
+    with_more = error * (rows / found.needed) ** 0.5
+    assert refusal_power(0.2 * mean, with_more) == pytest.approx(0.82, abs=0.02)
 
 
 def test_pulse_reads_the_window_once_for_both_networks(

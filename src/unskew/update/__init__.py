@@ -32,8 +32,8 @@ class Updating:
     """The window has at least so many new positives that judge. There is nothing to do until there are twice
     as many new positives."""
     sample: AtLeast1 = 5000
-    """Rank at most so many positives of the window that judge: a fixed, seeded sample. The first 1,000 of
-    them are enough if they would notice a loss of 20 % in 95 % of the cases."""
+    """Rank at most so many positives of the window that judge: a fixed, seeded sample. After the first
+    1,000 of them, only as many are ranked as notice a loss of 20 % in 80 % of the cases."""
     margin: NotNegative = 0.0
     """How much worse in NDCG@10 is still good enough: the new run is refused if the whole 95 % interval of
     the difference is below minus this."""

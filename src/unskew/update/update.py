@@ -64,7 +64,7 @@ NEWEST = 0.2  # the fraction of the new positives that are the window, unless it
 LOSS = 0.2  # the relative loss of which the power is printed
 FIRST = 1000  # rows of the window that are ranked first; all of the sample only if these notice too little
 REFUSED = "refused.json"  # in the folder of a run: up to which event the last update of it was refused
-ENOUGH = 0.95  # the probability of noticing the loss with which no more rows are ranked
+SPARE = 1.1  # so many times as many rows as are needed, because their spread is an estimate
 Verdict = Literal["published", "forced", "would be published", "would be forced", "nothing new", "worse"]
 
 
@@ -107,9 +107,11 @@ class Tested(NamedTuple):
         return any(each.high < -self.margin for each in both)
 
     @property
-    def is_powerful(self) -> bool:
-        """Whether more rows would hardly notice a loss more often."""
-        return self.power is None or self.power.noticed >= ENOUGH
+    def needed(self) -> int:
+        """About how many rows notice the loss `LOSS` in 80 % of the cases: a standard error falls with the
+        root of their number."""
+        rows = len(self.before.user)
+        return rows if self.power is None else int(SPARE * rows * (self.power.smallest / LOSS) ** 2)
 
     @property
     def power(self) -> Power | None:
@@ -362,8 +364,8 @@ class _Update:
         )
         trainer.model.share_readings(as_it_is, split)
         tested = self._test(as_it_is, trainer.model, window, min(FIRST, self.settings.sample))
-        if not tested.is_powerful and len(tested.before.user) == FIRST < self.settings.sample:
-            tested = self._test(as_it_is, trainer.model, window, self.settings.sample)
+        if len(tested.before.user) == FIRST and (needed := min(tested.needed, self.settings.sample)) > FIRST:
+            tested = self._test(as_it_is, trainer.model, window, needed)
         return [trainer], tested
 
     def _test(self, as_it_is: Recommender, candidate: Recommender, window: Window, sample: int) -> Tested:
