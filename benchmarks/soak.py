@@ -3,13 +3,15 @@
     python benchmarks/soak.py [--minutes 10 --kills 20]   appends a line to results/soak.jsonl, and says it in
                                                           docs/serving.md; --page does only the latter
 
-Threads post events and ask for recommendations on loopback, another one reloads the model, and every half
-minute the process is killed and started again on the same store. A request whose connection was killed is
-sent again, as a client would. In the end:
+Threads post events and ask for recommendations on loopback, another one reloads the model, another one
+erases users, and every half minute the process is killed and started again on the same store and the same
+log, which still has the erased users. A request whose connection was killed is sent again, as a client would.
+In the end:
 
 - no answer was 5xx, but for 503 while a process is not ready;
-- every acknowledged event is in the store exactly once, and none was counted twice;
-- the answers equal those of a service on a new store that got the same events in the same order.
+- every acknowledged event of a user who was not erased is in the store exactly once;
+- nothing of an erased user is in the store, and the service knows nothing that the user did;
+- the answers equal those of a service on a new store that got the same events and erasures.
 """
 
 import http.client
@@ -34,6 +36,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "results" / "soak.jsonl", ROOT / "docs" / "serving.md"
 MARKS = "<!-- made by benchmarks/soak.py -->", "<!-- end of the soak -->"
 ITEMS, POSTING, ASKING, PACE = 2_000, 3, 2, 0.05
+USERS, KEPT = 300, 200  # all users, and those who are never erased
 FAULTS = {str(status) for status in range(500, 600)} - {"503"}
 
 
@@ -55,7 +58,9 @@ class Crew:
     def __init__(self) -> None:
         self.port, self.ended = 0, False
         self.statuses: Counter[str] = Counter()
-        self.acknowledged: set[str] = set()
+        self.acknowledged: dict[str, str] = {}  # users by events
+        self.asked: set[str] = set()  # users whose erasure was asked for
+        self.erased: set[str] = set()  # and was acknowledged
         self.sent = 0
         self.lock = threading.Lock()
 
@@ -84,7 +89,7 @@ class Crew:
             events = [
                 {
                     "event_id": f"{place}-{number + each}",
-                    "user_id": f"u{random.integers(0, 300)}",
+                    "user_id": f"u{random.integers(0, USERS)}",
                     "item_id": f"i{random.integers(0, ITEMS + 50)}",
                     "type": "click" if random.random() < 0.7 else "view",
                     "timestamp": START + 10**8 + int(random.integers(0, 10**6)),
@@ -98,20 +103,45 @@ class Crew:
                 with self.lock:
                     self.sent += size
             if document is not None:
-                assert document["accepted"] + document["duplicates"] == size, document
+                rejected = {each["index"] for each in document["rejected"]}
+                users = {str(events[index]["user_id"]) for index in rejected}
+                stored = document["accepted"] + document["duplicates"] + len(rejected)
+                assert stored == size, document
                 with self.lock:
-                    self.acknowledged.update(str(event["event_id"]) for event in events)
+                    assert users <= self.asked, document
+                    self.acknowledged.update(
+                        {
+                            str(event["event_id"]): str(event["user_id"])
+                            for index, event in enumerate(events)
+                            if index not in rejected
+                        }
+                    )
             time.sleep(PACE)
 
     def recommend(self, place: int) -> None:
         """Lists for users and after histories."""
         client, random = None, np.random.default_rng(1000 + place)
         while not self.ended:
-            body: dict[str, Any] = {"user_id": f"u{random.integers(0, 300)}", "k": 10}
+            body: dict[str, Any] = {"user_id": f"u{random.integers(0, USERS)}", "k": 10}
             if random.random() < 0.5:
                 body = {"history": [f"i{number}" for number in random.integers(0, ITEMS, 5)]}
             client, _ = self.ask(client, "POST", "/v1/recommendations", body)
             time.sleep(PACE)
+
+    def erase(self, pace: float) -> None:
+        """Users are erased, one after the other."""
+        client = None
+        for number in range(KEPT, USERS):
+            user, document = f"u{number}", None
+            with self.lock:
+                self.asked.add(user)
+            while document is None and not self.ended:
+                client, document = self.ask(client, "DELETE", f"/v1/users/{user}", None)
+            if document is None:
+                return
+            with self.lock:
+                self.erased.add(user)
+            time.sleep(pace)
 
     def reload(self) -> None:
         """The model is loaded again."""
@@ -134,16 +164,27 @@ def answers(port: int) -> list[Any]:
     return found
 
 
+def known_of(port: int, users: set[str]) -> int:
+    """How many events the service knows of some users; a list that was shown to one since is none."""
+    client, known = Client(port), 0
+    for user in sorted(users):
+        status, document = client.ask("GET", f"/v1/users/{user}")
+        assert status in (200, 404), document
+        known += document["positives"] + document["stored_events"] if status == 200 else 0
+    return known
+
+
 def sentence(found: dict[str, Any]) -> str:
     """What happened, in words."""
     same = "equal to" if found["same_answers"] else "not equal to"
     return (
-        f"{found['minutes']:g} minutes of events, requests and reloads with {found['kills']} kill -9: "
-        f"{found['acknowledged']:,} events were acknowledged, {found['lost']} of them lost and "
-        f"{found['doubled']} doubled; of {sum(found['statuses'].values()):,} requests "
+        f"{found['minutes']:g} minutes of events, requests, reloads and erasures with {found['kills']} "
+        f"kill -9: {found['acknowledged']:,} events were acknowledged, {found['lost']} of them lost and "
+        f"{found['doubled']} doubled; {found['erased']} users were erased, of whom "
+        f"{found['returned']} events came back, from the log or from clients; of {sum(found['statuses'].values()):,} requests "
         f"{found['statuses'].get('connection lost', 0):,} lost their connection to a killed process, and "
         f"{found['server_errors']} got a 5xx but for 503; in the end the answers were {same} those of a new "
-        "store with the same events.\n"
+        "store with the same events and erasures.\n"
     )
 
 
@@ -155,12 +196,14 @@ def main(arguments: Arguments) -> int:
         return 0
     with tempfile.TemporaryDirectory() as name:
         folder, crew = Path(name), Crew()
-        random_log(folder / "log", ITEMS, 20_000, 300)
+        random_log(folder / "log", ITEMS, 20_000, USERS)
         server = Server(folder / "log", folder / "store.db")
         crew.port = server.port
         threads = [threading.Thread(target=crew.post, args=(place,)) for place in range(POSTING)]
         threads += [threading.Thread(target=crew.recommend, args=(place,)) for place in range(ASKING)]
         threads += [threading.Thread(target=crew.reload)]
+        pace = 50 * arguments.minutes / (USERS - KEPT)  # seconds between two erasures
+        threads += [threading.Thread(target=crew.erase, args=(pace,))]
         begin = time.monotonic()
         for thread in threads:
             thread.start()
@@ -174,6 +217,9 @@ def main(arguments: Arguments) -> int:
         crew.ended = True
         for thread in threads:
             thread.join()
+        server.kill()  # so that the log, which still has the erased users, is read once more
+        server = Server(folder / "log", folder / "store.db")
+        returned = known_of(server.port, crew.erased)
         after = answers(server.port)
         server.stop()
         with open_store(folder / "store.db", "read") as store:
@@ -181,6 +227,8 @@ def main(arguments: Arguments) -> int:
             with open_store(folder / "new.db", positive=store.types.positive) as new:
                 for user in sorted({one for frame in store.events() for one in frame["user_id"].to_pylist()}):
                     new.append(store.of_user(user))
+                if crew.asked:
+                    new.erase(*sorted(crew.asked))
         with serving(folder / "log", folder / "new.db") as other:
             fresh = answers(other.port)
     found = {
@@ -190,7 +238,9 @@ def main(arguments: Arguments) -> int:
         "server_errors": sum(crew.statuses[status] for status in FAULTS),
         "acknowledged": len(crew.acknowledged),
         "sent_with_repeats": crew.sent,
-        "lost": len(crew.acknowledged - set(ids)),
+        "erased": len(crew.erased),
+        "returned": returned + sum(crew.acknowledged.get(one) in crew.erased for one in ids),
+        "lost": len({one for one, user in crew.acknowledged.items() if user not in crew.asked} - set(ids)),
         "doubled": len(ids) - len(set(ids)),
         "same_answers": after == fresh,
     }
@@ -198,7 +248,13 @@ def main(arguments: Arguments) -> int:
     with RESULTS.open("a", encoding="utf-8") as file:
         file.write(json.dumps(found) + "\n")
     replace_between(PAGE, *MARKS, sentence(found))
-    wrong = found["server_errors"] or found["lost"] or found["doubled"] or not found["same_answers"]
+    wrong = (
+        found["server_errors"]
+        or found["lost"]
+        or found["returned"]
+        or found["doubled"]
+        or not found["same_answers"]
+    )
     return int(bool(wrong))
 
 

@@ -109,6 +109,7 @@ def test_at_the_limit_the_connection_that_has_waited_longest_gives_way() -> None
         idle = [stack.enter_context(connected(port)) for _ in range(3)]
         for _ in range(3):
             assert answered(stack.enter_context(connected(port, WHOLE)))
+        assert len(protocol.open) == 4
         assert all(map(has_ended, idle))
         assert answered(busy)  # a request that is being answered is never ended
 
