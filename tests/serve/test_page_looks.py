@@ -181,6 +181,26 @@ def test_the_monitor_shows_what_was_logged(open_page: Any, service: Any) -> None
     assert page.url.endswith("#monitor")
 
 
+def test_all_tiles_of_the_monitor_are_of_one_window(open_page: Any) -> None:
+    """Also where that window lacks a value which an earlier one has, and where a newer one is still open."""
+    page = open_page(viewport={"width": 390, "height": 844})
+    values = {"events": 1, "gini_shown": 0.25}
+    windows = [
+        {"start": "2024-01-01T00:00:00Z", "whole": True, "events": 10, "gini_shown": 0.5},
+        {"start": "2024-01-08T00:00:00Z", "whole": True, "events": 20, "gini_shown": None},
+        {"start": "2024-01-15T00:00:00Z", "whole": False, **values},
+    ]
+    page.route("**/v1/monitor", lambda route: route.fulfill(json={"windows": windows, "healthy": True}))
+    page.locator("#tab-monitor").click()
+    page.locator(".spark-cards:not(.waiting)").first.wait_for()
+    assert "began on 2024-01-08" in page.locator("#monitor").inner_text()
+    assert page.locator(".spark-value").all_inner_texts() == ["20", "–"]
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    table = page.locator(".wide")
+    assert table.evaluate("one => getComputedStyle(one).overflowX") == "auto"
+    assert "the table scrolls" in page.locator("#monitor").inner_text()
+
+
 def test_a_token_is_asked_for_and_used(open_page: Any) -> None:
     page = open_page(expected=("status of 401",))
     error = {"error": {"field": "Authorization", "reason": "expected a header"}, "request_id": "1"}
