@@ -16,7 +16,7 @@ from unskew.serve.http.app import create_app
 
 served_run = run_fixture
 EXAMPLES = 12  # of each operation, of each kind
-ENDPOINTS = 13
+ENDPOINTS = 14
 
 # The service takes times from 1970 on; the format itself has no bounds.
 moments = st.datetimes(datetime(1971, 1, 1), datetime(9990, 1, 1))
