@@ -36,7 +36,7 @@ def fill(place: Place, *, compacted: bool) -> None:
             [
                 click(11, "ann", "mate", recommendation_id="r1", propensity=0.9, position=9),
                 click(12, "ann", "mate", recommendation_id="r1", type="purchase"),
-                click(13, "ann", "tea", recommendation_id="r1", type="view"),
+                click(13, "ann", "tea", recommendation_id="r1", type="look"),
                 click(14, "ann", "juice", recommendation_id="r1"),  # was not in it
                 click(15, "ann", "tea", recommendation_id="r2"),  # was shown to bob
                 click(16, "ann", "cola"),  # of no recommendation
@@ -52,7 +52,7 @@ def fill(place: Place, *, compacted: bool) -> None:
 EXPECTED = {
     ("ann", "mate", 11, 1, 0.25, 1, "r1", 2),  # what the store recorded is believed
     ("ann", "mate", 12, 1, 0.25, 1, "r1", 2),
-    ("ann", "tea", 10, 0, 0.5, 0, "r1", 1),  # a view is no positive
+    ("ann", "tea", 10, 0, 0.5, 0, "r1", 1),  # a look is no positive
     ("ann", "milk", 10, 0, 1.0, 0, "r1", 3),
     ("ann", "juice", 14, 1, 1.0, 0, None, 0),
     ("ann", "tea", 15, 1, 1.0, 0, None, 0),
@@ -176,7 +176,7 @@ def test_what_was_shown_can_be_tested_and_weighted(in_file: Place) -> None:
 def test_a_store_that_knows_nothing_of_what_was_shown_exports_a_log_of_clicks(place: Place) -> None:
     with place.open() as store:
         store.append([click(n, f"u{n % 3}", f"i{n % 2}") for n in range(9)])
-        store.append([click(99, type="view"), click(98, type="like", user="eve")])
+        store.append([click(99, type="look"), click(98, type="like", user="eve")])
         found = export_log(store, place.folder / "out.parquet", store.types)
         assert pq.read_table(found.file).column_names == ["user_id", "item_id", "timestamp", "label"]
         assert (found.rows, found.positives, found.shown, found.logged) == (9, 9, 0, 0)
@@ -212,7 +212,7 @@ def test_every_row_is_where_a_naive_loop_puts_it(in_file: Place) -> None:
                 f"e{number}",
                 random.choice("uvw"),
                 random.choice("abcdef"),
-                random.choice(("click", "purchase", "view")),
+                random.choice(("click", "purchase", "look")),
                 BEGIN + 1000 + number,
                 random.choice((None, f"r{random.randint(0, 70)}")),
             )
@@ -225,7 +225,7 @@ def test_every_row_is_where_a_naive_loop_puts_it(in_file: Place) -> None:
     by_id = {one.recommendation_id: one for one in recommendations}
     taken = set()
     for event in events:
-        if event.type == "view":
+        if event.type == "look":
             continue
         of = by_id.get(event.recommendation_id or "")
         places = [

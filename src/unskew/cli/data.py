@@ -101,6 +101,8 @@ class Inspect(Verb):
     data: Positional[Data]
     html: File = None
     """Also write the bias page, one self-contained HTML file with plots (needs the extra `report`)."""
+    suggest_drop: File = None
+    """Also write the ids of probable bots and test accounts, one in a line, for `prepare --drop-users`."""
     seed: int = 0
     """Seed of the shuffles that test whether the order of events matters."""
     splitting: OmitArgPrefixes[Splitting] = field(default_factory=Splitting)
@@ -111,6 +113,9 @@ class Inspect(Verb):
             from unskew.diagnostics.log.page import inspect_page
 
             write_file(self.html, inspect_page(found, command_line()), "the page")
+        if self.suggest_drop is not None:
+            ids = "".join(f"{robot.user}\n" for robot in found.robots.users)
+            write_file(self.suggest_drop, ids, "the list of users")
         self.show(found.as_dict(), *inspection_tables(found))
 
 

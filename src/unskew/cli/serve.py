@@ -63,6 +63,9 @@ class Serve(Imports):
     """With `pulse-zero`: the prepared log that it begins with."""
     positive: EventTypes = None
     """The types of events that are positive, between commas; by default the setting of the store."""
+    context: EventTypes = None
+    """The types of events that models read and that are not predicted, between commas, such as view,cart; by
+    default the setting of the store. Events of any other type are rejected."""
     variant: Annotated[
         tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="NAME=RUN:FRACTION")
     ] = ()
@@ -159,7 +162,8 @@ class Serve(Imports):
             variants=self.variant,
             imports=tuple(map(str, self.imports)),
         )
-        with open_store(self.store, positive=words_in(self.positive), segments=self.segments) as store:
+        positive, context = words_in(self.positive), words_in(self.context)
+        with open_store(self.store, positive=positive, context=context, segments=self.segments) as store:
             if variants:
                 store.declare_variants(assignment.expected)
             if self.workers == 1:

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from unskew.core.errors import BadInput
 from unskew.data.log.clock import TICKS, Clock
 from unskew.data.log.erasures import Erasures
-from unskew.data.log.folder import MARK
+from unskew.data.log.folder import MARK, TYPE_COLUMN
 from unskew.data.log.item_feed import ItemFeed, feed_of, with_items
 from unskew.data.log.log import UNKNOWN, Log
 from unskew.data.log.split import Mask
@@ -202,10 +202,15 @@ def _new_rows(base: pa.Table, exported: pa.Table, snapshot: _Snapshot, own: Base
     else:
         time = f"timestamp // {MICROSECONDS // ticks}"
     others = [f'"{name}"' for name in exported.column_names if name not in ("user", "item", "timestamp")]
+    kind, is_typed = f'"{TYPE_COLUMN}"', TYPE_COLUMN in exported.column_names
+    key = f'"user", item, time, {kind}' if is_typed else '"user", item, time'
+    same_kind = f"b.{kind} IS NOT DISTINCT FROM once.{kind}" if is_typed else f"b.{kind} IS NULL"
+    if TYPE_COLUMN not in base.column_names:
+        base = base.append_column(TYPE_COLUMN, pa.nulls(len(base), pa.string()))
     order = ["label DESC", "fresh", *(f"{name} NULLS LAST" for name in others if name != '"label"')]
     with duckdb.connect(config={"memory_limit": "2GB"}) as connection:
         connection.register("exported", exported)
-        connection.register("base", base.select(["user", "item", "time", "label"]))
+        connection.register("base", base.select(["user", "item", "time", "label", TYPE_COLUMN]))
         connection.register("clicks", pa.concat_tables(snapshot.clicks))
         connection.register("lists", pa.concat_tables(snapshot.lists))
         return connection.sql(f"""
@@ -220,10 +225,10 @@ def _new_rows(base: pa.Table, exported: pa.Table, snapshot: _Snapshot, own: Base
                 AND e.timestamp = l.timestamp
         ),
         timed AS (SELECT *, CAST({time} AS BIGINT) AS time FROM marked),
-        once AS ({first_of_each("timed", '"user", item, time', ", ".join(order), "*")})
+        once AS ({first_of_each("timed", key, ", ".join(order), "*")})
         SELECT "user", item, time, {", ".join(others)}, fresh AS "{FRESH}" FROM once WHERE NOT EXISTS (
             SELECT 1 FROM base AS b WHERE b."user" = once."user" AND b.item = once.item
-                AND b.time = once.time AND b.label >= once.label
+                AND b.time = once.time AND b.label >= once.label AND {same_kind}
         ) ORDER BY time, "user", item
         """).to_arrow_table()
 

@@ -6,8 +6,8 @@ It is put into the cart with probability sigmoid(CART + taste), minutes later, a
 BOUGHT, minutes after that. So exposure follows appeal and the promotion, and what is bought follows taste.
 
 Items of a category that is used up are bought again: after each purchase with probability AGAIN, after the
-item's interval, give or take a fifth. On the days of the promotion, some items are PROMOTED more appealing
-and cost a fifth less.
+item's interval, give or take a fifth. Half of these purchases are orders without a cart. On the days of the
+promotion, some items are PROMOTED more appealing and cost a fifth less.
 
 The last users are no customers. Bots look at one item after the other at a constant pace; test accounts buy
 the same few items, many times a day.
@@ -133,8 +133,9 @@ def simulate_shop(settings: Shop) -> ShopWorld:
         is_again = np.arange(len(user)) >= len(user) - len(again_user)
         time = START + day * DAY + random.integers(0, DAY - 3 * 60 * MINUTE, len(user))
         taste = exact.product_of_each(tastes[user], vectors[item])
-        in_cart = is_again | (random.random(len(user)) < 1 / (1 + exact.exp(-(CART + taste))))
-        bought = in_cart & (is_again | (random.random(len(user)) < BOUGHT))
+        chance = np.where(is_again, 0.5, 1 / (1 + exact.exp(-(CART + taste))))
+        in_cart = random.random(len(user)) < chance
+        bought = is_again | (in_cart & (random.random(len(user)) < BOUGHT))
         later = random.integers(MINUTE, 60 * MINUTE, (2, len(user)))
         _add(rows, user[~is_again], item[~is_again], time[~is_again], 0)
         _add(rows, user[in_cart], item[in_cart], (time + later[0])[in_cart], 1)

@@ -75,6 +75,9 @@ class Reading:
     """The names of all columns, separated by commas, of a text file that has no header."""
     name: str | None = None
     """The name of the log in reports. By default, it is the name of the source."""
+    drop_users: str | None = None
+    """A text file with the ids of users, one in a line, whose rows are left out, such as the bots that
+    `inspect --suggest-drop` names."""
     skip_bad_rows: bool = False
     """Set rows that cannot be read aside, with the reasons, instead of stopping at the first one."""
 
@@ -134,6 +137,7 @@ class Removed:
     duplicates: int = 0
     k_core: int = 0
     k_core_iterations: int = 0
+    dropped_users: int = 0  # rows of users who were named to be left out
     context: int = 0  # events of context types: duplicates, and those of users and items that were removed
 
 
@@ -173,8 +177,9 @@ class Metadata:
         document = asdict(self) | {"origin": None if self.origin is None else self.origin.as_dict()}
         if self.types == EventCounts():
             document["types"] = None
-        if not self.removed.context:
-            del document["removed"]["context"]
+        for name in ("context", "dropped_users"):
+            if not document["removed"][name]:
+                del document["removed"][name]
         optional = ("since", "types", "untyped", "features", "origin", "erased_from", "world")
         return {name: value for name, value in document.items() if value or name not in optional}
 

@@ -4,6 +4,7 @@ An error names the file, the line, the column, what was expected and what was fo
 """
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -37,6 +38,7 @@ class Checked:
     time_unit: str
     bad_rows: list[BadRow]  # those that were set aside
     events: int = 0  # the number of good events of context types
+    dropped: int = 0  # rows of users who were named to be left out
 
 
 def check(engine: Engine, source: Source, reading: Reading) -> Checked:
@@ -53,6 +55,7 @@ def check(engine: Engine, source: Source, reading: Reading) -> Checked:
 
 
 def _checked(engine: Engine, source: Source, reading: Reading) -> Checked:
+    source, dropped = _without_users(engine, source, reading.drop_users)
     counted_types = EventCounts()
     if source.types is not None:
         source, counted_types = _with_types(engine, source, source.types)
@@ -122,6 +125,35 @@ def _checked(engine: Engine, source: Source, reading: Reading) -> Checked:
         time_unit=unit,
         bad_rows=bad_rows,
         events=events,
+        dropped=dropped,
+    )
+
+
+def _without_users(engine: Engine, source: Source, file: str | None) -> tuple[Source, int]:
+    """The source without the rows of the users that a file lists, and how many rows they have."""
+    if file is None:
+        return source, 0
+    try:
+        lines = Path(file).expanduser().read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        raise BadInput(f"drop_users {file}: cannot be read ({reason})", field="drop_users") from None
+    ids = ", ".join(literal(line.strip()) for line in lines if line.strip())
+    if not ids:
+        return source, 0
+    before, user = source.derive, source.roles["user"]
+    if user.ids is not None:
+        raise BadInput(
+            f"drop_users: ids of type {user.ids.type} cannot be listed in a file", field="drop_users"
+        )
+    listed = f"COALESCE(trim(CAST({user.sql} AS STRING)) IN ({ids}), FALSE)"
+
+    def derive(relation: str, keep: str) -> str:
+        return f"(SELECT * FROM {before(relation, keep)} AS of_users WHERE NOT {listed})"
+
+    relation = before(engine.scan(source.scan), "")
+    return replace(source, derive=derive), _count(
+        engine, f"SELECT 1 AS one FROM {relation} AS source WHERE {listed}"
     )
 
 

@@ -207,7 +207,11 @@ class _Preparing:
         arrays |= self._sort_by_item(arrays["user"][:positives], len(users), len(items))
         counts, more = self._sort_context(len(users), len(items))
         arrays |= more | self._since(since)
-        removed = replace(removed, context=self.checked.events - sum(counts.values()))
+        removed = replace(
+            removed,
+            context=self.checked.events - sum(counts.values()),
+            dropped_users=self.checked.dropped,
+        )
         metadata = Metadata(
             source=self.source.name,
             rows=len(arrays["label"]),

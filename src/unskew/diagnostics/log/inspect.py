@@ -21,6 +21,7 @@ from unskew.data.log.touched import Touched, touched
 from unskew.data.log.views import AUDIENCE, HISTORY
 from unskew.diagnostics.log import statistics as figures
 from unskew.diagnostics.log.order import Shuffle, number_of_shuffles, shuffle_test
+from unskew.diagnostics.log.robots import Robots, robots_of
 from unskew.diagnostics.log.statistics import Drift, Lengths, Popularity, Repeats, Size, Tested, Times
 from unskew.report.summary import Row, Verdict, render_rows, render_sentences
 
@@ -43,6 +44,7 @@ class Inspection:
     repeats: Repeats
     tests: tuple[Tested, ...]
     touched: Touched | None  # None if the log has no context events
+    robots: Robots  # users who are probably bots or test accounts
     split: tuple[dict[str, Any], ...]
     foreign_core: int  # the k of a k-core that the log seems to have been through; 0 if there is no sign
 
@@ -123,6 +125,7 @@ def inspect(split: Split, seed: int = 0) -> Inspection:
         repeats=figures.repeats_of(split),
         tests=tests,
         touched=near,
+        robots=robots_of(log),
         split=summary,
         foreign_core=foreign_core(split.source),
     )

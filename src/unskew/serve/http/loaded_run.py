@@ -38,6 +38,7 @@ from unskew.serve.http.schemas import ItemAnswer, UserItem
 from unskew.serve.store.events import BadEvent, in_iso
 from unskew.serve.store.items import ItemRow, feed_of_frames
 from unskew.serve.store.store import Store
+from unskew.serve.store.tables import EventTypes
 from unskew.training.run import read_card
 from unskew.training.run_card import RunCard
 
@@ -117,7 +118,7 @@ class LoadedRun:
         """Whether times are more than an order."""
         return self.live.clock.ticks is not None
 
-    def catch_up(self, store: Store, newest: int, positive: Sequence[str]) -> None:
+    def catch_up(self, store: Store, newest: int, types: EventTypes) -> None:
         """Add the events that the store got since, in the order of their commits, if `newest` says that there
         are any."""
         if newest <= self.applied:
@@ -126,17 +127,20 @@ class LoadedRun:
         users: list[str] = []
         items: list[str] = []
         times: list[Ints] = []
-        types = pa.array(positive, pa.string())
+        kinds: list[str | None] = []
+        context = [kind for kind in types.context if kind in self.live.context]
+        read = pa.array([*types.positive, *context], pa.string())
         for frame in store.events(self.applied, READ_AT_ONCE):
             self.applied = int(frame["sequence"][-1].as_py())
-            positives = frame.filter(pc.is_in(frame["type"], value_set=types))
+            positives = frame.filter(pc.is_in(frame["type"], value_set=read))
             valid = positives.filter(pc.less_equal(positives["timestamp"], latest))
             self.left_out += len(positives) - len(valid)
             users += valid["user_id"].to_pylist()
             items += valid["item_id"].to_pylist()
             times.append(valid["timestamp"].to_numpy())
+            kinds += [kind if kind in context else None for kind in valid["type"].to_pylist()]
         if users:
-            self.live.append(users, items, self._ticks(np.concatenate(times)))
+            self.live.append(users, items, self._ticks(np.concatenate(times)), kinds)
 
     def catch_up_items(self, store: Store, newest: int) -> None:
         """Add what the item feed of the store got since, if `newest` says that there is anything."""

@@ -58,6 +58,7 @@ from unskew.serve.monitor.monitor import Monitoring, monitor
 from unskew.serve.store.events import BadEvent, Event, Recommendation, Shown, check_id, in_iso
 from unskew.serve.store.items import ItemRow
 from unskew.serve.store.store import Store, StoreState
+from unskew.serve.store.tables import EventTypes
 from unskew.serve.variants.assignment import CONTROL, Assignment, Variant
 from unskew.training.erase import COPIES, DATA, OTHER_RUNS, WEIGHTS, erase_from_run
 
@@ -137,7 +138,7 @@ class Service:
         self._reloading: threading.Thread | None = None
         self._erasures, self._erasing = 0, False
         self._listed = -1, Erasures()  # the number of erasures, and the list of that time
-        self._positive = store.types.positive
+        self._types = store.types
         self.assignment = Assignment.of(variants)
         options: dict[str, Any] = {"explore": explore, "rules": rules, "patience": patience}
         options |= {"seed": seed, "mapped": mapped, "times": times}
@@ -288,6 +289,7 @@ class Service:
                 self._times.check(event.timestamp, now, self._first)
                 if event.timestamp <= self._erased_until(event.user_id):
                     raise BadEvent("timestamp", "is before the erasure of this user")
+                _check_type(event.type, self._types)
                 events.append(event)
             except BadEvent as error:
                 field, reason = encodable(error.field), encodable(error.reason)
@@ -454,7 +456,7 @@ class Service:
                 explore=self.explore,
                 rule_sets=list(run.rule_sets.sets),
                 variants=self.assignment.expected if self._others else {},
-                positive_types=list(self._positive),
+                positive_types=list(self._types.positive),
                 noun=self._noun,
                 store_sequence=run.applied,
                 report=has_report,
@@ -527,7 +529,7 @@ class Service:
 
     def _catch_up(self, run: LoadedRun, state: StoreState) -> None:
         """Bring a run up to date with events and items."""
-        run.catch_up(self.store, state.newest, self._positive)
+        run.catch_up(self.store, state.newest, self._types)
         run.catch_up_items(self.store, state.items)
 
     def _open_run(self) -> tuple[LoadedRun, int]:
@@ -593,3 +595,10 @@ def parse_noun(text: str) -> Noun:
             field="noun",
         )
     return Noun(one=words[0], many=words[1])
+
+
+def _check_type(kind: str, types: EventTypes) -> None:
+    """Refuse an event of a type of which nobody said what it means."""
+    if not types.declares(kind):
+        declared = ", ".join(name for names in types for name in names)
+        raise BadEvent("type", f"{kind!r} is not declared; the types of this store are {declared}"[:200])

@@ -23,8 +23,9 @@ import pyarrow as pa
 from unskew.core.atomic_files import FRAMES, check_free, save_frames
 from unskew.core.errors import BadInput
 from unskew.data.log.erasures import list_beside
-from unskew.data.log.folder import MARK
+from unskew.data.log.folder import MARK, TYPE_COLUMN
 from unskew.data.log.held_out import LOGGED
+from unskew.data.reading.engines import literal
 from unskew.data.reading.leave_out import EXPORTED
 from unskew.serve.store.impressions import ROWS, EventSource, open_impressions
 from unskew.serve.store.items import table_of
@@ -56,6 +57,8 @@ class Exported:
         Rows with a known propensity.
     unmatched
         Positives that name a recommendation of the store which lacks their user and item.
+    context
+        Events of context types, which are no rows; `prepare` knows them by the column `context:type`.
     """
 
     file: Path
@@ -64,6 +67,7 @@ class Exported:
     shown: int
     logged: int
     unmatched: int
+    context: int = 0
 
 
 def export_log(source: EventSource, out: str | os.PathLike[str], types: EventTypes) -> Exported:
@@ -101,14 +105,16 @@ def export_log(source: EventSource, out: str | os.PathLike[str], types: EventTyp
     except OSError as error:
         raise BadInput(f"{out}: cannot write there ({error.strerror})") from None
     with scratch, open_impressions(source, types, Path(scratch.name), "the export") as connection:
-        connection.execute(LOG)
+        listed = ", ".join(literal(kind) for kind in types.context) or "NULL"
+        connection.execute(LOG.format(context=listed))
         counts = connection.execute(COUNTS).fetchall()[0]
-        rows, positives, shown, logged, unmatched, recommended = (int(count or 0) for count in counts)
+        rows, positives, shown, logged, unmatched, recommended, context = (int(n or 0) for n in counts)
         if not positives:
             listed = ", ".join(types.positive)
             raise BadInput(f"{source.name}: not one positive event ({listed}); nothing to export")
-        save_frames(_frames(connection, source.name, shown > 0, logged, rows, recommended > 0), file)
-    return Exported(file, rows, positives, shown, logged, unmatched)
+        optional = {ORGANIC_COLUMN: recommended > 0, TYPE_COLUMN: context > 0}
+        save_frames(_frames(connection, source.name, shown > 0, logged, rows, optional), file)
+    return Exported(file, rows, positives, shown, logged, unmatched, context)
 
 
 def export_items(store: Store, out: str | os.PathLike[str]) -> Path | None:
@@ -138,14 +144,18 @@ def export_items(store: Store, out: str | os.PathLike[str]) -> Path | None:
 LOG = """
 CREATE TABLE log AS
     SELECT user_id, item_id, timestamp, 1 AS label, propensity, exposed, unmatched, impression_id, position,
-        exposed OR NOT recommended AS organic
+        exposed OR NOT recommended AS organic, CAST(NULL AS VARCHAR) AS type
     FROM positives
     UNION ALL
-    SELECT user_id, item_id, timestamp, 0, propensity, exposed, FALSE, impression_id, position, FALSE
+    SELECT user_id, item_id, timestamp, 0, propensity, exposed, FALSE, impression_id, position, FALSE, NULL
     FROM showings WHERE NOT clicked
+    UNION ALL
+    SELECT user_id, item_id, timestamp, 0, NULL, FALSE, FALSE, NULL, NULL, FALSE, type
+    FROM events WHERE type IN ({context})
 """
 COUNTS = """SELECT count(*), sum(label), count(impression_id), count(propensity), count(*) FILTER (unmatched),
-    (SELECT count(*) FROM recommendations) FROM log"""
+    (SELECT count(*) FROM recommendations), (SELECT count(*) FROM log WHERE type IS NOT NULL)
+    FROM log WHERE type IS NULL"""
 
 
 def _frames(
@@ -154,7 +164,7 @@ def _frames(
     any_shown: bool,
     logged: int,
     rows: int,
-    any_recommended: bool,
+    optional: dict[str, bool],
 ) -> Iterator[pa.Table]:
     """All rows in the order of time. Columns about which nothing is known are left out."""
     columns = dict(COLUMNS)
@@ -172,13 +182,16 @@ def _frames(
     if 0 < logged < rows:
         columns[LOGGED_COLUMN] = pa.int8()
         values[LOGGED_COLUMN] = "propensity IS NOT NULL"
-    if any_recommended:
+    if optional[ORGANIC_COLUMN]:
         columns[ORGANIC_COLUMN] = pa.int8()
         values[ORGANIC_COLUMN] = "organic"
+    if optional[TYPE_COLUMN]:
+        columns[TYPE_COLUMN] = pa.string()
+        values[TYPE_COLUMN] = "type"
     selected = ", ".join(
         f'CAST({values[name]} AS {_sql(kind)}) AS "{name}"' for name, kind in columns.items()
     )
-    keys = "timestamp", "user_id", "item_id", "label DESC", "impression_id", "propensity", "position"
+    keys = "timestamp", "user_id", "item_id", "label DESC", "impression_id", "propensity", "position", "type"
     order = ", ".join(f"log.{key}" for key in keys)
     metadata = (
         {} if "://" in store else {EXPORTED: str(list_beside(Path(store).expanduser().resolve())).encode()}

@@ -77,7 +77,7 @@ def open_impressions(
                     writer.write_table(frame)
         with duckdb.connect(config={"memory_limit": MEMORY, "temp_directory": str(scratch)}) as connection:
             events, recommendations = (f"read_parquet({literal(str(file))})" for file in files)
-            positive, shown = (", ".join(map(literal, names)) for names in types)
+            positive, shown = (", ".join(map(literal, names)) for names in types[:2])
             sql = render(
                 "serve/store/templates/impressions.sql",
                 events=events,

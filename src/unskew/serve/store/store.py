@@ -60,6 +60,7 @@ def open_store(
     *,
     positive: Sequence[str] | None = None,
     shown: Sequence[str] | None = None,
+    context: Sequence[str] | None = None,
     synchronous: Synchronous = "full",
     segments: str | os.PathLike[str] | None = None,
 ) -> "Store":
@@ -77,6 +78,9 @@ def open_store(
         The types of events that are positive; by default click and purchase. The store keeps the setting.
     shown
         The types of events that report a shown item; by default impression. The store keeps the setting.
+    context
+        The types of events that models read and that are not predicted; by default view and cart. The store
+        keeps the setting. The service rejects events of any other type.
     synchronous
         With `full` a row outlives a power cut as soon as it is acknowledged. `normal` is faster, and a power
         cut may lose the newest rows.
@@ -91,7 +95,7 @@ def open_store(
     """
     store = Store(*open_parts(where, mode, synchronous=synchronous, segments=segments))
     try:
-        store.configure(positive, shown)
+        store.configure(positive, shown, context)
     except BaseException:
         store.close()
         raise
@@ -209,9 +213,14 @@ class Store:
         accepted, duplicates, sequences = self.append_rows(ITEM_FEED, new).result()
         return Appended(accepted, duplicates + len(rows) - len(new), sequences)
 
-    def configure(self, positive: Sequence[str] | None = None, shown: Sequence[str] | None = None) -> None:
+    def configure(
+        self,
+        positive: Sequence[str] | None = None,
+        shown: Sequence[str] | None = None,
+        context: Sequence[str] | None = None,
+    ) -> None:
         """Change what the types of events mean; None leaves it as it is."""
-        after = self.resolve_types(positive, shown)
+        after = self.resolve_types(positive, shown, context)
         if after == self.types:
             return
         self._set_meta(after._asdict())
@@ -245,7 +254,10 @@ class Store:
         return dict(json.loads(text))
 
     def resolve_types(
-        self, positive: Sequence[str] | None = None, shown: Sequence[str] | None = None
+        self,
+        positive: Sequence[str] | None = None,
+        shown: Sequence[str] | None = None,
+        context: Sequence[str] | None = None,
     ) -> EventTypes:
         """The store's types of events with some of them replaced."""
         before = self.types
@@ -253,6 +265,14 @@ class Store:
             before.positive if positive is None else _checked_types("positive", positive),
             before.shown if shown is None else _checked_types("shown", shown),
         )
+        if context is None:  # a type that is given another meaning is no context any more
+            others = (*after.positive, *after.shown)
+            after = after._replace(context=tuple(kind for kind in before.context if kind not in others))
+        else:
+            after = after._replace(context=_checked_types("context", context))
+        twice = sorted(set(after.context) & {*after.positive, *after.shown})
+        if twice:
+            raise BadInput(f"events of type {twice[0]!r}: context, or something else, but not both")
         both = sorted(set(after.positive) & set(after.shown))
         if both:
             raise BadInput(f"events of type {both[0]!r}: positive, or shown, but not both")

@@ -26,15 +26,22 @@ from unskew.serve.store.events import Event, Recommendation, Shown
 SCHEMA = 4  # the version of the tables; it is raised when an older reader would misread them
 POSITIVE = ("click", "purchase")  # the types of events that are positive, unless the store says otherwise
 SHOWN = ("impression",)  # the types of events that say that their item was shown
+CONTEXT = ("view", "cart")  # the types of events that models may read and that are not predicted
 
 ITEMS = pa.list_(pa.struct([("item_id", pa.string()), ("propensity", pa.float64()), ("exposed", pa.bool_())]))
 
 
 class EventTypes(NamedTuple):
-    """What the types of events mean: which are positive, and which report that their item was shown."""
+    """What the types of events mean: which are positive, which report that their item was shown, and which
+    are read by models and not predicted."""
 
     positive: tuple[str, ...]
     shown: tuple[str, ...]
+    context: tuple[str, ...] = ()
+
+    def declares(self, kind: str) -> bool:
+        """Whether a type is one of them."""
+        return any(kind in types for types in self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,6 +187,7 @@ def initial_rows() -> list[tuple[str, str]]:
     """The rows of unskew_meta in a new store."""
     counters = [(f"newest_{kind.name}", "0") for kind in KINDS]
     settings = [("positive", json.dumps(POSITIVE)), ("shown", json.dumps(SHOWN))]
+    settings.append(("context", json.dumps(CONTEXT)))
     settings.append(("variants", "{}"))  # the fraction of the users of each variant of an A/B test
     erasures = [("erasures", "0"), ("forgetting", "0"), ("erased", Erasures().to_json())]
     return [("schema", str(SCHEMA)), *settings, *counters, *erasures]
