@@ -42,6 +42,8 @@ BEGIN, END = "<!-- defaults: made by benchmarks/pulse_defaults.py -->", "<!-- en
 UNITS, VALID_EXAMPLES = 1500, 800
 FRACTIONS = (70.0, 15.0, 15.0)  # of what is before the test set
 LOGS = {**SETS, "Sports": ("amazon_sports_5core", {})}
+SMALL = ", every 20th user"  # after the name of a log: what a young service has
+ALL = (*LOGS, *(f"{name}{SMALL}" for name in ("Beauty", "Sports", "Digital Music 2018")))
 PULSE: dict[str, dict[str, Any]] = {
     "random, next": {"start": "random", "horizon": "next"},
     "random, all": {"start": "random", "horizon": "all"},
@@ -50,6 +52,7 @@ PULSE: dict[str, dict[str, Any]] = {
     "shipped, all, pull 0.01": {"start": "shipped", "horizon": "all", "pull": 0.01},
     "shipped, all, 30 epochs": {"start": "shipped", "horizon": "all", "epochs": 30},
 }
+DEFAULT = "shipped, all"
 RIVALS = {"pulse-zero": "pulse-zero", "UserKNN": "userknn", "neighbours by hand": "neighbours-by-hand"}
 KINDS = ("live ordinary", "live balanced", "frozen all", "frozen next", "frozen balanced")
 
@@ -67,7 +70,7 @@ class Cell:
 class Run:
     """Train and evaluate what is not stored yet."""
 
-    sets: tuple[str, ...] = tuple(LOGS)
+    sets: tuple[str, ...] = ALL
     models: tuple[str, ...] = (*RIVALS, *PULSE)
     seeds: tuple[int, ...] = (0,)
     data: Path = DATA
@@ -93,8 +96,10 @@ class Run:
 
 def split_before_test(name: str, data: Path, folder: Path) -> unskew.Split:
     """A split of what happened before the test set."""
-    path, settings = LOGS[name]
+    path, settings = LOGS[name.removesuffix(SMALL)]
     log = unskew.prepare(data / path, folder, **settings)
+    if name.endswith(SMALL):
+        log = unskew.read(log.table().filter(np.asarray(log.user) % 20 == 0))
     return unskew.split(cut_log(log, unskew.split(log).valid_end), fractions=FRACTIONS)
 
 
@@ -173,12 +178,12 @@ class Page:
 def table(lines: dict[Cell, dict[str, Any]]) -> str:
     """Means over the seeds, with what a training costs."""
     rows = []
-    for name in LOGS:
+    for name in ALL:
         for model in (*RIVALS, *PULSE):
             of = [line for cell, line in lines.items() if (cell.set, cell.model) == (name, model)]
             if of:
                 means = [f"{np.mean([line[kind] for line in of]):.4f}" for kind in KINDS]
-                label = model if model in RIVALS else f"Pulse: {model}"
+                label = model if model in RIVALS else f"Pulse: {model}{' (default)' * (model == DEFAULT)}"
                 rows.append(
                     [name, label, *means, str(len(of)), f"{np.mean([line['cpu'] for line in of]):.0f}"]
                 )

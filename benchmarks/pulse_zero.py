@@ -83,7 +83,7 @@ def slowed(log: unskew.Log, times: float) -> unskew.Log:
 
 def _source(log: unskew.Log) -> Source:
     split = unskew.split(log)
-    model = build(Pulse, split, Pulse.Config(sample=SAMPLE))
+    model = build(Pulse, split, Pulse.Config(sample=SAMPLE, start="random", horizon="next"))
     return Source(split, model, PulseSampler(model, split, 0, BATCH)._read)
 
 

@@ -79,7 +79,7 @@ def test_other_shapes_have_no_shipped_weights(split: unskew.Split) -> None:
     for config in (Pulse.Config(hidden=32), Pulse.Config(reads="counts")):
         assert build(Pulse, split, config).starting_points() == []
     assert build(Pulse, split, Pulse.Config()).starting_points()
-    for wrong in ({"pull": 0.1}, {"pull": 0.1, "start": "shipped", "hidden": 32}):
+    for wrong in ({"pull": 0.1, "start": "random"}, {"pull": 0.1, "start": "shipped", "hidden": 32}):
         with pytest.raises(unskew.BadInput, match="can be drawn towards them"):
             Pulse(split.known, Pulse.Config(**wrong))
     with pytest.raises(unskew.BadInput, match=r"^start kept: the shipped weights are 64 wide"):

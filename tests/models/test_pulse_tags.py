@@ -136,7 +136,7 @@ def test_a_log_without_features_is_scored_by_what_was_learned_with_them() -> Non
 
 def test_rows_that_are_read_have_the_tastes_of_their_candidates() -> None:
     cut = example_split()
-    model = build(Pulse, cut, Pulse.Config(sample=700, drawn=3))
+    model = build(Pulse, cut, Pulse.Config(sample=700, drawn=3, horizon="next"))
     read = PulseSampler(model, cut, 0, 16)._read  # more than walk together
     rows = read.event_B.numpy()
     assert len(rows) > 512

@@ -121,6 +121,23 @@ def test_half_life_and_number_of_neighbours_are_chosen_on_validation(positive_lo
     assert (float(given.state_dict()["neighbours"]), float(given.state_dict()["half_life"])) == (7, 3)
 
 
+def test_what_is_remembered_belongs_to_one_decay_of_the_history(positive_log: unskew.Log) -> None:
+    """An option that is validated later does not get the neighbours of the one before."""
+    split = unskew.split(positive_log)
+    knn = build(UserKNN, split, UserKNN.Config(history=5))
+    knn.options(split)
+    rows = np.flatnonzero(split.mask("valid") & (positive_log.label == 1))[:20]
+    time = positive_log.time[rows]
+    asked = contexts(positive_log, positive_log.user[rows], time, knn.history)
+    by_decay = []
+    for decay in (1.0, 0.5, 1.0):
+        knn.own_decay.fill_(decay)
+        by_decay.append(knn.neighbours_of(positive_log, asked).similarity)
+        expected = find_neighbours(positive_log, asked, time, knn.config.readers, max(NEIGHBOURS), decay)
+        np.testing.assert_array_equal(by_decay[-1], expected.similarity)
+    assert not np.array_equal(by_decay[0], by_decay[1])
+
+
 @torch.no_grad()
 def test_a_live_log_is_read_up_to_the_request() -> None:
     """Events that were added count at once, as in a log that had them all along."""

@@ -42,7 +42,7 @@ from unskew.models.recency import NO_FADING, FadingCatalog, FadingModel, Validat
 
 # What is tried on the validation set.
 NEIGHBOURS = (100, 300, 1000)
-HALF_LIVES = (1.0, 4.0, 16.0, 32.0, 64.0, 128.0, 256.0, NO_FADING)  # days
+HALF_LIVES = (1.0, 4.0, 16.0, 64.0, 128.0, 256.0, NO_FADING)  # days
 OWN_DECAYS = (1.0, 0.8)
 TIE = 1e-6  # what popularity adds to the score of an item that had all recent events
 CELLS = 1 << 22  # scores that are summed together

@@ -99,7 +99,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         """What is read of the log: everything, or, to see what each part is worth, everything but context
         events and the intervals between repeats (`targets`), only the decayed counts of items and users
         (`counts`) or only what neighbours took (`neighbours`)."""
-        start: Literal["shipped", "random", "kept"] = "random"
+        start: Literal["shipped", "random", "kept"] = "shipped"
         """Whether training starts from the weights that come with the package, those of `pulse-zero`
         (`shipped`), or from random ones; with `kept` the shipped ones are not trained at all. They are 64
         wide and read everything; other settings start at random. Wherever they fit, validation has them to
@@ -117,7 +117,6 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
     presets: ClassVar[dict[str, Settings]] = {
         "counts": {"reads": "counts"},
         "neighbours": {"reads": "neighbours"},
-        "shipped": {"start": "shipped"},
     }
     supports_live_log = True
     is_free_of_ids = True
