@@ -113,8 +113,10 @@ def test_random_scores_never_break_a_rule(log: Log) -> None:
 # Diversity
 
 
-def test_lists_are_diverse_by_category_where_there_is_one(log: Log) -> None:
+def test_lists_are_diverse_by_category_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The best items are all shoes. Without the tags of the items, a pool of the best has nothing else."""
+    monkeypatch.setattr("unskew.recommendation.diversity.LEAST", 8)
+    monkeypatch.setattr("unskew.recommendation.diversity.POOL", 1)
     log = unskew.read(shop_table(), item_features="category")
     numbers = [int(name[1:]) for name in log.items.ids.to_pylist()]
     scores = np.array([-number if number < 12 else -100.0 - number for number in numbers], np.float32)

@@ -20,7 +20,7 @@ from unskew.serve.http.explore import draw, draw_list
 from unskew.serve.http.schemas import RecommendationRequest
 from unskew.serve.http.service import Service
 
-K, DRAWS = 6, 12_000
+K, DRAWS = 6, 4_000
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +65,31 @@ def ranking(rules: ItemRules) -> np.ndarray:
 
     best = choose(-np.arange(ITEMS, dtype=np.float32), K, rules)
     return np.concatenate([best, np.setdiff1d(np.arange(ITEMS), best)])
+
+
+@pytest.mark.parametrize(("fraction", "share"), [(0.2, 0.4), (0.0, 1.0)])
+@pytest.mark.parametrize("name", ["nothing", "limits", "everything"])
+def test_cold_items_are_shown_as_often_as_they_say(bound, name: str, fraction: float, share: float) -> None:
+    """Of the cold items, one is in the list already, and one is pinned."""
+    rules = bound(*RULES.get(name, ()))
+    ranked, random = ranking(rules), np.random.default_rng(8)
+    cold_items = [1, 9, 14, 20, 23]
+    cold = np.isin(ranked, cold_items)
+    shown, claimed = np.zeros(ITEMS), np.full(ITEMS, np.nan)
+    for _ in range(DRAWS):
+        drawn = draw_list(ranked, K, fraction, rules, random, cold, share)
+        items = ranked[drawn.ranks]
+        assert len(set(items.tolist())) == K
+        assert name == "nothing" or keeps(items.tolist(), name)
+        before = claimed[items]
+        assert (np.isclose(before, drawn.propensities, rtol=1e-12) | np.isnan(before)).all()
+        claimed[items] = drawn.propensities
+        shown[items] += 1
+    claimed = np.nan_to_num(claimed)
+    error = np.sqrt(claimed * (1 - claimed) / DRAWS)
+    assert (abs(shown / DRAWS - claimed) <= 5 * error + 1e-12).all()
+    assert np.isclose(claimed.sum(), K)
+    assert min(claimed[cold_items]) >= share / len(cold_items) - 1e-9
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.5])
@@ -205,6 +230,31 @@ def test_rule_sets_are_read_again_with_the_run(service: Service, tmp_path: Path)
     assert failed["state"] == "failed"
     assert "sets.toml, other, rule 1, column 1: no feature 'prize'" in str(failed["error"])
     assert service.about()["rule_sets"] == ["other"]  # the run from before goes on
+
+
+def test_a_service_shows_new_items(data: Path, tmp_path: Path) -> None:
+    with open_store(tmp_path / "events.db", synchronous="normal") as store:
+        service = Service("pulse-zero", store, data=data, explore_cold=0.5, seed=3)
+        service.load()
+        service.put_items([{"item_id": f"new {number}"} for number in range(3)])
+        request = RecommendationRequest(user_id="u1", k=5, log=False, include_seen=True)
+        shown, lists = Counter[str](), 300
+        for _ in range(lists):
+            for item in service.recommend(request)["items"]:
+                shown[item["item_id"]] += 1
+                if item["item_id"].startswith("new"):
+                    assert item["propensity"] == pytest.approx(0.5 / 3)
+                    assert not item["exposed"]
+        new = sum(count for name, count in shown.items() if name.startswith("new"))
+        assert abs(new / lists - 0.5) < 5 * np.sqrt(0.25 / lists)
+        assert service.about()["explore_cold"] == 0.5
+        preview = service.recommend(request.model_copy(update={"explore": 0.0}))
+        assert all(item["propensity"] == 1 for item in preview["items"])
+        by_content = request.model_copy(update={"cold": "content", "k": 50, "explore": 0.0})
+        assert "new 1" in {item["item_id"] for item in service.recommend(by_content)["items"]}
+        service.close()
+        with refused("explore_cold"):
+            Service("pulse-zero", store, data=data, explore_cold=2)
 
 
 def test_a_service_does_not_begin_with_wrong_rules(data: Path, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from unskew.models.pulse.model import PulseZero
 from unskew.propensity.estimators import Propensity
 from unskew.propensity.export import PARTS, part_of, propensity_tables
 from unskew.recommendation.batch_requests import lists_of
-from unskew.recommendation.options import Explain, RecommendKeywords, RecommendOptions
+from unskew.recommendation.options import Cold, Explain, RecommendKeywords, RecommendOptions
 from unskew.recommendation.ranker import Ranker, Recommendations, Saved
 from unskew.training.epoch_record import EpochRecord, OnRecord
 from unskew.training.erase import run_erasures
@@ -406,6 +406,7 @@ class Model:
         at: int | str | None = None,
         diverse: float = 0.0,
         rules: tuple[str, ...] = (),
+        cold: Cold = "model",
         explain: bool = False,
         approximate: bool = False,
     ) -> Recommendations:
@@ -421,7 +422,7 @@ class Model:
         log
             A newer log, which continues the one that the model was trained on, or a live one
             (`unskew.Live`); by default that one.
-        k, include_seen, candidates, exclude, debias, at, diverse, rules, explain, approximate
+        k, include_seen, candidates, exclude, debias, at, diverse, rules, cold, explain, approximate
             The fields of `RecommendOptions`.
 
         Returns
@@ -447,6 +448,7 @@ class Model:
             at=at,
             diverse=diverse,
             rules=rules,
+            cold=cold,
             explain=Explain(explain),
             approximate=approximate,
         )

@@ -13,7 +13,7 @@ from unskew.core.config import Document
 from unskew.core.errors import BadInput
 from unskew.data.log.held_out import Criterion
 from unskew.data.log.log import Log
-from unskew.recommendation.options import Explain, RecommendKeywords
+from unskew.recommendation.options import Cold, Explain, RecommendKeywords
 from unskew.recommendation.rules import read_rule_sets
 
 if TYPE_CHECKING:
@@ -84,6 +84,9 @@ class Recommend(RunVerb):
     explain: bool = False
     """Say why each item is listed: the parts of its score, from what the network read. Of the models, Pulse
     has them."""
+    cold: Cold = "model"
+    """How items are scored that fewer than five users have had: by the model, or by their content, which is
+    what the features and an item feed say of them."""
     approximate: bool = False
     """Let an index propose the items that are scored, for catalogues of 100,000 items and more (extra `ann`).
     Which fraction of the exact lists it finds is measured and printed."""
@@ -119,6 +122,7 @@ class Recommend(RunVerb):
             "at": self.at,
             "diverse": self.diverse,
             "rules": (*self.rule, *self._rule_set()),
+            "cold": self.cold,
             "explain": Explain(self.explain),
             "approximate": self.approximate,
         }

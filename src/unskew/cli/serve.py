@@ -55,6 +55,9 @@ class Serve(Imports):
     token for recording reads and has the lists that it asks for recorded; the one for writing does all."""
     explore: float = 0.0
     """The fraction of random items in each list, from 0 to 1, with known probabilities."""
+    explore_cold: float = 0.0
+    """The fraction of lists in which one item is drawn among those that fewer than five users have had, with
+    known probabilities."""
     rules: File = None
     """A file of named sets of business rules, TOML or JSON, such as `front_page = ["in_stock = true", "at
     most 2 per brand"]`. A request names a set; the one that is called `default` is for those that name none.
@@ -148,6 +151,7 @@ class Serve(Imports):
             data=None if self.data is None else str(self.data),
             segments=None if self.segments is None else str(self.segments),
             explore=self.explore,
+            explore_cold=self.explore_cold,
             rules=None if self.rules is None else str(self.rules),
             timeout=self.timeout,
             connections=self.connections,

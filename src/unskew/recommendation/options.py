@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NewType, TypedDict
+from typing import Any, Literal, NewType, TypedDict, get_args
 
 from unskew.core.errors import BadInput
 from unskew.recommendation.rules import Rules, parse_rules
 
 # A type of its own, so that it cannot change places with another option unnoticed.
 Explain = NewType("Explain", bool)
+Cold = Literal["model", "content"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -38,6 +39,9 @@ class RecommendOptions:
     rules
         Business rules about the items and the list, such as `"price < 50"` or `"at most 2 per brand"`
         (`unskew.recommendation.rules`).
+    cold
+        How items are scored that fewer than five users have had: by the `model`, or by their `content`, what
+        an item feed says of them (`unskew.recommendation.cold_items`).
     explain
         Whether each item comes with the parts of its score (`unskew.recommendation.reasons`); of the models,
         Pulse has them.
@@ -54,6 +58,7 @@ class RecommendOptions:
     at: int | str | None = None
     diverse: float = 0.0
     rules: tuple[str, ...] = ()
+    cold: Cold = "model"
     explain: Explain = Explain(False)
     approximate: bool = False
 
@@ -72,6 +77,13 @@ class RecommendOptions:
                 "rules: an index proposes the items of approximate lists, so rules about the whole list (at "
                 "most, at least, pin) need exact ones",
                 field="rules",
+            )
+        if self.cold not in get_args(Cold):
+            raise BadInput(f"cold {self.cold!r}: expected model or content", field="cold")
+        if self.cold == "content" and (self.approximate or self.explain):
+            raise BadInput(
+                "cold content: approximate lists and explanations have the scores of the model alone",
+                field="cold",
             )
         if self.approximate and self.debias is not None:
             raise BadInput(
@@ -97,5 +109,6 @@ class RecommendKeywords(TypedDict, total=False):
     at: int | str | None
     diverse: float
     rules: tuple[str, ...]
+    cold: Cold
     explain: Explain
     approximate: bool

@@ -29,6 +29,7 @@ from unskew.models.base import Recommender, build
 from unskew.nn.reasons import Explains, Reason
 from unskew.nn.scoring import Catalog, scores_at
 from unskew.recommendation.ann import Proposals, Recall
+from unskew.recommendation.cold_items import OWN, ColdItems
 from unskew.recommendation.diversity import Likeness, TagVectors, choose, likeness
 from unskew.recommendation.options import RecommendOptions
 from unskew.recommendation.reasons import TYPE as BECAUSE
@@ -136,6 +137,7 @@ class Ranker:
         self._proposals: Proposals | None = None
         self._bound: dict[tuple[str, ...], tuple[dict[str, Feature], ItemRules]] = {}
         self._tags: TagVectors | None = None
+        self._cold: ColdItems | None = None
 
     def recall(self, options: RecommendOptions) -> Recall | None:
         """The recall of the approximate lists of such requests, if an index was asked for them."""
@@ -309,6 +311,10 @@ class Ranker:
             scores = scores_at(self.model, catalog, context, (options.debias,))[0]
         if not bool(known.all()):
             scores = torch.where(known[:, None], scores, self._fallback_scores(contexts, options.debias))
+        if options.cold == "content":
+            at = None if options.at is None else contexts.at
+            times = np.full(len(scores), contexts.at)
+            scores = self._cold_items().rescore(scores, times, contexts.own(), at)
         scores = scores.masked_fill(hidden, -torch.inf)
         if not self._includes_seen(options):
             pinned = torch.tensor(list(rules.pins.values()), dtype=torch.int64)
@@ -321,6 +327,12 @@ class Ranker:
         else:
             best = _top(scores, width)
         return best[0], best[1], known
+
+    def _cold_items(self) -> ColdItems:
+        """What scores items by their content."""
+        if self._cold is None or self._cold.log is not self.log:
+            self._cold = ColdItems(self.log)
+        return self._cold
 
     def _shaped(
         self, scores: Tensor, width: int, rules: ItemRules, diverse: float, catalog: Catalog, at: int
@@ -493,6 +505,10 @@ class _Contexts:
         """The contexts as a model reads them."""
         times = np.full(len(self.user), self.at)
         return contexts_of(log, self.user, times, self.past, self.owner, model.history)
+
+    def own(self) -> Ints:
+        """The newest past items, one row each, padded on the left."""
+        return self.past.padded(*self.past.before(self.owner, self.at, OWN)).astype(np.int64)
 
     def seen(self) -> tuple[Ints, Ints]:
         """The past items, as pairs of a row and an item code."""

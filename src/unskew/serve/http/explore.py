@@ -24,6 +24,17 @@ places that candidate c can take. An item of the list is shown with the probabil
     1 - e / N * sum over the c outside the list of [its place is in J(c)] / |J(c)|
 
 and a candidate outside it with e / N, or 0 if J(c) is empty.
+
+Cold items, which hardly anybody has had yet, may have a share of their own: in the fraction w of the lists,
+one of the M cold candidates is drawn, each as likely as any other, and stands at a random position; the rest
+of the list is drawn as above from the other candidates, with one position less. With P as above for N
+candidates and k positions, and P' for N - 1 and k - 1, the item with rank r is shown with the probability
+
+    (1 - w) P(r) + w / M * ([it is cold] + above(r) P'(r - 1) + below(r) P'(r))
+
+where above and below count the other cold candidates with better and worse ranks. Under limits and quotas,
+such a list instead exchanges one item for the cold one as described there. Such draws are not marked as
+random, because they are a fair sample of the cold candidates alone.
 """
 
 from typing import NamedTuple
@@ -89,7 +100,15 @@ def draw(k: int, candidates: int, fraction: float, random: np.random.Generator) 
     return Drawn(ranks, chance[np.minimum(ranks, k)], is_random)
 
 
-def draw_list(ranked: Ints, k: int, fraction: float, rules: ItemRules, random: np.random.Generator) -> Drawn:
+def draw_list(
+    ranked: Ints,
+    k: int,
+    fraction: float,
+    rules: ItemRules,
+    random: np.random.Generator,
+    cold: Mask | None = None,
+    share: float = 0.0,
+) -> Drawn:
     """Draw a list of candidates under the rules that its best list was made with.
 
     Parameters
@@ -104,6 +123,8 @@ def draw_list(ranked: Ints, k: int, fraction: float, rules: ItemRules, random: n
         The rules, by codes.
     random
         What draws.
+    cold, share
+        Which of the ranked candidates are cold, and the fraction of the lists in which one of them is drawn.
 
     Returns
     -------
@@ -114,18 +135,52 @@ def draw_list(ranked: Ints, k: int, fraction: float, rules: ItemRules, random: n
     is_pinned = np.zeros(len(ranked), bool)
     is_pinned[[at for at, code in rules.pins.items() if at < k and ranked[at] == code]] = True
     free = np.flatnonzero(~is_pinned)
-    if fraction and (rules.limits or rules.quotas):
-        drawn = _exchange(ranked, k, free, fraction, rules, random)
+    length = int((free < k).sum())
+    places = np.zeros(0, np.int64) if cold is None or not share else np.flatnonzero(cold[free])
+    share = share if len(places) and length else 0.0
+    if (fraction or share) and (rules.limits or rules.quotas):
+        drawn = _exchange(ranked, k, free, fraction, rules, random, places, share)
+    elif share:
+        drawn = _draw_with_cold(length, len(free), fraction, places, share, random)
     else:
-        drawn = draw(k - int(is_pinned.sum()), len(free), fraction, random)
+        drawn = draw(length, len(free), fraction, random)
     ranks, chances, is_random = np.arange(k), np.ones(k), np.zeros(k, bool)
     positions = np.flatnonzero(~is_pinned[:k])
     ranks[positions], chances[positions], is_random[positions] = free[drawn.ranks], *drawn[1:]
     return Drawn(ranks, chances, is_random)
 
 
+def _draw_with_cold(
+    k: int, candidates: int, fraction: float, cold: Ints, share: float, random: np.random.Generator
+) -> Drawn:
+    """A list of which some have one drawn cold item. `cold` are the ranks of cold candidates."""
+    if random.random() < share:
+        chosen = int(random.choice(cold))
+        others = np.delete(np.arange(candidates), chosen)
+        rest = draw(k - 1, candidates - 1, fraction, random)
+        ranks = np.insert(others[rest.ranks], random.integers(k), chosen)
+        is_random = np.zeros(k, bool)
+    else:
+        ranks, _, is_random = draw(k, candidates, fraction, random)
+    plain = propensities(k, candidates, fraction)
+    without = propensities(k - 1, candidates - 1, fraction) if k > 1 else np.zeros(1)
+    above = np.searchsorted(cold, ranks)
+    is_cold = np.isin(ranks, cold)
+    below = len(cold) - above - is_cold
+    given_cold = above * without[np.clip(ranks - 1, 0, k - 1)] + below * without[np.minimum(ranks, k - 1)]
+    chances = (1 - share) * plain[np.minimum(ranks, k)] + share / len(cold) * (is_cold + given_cold)
+    return Drawn(ranks, np.minimum(chances, 1.0), is_random)
+
+
 def _exchange(
-    ranked: Ints, k: int, free: Ints, fraction: float, rules: ItemRules, random: np.random.Generator
+    ranked: Ints,
+    k: int,
+    free: Ints,
+    fraction: float,
+    rules: ItemRules,
+    random: np.random.Generator,
+    cold: Ints,
+    share: float,
 ) -> Drawn:
     """The free positions of a list with limits or quotas, of which at most one is random. Ranks are positions
     in `free`."""
@@ -133,19 +188,22 @@ def _exchange(
     ranks, chances, is_random = np.arange(length), np.ones(length), np.zeros(length, bool)
     if not length:
         return Drawn(ranks, chances, is_random)
-    at_random = min(1.0, fraction * length) / len(free)
-    others = ranked[free[length:]]
-    can_take = _places(ranked[:k], ranked[free[:length]], others, rules)
+    at_random = (1 - share) * min(1.0, fraction * length)
+    chance = np.full(len(free), at_random / len(free))  # with which each candidate is drawn
+    chance[cold] += share / max(len(cold), 1)
+    can_take = _places(ranked[:k], ranked[free[:length]], ranked[free[length:]], rules)
     many = can_take.sum(0)
-    chances -= at_random * (can_take / np.maximum(many, 1)).sum(1)
-    if random.random() < at_random * len(free):
-        candidate = int(random.integers(len(free)))
+    chances = np.clip(1 - (can_take / np.maximum(many, 1)) @ chance[length:], chance[:length], 1)
+    coin = random.random()
+    if coin < share + at_random:
+        of_all = coin >= share
+        candidate = int(random.integers(len(free)) if of_all else random.choice(cold))
         if candidate < length:
-            is_random[candidate] = True
+            is_random[candidate] = of_all
         elif many[candidate - length]:
             place = random.choice(np.flatnonzero(can_take[:, candidate - length]))
-            ranks[place], chances[place], is_random[place] = candidate, at_random, True
-    return Drawn(ranks, np.clip(chances, at_random, 1), is_random)
+            ranks[place], chances[place], is_random[place] = candidate, chance[candidate], of_all
+    return Drawn(ranks, chances, is_random)
 
 
 def _places(listed: Ints, replaceable: Ints, others: Ints, rules: ItemRules) -> Mask:

@@ -31,6 +31,7 @@ class Serving:
     data: the prepared log of `pulse-zero`.
     segments: the folder of the compacted rows, if the store is in PostgreSQL.
     explore: the fraction of random items.
+    explore_cold: the fraction of lists with a drawn cold item.
     rules: the file of named rule sets.
     timeout: how many seconds a request may take.
     connections: how many connections may be open.
@@ -51,6 +52,7 @@ class Serving:
     data: str | None = None
     segments: str | None = None
     explore: float = 0.0
+    explore_cold: float = 0.0
     rules: str | None = None
     timeout: float = 30.0
     connections: int = 1000
@@ -74,6 +76,7 @@ class Serving:
             store,
             data=data,
             explore=self.explore,
+            explore_cold=self.explore_cold,
             rules=rules,
             patience=patience,
             mapped=mapped,

@@ -65,7 +65,7 @@ def resolve_request(
             if len(times) == len(pairs):
                 pairs.sort(key=lambda pair: pair[1] or 0)
             history = [item for item, _ in pairs]
-    names = ("k", "include_seen", "candidates", "exclude", "debias", "diverse")
+    names = ("k", "include_seen", "candidates", "exclude", "debias", "diverse", "cold")
     # Those of the request come first, so that messages count them as the caller does.
     rules = (*request.rules, *run.rule_sets.named(request.rule_set))
     return history, RecommendOptions(at=at, rules=rules, **{name: getattr(request, name) for name in names})

@@ -140,6 +140,11 @@ class RecommendationRequest(_Strict):
         description="A named set of rules of the service, to which `rules` are added; by default the set "
         "`default`, if there is one.",
     )
+    cold: Literal["model", "content"] = Field(
+        default="model",
+        description="How items are scored that fewer than five users have had: by the model, or by their "
+        "content, what an item feed says of them.",
+    )
     include_seen: bool | None = Field(
         default=None,
         description="Whether items of the history can be recommended again; by default as in the model's "
@@ -358,6 +363,7 @@ class ModelAnswer(TypedDict):
     include_seen: bool
     explains: Annotated[bool, Field(description="Whether a list can come with reasons.")]
     explore: float
+    explore_cold: Annotated[float, Field(description="The fraction of lists with a drawn cold item.")]
     rule_sets: Annotated[list[str], Field(description="The names that a request may name.")]
     variants: Annotated[
         dict[str, float], Field(description="In an A/B test, the fraction of the users of each variant.")

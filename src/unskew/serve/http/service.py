@@ -25,6 +25,7 @@ from unskew.core.errors import BadInput, UnskewError
 from unskew.data.log.erasures import Erasures
 from unskew.data.log.views import PAD
 from unskew.models.pulse.model import PulseZero
+from unskew.recommendation.cold_items import WARM
 from unskew.recommendation.options import RecommendOptions
 from unskew.recommendation.rules import read_rule_sets
 from unskew.serve.http.event_times import TimeBounds
@@ -90,6 +91,8 @@ class Service:
         The prepared log of `pulse-zero`.
     explore
         The fraction of random items in each list (`unskew.serve.http.explore`).
+    explore_cold
+        The fraction of lists in which one item is drawn among those that fewer than five users have had.
     rules
         A file of named rule sets, which is read with the run.
     patience
@@ -114,6 +117,7 @@ class Service:
         *,
         data: Path | None = None,
         explore: float = 0.0,
+        explore_cold: float = 0.0,
         rules: Path | None = None,
         patience: float = 20.0,
         seed: int | None = None,
@@ -124,7 +128,9 @@ class Service:
     ) -> None:
         if not 0 <= explore <= 1:
             raise BadInput(f"explore {explore}: expected from 0 to 1", field="explore")
-        self.store, self.explore = store, explore
+        if not 0 <= explore_cold <= 1:
+            raise BadInput(f"explore_cold {explore_cold}: expected from 0 to 1", field="explore_cold")
+        self.store, self.explore, self.explore_cold = store, explore, explore_cold
         self._run, self._data, self._patience, self._mapped = run, data, patience, mapped
         self._rules = rules
         self._random = np.random.default_rng(seed)
@@ -140,8 +146,8 @@ class Service:
         self._listed = -1, Erasures()  # the number of erasures, and the list of that time
         self._types = store.types
         self.assignment = Assignment.of(variants)
-        options: dict[str, Any] = {"explore": explore, "rules": rules, "patience": patience}
-        options |= {"seed": seed, "mapped": mapped, "times": times}
+        options: dict[str, Any] = {"explore": explore, "explore_cold": explore_cold, "rules": rules}
+        options |= {"patience": patience, "seed": seed, "mapped": mapped, "times": times}
         self._times, self._noun = times, parse_noun(noun)
         self._others = {variant.name: Service(variant.run, store, **options) for variant in variants}
 
@@ -200,9 +206,10 @@ class Service:
             raise Refused("explore", f"expected at most the service's own, {self.explore:g}")
         with self._using() as run, refusing():
             history, options = resolve_request(run, request)
-            rank = run.whole_order if fraction else run.order
+            share = self.explore_cold if request.explore is None or request.explore else 0.0
+            rank = run.whole_order if fraction or share else run.order
             order = rank(request.user_id if history is None else None, history or (), options)
-            items = self._list_items(run, order, options, fraction)
+            items = self._list_items(run, order, options, fraction, share)
             if request.explain:
                 items = _with_reasons(run, request.user_id, history, items, options)
             reason = None if order.by_model else fallback_reason(run, request, history)
@@ -233,11 +240,12 @@ class Service:
         )
 
     def _list_items(
-        self, run: LoadedRun, order: Order, options: RecommendOptions, fraction: float
+        self, run: LoadedRun, order: Order, options: RecommendOptions, fraction: float, share: float
     ) -> list[Item]:
         """The items of a list, some of which are random. Codes are translated together."""
         rules = run.ranker.item_rules(options)
-        drawn = draw_list(order.codes, options.k, fraction, rules, self._random)
+        cold = run.popularity(order.codes) < WARM if share else None
+        drawn = draw_list(order.codes, options.k, fraction, rules, self._random, cold, share)
         codes = order.codes[drawn.ranks]
         rows = zip(
             run.ids_of(codes),
@@ -454,6 +462,7 @@ class Service:
                 include_seen=run.repeats,
                 explains=run.ranker.explains,
                 explore=self.explore,
+                explore_cold=self.explore_cold,
                 rule_sets=list(run.rule_sets.sets),
                 variants=self.assignment.expected if self._others else {},
                 positive_types=list(self._types.positive),
