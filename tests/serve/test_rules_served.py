@@ -237,16 +237,18 @@ def test_a_service_shows_new_items(data: Path, tmp_path: Path) -> None:
         service = Service("pulse-zero", store, data=data, explore_cold=0.5, seed=3)
         service.load()
         service.put_items([{"item_id": f"new {number}"} for number in range(3)])
-        request = RecommendationRequest(user_id="u1", k=5, log=False, include_seen=True)
-        shown, lists = Counter[str](), 300
+        request = RecommendationRequest(user_id="u1", k=2, log=False, include_seen=True)
+        shown, claimed, lists = Counter[str](), dict[str, float](), 300
         for _ in range(lists):
             for item in service.recommend(request)["items"]:
                 shown[item["item_id"]] += 1
-                if item["item_id"].startswith("new"):
-                    assert item["propensity"] == pytest.approx(0.5 / 3)
-                    assert not item["exposed"]
-        new = sum(count for name, count in shown.items() if name.startswith("new"))
-        assert abs(new / lists - 0.5) < 5 * np.sqrt(0.25 / lists)
+                assert claimed.setdefault(item["item_id"], item["propensity"]) == item["propensity"]
+                assert not item["exposed"]
+        assert {f"new {number}" for number in range(3)} <= shown.keys()
+        assert sum(claimed.values()) == pytest.approx(2)
+        for name, chance in claimed.items():
+            assert abs(shown[name] / lists - chance) <= 5 * np.sqrt(chance * (1 - chance) / lists) + 1e-9
+        assert 0 < sum(chance < 1 for chance in claimed.values())
         assert service.about()["explore_cold"] == 0.5
         preview = service.recommend(request.model_copy(update={"explore": 0.0}))
         assert all(item["propensity"] == 1 for item in preview["items"])

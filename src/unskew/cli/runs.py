@@ -85,8 +85,8 @@ class Recommend(RunVerb):
     """Say why each item is listed: the parts of its score, from what the network read. Of the models, Pulse
     has them."""
     cold: Cold = "model"
-    """How items are scored that fewer than five users have had: by the model, or by their content, which is
-    what the features and an item feed say of them."""
+    """How items are scored that nobody has had yet: by the model, or by their content, which is what the
+    features and an item feed say of them."""
     approximate: bool = False
     """Let an index propose the items that are scored, for catalogues of 100,000 items and more (extra `ann`).
     Which fraction of the exact lists it finds is measured and printed."""

@@ -1,4 +1,4 @@
-"""Items that hardly anybody has had yet, scored by what they are (content).
+"""Items that nobody has had yet, scored by what they are (content).
 
     v_i       the content of item i, a vector of length 1: what is known of it before the request
     u         sum over the user's newest items j of DECAY^(position of j) * v_j
@@ -36,7 +36,8 @@ from unskew.data.log.log import LogView
 from unskew.data.log.vocabulary import PAD, Feature
 from unskew.nn.scoring import Catalog, Scorer
 
-WARM = 5  # events from which on the model's own score counts
+WARM = 1  # events from which on the model's own score counts
+EXPLORED = 5  # events from which on an item has no share of exploration of its own
 BOOST = 1.0  # standard deviations; see docs/cold-items.md
 CORRELATION = 0.1
 DECAY = 0.9  # of an item of the history for each one that came after it

@@ -40,7 +40,7 @@ class RecommendOptions:
         Business rules about the items and the list, such as `"price < 50"` or `"at most 2 per brand"`
         (`unskew.recommendation.rules`).
     cold
-        How items are scored that fewer than five users have had: by the `model`, or by their `content`, what
+        How items are scored that nobody has had yet: by the `model`, or by their `content`, what
         an item feed says of them (`unskew.recommendation.cold_items`).
     explain
         Whether each item comes with the parts of its score (`unskew.recommendation.reasons`); of the models,

@@ -142,8 +142,8 @@ class RecommendationRequest(_Strict):
     )
     cold: Literal["model", "content"] = Field(
         default="model",
-        description="How items are scored that fewer than five users have had: by the model, or by their "
-        "content, what an item feed says of them.",
+        description="How items are scored that nobody has had yet: by the model, or by their content, what "
+        "an item feed says of them.",
     )
     include_seen: bool | None = Field(
         default=None,

@@ -25,7 +25,7 @@ from unskew.core.errors import BadInput, UnskewError
 from unskew.data.log.erasures import Erasures
 from unskew.data.log.views import PAD
 from unskew.models.pulse.model import PulseZero
-from unskew.recommendation.cold_items import WARM
+from unskew.recommendation.cold_items import EXPLORED
 from unskew.recommendation.options import RecommendOptions
 from unskew.recommendation.rules import read_rule_sets
 from unskew.serve.http.event_times import TimeBounds
@@ -244,7 +244,7 @@ class Service:
     ) -> list[Item]:
         """The items of a list, some of which are random. Codes are translated together."""
         rules = run.ranker.item_rules(options)
-        cold = run.popularity(order.codes) < WARM if share else None
+        cold = run.popularity(order.codes) < EXPLORED if share else None
         drawn = draw_list(order.codes, options.k, fraction, rules, self._random, cold, share)
         codes = order.codes[drawn.ranks]
         rows = zip(
