@@ -33,7 +33,7 @@ from unskew.data.log.split import Split
 from unskew.data.log.views import Ints
 from unskew.evaluation.evaluate import rank
 from unskew.nn.scoring import Scorer
-from unskew.recommendation.cold_items import WARM, WithColdItems
+from unskew.recommendation.cold_items import WithColdItems
 from unskew.report.table import Table
 
 ROOT = Path(__file__).parents[1]
@@ -160,7 +160,7 @@ def measure(name: str, variant: str, sample: int) -> Iterator[dict[str, Any]]:
         model = unskew.create_model("pulse", {"sample": sample, "epochs": 3})
         model.fit(split, Path(scratch) / "run", show_progress=False)
     chosen = targets(split, "test", SAMPLE)
-    about = {"set": name, "items": len(split.log.items), "warm from": WARM}
+    about = {"set": name, "items": len(split.log.items)}
     values = figures(model.network, split, "test", chosen)
     seconds = round(time.process_time() - begin)
     plain = variant if variant == NO_FEED else FEED

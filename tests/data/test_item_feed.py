@@ -43,7 +43,7 @@ def feed_rows(seed: int = 1) -> list[dict[str, Any]]:
         for _ in range(random.integers(0 if number < ITEMS else 1, 4)):
             kind = KINDS[random.integers(len(KINDS))] if random.random() < 0.8 else None
             price = float(random.integers(1, 9)) if random.random() < 0.8 else None
-            when = BEGIN + int(random.integers(-5, 45)) * 86_400
+            when = BEGIN + int(random.choice([-5, -2, 0, 3, 7, 14, 20, 27, 33, 45])) * 86_400
             made.append({"item_id": f"i{number}", "since": when, "kind": kind, "price": price})
     return made
 
