@@ -70,6 +70,7 @@ class configured(Generic[P, C]):  # noqa: N801 (used as a decorator)
                     raise BadInput(f"{function.__name__} has no setting {name!r}{near}", field=name)
             arguments = signature.bind(*args, **keywords).arguments
             leading = [arguments.pop(parameter.name) for parameter in given]
+            arguments = {name: joined_names(value, hints[name]) for name, value in arguments.items()}
             for name, value in arguments.items():
                 check_type(name, value, hints[name])
             return function(*leading, self.settings(**arguments))  # type: ignore[call-arg]
@@ -79,14 +80,18 @@ class configured(Generic[P, C]):  # noqa: N801 (used as a decorator)
         return call
 
 
+def joined_names(value: Any, hint: Any) -> Any:
+    """A list of names as one text with commas between them, for a setting that is text; anything else as it
+    is."""
+    several = isinstance(value, list | tuple) and all(isinstance(part, str) for part in value)
+    if not several or fits(value, hint) or any("," in part for part in value):
+        return value
+    return ",".join(value) if fits(",".join(value), hint) else value
+
+
 def check_type(name: str, value: Any, hint: Any) -> None:
     """Refuse a value that is not of the type that its field says."""
     if not fits(value, hint):
-        several = isinstance(value, list | tuple) and all(isinstance(part, str) for part in value)
-        if several and fits(",".join(value), hint):
-            raise BadInput(
-                f"{name} {value!r}: expected one text, with commas: {','.join(value)!r}", field=name
-            )
         raise BadInput(f"{name} {value!r}: expected {in_words(hint)}", field=name)
 
 

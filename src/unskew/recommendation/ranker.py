@@ -70,6 +70,14 @@ class Recommendations:
         """The frame as a pandas DataFrame."""
         return self.table.to_pandas()
 
+    def to_polars(self) -> Any:
+        """The frame as a polars DataFrame."""
+        try:
+            import polars
+        except ImportError:
+            raise BadInput("to_polars needs polars: pip install polars") from None
+        return polars.from_arrow(self.table)
+
 
 @dataclass
 class Saved:
