@@ -47,8 +47,6 @@ for command in ("--version", "--help", "prepare log.parquet --out d", "inspect d
         assert left.code == 0, command
     assert "torch" not in sys.modules, command
 assert unskew.DEPS is not None and "torch" in sys.modules
-import unskew.serve.workers.worker
-assert "pandas" not in sys.modules
 """
 
 
