@@ -18,11 +18,13 @@ everybody may turn it.
             the negatives uniform, half from the last 1,000 events, each logit minus the log of how likely
             its item was to be drawn (log Q)
 
-It learns from a sample of the newest training positives. What is read of them never changes, so it is read
-once. Inputs are standardised on training rows; w is scaled and not centred, so that an item about which
-nothing is known stays at zero; c is read as it is, and only if the log that is learned from has features of
-items. There is nothing in it that belongs to one log: weights that were learned on some logs work on others
-(`pulse-zero`). Scores of a log that is cut at t are those of the whole log.
+It learns from a sample of the newest training positives, starting from weights that were learned on other
+logs. Half of the lists that it learns from are made some time before their target, like lists that are
+frozen. What is read of them never changes, so it is read once. Inputs are standardised on training rows; w is
+scaled and not centred, so that an item about which nothing is known stays at zero; c is read as it is, and
+only if the log that is learned from has features of items. There is nothing in it that belongs to one log:
+weights that were learned on some logs work on others (`pulse-zero`). Scores of a log that is cut at t are
+those of the whole log.
 """
 
 import math
