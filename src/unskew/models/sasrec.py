@@ -16,7 +16,7 @@ Positions are counted from the oldest item that is read, so one pass gives the s
 The preset `sampled` follows eSASRec (RecSys 2025), whose authors report the best leave-one-out figures for
 SASRec with a sampled softmax and one block. Differences: negatives are shared by a batch and corrected by log
 Q, there are 1,024 instead of 256, and dropout, width and the small initial embeddings were chosen by the
-validation set of Beauty (leave-one-out), in six trials of which a dropout of 0.5 made the largest difference.
+validation set of Beauty (leave-one-out) in four trials, not all of them finished, so better ones may exist.
 docs/published.md has the figures of the test.
 """
 
