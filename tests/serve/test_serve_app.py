@@ -207,7 +207,7 @@ def test_a_list_of_the_callers_own_making_is_never_recorded(
     answer = client.post("/v1/recommendations", json=asked).json()
     assert answer["items"]
     assert answer["recommendation_id"] is None
-    assert wrong(client.post("/v1/recommendations", json=asked | {"log": True}), 422)[0] == field
+    assert wrong(client.post("/v1/recommendations", json=asked | {"log": True}), 409)[0] == field
     assert service.store.counts()["recommendations"] == 0
 
 

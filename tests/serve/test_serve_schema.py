@@ -17,6 +17,7 @@ from unskew.serve.http.app import create_app
 served_run = run_fixture
 EXAMPLES = 12  # of each operation, of each kind
 ENDPOINTS = 14
+BY_THE_LOG = ("candidates", "rules", "rule_set")  # a schema cannot say which items and features there are
 
 # The service takes times from 1970 on; the format itself has no bounds.
 moments = st.datetimes(datetime(1971, 1, 1), datetime(9990, 1, 1))
@@ -52,7 +53,10 @@ def test_the_service_does_what_its_schema_says(
         def answers(case: schemathesis.Case) -> None:
             nonlocal asked
             asked += 1
-            case.call_and_validate()
+            answer = case.call()
+            if answer.status_code == 422 and answer.json()["error"]["field"] in BY_THE_LOG:
+                return
+            case.validate_response(answer)
 
         answers()
     assert asked > 60

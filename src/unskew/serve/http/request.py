@@ -78,11 +78,11 @@ def is_recorded(request: RecommendationRequest, may_record: bool) -> bool:
     may_record: whether the client has the right.
     """
     if request.user_id is None:
-        field, reason, status = "user_id", "a list without a user cannot be recorded", 422
+        field, reason, status = "user_id", "a list without a user cannot be recorded", 409
     elif request.at is not None:
-        field, reason, status = "at", "a list for a moment that the caller names is not recorded", 422
+        field, reason, status = "at", "a list for a moment that the caller names is not recorded", 409
     elif request.candidates is not None:
-        field, reason, status = "candidates", "a list among items that the caller names is not recorded", 422
+        field, reason, status = "candidates", "a list among items that the caller names is not recorded", 409
     elif not may_record:
         field, reason, status = "log", "this token may not record lists; it takes the one for recording", 403
     else:
