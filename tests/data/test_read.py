@@ -146,12 +146,13 @@ def test_labels_in_words(write) -> None:
 
 
 def test_help_explains_every_keyword() -> None:
-    assert (
-        "min_count: Users and items with fewer positives in the training set are unknown to every model"
-        in unskew.prepare.__doc__
-    )
-    assert "k_core: Remove users and items with fewer interactions than this" in unskew.prepare.__doc__
-    assert "format: The format of the source" in unskew.prepare.__doc__
+    text = unskew.prepare.__doc__
+    for name, words in (
+        ("min_count", "Users and items with fewer positives in the training set are unknown to every model"),
+        ("k_core", "Remove users and items with fewer interactions than this"),
+        ("format", "The format of the source"),
+    ):
+        assert f"\n{name}\n    {words}" in text
 
 
 def test_titles_travel_with_the_items(tmp_path: Path) -> None:
