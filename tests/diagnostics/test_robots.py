@@ -46,3 +46,15 @@ def test_a_suggested_file_leaves_them_out(capsys, shop: ShopWorld, tmp_path: Pat
 def test_a_log_whose_times_are_an_order_names_nobody() -> None:
     rows = {"user": ["a"] * 90 + list("bcde") * 3, "item": ["x", "y"] * 51, "time": list(range(102))}
     assert robots_of(unskew.read(rows)).users == ()
+
+
+def test_few_items_are_enough_at_any_pace() -> None:
+    """90 events on one item with gaps of all lengths, beside 30 customers with one event a day."""
+    rows = {"user": [], "item": [], "time": []}
+    begin = 1_700_000_000
+    events = [("tester", "x", begin + number * number * 97) for number in range(90)]
+    events += [(f"u{user}", f"i{user + day}", begin + day * 86_400) for user in range(30) for day in range(8)]
+    for event in events:
+        for name, value in zip(rows, event, strict=True):
+            rows[name].append(value)
+    assert [robot.user for robot in robots_of(unskew.read(rows)).users] == ["tester"]
