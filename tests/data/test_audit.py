@@ -27,6 +27,7 @@ from unskew.data.audit import audit as module
 from unskew.data.audit.audit import audit, require_no_leak
 from unskew.data.audit.label_leakage import foreign_core
 from unskew.data.log.held_out import held_out
+from unskew.data.log.item_feed import ItemFeed, with_items
 from unskew.data.log.split import Split
 from unskew.data.log.views import Sequences
 from unskew.world.simulate import simulate
@@ -213,3 +214,21 @@ def test_our_own_k_core_and_simulated_logs_are_no_foreign_k_core(tmp_path: Path)
     assert foreign_core(ours) == 0
     assert finding(unskew.split(ours), "look-ahead filter").note.startswith("the 4-core made")
     assert foreign_core(simulate(users=20, items=20, steps=80).log) == 0
+
+
+def test_ids_that_are_known_by_context_events_or_a_feed() -> None:
+    """User d only looked before the border, and item z was listed before; both were seen, and c was not."""
+    shop = {
+        "user": list("abdacbdc"),
+        "item": list("xyxyxzyx"),
+        "time": [0, 1, 2, 3, 6, 7, 8, 9],
+        "event_type": ["buy", "buy", "view", "buy", "buy", "buy", "buy", "buy"],
+    }
+    log = unskew.read(shop, type="event_type", target="buy", context="view")
+    log = with_items(log, ItemFeed(pa.array(["z"]), np.array([1])))
+    split = unskew.split(log, fractions=(43, 15, 42))
+    assert failed(split) == set()
+    assert (split.known_users, split.known_items) == (3, 3)
+    assert failed(replace(split, known_users=2)) == {"known users"}
+    assert failed(replace(split, known_users=4)) == {"known users"}
+    assert failed(replace(split, known_items=2)) == {"known items"}

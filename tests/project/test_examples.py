@@ -1,10 +1,13 @@
 """The examples of own models: each is one file, keeps the contract, and does what it is there for."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+import unskew
 from tests.helpers.plugins import run_script
+from tests.helpers.processes import run_python
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -60,3 +63,15 @@ except unskew.BadInput as error:
 def test_an_own_model_is_one_file(script: str, capsys, tmp_path: Path) -> None:
     run_script(EXAMPLES, BEGIN + script, tmp_path)
     assert capsys.readouterr().out == "passed\n"
+
+
+@pytest.mark.slow
+def test_the_afternoon_of_a_shop(tmp_path: Path) -> None:
+    """From the first file to an A/B test and a deletion request, with the real service."""
+    size = ("--users", 100, "--items", 40, "--days", 30)
+    ended = run_python(EXAMPLES / "shop" / "afternoon.py", tmp_path / "shop", *size)
+    assert ended.returncode == 0, ended.stderr
+    assert "purchases were in the list that was shown before" in ended.stdout
+    assert "1 users erased" in ended.stdout
+    (user,) = re.findall(r"what the service knows of (\w+) now", ended.stdout)
+    assert user not in unskew.Log.open(tmp_path / "shop" / "data").users.ids.to_pylist()

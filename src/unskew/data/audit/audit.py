@@ -52,8 +52,8 @@ def audit(split: Split, history: int = HISTORY, audience: int = AUDIENCE) -> lis
             report(_borders(split)),
             report(_counts(split, "user counts", split.user_counts, log.user, log.users)),
             report(_counts(split, "item counts", split.item_counts, log.item, log.items)),
-            report(_known(split, "known users", split.known_users, log.user, log.users)),
-            report(_known(split, "known items", split.known_items, log.item, log.items)),
+            report(_known(split, "known users", split.known_users, log.histories, log.users)),
+            report(_known(split, "known items", split.known_items, log.audiences, log.items)),
             report(_balanced(split)),
             _windows(split, "histories", log.histories, log.user, log.items, history, job),
             _windows(split, "audiences", log.audiences, log.item, log.users, audience, job),
@@ -117,10 +117,17 @@ def _counts(split: Split, name: str, counts: Ints, column: Codes, vocabulary: Vo
     return Finding(name, len(counts), offence)
 
 
-def _known(split: Split, name: str, known: int, column: Codes, vocabulary: Vocabulary) -> Finding:
-    """Check that the known users (items) are exactly those with a positive in training."""
-    seen = np.zeros(int(max(known, column.max(initial=-1) + 1)), bool)
-    seen[column[(split.log.time < split.train_end) & (split.log.label == 1)]] = True
+def _known(split: Split, name: str, known: int, view: Sequences, vocabulary: Vocabulary) -> Finding:
+    """Check that the known users (items) are exactly those that training saw: in a positive, in a context
+    event, or in a feed that listed them by then."""
+    log = split.log
+    users, items, times = log.everything()
+    is_event = np.append(log.label == 1, np.ones(len(times) - len(log), bool))  # after the rows, context
+    column = users if view is log.histories else items
+    seen = np.zeros(max(known, len(vocabulary)), bool)
+    seen[column[(times < split.train_end) & is_event]] = True
+    if view.listed is not None:
+        seen[: len(view.listed)] |= view.listed < split.train_end
     wrong = np.flatnonzero(seen != (np.arange(len(seen)) < known))
     offence = None
     if len(wrong):
