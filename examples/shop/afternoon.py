@@ -116,8 +116,12 @@ def afternoon(given: Arguments) -> None:
 
     types = ("--type", "event_type", "--target", "purchase", "--context", "view,cart")
     feed = ("--items", folder / "items.csv", "--items-time", "known_since")
-    unskew("prepare", folder / "past.csv", "--out", folder / "data", *types, *feed)
-    unskew("inspect", folder / "data")
+    unskew("prepare", folder / "past.csv", "--out", folder / "all", *types, *feed)
+    unskew("inspect", folder / "all", "--suggest-drop", folder / "robots.txt")
+    robots = ("--drop-users", folder / "robots.txt")
+    unskew("prepare", folder / "past.csv", "--out", folder / "data", *types, *feed, *robots)
+    left_out = (folder / "robots.txt").read_text(encoding="utf-8").split()
+    purchases = [purchase for purchase in purchases if purchase["user_id"] not in left_out]
     unskew("audit", folder / "data")
     unskew("train", folder / "data", "--out", folder / "tested")
     for test in ("balanced", "untouched:2h"):
@@ -132,7 +136,7 @@ def afternoon(given: Arguments) -> None:
     unskew("items", "import", folder / "items.csv", "--store", store, "--time", "known_since")
     with service(folder / "service.log", folder / "live", "--store", store) as address:
         print(f"{live(address, purchases[:half])} of {half} purchases were in the list that was shown before")
-    unskew("update", folder / "live", "--store", store, "--out", folder / "newer", "--least", 10)
+    unskew("update", folder / "live", "--store", store, "--out", folder / "newer", "--least", 5)
 
     with service(
         folder / "service.log", folder / "live", "--store", store, "--variant", f"B={folder / 'newer'}:0.5"

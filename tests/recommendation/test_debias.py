@@ -21,7 +21,7 @@ from unskew.data.batches.batch import contexts
 from unskew.data.log.held_out import held_out
 from unskew.evaluation.evaluate import Ranked, evaluation, rank, rank_each
 from unskew.models.pulse.model import STRENGTHS, Pulse
-from unskew.nn.scoring import scores_at
+from unskew.nn.debias import scores_at
 from unskew.recommendation.options import RecommendOptions
 from unskew.recommendation.ranker import Ranker
 from unskew.training.trainer import Trainer

@@ -19,7 +19,7 @@ from unskew.models.pulse.model import Pulse
 from unskew.models.pulse.signals import Signals
 from unskew.serve import Event, Recommendation, Shown, export_log, open_store
 from unskew.training.run import load
-from unskew.update import Updating
+from unskew.update import Updating, judge
 from unskew.update import update as updates
 from unskew.update.judge import judging_rows, select_evidence, truncated
 from unskew.update.update import update
@@ -58,7 +58,7 @@ def answered(store: Path, rows: int, *, propensity: float = 1.0, exposed: bool =
     return clicks
 
 
-def judged(tested: updates.Tested | None) -> set[tuple[Any, Any, int]]:
+def judged(tested: judge.Tested | None) -> set[tuple[Any, Any, int]]:
     """The rows that were ranked."""
     assert tested is not None
     log, rows = tested.before.log, tested.before.rows
@@ -221,7 +221,7 @@ def test_more_rows_are_ranked_only_if_the_first_notice_too_little(
     monkeypatch.setattr(updates._Update, "_evaluate", ranking)
     monkeypatch.setattr(updates, "FIRST", 30)
     for loss, expected in ((100.0, [30, 30]), (1e-4, [30, 30, 5000, 5000])):
-        monkeypatch.setattr(updates, "LOSS", loss)
+        monkeypatch.setattr(judge, "LOSS", loss)
         samples.clear()
         found = update(made / "run", store, None, QUICK, dry_run=True).tested
         assert samples == [*expected, expected[-1]]  # the last one is of the network that is written

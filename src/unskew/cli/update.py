@@ -13,7 +13,8 @@ from unskew.core.errors import BadInput
 from unskew.update import Updating
 
 if TYPE_CHECKING:
-    from unskew.update.update import Outcome, Power
+    from unskew.update.judge import Power
+    from unskew.update.update import Outcome
 
 CODES = {"published": 0, "forced": 0, "would be published": 0, "would be forced": 0}
 CODES |= {"nothing new": 3, "worse": 4}

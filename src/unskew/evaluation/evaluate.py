@@ -46,7 +46,8 @@ from unskew.data.log.touched import touched
 from unskew.data.log.views import PAD, EventView, Ints
 from unskew.evaluation.metrics import METRICS, beyond_accuracy, hit, mrr, ndcg
 from unskew.evaluation.segments import BY_USER, Segment, segments_of
-from unskew.nn.scoring import Scorer, scores_at
+from unskew.nn.debias import scores_at
+from unskew.nn.scoring import Scorer
 
 Floats = NDArray[np.float64]
 

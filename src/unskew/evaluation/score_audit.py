@@ -17,7 +17,7 @@ from unskew.data.log.log import Log
 from unskew.data.log.split import Split, cut_log
 from unskew.data.log.views import Ints
 from unskew.models.base import Recommender
-from unskew.nn.scoring import scores_at
+from unskew.nn.debias import scores_at
 
 CHECK = "scores of the cut log"
 TIMES = 6  # at which the log is cut, evenly spaced among the test positives

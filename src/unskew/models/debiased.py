@@ -46,8 +46,9 @@ from unskew.data.log.log import Log, LogView
 from unskew.data.log.split import Known, Split
 from unskew.data.log.views import AUDIENCE, HISTORY
 from unskew.models.base import FAMILIES, DotProduct, ModelConfig, Recommender
+from unskew.nn.debias import apply_debias, scores_at
 from unskew.nn.phases import Phase, Stage
-from unskew.nn.scoring import Catalog, DotCatalog, apply_debias, scores_at
+from unskew.nn.scoring import Catalog, DotCatalog
 from unskew.propensity.correction import Correction, Method, Scale, idle_settings, resolve_auto_settings
 from unskew.propensity.estimators import (
     Needs,

@@ -26,8 +26,9 @@ from unskew.data.log.split import split
 from unskew.data.log.views import PAD, EventView, Ints, Sequences, offsets_of
 from unskew.data.log.vocabulary import Feature
 from unskew.models.base import Recommender, build
+from unskew.nn.debias import scores_at
 from unskew.nn.reasons import Explains, Reason
-from unskew.nn.scoring import Catalog, scores_at
+from unskew.nn.scoring import Catalog
 from unskew.recommendation.ann import Proposals, Recall
 from unskew.recommendation.cold_items import OWN, ColdItems
 from unskew.recommendation.diversity import Likeness, TagVectors, choose, likeness

@@ -1,4 +1,5 @@
-"""By which rows an update is judged: rows that the run in use did not choose itself.
+"""The rule by which an update is published, and the rows that judge it: those that the run in use did not
+choose itself.
 
 Users mostly click what they are shown. So on its own lists, the run that made them has an advantage over any
 other run, and a better run is refused. The rows that judge an update are therefore
@@ -11,19 +12,32 @@ other run, and a better run is refused. The rows that judge an update are theref
     all         every positive, for logs in which neither of the two has enough rows
 
 The effective sample size, (sum w)^2 / sum w^2, says how many equally weighted rows would be as informative.
+
+The rule: with d = NDCG@10 of the candidate minus that of the run, over the same rows, and the 95 % interval
+of d from a bootstrap over users, the candidate is published unless the upper end of the interval is below
+-margin. The network that is written must pass the same rule.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unskew.core.config import Document
+from unskew.core.statistics import refusal_power, smallest_noticed_loss
 from unskew.data.log.held_out import LOGGED, effective_size
 from unskew.data.log.log import Log
 from unskew.data.log.split import Mask, Part, Split
 from unskew.data.log.views import PAD
+from unskew.evaluation.evaluate import Evaluation
+from unskew.evaluation.significance import Comparison
 from unskew.serve.store.export import ORGANIC
+from unskew.training.trainer import METRIC
 from unskew.update import Evidence, Judge
+
+LOSS = 0.2  # the relative loss of which the power is printed
+SPARE = 1.1  # so many times as many rows as are needed, because their spread is an estimate
 
 Floats = NDArray[np.float64]
 
@@ -124,3 +138,62 @@ class JudgedSplit(Split):
         """Rows of a part that may be trained on or tested."""
         mask = super().targets(part, reads_audiences)
         return mask & self.judging if part == "test" else mask
+
+
+@dataclass(frozen=True)
+class Power:
+    """What a window can detect, from the standard error of the paired differences.
+
+    noticed: the probability with which a relative loss of `LOSS` is refused.
+    smallest: the relative loss that is refused with a probability of 80 %.
+    """
+
+    loss: float
+    noticed: float
+    smallest: float
+
+
+class Tested(NamedTuple):
+    """How the run and the candidate did on the same rows of the window."""
+
+    test: str
+    evidence: Evidence
+    before: Evaluation
+    after: Evaluation
+    found: Comparison  # the candidate minus the run
+    margin: float
+    sample: int  # at most so many rows were ranked
+    published: Comparison | None = None  # the network that was written minus the run, if it learned more
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the candidate, or the network that was to be written, is significantly worse."""
+        both = (self.found, self.published or self.found)
+        return any(each.high < -self.margin for each in both)
+
+    @property
+    def needed(self) -> int:
+        """About how many rows notice the loss `LOSS` in 80 % of the cases: a standard error falls with the
+        root of their number."""
+        rows = len(self.before.user)
+        return rows if self.power is None else int(SPARE * rows * (self.power.smallest / LOSS) ** 2)
+
+    @property
+    def power(self) -> Power | None:
+        """What the window can detect; None if both rank every row the same, or the run ranks none."""
+        mean = self.before.mean(METRIC)
+        if self.found.error <= 0 or mean <= 0:
+            return None
+        noticed = refusal_power(LOSS * mean, self.found.error, self.margin)
+        return Power(LOSS, noticed, smallest_noticed_loss(self.found.error, self.margin) / mean)
+
+    def document(self) -> Document:
+        """Everything, ready for JSON."""
+        units: Document = {"positives": len(self.after.user), "users": len(np.unique(self.after.user))}
+        units["effective_sample_size"] = round(self.after.effective_sample_size, 1)
+        figures = {"before": self.before.mean(METRIC), "after": self.after.mean(METRIC)}
+        figures["published"] = figures["before"] + (self.published or self.found).difference
+        difference = {"difference": self.found.difference, "interval": [self.found.low, self.found.high]}
+        power = None if self.power is None else asdict(self.power)
+        judged = {"test": self.test, "judged_by": self.evidence, "metric": METRIC}
+        return {**judged, **units, **figures, **difference, "power": power}

@@ -6,13 +6,9 @@ significantly worse.
 Test, then train. The newest window of the new events is ranked by the run as it is and by a candidate, which
 has learned from everything before the window. Both read the same log, and what happened in the window before
 each request is known to both. The rows that are ranked are those that the run did not choose itself
-(`judge.py`). If the candidate is not significantly worse, it learns from the window, too, is ranked once
-more, and is written as a new run. A model in which nothing belongs to a user or an item has nothing to learn
-from the window, so the candidate itself is written.
-
-The rule: with d = NDCG@10 of the candidate minus that of the run, over the same rows, and the 95 % interval
-of d from a bootstrap over users, the candidate is published unless the upper end of the interval is below
--margin. The network that is written must pass the same rule.
+(`judge.py`, which also has the rule). If the candidate is not significantly worse, it learns from the window,
+too, is ranked once more, and is written as a new run. A model in which nothing belongs to a user or an item
+has nothing to learn from the window, so the candidate itself is written.
 """
 
 import json
@@ -31,14 +27,13 @@ from unskew.core.atomic_files import check_free
 from unskew.core.config import Document, check, parse_json
 from unskew.core.errors import BadInput, NothingToRank
 from unskew.core.progress import shown
-from unskew.core.statistics import refusal_power, smallest_noticed_loss
 from unskew.data.log.erasures import IN_RUN, add_erasures
 from unskew.data.log.held_out import available_tests
 from unskew.data.log.log import Log
 from unskew.data.log.split import Mask, Split, Splitting, split_at
 from unskew.evaluation.evaluate import Evaluation
 from unskew.evaluation.evaluate_many import evaluations
-from unskew.evaluation.significance import Comparison, compare
+from unskew.evaluation.significance import compare
 from unskew.models.base import Recommender
 from unskew.serve.store.store import Store, open_store
 from unskew.training.erase import BASE, run_erasures
@@ -55,16 +50,14 @@ from unskew.training.run import (
 from unskew.training.run_card import RunCard, SplitSummary, StoreSummary, UpdateSummary, chosen_settings
 from unskew.training.run_config import RunConfig
 from unskew.training.trainer import METRIC, Trainer
-from unskew.update import Evidence, Updating
-from unskew.update.judge import JudgedSplit, JudgingRows, select_evidence, truncated
+from unskew.update import Updating
+from unskew.update.judge import JudgedSplit, JudgingRows, Tested, select_evidence, truncated
 from unskew.update.merged import StorePosition, base_of, merged
 from unskew.update.publish import check_pointer, new_run, one_at_a_time, point
 
 NEWEST = 0.2  # the fraction of the new positives that are the window, unless it is given
-LOSS = 0.2  # the relative loss of which the power is printed
 FIRST = 1000  # rows of the window that are ranked first; all of the sample only if these notice too little
 REFUSED = "refused.json"  # in the folder of a run: up to which event the last update of it was refused
-SPARE = 1.1  # so many times as many rows as are needed, because their spread is an estimate
 Verdict = Literal["published", "forced", "would be published", "would be forced", "nothing new", "worse"]
 
 
@@ -73,65 +66,6 @@ class Window(NamedTuple):
 
     start: int
     judging: JudgingRows
-
-
-@dataclass(frozen=True)
-class Power:
-    """What a window can detect, from the standard error of the paired differences.
-
-    noticed: the probability with which a relative loss of `LOSS` is refused.
-    smallest: the relative loss that is refused with a probability of 80 %.
-    """
-
-    loss: float
-    noticed: float
-    smallest: float
-
-
-class Tested(NamedTuple):
-    """How the run and the candidate did on the same rows of the window."""
-
-    test: str
-    evidence: Evidence
-    before: Evaluation
-    after: Evaluation
-    found: Comparison  # the candidate minus the run
-    margin: float
-    sample: int  # at most so many rows were ranked
-    published: Comparison | None = None  # the network that was written minus the run, if it learned more
-
-    @property
-    def is_worse(self) -> bool:
-        """Whether the candidate, or the network that was to be written, is significantly worse."""
-        both = (self.found, self.published or self.found)
-        return any(each.high < -self.margin for each in both)
-
-    @property
-    def needed(self) -> int:
-        """About how many rows notice the loss `LOSS` in 80 % of the cases: a standard error falls with the
-        root of their number."""
-        rows = len(self.before.user)
-        return rows if self.power is None else int(SPARE * rows * (self.power.smallest / LOSS) ** 2)
-
-    @property
-    def power(self) -> Power | None:
-        """What the window can detect; None if both rank every row the same, or the run ranks none."""
-        mean = self.before.mean(METRIC)
-        if self.found.error <= 0 or mean <= 0:
-            return None
-        noticed = refusal_power(LOSS * mean, self.found.error, self.margin)
-        return Power(LOSS, noticed, smallest_noticed_loss(self.found.error, self.margin) / mean)
-
-    def document(self) -> Document:
-        """Everything, ready for JSON."""
-        units: Document = {"positives": len(self.after.user), "users": len(np.unique(self.after.user))}
-        units["effective_sample_size"] = round(self.after.effective_sample_size, 1)
-        figures = {"before": self.before.mean(METRIC), "after": self.after.mean(METRIC)}
-        figures["published"] = figures["before"] + (self.published or self.found).difference
-        difference = {"difference": self.found.difference, "interval": [self.found.low, self.found.high]}
-        power = None if self.power is None else asdict(self.power)
-        judged = {"test": self.test, "judged_by": self.evidence, "metric": METRIC}
-        return {**judged, **units, **figures, **difference, "power": power}
 
 
 @dataclass(frozen=True)

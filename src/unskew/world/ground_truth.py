@@ -36,7 +36,8 @@ from unskew.data.log.split import Split
 from unskew.data.log.views import Ints
 from unskew.diagnostics.log.statistics import ranks
 from unskew.evaluation.evaluate import Evaluation
-from unskew.nn.scoring import Scorer, scores_at
+from unskew.nn.debias import scores_at
+from unskew.nn.scoring import Scorer
 from unskew.world.equations import START, STEP, Simulation
 from unskew.world.simulate import World, simulate
 
