@@ -114,7 +114,9 @@ def cut() -> unskew.Split:
 
 @cache
 def fitted() -> unskew.Model:
-    return create_model("pulse", BRIEF).fit(cut(), show_progress=False)
+    return create_model("pulse", BRIEF | {"start": "random", "horizon": "next"}).fit(
+        cut(), show_progress=False
+    )
 
 
 def test_pulse_ranks_and_recommends_at_any_debias() -> None:
