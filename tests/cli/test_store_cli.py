@@ -60,6 +60,7 @@ def test_the_verbs_in_their_order(capsys, filled: Place, tmp_path: Path) -> None
         "shown": 4,
         "logged": 4,
         "unmatched": 0,
+        "context": 0,
     }
     assert "30 rows have no logged propensity and count with 1" in err
     log = unskew.read(tmp_path / "log.parquet")

@@ -269,7 +269,7 @@ def test_wrong_use(log: unskew.Log, tmp_path: Path) -> None:
     ) as gone:
         held_out(split, "test", "resampled")
     with pytest.raises(
-        unskew.BadInput, match=r"no test 'ordinray'; there are ordinary, balanced, shown, .*, authors$"
+        unskew.BadInput, match=r"no test 'ordinray'; there are ordinary, balanced, shown, .*, untouched$"
     ) as unknown:
         held_out(split, "test", "ordinray")
     assert "\n" not in str(gone.value) + str(unknown.value)

@@ -89,24 +89,15 @@ def test_neighbourhoods_that_read_on(
     trained: dict[str, Any], split: unskew.Split, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """The events of neighbours, or what came right after a shared item, up to the end of their histories."""
-    if where == "neighbours":
-        clean = Neighbourhood._events
+    name = "_events" if where == "neighbours" else "_next"
+    clean = getattr(Neighbourhood, name)
 
-        def all_events(self: Neighbourhood, request: Any, start: Any, end: Any, *more: Any) -> Any:
-            view = self.log.histories
-            owner = np.searchsorted(view.offsets, end - 1, "right") - 1
-            return clean(self, request, start, view.ends[owner], *more)
+    def to_the_end(self: Neighbourhood, walk: Any, *time: Any) -> Any:
+        view = self.log.histories
+        owner = np.searchsorted(view.offsets, walk.ended - 1, "right") - 1
+        return clean(self, walk._replace(ended=view.ends[owner]), *time)
 
-        monkeypatch.setattr(Neighbourhood, "_events", all_events)
-    else:
-        after = Neighbourhood._next
-
-        def all_after(self: Neighbourhood, request: Any, event: Any, item: Any, end: Any, value: Any) -> Any:
-            view = self.log.histories
-            owner = np.searchsorted(view.offsets, end - 1, "right") - 1
-            return after(self, request, event, item, view.ends[owner], value)
-
-        monkeypatch.setattr(Neighbourhood, "_next", all_after)
+    monkeypatch.setattr(Neighbourhood, name, to_the_end)
     assert not audit_scores(trained["pulse"], split).passed
 
 

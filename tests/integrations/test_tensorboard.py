@@ -192,7 +192,10 @@ def test_the_command_line(capsys, tmp_path: Path, monkeypatch) -> None:
     before = sorted(path.name for path in (tmp_path / "board").iterdir())
     for more, said in (
         (["--out", str(tmp_path / "new")], "holds the events of another run"),
-        (["--tensorboard", str(tmp_path / "run" / "card.json")], "expected a folder"),
+        (
+            ["--out", str(tmp_path / "new"), "--tensorboard", str(tmp_path / "run" / "card.json")],
+            "expected a folder",
+        ),
         (["--tensorboard", str(tmp_path / "other")], "a run is there already"),
     ):
         assert main([*command, *more]) == 2

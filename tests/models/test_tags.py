@@ -117,7 +117,7 @@ def test_which_features_are_tags() -> None:
     assert tags.size == 2 + 1 + 2
     assert len(set(tags.ids[:4].tolist())) == 4
     assert len(set(tags.ids[:4].tolist()) & set(tags.ids[4:].tolist())) == 1
-    whose, codes = tags.of(np.array([1, 7, PAD, 0]))
+    whose, codes = tags.of(np.array([1, 7, PAD, 0]), np.full(4, log.now))
     assert whose.tolist() == [0, 0, 3, 3, 3, 3]
     assert codes.tolist() == [*tags.ids[4:], *tags.ids[:4]]
 

@@ -116,6 +116,11 @@ def test_an_offset_is_added_to_the_logits_of_every_loss(kind: type[Recommender],
             close(compared, plain, 1e-5)
 
 
+def frozen(kind: type[Recommender]) -> set[str]:
+    """The criterion of models that read what other users did up to the request."""
+    return {"frozen"} if kind.validates_frozen else set()
+
+
 @every_model
 def test_a_unit_propensity_reproduces_the_backbone(kind: type[Recommender], split: unskew.Split) -> None:
     settings = Training(epochs=2, batch_size=256, sequences=64, valid_examples=50)
@@ -124,7 +129,7 @@ def test_a_unit_propensity_reproduces_the_backbone(kind: type[Recommender], spli
     weighted, trainer = train(
         split, wrapped.name, wrapped.Config(backbone=tiny(kind), propensity="none"), settings
     )
-    assert trainer.best.keys() == plain.best.keys() == {"ordinary", "balanced"}
+    assert trainer.best.keys() == plain.best.keys() == {"ordinary", "balanced", *frozen(kind)}
     for criterion, state in plain.best.items():
         its = {name.removeprefix("backbone."): value for name, value in trainer.best[criterion].items()}
         assert its.keys() == state.keys()
@@ -285,7 +290,7 @@ def test_all_of_training_may_be_one_moment(kind: type[Recommender], moments: int
             trained_and_tested(kind, split)
         return
     trainer = trained_and_tested(kind, split)
-    assert set(trainer.best) == ({*CRITERIA, "shown"} if moments == 3 else set())
+    assert set(trainer.best) == ({*CRITERIA, "shown", *frozen(kind)} if moments == 3 else set())
 
 
 @cache

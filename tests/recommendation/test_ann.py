@@ -319,7 +319,9 @@ def test_a_debias_is_refused(ranker: Ranker) -> None:
 
 def test_without_faiss(network: Recommender, cut: unskew.Split, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(BadInput, match=r"approximate lists need the extra: pip install 'unskew\[ann\]'"):
+    with pytest.raises(
+        BadInput, match=r"approximate lists need the extra: pip install '\.\[ann\]' in a clone"
+    ):
         Ranker(network, cut.log).for_users(["u1"], RecommendOptions(approximate=True))
 
 

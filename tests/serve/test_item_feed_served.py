@@ -314,7 +314,7 @@ def test_an_update_learns_what_the_feed_says(tmp_path: Path, features: str | Non
         force=True,
         show_progress=False,
     )
-    assert outcome.verdict == "published"
+    assert outcome.verdict == "forced"
     log = unskew.load(tmp_path / "new").known_log
     code = log.items.ids.to_pylist().index("n3")
     assert log.items.features_at(None)["category"].values[code].as_py() == "hats"

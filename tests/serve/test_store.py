@@ -268,15 +268,15 @@ def test_an_error_in_the_middle_of_a_group_stores_nothing_of_it(place: Place, mo
 
 def test_the_store_keeps_which_types_are_positive(place: Place) -> None:
     with place.open() as store:
-        assert store.types == (("click", "purchase"), ("impression",))
+        assert store.types == (("click", "purchase"), ("impression",), ("view", "cart"))
     with place.open(positive=["like", "buy", "like"]) as store:
-        assert store.types == (("like", "buy"), ("impression",))
+        assert store.types == (("like", "buy"), ("impression",), ("view", "cart"))
         with pytest.raises(BadInput, match="'like': positive, or shown, but not both"):
             store.configure(shown=["seen", "like"])
         with pytest.raises(BadInput, match="positive: expected a list"):
             store.configure(positive="like")
     with place.open("read") as store:
-        assert store.types == (("like", "buy"), ("impression",))
+        assert store.types == (("like", "buy"), ("impression",), ("view", "cart"))
 
 
 def test_info_counts_both_parts(place: Place) -> None:

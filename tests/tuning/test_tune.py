@@ -208,7 +208,9 @@ def test_when_everything_fails_it_ends(data: BeforeTest, monkeypatch) -> None:
 
 def test_optuna_is_asked_for_where_it_is_missing(data: BeforeTest, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(unskew.BadInput, match=r"^Optuna is not installed: pip install 'unskew\[tune\]'$"):
+    with pytest.raises(
+        unskew.BadInput, match=r"^Optuna is not installed: pip install '\.\[tune\]' in a clone of unskew$"
+    ):
         quiet("itemknn", data)
 
 

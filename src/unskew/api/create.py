@@ -11,7 +11,6 @@ from unskew.api.model import Model
 from unskew.api.zero_shot import ZeroShot
 from unskew.core.config import (
     AtLeast0,
-    AtLeast1,
     Positive,
     Settings,
     check,
@@ -34,10 +33,6 @@ from unskew.training.run import read_config
 class _Settings(deps.DEPS.Config, Training):
     """DEPS and its training in one, with the defaults of `DEPS.recipe`."""
 
-    epochs: AtLeast1 = 5
-    """The largest number of training epochs (n_u). After each one the validation set is ranked."""
-    patience: AtLeast0 = 1
-    """Training stops after this many epochs without a better validation metric."""
     negatives: AtLeast0 | None = 1
     """How many negative items are sampled for each context."""
     learning_rate: Positive = 3e-4
