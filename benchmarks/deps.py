@@ -16,6 +16,7 @@ import hashlib
 import json
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,16 +124,16 @@ def random_changes(number: int) -> Iterator[dict[str, Any]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trials:
+class Trials(ABC):
     """Run the trials that are not stored yet."""
 
     sets: tuple[str, ...] = ("MovieTweetings",)
     data: Path = DATA
     work: Path = ROOT / "build" / "deps"
 
+    @abstractmethod
     def trials(self, name: str) -> Iterator[Trial]:
         """The trials of a data set, in their order."""
-        raise NotImplementedError
 
     def __call__(self) -> None:
         """Go through the data sets one by one."""
