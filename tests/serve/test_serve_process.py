@@ -92,6 +92,24 @@ def answers(host: str, port: int) -> bool:
     return True
 
 
+LOAD = """
+import sys
+from unskew.serve.http.process import Serving, Service
+from unskew.serve import open_store
+
+run, store = sys.argv[1:]
+with open_store(store) as opened:
+    Serving(run=run, store=store).service(opened, Service).load()
+print({"pandas", "scipy.stats", "matplotlib"} & set(sys.modules))
+"""
+
+
+def test_a_start_imports_nothing_that_it_does_not_need(served_run: Path, tmp_path: Path) -> None:
+    """After a crash nothing is answered until everything is imported."""
+    done = run_python("-c", LOAD, served_run, tmp_path / "e.db")
+    assert done.stdout == "set()\n", done.stderr
+
+
 def test_a_request_finishes_when_the_server_is_stopped(served_run: Path, tmp_path: Path) -> None:
     with process(served_run, tmp_path / "e.db") as (server, base):
         host, port = base.removeprefix("http://").split(":")

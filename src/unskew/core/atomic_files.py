@@ -1,4 +1,4 @@
-"""Writing files completely or not at all."""
+"""Writing files completely or not at all, and reading tables."""
 
 import json
 import os
@@ -82,6 +82,12 @@ def save_frames(frames: Iterator[pa.Table], file: Path) -> None:
         with make(target, first.schema) as writer:
             for frame in chain([first], frames):
                 writer.write_table(frame)
+
+
+def read_parquet(file: str | os.PathLike[str]) -> pa.Table:
+    """The table of one file. `pyarrow.parquet.read_table` does the same, and imports pandas for it."""
+    with pq.ParquetFile(file) as opened:
+        return opened.read()
 
 
 def sync_folder(folder: Path) -> None:

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
-from unskew.core.atomic_files import new_file
+from unskew.core.atomic_files import new_file, read_parquet
 from unskew.core.config import Document
 from unskew.core.errors import BadInput, NothingToRank, UnskewError
 from unskew.core.formatting import plain
@@ -149,7 +149,7 @@ class Evaluation:
     def load(cls, file: str | os.PathLike[str]) -> "Evaluation":
         """Read an evaluation that was saved, for example to compare it with others."""
         try:
-            table = pq.read_table(file) if Path(file).is_file() else pa.table({})
+            table = read_parquet(file) if Path(file).is_file() else pa.table({})
             said = json.loads(table.schema.metadata[b"unskew"])
         except (OSError, pa.ArrowInvalid, KeyError, TypeError, ValueError):
             raise BadInput(

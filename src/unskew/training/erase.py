@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from unskew.core.atomic_files import read_parquet
 from unskew.core.errors import BadInput
 from unskew.data.log.clock import Clock
 from unskew.data.log.erasures import (
@@ -108,7 +109,7 @@ def _erase_from_base(run: RunFolder, clock: Clock, erasures: Erasures) -> None:
     if not file.is_file():
         return
     try:
-        table = pq.read_table(file)
+        table = read_parquet(file)
     except (OSError, pa.ArrowException) as error:
         raise BadInput(f"{file}: the run is damaged ({error})") from None
     rest = table_without_erased(table, clock, erasures)

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
+from unskew.core.atomic_files import read_parquet
 from unskew.data.log.arrays import check_offsets
 from unskew.data.log.folder import CONTEXT
 from unskew.data.log.log import Log
@@ -48,7 +49,7 @@ def save_memory(write: Write, split: Split) -> None:
 def load_memory(folder: Path, shape: KnownShape) -> tuple[Log, Known]:
     """The log of the newest events, and what the network was built for."""
     memory = load_file(folder / "memory.safetensors")
-    users, items = (pq.read_table(folder / f"{name}.parquet") for name in ("users", "items"))
+    users, items = (read_parquet(folder / f"{name}.parquet") for name in ("users", "items"))
     rare = (memory.get(f"rare_{name}") for name in ("users", "items"))
     masks = [None if mask is None else mask.astype(bool) for mask in rare]
     for known, vocabulary, mask in zip((shape.users, shape.items), (users, items), masks, strict=True):

@@ -19,8 +19,8 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from unskew.core.atomic_files import read_parquet
 from unskew.core.errors import BadInput
 from unskew.data.log.clock import TICKS, Clock
 from unskew.data.log.erasures import Erasures
@@ -92,7 +92,7 @@ def base_of(folder: Path, config: RunConfig, card: RunCard, memory: Log, data: P
     if card.updated is None:
         return Base(memory.table(), memory.now, clock, replace(own, now=memory.now), True, feeds)
     try:
-        table = pq.read_table(folder / BASE)
+        table = read_parquet(folder / BASE)
     except (OSError, pa.ArrowInvalid):
         table = None
     if table is None or own.now is None:
@@ -113,7 +113,7 @@ def merged(base: Base, store: Store, after: StorePosition, positive: Sequence[st
     snapshot = _Snapshot(store, after, types)
     with tempfile.TemporaryDirectory(prefix="unskew.") as folder:
         file = export_log(snapshot, Path(folder) / "log.parquet", types).file
-        exported = pq.read_table(file)
+        exported = read_parquet(file)
     own, theirs = _with_common_id_type(base.table, exported)
     newer = _new_rows(own, theirs, snapshot, base)
     until = pc.max(newer["time"].filter(pc.equal(newer[FRESH], 0))).as_py()

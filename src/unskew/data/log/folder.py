@@ -18,9 +18,9 @@ from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from unskew.core.atomic_files import read_parquet
 from unskew.core.config import Document, parse_json
 from unskew.core.errors import BadInput, UnskewError
 from unskew.data.log.arrays import check_offsets
@@ -71,7 +71,7 @@ def read_folder(folder: Path) -> Stored:
         columns = {
             name: np.load(column_file(folder, name), mmap_mode="r", allow_pickle=False) for name in lengths
         }
-        users, items = (pq.read_table(folder / name) for name in ("users.parquet", "items.parquet"))
+        users, items = (read_parquet(folder / name) for name in ("users.parquet", "items.parquet"))
         lengths |= {"users": metadata.users, "items": metadata.items}
         for name, values in {**columns, "users": users, "items": items}.items():
             if len(values) != lengths[name]:

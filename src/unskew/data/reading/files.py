@@ -71,7 +71,7 @@ def first_lines(file: str, count: int) -> list[str]:
         with opened(file) as stream:
             for number, raw in enumerate(stream, 1):
                 try:  # later lines are judged when they are read
-                    line = raw.decode("utf-8-sig", errors="replace" if lines else "strict").rstrip("\r\n")
+                    text = raw.decode("utf-8", errors="replace" if lines else "strict")
                 except UnicodeDecodeError:
                     packed = next((name for start, name in PACKED.items() if raw.startswith(start)), None)
                     said = (
@@ -80,6 +80,7 @@ def first_lines(file: str, count: int) -> list[str]:
                         else "bytes that are not UTF-8"
                     )
                     raise BadInput(f"{file}, line {number}: {said}") from None
+                line = text.removeprefix("\ufeff").rstrip("\r\n")
                 if line.strip():
                     if number > 1 and not lines:
                         raise BadInput(f"{file}, line 1: blank; expected the first line of the table")
