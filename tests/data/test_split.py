@@ -10,7 +10,7 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 import unskew
-from tests.conftest import columns, random_table
+from tests.conftest import columns, quick, random_table
 from tests.helpers.errors import refused
 from unskew.data.log.split import PART_OF_THE_TASK, borders
 
@@ -267,3 +267,20 @@ def test_wrong_use(log: unskew.Log) -> None:
     late = unskew.read({"user": [1, 2, 3], "item": [1, 2, 3], "time": [1, 2, 3], "label": [0, 0, 1]})
     with pytest.raises(unskew.BadInput, match="the training set has no positive"):
         unskew.split(late)
+
+
+@pytest.mark.parametrize("repeats", ["hide", "keep"])
+def test_list_targets_of_leave_one_out_are_the_last_training_positives(repeats: str) -> None:
+    """User 0 has three training positives, user 1 one, user 2 (who takes item 0 again) two, user 3 one."""
+    events = [(0, item, item) for item in range(5)] + [(1, item, item + 1) for item in range(3)]
+    events += [(2, 0, 3), (2, 0, 4), (2, 1, 5), (2, 2, 6), (3, 4, 9)]
+    split = unskew.split(quick(events), kind="leave-one-out", repeats=repeats)
+    log, rows = split.list_targets()
+    users, items = split.log.users.of(split.log.user[rows]), split.log.items.of(split.log.item[rows])
+    targets = list(zip(users.to_pylist(), items.to_pylist(), split.log.time[rows].tolist(), strict=True))
+    assert targets == [(0, 2, 2)] + [(2, 0, 4)] * (repeats == "keep")
+    left = list(zip(log.user.tolist(), log.time.tolist(), strict=True))
+    codes = log.users.codes([0, 1, 2, 3]).tolist()
+    named = [(codes.index(user), time) for user, time in left]
+    assert sorted(named) == [(0, 0), (0, 1), (1, 1), (2, 3), (3, 9)]
+    assert len(log.histories.ids) == len(log.audiences.ids) == log.positives == 5

@@ -2,6 +2,7 @@
 future."""
 
 from collections import defaultdict
+from dataclasses import replace
 from math import log as ln
 from math import sqrt
 
@@ -84,6 +85,17 @@ def test_what_came_next_is_divided_by_the_readers_that_were_read() -> None:
     reached = Neighbourhood(log, HALF_LIFE, SMALL).reach(np.array([user]), np.array([20]), np.array([[zero]]))
     values = dict(zip(reached.item.tolist(), reached.values[:, 2].tolist(), strict=True))
     assert values[item] == 2 / 3
+
+
+def test_events_of_others_after_the_request_are_read_where_targets_were_taken_out() -> None:
+    """User 1 took item 0 and then 1, both after the request of user 0; a later event has the age 0."""
+    log = quick([(0, 0, 1), (1, 0, 6), (1, 1, 7), (2, 1, 8)])
+    asked = np.array([0]), np.array([2]), np.array([[0]])
+    assert not len(Neighbourhood(log, HALF_LIFE, SMALL).reach(*asked).item)
+    reached = Neighbourhood(log, HALF_LIFE, replace(SMALL, reads_all=True)).reach(*asked)
+    likeness = 1 / ln(2 + 2) / sqrt(1 * 2)
+    assert reached.item.tolist() == [0, 1]
+    np.testing.assert_allclose(reached.values, [[likeness, likeness, 0], [likeness, likeness, 1 / 2]])
 
 
 def test_nobody_reaches_anything_from_an_empty_history() -> None:

@@ -14,7 +14,7 @@ from tests.conftest import quick
 from tests.helpers.contract import builder, close
 from tests.helpers.runs import train
 from unskew.data.batches import negatives
-from unskew.data.batches.batch import Batch
+from unskew.data.batches.batch import Batch, contexts
 from unskew.data.batches.negatives import with_negatives
 from unskew.models.base import Training, build
 from unskew.models.pulse.model import Pulse, PulseBatch, PulseSampler, training_rows
@@ -49,7 +49,9 @@ def test_negatives_exist_and_their_probability_is_how_often_they_come(
     log, drawn = positive_log, 60_000
     time = np.array([2, 60, 250, 499])
     target = np.array([0, 3, 1, 30])
-    candidates, log_q = with_negatives(log, target, time, drawn, np.random.default_rng(0))
+    candidates, log_q = with_negatives(
+        log, target, time, log.audiences.existing(time), drawn, np.random.default_rng(0)
+    )
     exists = log.audiences.existing(time)
     assert (candidates[:, 0] == target).all()
     assert candidates.shape == log_q.shape == (4, 1 + drawn)
@@ -70,7 +72,8 @@ def test_half_of_the_negatives_come_from_the_newest_events(monkeypatch: pytest.M
     monkeypatch.setattr(negatives, "RECENT", 4)
     log = quick([(0, 0, 1), (1, 1, 2), (2, 2, 3), (3, 2, 4), (4, 1, 5), (5, 2, 6), (6, 3, 7), (7, 0, 7)])
     target, time = np.array([2, 0, 3, 0]), np.array([7, 7, 7, 2])
-    candidates, log_q = with_negatives(log, target, time, 5, np.random.default_rng(1))
+    existing = log.audiences.existing(time)
+    candidates, log_q = with_negatives(log, target, time, existing, 5, np.random.default_rng(1))
     # Before 7 there are three items, and the newest four events are of 2, 2, 1, 2.
     by_hand = {0: 3 / 5 / 3, 1: 3 / 5 / 3 + 2 / 5 / 4, 2: 3 / 5 / 3 + 2 / 5 * 3 / 4, 3: 3 / 5 / 3}
     for row in range(3):
@@ -78,9 +81,9 @@ def test_half_of_the_negatives_come_from_the_newest_events(monkeypatch: pytest.M
         np.testing.assert_allclose(np.exp(log_q[row]), expected, rtol=1e-6)
     assert candidates[3].tolist() == [0] * 6
     np.testing.assert_allclose(np.exp(log_q[3]), 1, rtol=1e-6)
-    many, _ = with_negatives(log, target[:1], time[:1], 4001, np.random.default_rng(1))
+    many, _ = with_negatives(log, target[:1], time[:1], existing[:1], 4001, np.random.default_rng(1))
     assert set(many[0, -2000:].tolist()) == {1, 2}  # 0 is long ago
-    only, log_q = with_negatives(log, target[:1], time[:1], 1, np.random.default_rng(1))
+    only, log_q = with_negatives(log, target[:1], time[:1], existing[:1], 1, np.random.default_rng(1))
     assert only.shape == (1, 2)
     np.testing.assert_allclose(np.exp(log_q), 1 / 3, rtol=1e-6)
 
@@ -147,6 +150,29 @@ def test_it_learns_from_a_sample_of_the_newest_positives(split: unskew.Split) ->
     assert one.rows.tolist() != other.rows.tolist()
     everything = sampler(split, config=Pulse.Config(sample=10**6))
     assert everything.rows.tolist() == sorted(training_rows(split, 0.8).tolist())
+
+
+def test_leave_one_out_learns_from_the_last_training_positive_of_each_user(split: unskew.Split) -> None:
+    """What is read does not have the targets, just as the log has none of the test's."""
+    events = [(user, user + event, 10 * user + event) for user in range(30) for event in range(6)]
+    held_out = unskew.split(quick(events), kind="leave-one-out")
+    log, rows = held_out.list_targets()
+    made = sampler(held_out)
+    assert set(made.rows.tolist()) <= set(rows.tolist())
+    read, model = made._read, made.model
+    candidates, time = read.candidates_BC.numpy(), held_out.log.time[made.rows]
+    # Items that nobody had yet are candidates, too.
+    assert (candidates[:, 1:] >= log.audiences.existing(time)[:, None]).any()
+    asked = log, held_out.log.user[made.rows].astype(np.int64), time
+    expected = model.signals(log).of_requests(contexts(*asked, model.history))
+    which = np.repeat(np.arange(len(candidates)), candidates.shape[1])
+    near = expected.of_pairs(which, candidates.ravel())
+    np.testing.assert_array_equal(read.w_BCF.numpy().reshape(near.shape), near)
+    a = model.signals(log).of_items(candidates, time[:, None])
+    np.testing.assert_array_equal(read.a_BCF.numpy(), a)
+    assert (a != model.signals(held_out.log).of_items(candidates, time[:, None])).any()
+    assert model.reads_all
+    assert not build(Pulse, split, SMALL).reads_all
 
 
 def test_every_row_comes_once_an_epoch_and_a_stopped_sampler_goes_on(split: unskew.Split) -> None:

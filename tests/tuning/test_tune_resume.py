@@ -54,6 +54,39 @@ def test_a_study_goes_on_as_if_it_had_not_been_stopped(data: BeforeTest, tmp_pat
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["best.db", "best.json"]
 
 
+def test_the_file_alone_is_enough_to_continue(data: BeforeTest, whole: Tuned, tmp_path: Path) -> None:
+    """In another clone, the study is not there, and its trials are."""
+    out = tmp_path / "best.json"
+    quiet("sasrec", data, QUICK, trials=2, out=out)
+    (tmp_path / "best.db").unlink()
+    before = out.read_bytes()
+    with pytest.raises(unskew.BadInput, match="with fixed width 8, not 16"):
+        quiet("sasrec", data, QUICK | {"width": 16}, trials=4, out=out)
+    assert out.read_bytes() == before
+    (tmp_path / "best.db").unlink()
+    found = quiet("sasrec", data, QUICK, trials=4, out=out)
+    assert tried(found) == tried(whole)
+    trials = json.loads(out.read_text())["finished_trials"]
+    assert [trial["curve"] for trial in trials] == [
+        trial["curve"] for trial in whole.document["finished_trials"]
+    ]
+    assert all(len(trial["curve"]) == trial["epochs"] > 0 for trial in trials)
+
+
+@pytest.mark.parametrize("broken", [{"finished_trials": [{"state": "complete"}]}, {"study": None}])
+def test_a_file_with_damaged_trials_is_refused(
+    data: BeforeTest, tmp_path: Path, broken: dict[str, Any]
+) -> None:
+    out = tmp_path / "best.json"
+    quiet("itemknn", data, trials=1, out=out)
+    (tmp_path / "best.db").unlink()
+    out.write_text(json.dumps(json.loads(out.read_text()) | broken))
+    before = out.read_bytes()
+    with refused("out"):
+        quiet("itemknn", data, trials=2, out=out)
+    assert out.read_bytes() == before
+
+
 @pytest.mark.parametrize("moment", ["in training", "while a trial is begun", "while it is told"])
 @pytest.mark.parametrize("trial", [0, 2])
 def test_ctrl_c_keeps_what_ended_and_leaves_nothing_running(

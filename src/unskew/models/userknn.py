@@ -88,7 +88,7 @@ class UserKNN(
 
     def fit_statistics(self, split: Split) -> None:
         super().fit_statistics(split)
-        self.reads_all.fill_(split.settings.kind == "leave-one-out")
+        self.reads_all.fill_(split.has_targets_removed)
 
     def options(self, split: Split) -> list[dict[str, Tensor]]:
         self._memory = ValidationMemory(split, lambda kept: sum(part.nbytes for part in kept))

@@ -153,7 +153,7 @@ def tune(
     target = None if out is None else Path(out)
     url = address_of(storage, target)
     shown_command = command if storage is None else command.replace(storage, without_password(storage))
-    with open_study(about, url, target, study or model, space.epochs) as stored, shown(show_progress):
+    with open_study(about, url, target, study or model, space) as stored, shown(show_progress):
         search = _Search(data, space, about, stored, target, shown_command)
         search.run(TRIALS if trials is None and budget is None else trials, budget, on_trial)
     return search.result()
@@ -324,6 +324,8 @@ class _Search:
             "defaults": next((value for value in defaults if value is not None), None),
             "trial": best["number"],
             "trials": {state: states.count(state) for state in dict.fromkeys(states)},
+            "study": self.about,
+            "finished_trials": [row for row in self._counted() if row["state"] != "running"],
             "searched": self.about["searched"],
             "data": {"hash": self.about["hash"], "rows": len(log), "before": log.clock.date(end)},
             "command": self.command,
@@ -352,7 +354,8 @@ def _row(trial: Any) -> dict[str, Any]:
     unknown = {"FAIL": "stopped"}.get(trial.state.name, trial.state.name.lower())
     row = {"number": trial.number, "state": result.get("state", unknown)}
     row |= {name: result.get(name) for name in TYPES}
-    return row | {"settings": dict(trial.params)}
+    curve = [value for _, value in sorted(trial.intermediate_values.items())]
+    return row | {"settings": dict(trial.params), "curve": curve}
 
 
 def _validate(trainer: Trainer, by: str) -> float:

@@ -14,9 +14,11 @@ from unskew.core.config import Document, check_type, meant
 from unskew.core.errors import BadInput, UnskewError
 from unskew.data.log.split import Splitting
 from unskew.training.run import differences
+from unskew.tuning.search_space import Space
 
 FORMAT = 1
 STARTUP = 5  # trials that are finished before any other is given up
+RESULT = ("state", "value", "epochs", "reason", "seconds")  # what is stored of a trial that has ended
 WAIT = 60  # seconds that a process waits for another one that writes into the same SQLite file
 
 
@@ -29,8 +31,6 @@ def address_of(storage: str | None, out: Path | None) -> str | None:
     if out is None:
         return storage
     file = out.with_suffix(".db").resolve()
-    if storage is None and out.exists() and not file.exists():
-        raise BadInput(f"{out}: exists already, and its study {file.name} does not; nothing was written")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -51,17 +51,19 @@ def without_password(url: str) -> str:
 
 @contextmanager
 def open_study(
-    about: dict[str, Any], url: str | None, out: Path | None, name: str, epochs: int
+    about: dict[str, Any], url: str | None, out: Path | None, name: str, space: Space
 ) -> Iterator[Any]:
     """The study of this name, new or as it was left; one of something else is refused. Optuna itself prints
     nothing meanwhile.
 
     about: what the study is of.
-    out: the file of its best settings. If there is one already, it belongs to a study that is there.
-    epochs: how many epochs a trial has at most.
+    out: the file of its best settings. If it exists and the study does not, the study begins with the trials
+        of the file, so the file alone is enough to continue elsewhere.
+    space: what is searched.
     """
     import optuna
 
+    listed = _study_in(out) if out is not None and out.exists() else None
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     kept: Any = None
@@ -69,19 +71,19 @@ def open_study(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             kept = optuna.storages.InMemoryStorage() if url is None else _open_database(url)
-            warm_up = max(2, epochs // 10)
+            warm_up = max(2, space.epochs // 10)
             pruner = optuna.pruners.MedianPruner(STARTUP, warm_up, n_min_trials=STARTUP)
             there = name in optuna.get_all_study_names(kept)
-            if out is not None and out.exists() and not there:
-                raise BadInput(f"{out}: exists already, and no study {name!r}; nothing was written")
+            now = json.loads(json.dumps(about))
+            earlier = [] if there or listed is None else _trials_of(listed, str(out), now, space)
             study = optuna.create_study(
                 study_name=name, storage=kept, pruner=pruner, direction="maximize", load_if_exists=True
             )
             where = "the study" if url is None else f"the study {name!r} in {without_password(url)}"
-            now = json.loads(json.dumps(about))
             if there:
                 _check_same(where, study.user_attrs.get("about"), now)
             study.set_user_attr("about", now)
+            study.add_trials(earlier)
             try:
                 yield study
             except optuna.exceptions.StorageInternalError as error:
@@ -94,6 +96,41 @@ def open_study(
         if url is not None and kept is not None:
             kept.remove_session()
             kept.engine.dispose()
+
+
+def _study_in(out: Path) -> Document:
+    """A file of best settings that lists its trials; any other file would be overwritten."""
+    try:
+        document = _document(out)
+    except BadInput:
+        document = {}
+    if not isinstance(document.get("study"), dict) or not isinstance(document.get("finished_trials"), list):
+        raise BadInput(
+            f"{out}: exists already, and lists no trials to continue from; choose another", field="out"
+        )
+    return document
+
+
+def _trials_of(document: Document, out: str, about: Document, space: Space) -> list[Any]:
+    """The trials that a file of best settings lists, as Optuna takes them."""
+    from optuna.trial import TrialState, create_trial
+
+    _check_same(f"the study in {out}", document["study"], about)
+    states = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
+    try:
+        return [
+            create_trial(
+                state=states[row["state"]],
+                value=row["value"] if row["state"] == "complete" else None,
+                params=row["settings"],
+                distributions=space.distributions(),
+                intermediate_values=dict(enumerate(row["curve"], 1)),
+                user_attrs={"result": {name: row[name] for name in RESULT}},
+            )
+            for row in document["finished_trials"]
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInput(f"{out}: its trials cannot be read ({error!r}); choose another", field="out") from None
 
 
 def _open_database(url: str) -> Any:
@@ -135,13 +172,7 @@ def write_best(file: Path, document: Document) -> None:
 def read_best(file: Path) -> tuple[Model, Splitting]:
     """The model that such a file describes, and the split that it was tuned for. One that was written by hand
     needs no more than `model` and `settings`."""
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(f"{file}: cannot be read ({error.strerror})") from None
-    except ValueError as error:
-        raise BadInput(f"{file}: not JSON ({error})") from None
-    document = {"split": {}} | document if isinstance(document, dict) else {}
+    document = {"split": {}} | _document(file)
     for name, kind in (("model", str), ("settings", dict), ("split", dict)):
         if not isinstance(document.get(name), kind):
             raise BadInput(f"{file}: not a configuration that `unskew tune` writes (no {name})")
@@ -149,6 +180,17 @@ def read_best(file: Path) -> tuple[Model, Splitting]:
         return create_model(document["model"], document["settings"]), _splitting(document["split"])
     except BadInput as error:
         raise BadInput(f"{file}: {error}") from None
+
+
+def _document(file: Path) -> Document:
+    """What a file of best settings holds; empty if it is JSON of another kind."""
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"{file}: cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise BadInput(f"{file}: not JSON ({error})") from None
+    return document if isinstance(document, dict) else {}
 
 
 def _splitting(document: Document) -> Splitting:

@@ -133,13 +133,16 @@ def uniform_items(draw: Draw) -> Ints:
 
 
 def with_negatives(
-    log: Log, target: Ints, time: Ints, drawn: int, random: np.random.Generator
+    log: Log, target: Ints, time: Ints, existing: Ints, drawn: int, random: np.random.Generator
 ) -> tuple[Ints, NDArray[np.float32]]:
-    """Each target with items that existed at its time behind it, half of them drawn uniformly and half from
-    the last RECENT events, and the logarithm of how likely each of these items was to be drawn."""
+    """Each target with items that were candidates at its time behind it, half of them drawn uniformly and
+    half from the last RECENT events, and the logarithm of how likely each of these items was to be drawn.
+
+    existing: how many items were candidates at each time: those with a smaller code.
+    """
     order = np.argsort(log.histories.times, kind="stable")
     times, items = log.histories.times[order], log.histories.ids[order].astype(np.int64)
-    exists = np.maximum(log.audiences.existing(time), 1)
+    exists = np.maximum(existing, 1)
     half = drawn // 2
     uniform = (random.random((len(target), drawn - half)) * exists[:, None]).astype(np.int64)
     end = np.searchsorted(times, time)

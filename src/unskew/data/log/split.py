@@ -153,6 +153,12 @@ class Split:
         first = self.log.audiences.since
         return np.asarray((first[self.log.item] >= self.log.time) & (self.log.time > first.min()))
 
+    @property
+    def has_targets_removed(self) -> bool:
+        """Whether the log has none of the targets that are ranked, so that events of other users may be read
+        at any time, and not only before a request."""
+        return False
+
     def examples(self, most: int) -> int:
         """How many training positives a model draws that learns from a sample of them.
 
@@ -175,6 +181,11 @@ class Split:
         if not self.repeats:
             wanted &= ~self.log.repeated
         return wanted & ~self.first_appearance if reads_audiences else wanted
+
+    def list_targets(self) -> tuple[Log, Ints]:
+        """What a model learns from that reads a log at the moment of each request: the log that it may read,
+        and the training positives that are targets, as rows of `log`."""
+        return self.log, np.flatnonzero(self.targets("train", reads_audiences=True) & (self.log.label == 1))
 
     @property
     def known(self) -> Known:
@@ -239,6 +250,10 @@ class LeaveOneOut(Split):
         return np.zeros(len(self.log), bool)
 
     @property
+    def has_targets_removed(self) -> bool:
+        return True
+
+    @property
     def source(self) -> Log:
         return self.whole
 
@@ -249,6 +264,21 @@ class LeaveOneOut(Split):
         if self.settings.others_held_out == "hide" or part == "train":
             return self.log
         return self._with_held_out_events
+
+    def list_targets(self) -> tuple[Log, Ints]:
+        """The last training positive of each user who has one before it. The log that is read has none of
+        them, just as `log` has none of the held-out positives: learning sees what a test will see."""
+        return self._nested
+
+    @cached_property
+    def _nested(self) -> tuple[Log, Ints]:
+        log, positives = self.log, self.log.positives
+        is_last = np.append(np.diff(log.user[:positives]) != 0, True)
+        is_target = is_last & ~np.append(True, is_last[:-1])  # a user's only positive is no target
+        rest = np.flatnonzero(~is_target)
+        if not self.repeats:
+            is_target &= ~log.repeated[:positives]
+        return _with_views(log, rest, len(rest)), np.flatnonzero(is_target)
 
     @cached_property
     def _with_held_out_events(self) -> Log:

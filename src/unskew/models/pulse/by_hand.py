@@ -45,9 +45,15 @@ class NeighboursByHand(
     recent: Tensor
     ever: Tensor
     next: Tensor
+    reads_all: Tensor
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config, **dict.fromkeys(KINDS, 1.0))
+        self.register_buffer("reads_all", torch.zeros((), dtype=torch.bool))
+
+    def fit_statistics(self, split: Split) -> None:
+        super().fit_statistics(split)
+        self.reads_all.fill_(split.has_targets_removed)
 
     def options(self, split: Split) -> list[dict[str, Tensor]]:
         self._memory = ValidationMemory(split, Requests.nbytes)
@@ -62,7 +68,7 @@ class CombinationCatalog(FadingCatalog[NeighboursByHand]):
 
     def __init__(self, model: NeighboursByHand, log: LogView, half_life: float) -> None:
         super().__init__(model, log, half_life)
-        settings = NeighbourSettings(neighbours=model.config.neighbours)
+        settings = NeighbourSettings(neighbours=model.config.neighbours, reads_all=bool(model.reads_all))
         day = float(model.day_ticks)
         self.signals = Signals(log, day, False, neighbour_settings=settings, reads="neighbours")
 

@@ -20,7 +20,9 @@ everybody may turn it.
 
 It learns from a sample of the newest training positives, starting from weights that were learned on other
 logs. Half of the lists that it learns from are made some time before their target, like lists that are
-frozen. What is read of them never changes, so it is read once. Inputs are standardised on training rows; w is
+frozen. In a leave-one-out split it learns from the last training positive of each user, with those of all
+users taken out of the log, and reads events of other users at any time, as networks do that were trained on
+them. What is read never changes, so it is read once. Inputs are standardised on training rows; w is
 scaled and not centred, so that an item about which nothing is known stays at zero; c is read as it is, and
 only if the log that is learned from has features of items. There is nothing in it that belongs to one log:
 weights that were learned on some logs work on others (`pulse-zero`). Scores of a log that is cut at t are
@@ -43,7 +45,7 @@ from torch.nn import functional
 
 from unskew.core.config import AtLeast1, NotNegative, Search, Settings, Share
 from unskew.core.errors import BadInput
-from unskew.data.batches.batch import Batch, batch_of_rows
+from unskew.data.batches.batch import Batch, contexts
 from unskew.data.batches.negatives import with_negatives
 from unskew.data.log.live import Live
 from unskew.data.log.log import Log, LogView
@@ -131,6 +133,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
     day_ticks: Tensor
     horizon_ticks: Tensor
     repeats: Tensor
+    reads_all: Tensor
     mean_a: Tensor
     scale_a: Tensor
     mean_u: Tensor
@@ -175,6 +178,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         # A run on everything has no validation set, and takes the horizon of the run that it repeats.
         self.register_buffer("horizon_ticks", torch.zeros((), dtype=torch.float64))
         self.register_buffer("repeats", torch.zeros((), dtype=torch.bool))
+        self.register_buffer("reads_all", torch.zeros((), dtype=torch.bool))
         for name, size in (("a", ITEM_FEATURES), ("u", USER_FEATURES)):
             self.register_buffer(f"mean_{name}", torch.zeros(size))
             self.register_buffer(f"scale_{name}", torch.ones(size))
@@ -216,19 +220,23 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         self.debias_now.fill_(debias)
 
     def adapt_to_log(self, split: Split) -> None:
-        """Take from a log what is no weight: how long its day is, and whether past items are candidates."""
+        """Take from a log what is no weight: how long its day is, whether past items are candidates, and
+        whether events of others are read at any time."""
         self.day_ticks.fill_(ticks_per_day(split))
         self.repeats.fill_(split.repeats)
+        self.reads_all.fill_(split.has_targets_removed)
 
     def fit_statistics(self, split: Split) -> None:
         self.adapt_to_log(split)
         self.horizon_ticks.fill_(self._horizon(split))
         random = np.random.default_rng(17)
         rows = np.sort(random.permutation(training_rows(split, self.config.newest))[:MEASURED])
-        read = self.signals(split.log).of_requests(batch_of_rows(split.log, rows, self.history, 0))
-        exists = np.maximum(split.log.audiences.existing(read.time), 1)
+        log, _ = split.list_targets()
+        user, time = split.log.user[rows].astype(np.int64), np.asarray(split.log.time[rows])
+        read = self.signals(log).of_requests(contexts(log, user, time, self.history))
+        exists = np.maximum(split.candidates(read.time), 1)
         items = (random.random((len(rows), EACH)) * exists[:, None]).astype(np.int64)
-        a = self.signals(split.log).of_items(items, read.time[:, None])
+        a = self.signals(log).of_items(items, read.time[:, None])
         a, types = np.split(a.reshape(-1, a.shape[-1]), [ITEM_FEATURES], axis=1)
         w = read.of_pairs(np.repeat(np.arange(len(rows)), EACH), items.ravel())[:, :NEIGHBOUR_FEATURES]
         more = read.values[:, NEIGHBOUR_FEATURES:]  # mostly zero, so of those that are not
@@ -288,8 +296,10 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
     def signals(self, log: LogView) -> Signals:
         """What reads a log for this model. The last one is kept, because it holds the counts."""
         kept, how = self._signals, (float(self.day_ticks), bool(self.repeats))
-        if kept is None or kept.log is not log or (kept.day, kept.repeats) != how:
-            neighbour_settings = NeighbourSettings(neighbours=self.config.neighbours)
+        neighbour_settings = NeighbourSettings(
+            neighbours=self.config.neighbours, reads_all=bool(self.reads_all)
+        )
+        if kept is None or kept.log is not log or not kept.reads_as(*how, neighbour_settings):
             kept = self._signals = Signals(
                 log,
                 *how,
@@ -447,7 +457,7 @@ class PulseBatch(NamedTuple):
 
 def training_rows(split: Split, newest: float) -> Ints:
     """The newest training positives that may be targets."""
-    rows = np.flatnonzero(split.targets("train", reads_audiences=True) & (split.log.label == 1))
+    _, rows = split.list_targets()
     if not len(rows):
         raise BadInput("the training set has no positive that anything is known about: pulse needs some")
     order = rows[np.argsort(split.log.time[rows], kind="stable")]
@@ -500,15 +510,16 @@ class PulseSampler:
     @cached_property
     def _read(self) -> PulseBatch:
         """All rows with their candidates and what is read of them."""
-        log, rows, drawn = self.split.log, self.rows, self.model.config.drawn
+        split, rows, drawn = self.split, self.rows, self.model.config.drawn
+        log, _ = split.list_targets()
         signals = self.model.signals(log)
-        user, target = log.user[rows].astype(np.int64), log.item[rows].astype(np.int64)
-        time = self._moments(rows)
-        candidates, log_q = with_negatives(log, target, time, drawn, np.random.default_rng([self.seed, 31]))
+        user, target = split.log.user[rows].astype(np.int64), split.log.item[rows].astype(np.int64)
+        time, random = self._moments(rows), np.random.default_rng([self.seed, 31])
+        candidates, log_q = with_negatives(log, target, time, split.candidates(time), drawn, random)
         hidden = candidates == target[:, None]
-        if not self.split.repeats:
+        if not split.repeats:
             # What the user takes until the target is no negative of an earlier list.
-            hidden |= log.had_before(user[:, None], candidates, np.asarray(log.time[rows])[:, None])
+            hidden |= log.had_before(user[:, None], candidates, np.asarray(split.log.time[rows])[:, None])
         hidden[:, 0] = False
         a, times = signals.of_items(candidates, time[:, None]), np.asarray(time)
         profile, near, taste = signals.of_contexts(user, time, candidates, self.model.history)

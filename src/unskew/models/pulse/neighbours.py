@@ -39,6 +39,9 @@ class NeighbourSettings:
     position_decay: float = 0.8
     """What came next counts this much less for each item that the shared one is further back in the
     history."""
+    reads_all: bool = False
+    """Whether events of other users are read at any time, and not only before the request. This is for logs
+    from which the targets of all requests were taken out (leave-one-out)."""
 
 
 class Reached(NamedTuple):
@@ -139,7 +142,8 @@ class Neighbourhood:
         own = own[:, max(own.shape[1] - settings.own, 0) :]
         request, place = np.nonzero(own != PAD)
         item, back = own[request, place].astype(np.int64), own.shape[1] - 1 - place
-        first, end = audiences.before(item, time[request])
+        until = self._until(time)
+        first, end = audiences.before(item, until[request])
         start, rarity = np.maximum(first, end - settings.readers), 1 / np.log(2 + end - first)
         step, event = audiences.flat(start, end)
         reader = audiences.ids[event].astype(np.int64)
@@ -148,10 +152,10 @@ class Neighbourhood:
         users = len(log.users)
         pair, which = _unique(request[step] * users + reader)
         asking, asked = pair // users, pair % users
-        began, ended = log.histories.before(asked, time[asking])
+        began, ended = log.histories.before(asked, until[asking])
         size = ended - began
         if self.through is not None:
-            first, last = self.through.histories.before(asked, time[asking])
+            first, last = self.through.histories.before(asked, until[asking])
             size = last - first
         shared = np.bincount(which, rarity[step], minlength=len(pair))
         scale = 1 / np.sqrt((own != PAD).sum(1)[asking] * size)
@@ -160,6 +164,10 @@ class Neighbourhood:
         nearest = self._nearest(asking, likeness)
         steps = step, event, which, rarity[step], value
         return _Walk(item, request, *steps, asking, began, ended, scale, likeness, nearest)
+
+    def _until(self, time: Ints) -> Ints:
+        """Up to when the events of other users are read for requests at some times."""
+        return np.full_like(time, self.log.now) if self.settings.reads_all else time
 
     def _nearest(self, request: Ints, likeness: Floats) -> NDArray[np.bool_]:
         """Which readers are among the nearest neighbours; of equals, the first ones. They stand together,
@@ -180,7 +188,7 @@ class Neighbourhood:
         end = walk.ended[nearest]
         which, row = view.flat(np.maximum(walk.began[nearest], end - self.settings.events), end)
         request, likeness = walk.request[nearest][which], walk.likeness[nearest][which]
-        fading = np.exp2(-(time[request] - view.times[row]) / self.half_life)
+        fading = np.exp2(-np.maximum(time[request] - view.times[row], 0) / self.half_life)
         return which, request, view.ids[row].astype(np.int64), likeness * fading, likeness
 
     def _next(self, walk: _Walk) -> tuple[Ints, Ints, Ints, Floats]:

@@ -122,6 +122,10 @@ class Signals:
         self.intervals = Intervals(log, day) if repeats and intervals else None
         self.total = Decay(log.timeline, half_lives)
 
+    def reads_as(self, day: float, repeats: bool, neighbour_settings: NeighbourSettings) -> bool:
+        """Whether it reads its log in this way."""
+        return (self.day, self.repeats, self.neighbourhood.settings) == (day, repeats, neighbour_settings)
+
     @property
     def born(self) -> Ints:
         """From when each item exists; never is the largest number."""
