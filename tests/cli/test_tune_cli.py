@@ -207,6 +207,7 @@ def test_a_file_of_another_program_is_not_overwritten(capsys, data: Path, tmp_pa
         assert (code, "exists already" in err) == (2, True)
     assert out.read_text() == "mine"
     assert not (tmp_path / "best.db").exists()
+    out.unlink()
     (tmp_path / "best.db").write_text("no database")
     code, _, err = run(capsys, "tune", "itemknn", data, "--out", out)
     assert (code, "cannot be opened (" in err, err.count("\n")) == (2, True, 1)

@@ -325,7 +325,11 @@ class _Search:
             "trial": best["number"],
             "trials": {state: states.count(state) for state in dict.fromkeys(states)},
             "study": self.about,
-            "finished_trials": [row for row in self._counted() if row["state"] != "running"],
+            "finished_trials": [
+                {name: value for name, value in row.items() if name != "seconds"}
+                for row in self._counted()
+                if row["state"] != "running"
+            ],
             "searched": self.about["searched"],
             "data": {"hash": self.about["hash"], "rows": len(log), "before": log.clock.date(end)},
             "command": self.command,

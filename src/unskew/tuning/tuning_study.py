@@ -18,7 +18,7 @@ from unskew.tuning.search_space import Space
 
 FORMAT = 1
 STARTUP = 5  # trials that are finished before any other is given up
-RESULT = ("state", "value", "epochs", "reason", "seconds")  # what is stored of a trial that has ended
+RESULT = ("state", "value", "epochs", "reason")  # what is stored of a trial that has ended
 WAIT = 60  # seconds that a process waits for another one that writes into the same SQLite file
 
 
@@ -172,7 +172,7 @@ def write_best(file: Path, document: Document) -> None:
 def read_best(file: Path) -> tuple[Model, Splitting]:
     """The model that such a file describes, and the split that it was tuned for. One that was written by hand
     needs no more than `model` and `settings`."""
-    document = {"split": {}} | _document(file)
+    document: Document = {"split": {}} | _document(file)
     for name, kind in (("model", str), ("settings", dict), ("split", dict)):
         if not isinstance(document.get(name), kind):
             raise BadInput(f"{file}: not a configuration that `unskew tune` writes (no {name})")
