@@ -6,6 +6,7 @@ import signal
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from safetensors import SafetensorError
 import unskew
 from tests.conftest import random_table
 from tests.helpers.command import run
+from tests.helpers.errors import refused
 from tests.helpers.processes import GUARD, start_python, wait_until
 from tests.helpers.runs import SHORT, TINY, Killed, card, records, train
 from unskew.api.create import create_model
@@ -233,6 +235,32 @@ def test_a_refit_learns_from_everything_with_what_validation_chose(
     assert again.split.repeats == small_split.repeats
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"fractions": (40.0, 30.0, 30.0)}, {"at": "0.5,0.8"}, {"at": "0.8"}],
+    ids=["default", "fractions", "two", "one"],
+)
+def test_a_refit_until_the_test_set_learns_from_the_validation_set_too(
+    small_split: unskew.Split, settings: dict[str, Any]
+) -> None:
+    cut = unskew.split(small_split.log, **settings)
+    before = create_model("popularity").fit(cut)
+    again = before.refit(cut.log, until="test")
+    late = again.split
+    assert late.train_end == late.valid_end == cut.valid_end > cut.train_end
+    assert late.rows("train").tolist() == sorted([*cut.rows("train"), *cut.rows("valid")])
+    assert late.rows("test").tolist() == cut.rows("test").tolist()
+    assert again.chosen == before.chosen
+    assert again.evaluate(late).metrics() == before.evaluate(cut).metrics()  # of the same rows
+
+
+def test_a_leave_one_out_split_has_no_time_to_learn_until(small_split: unskew.Split) -> None:
+    cut = unskew.split(small_split.log, kind="leave-one-out")
+    made = create_model("popularity").fit(cut)
+    with refused("until"):
+        made.refit(cut.source, until="test")
+
+
 @pytest.mark.parametrize("repeats", ["keep", "hide"])
 def test_a_refit_is_of_the_same_task(small_split: unskew.Split, repeats: str) -> None:
     """Whether past items are candidates is not guessed again."""
@@ -303,6 +331,12 @@ def test_the_command_line_refits(capsys, prepared: Path, tmp_path: Path) -> None
     assert card(tmp_path / "all")["split"]["known_items"] == 30
     chosen = card(tmp_path / "p")
     assert card(tmp_path / "all")["chosen"]["ordinary"] == chosen["chosen"]["ordinary"]
+    refit = ["train", prepared, "--refit", tmp_path / "p", "--out", tmp_path / "late", "--until", "test"]
+    code, _, err = run(capsys, *refit)
+    assert (code, "trained on training and validation set" in err) == (0, True)
+    assert run(capsys, "evaluate", tmp_path / "late")[0] == 0
+    code, _, err = run(capsys, "train", prepared, "--out", tmp_path / "x", "--until", "test")
+    assert (code, "--until test goes with --refit RUN" in err) == (2, True)
     refit = ["train", prepared, "--refit", tmp_path / "p", "--out", tmp_path / "x"]
     code, _, err = run(capsys, *refit, "--span", 3)
     assert (code, "--refit takes the settings of" in err, "leave --span away" in err) == (2, True, True)

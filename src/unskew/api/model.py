@@ -3,10 +3,10 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ from unskew.data.log.erasures import IN_RUN, Erasures, add_erasures
 from unskew.data.log.held_out import FROZEN, Criterion, Protocol, Targets
 from unskew.data.log.live import Live
 from unskew.data.log.log import Log, LogView
-from unskew.data.log.split import Part, Split, split
+from unskew.data.log.split import Part, Split, Splitting, split, without_validation
 from unskew.data.log.views import Ints
 from unskew.data.log.vocabulary import same_ids
 from unskew.data.reading.erase import without_erased
@@ -164,6 +164,7 @@ class Model:
         log: Log,
         folder: str | os.PathLike[str] | None = None,
         *,
+        until: Literal["end", "test"] = "end",
         on_record: OnRecord | None = None,
         show_progress: bool = True,
     ) -> "Model":
@@ -175,6 +176,9 @@ class Model:
         log
             The log that this model was trained on, or a newer one. Users who were erased from the run of this
             model are left out of it.
+        until
+            Where the log ends that is learned from: its own end (`end`), or the begin of the test set
+            (`test`), which stays a test set.
         folder, on_record, show_progress
             As for `fit`.
 
@@ -188,7 +192,8 @@ class Model:
         log = without_erased(log, erasures)
         cut, by = self.trained.split, self.trained.select_by
         repeats: Any = "keep" if cut.repeats else "hide"
-        everything = split(log, fractions=(100, 0, 0), repeats=repeats, min_count=cut.min_count)
+        whole = Splitting(fractions=(100, 0, 0)) if until == "end" else without_validation(log, cut.settings)
+        everything = split(log, **asdict(replace(whole, repeats=repeats, min_count=cut.min_count)))
         # Nothing is chosen any more, so a metric that only a validation set has is not asked for.
         select_by: Any = by if by != "shown" else "ordinary"
         training = replace(self.training, epochs=max(self.best_epoch(), 1), select_by=select_by)

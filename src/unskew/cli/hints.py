@@ -17,7 +17,7 @@ ALIASES = {
     "--seen": "--include-seen",
     "--valid-test": "--select-by",
 }
-REFIT = {"--refit", "--out", "--import", "--threads", "--tensorboard", "--json", "--help"}
+REFIT = {"--refit", "--until", "--out", "--import", "--threads", "--tensorboard", "--json", "--help"}
 
 
 def check_words(arguments: list[str], verbs: Iterable[str]) -> None:

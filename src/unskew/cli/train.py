@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import tyro
 from rich.console import RenderableType
@@ -51,6 +51,9 @@ class Train(RunVerb):
     refit: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
     """Train on all of DATA, without validation and test, with the settings of this run and with what its
     validation set chose: the number of epochs, and settings that no gradient learns."""
+    until: Literal["end", "test"] = "end"
+    """With --refit: where the data ends that is learned from, its own end or the begin of the test set, which
+    then stays a test set."""
     threads: int | None = None
     """How many threads torch uses; by default its own choice. The same number gives the same weights."""
     tensorboard: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
@@ -73,11 +76,7 @@ class Train(RunVerb):
             raise BadInput("expected --out RUN, the folder of the new run (or --resume RUN to continue one)")
         if self.resume is None:
             check_new_run(folder)  # before the data is read
-        for flag, value in (("--preset", self.preset), ("--config", self.config)):
-            if value is not None and (self.resume is not None or self.refit is not None):
-                raise BadInput(f"{flag} is for new runs; this one has its settings already")
-        if self.preset is not None and self.config is not None:
-            raise BadInput(f"{self.config} has all settings: leave --preset away")
+        self._check_settings_flags()
         try:
             trained, cut = self._refit(folder) if self.refit is not None else self._train(folder)
         except KeyboardInterrupt:
@@ -85,6 +84,16 @@ class Train(RunVerb):
                 notify(f"what was learned is saved; go on with `unskew train --resume {folder}`")
             raise
         self._report(trained, cut, folder)
+
+    def _check_settings_flags(self) -> None:
+        """Refuse flags that say nothing about this run."""
+        for flag, value in (("--preset", self.preset), ("--config", self.config)):
+            if value is not None and (self.resume is not None or self.refit is not None):
+                raise BadInput(f"{flag} is for new runs; this one has its settings already")
+        if self.until != "end" and self.refit is None:
+            raise BadInput(f"--until {self.until} goes with --refit RUN")
+        if self.preset is not None and self.config is not None:
+            raise BadInput(f"{self.config} has all settings: leave --preset away")
 
     def _train(self, folder: Path) -> "tuple[Model, Split]":
         from unskew.api.model import Model
@@ -118,12 +127,17 @@ class Train(RunVerb):
         assert self.refit is not None
         assert self.data is not None
         before = load(self.refit)
-        model = before.refit(Log.open(self.data), folder, on_record=self._on_record())
+        model = before.refit(Log.open(self.data), folder, until=self.until, on_record=self._on_record())
         chosen = [_plural(model.training.epochs, "epoch")] if model.records else []
         chosen += [" ".join(_chosen_in_words(model, *each)) for each in model.chosen.items()]
+        learned, left = (
+            ("everything", "no part is left to evaluate this run on")
+            if self.until == "end"
+            else ("training and validation set", "the test set is still one")
+        )
         notify(
-            f"trained on everything, with {', '.join(chosen) or 'nothing to choose'}, as {self.refit} has "
-            "it; no part is left to evaluate this run on"
+            f"trained on {learned}, with {', '.join(chosen) or 'nothing to choose'}, as {self.refit} has "
+            f"it; {left}"
         )
         return model, model.split
 

@@ -332,6 +332,20 @@ def split(log: Log, settings: Splitting) -> Split:
     return split_at(log, settings, train_end, valid_end)
 
 
+def without_validation(log: Log, settings: Splitting) -> Splitting:
+    """The settings of a split whose training set is the training and the validation set of these settings."""
+    if settings.kind == "leave-one-out":
+        raise BadInput("a leave-one-out split has no time at which its test set begins", field="until")
+    if settings.at is not None:
+        return replace(settings, at=settings.at.split(",")[-1].strip(), fractions=(100, 0, 0))
+    names = settings.borders or log.metadata.settings.borders
+    if names:
+        test = names.split(",")[-1].strip()
+        return replace(settings, borders=f"{test},{test}")
+    train, valid, test_fraction = settings.fractions
+    return replace(settings, fractions=(train + valid, 0, test_fraction))
+
+
 def _borders_at(log: Log, at: str, fractions: NDArray[np.float64]) -> tuple[int, int]:
     """The borders that `at` asks for."""
     given = [text.strip() for text in at.split(",")]
