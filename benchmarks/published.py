@@ -61,6 +61,7 @@ MODELS: dict[str, Setup] = {
         model="sasrec", preset="sampled", settings={**LONG, "valid_examples": 30_000}, in_folder=True
     ),
     "GRU4Rec": Setup(model="gru4rec", settings=LONG, in_folder=True),
+    "eSASRec": Setup(model="esasrec", settings={**LONG, "valid_examples": 30_000}, in_folder=True),
     "gSASRec": Setup(model="gsasrec", settings=LONG, in_folder=True),
 }
 

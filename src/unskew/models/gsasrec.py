@@ -31,7 +31,7 @@ from unskew.core.config import AtLeast1, Dropped, Layers, Search, Settings, Shar
 from unskew.data.batches.batch import Offset
 from unskew.data.log.split import Known
 from unskew.models.base import HistoryConfig, NextItem
-from unskew.nn.layers import CausalEncoder, Embeddings
+from unskew.nn.layers import CausalBlock, CausalEncoder, Embeddings
 
 CHUNK = 1 << 19  # numbers held at once: few enough to stay in the cache
 LOOKED_UP = 32  # how many vectors can be multiplied with a state in the time that looking up one takes
@@ -66,9 +66,8 @@ class GSASRec(NextItem, name="gsasrec", paper="Petrov and Macdonald, RecSys 2023
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config, config.width)
-        self.encoder = CausalEncoder(
-            config.width, config.layers, config.heads, config.dropout, config.history + 1
-        )
+        blocks = (CausalBlock(config.width, config.heads, config.dropout) for _ in range(config.layers))
+        self.encoder = CausalEncoder(config.width, config.history + 1, config.dropout, blocks)
         self.candidates = Embeddings(known.items, config.width) if config.output == "separate" else None
 
     @property

@@ -23,13 +23,13 @@ docs/published.md has the figures of the test.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from unskew.core.config import AtLeast1, Dropped, Layers, Positive, Settings, Width
 from unskew.data.batches.batch import Offset
 from unskew.data.log.split import Known
 from unskew.models.base import HistoryConfig, NextItem
-from unskew.nn.layers import CausalEncoder
+from unskew.nn.layers import CausalBlock, CausalEncoder
 from unskew.nn.losses import sampled_softmax
 
 
@@ -76,9 +76,13 @@ class SASRec(
         super().__init__(known, config, config.width, config.deviation)
         # The encoder multiplies by sqrt(d).
         self.scale = 1.0 if config.deviation is None else config.width**-0.5
-        self.encoder = CausalEncoder(
-            config.width, config.layers, config.heads, config.dropout, config.history + 1
-        )
+        blocks = (self.make_block(config) for _ in range(config.layers))
+        self.encoder = CausalEncoder(config.width, config.history + 1, config.dropout, blocks)
+
+    @staticmethod
+    def make_block(config: Config) -> nn.Module:
+        """A causal layer from states (B, L, D) to states."""
+        return CausalBlock(config.width, config.heads, config.dropout)
 
     def encode(self, user_B: Tensor, ids_BL: Tensor) -> Tensor:
         return self.encoder(self.items(ids_BL) * self.scale)

@@ -4,7 +4,7 @@ Capital suffixes of a tensor's name are its axes: B rows of a batch, L positions
 attention heads, N items of a list, W rows that several sequences share.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -282,11 +282,11 @@ class CausalEncoder(nn.Module):
     position and those before, so padding needs no mask. Positions are counted from the oldest id, so a prefix
     is read as if it were the whole sequence."""
 
-    def __init__(self, width: int, layers: int, heads: int, dropout: float, length: int) -> None:
+    def __init__(self, width: int, length: int, dropout: float, blocks: Iterable[nn.Module]) -> None:
         super().__init__()
         self.positions = nn.Parameter(torch.zeros(length, width))
         nn.init.normal_(self.positions, std=0.02)
-        self.blocks = nn.ModuleList(CausalBlock(width, heads, dropout) for _ in range(layers))
+        self.blocks = nn.ModuleList(blocks)
         self.norm, self.dropout = nn.LayerNorm(width), Dropout(dropout)
 
     def forward(self, x_BLD: Tensor) -> Tensor:
