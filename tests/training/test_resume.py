@@ -254,6 +254,14 @@ def test_a_refit_until_the_test_set_learns_from_the_validation_set_too(
     assert again.evaluate(late).metrics() == before.evaluate(cut).metrics()  # of the same rows
 
 
+def test_a_refit_may_learn_until_a_date_or_a_quantile(small_split: unskew.Split) -> None:
+    before = create_model("popularity").fit(small_split)
+    late = before.refit(small_split.log, until="0.9").split
+    assert late.train_end == late.valid_end == unskew.split(small_split.log, at="0.5,0.9").valid_end
+    with refused("at"):
+        before.refit(small_split.log, until="soon")
+
+
 def test_a_leave_one_out_split_has_no_time_to_learn_until(small_split: unskew.Split) -> None:
     cut = unskew.split(small_split.log, kind="leave-one-out")
     made = create_model("popularity").fit(cut)
@@ -333,7 +341,7 @@ def test_the_command_line_refits(capsys, prepared: Path, tmp_path: Path) -> None
     assert card(tmp_path / "all")["chosen"]["ordinary"] == chosen["chosen"]["ordinary"]
     refit = ["train", prepared, "--refit", tmp_path / "p", "--out", tmp_path / "late", "--until", "test"]
     code, _, err = run(capsys, *refit)
-    assert (code, "trained on training and validation set" in err) == (0, True)
+    assert (code, "trained on what is before the test set" in err) == (0, True)
     assert run(capsys, "evaluate", tmp_path / "late")[0] == 0
     code, _, err = run(capsys, "train", prepared, "--out", tmp_path / "x", "--until", "test")
     assert (code, "--until test goes with --refit RUN" in err) == (2, True)

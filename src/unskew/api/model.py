@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -164,7 +164,7 @@ class Model:
         log: Log,
         folder: str | os.PathLike[str] | None = None,
         *,
-        until: Literal["end", "test"] = "end",
+        until: str = "end",
         on_record: OnRecord | None = None,
         show_progress: bool = True,
     ) -> "Model":
@@ -177,8 +177,8 @@ class Model:
             The log that this model was trained on, or a newer one. Users who were erased from the run of this
             model are left out of it.
         until
-            Where the log ends that is learned from: its own end (`end`), or the begin of the test set
-            (`test`), which stays a test set.
+            Where the log ends that is learned from: its own end (`end`), the begin of the test set (`test`),
+            or a date or a quantile, as `at` of a split has them. What follows is a test set.
         folder, on_record, show_progress
             As for `fit`.
 
@@ -192,7 +192,9 @@ class Model:
         log = without_erased(log, erasures)
         cut, by = self.trained.split, self.trained.select_by
         repeats: Any = "keep" if cut.repeats else "hide"
-        whole = Splitting(fractions=(100, 0, 0)) if until == "end" else without_validation(log, cut.settings)
+        whole = (
+            Splitting(fractions=(100, 0, 0)) if until == "end" else _learned_until(log, cut.settings, until)
+        )
         everything = split(log, **asdict(replace(whole, repeats=repeats, min_count=cut.min_count)))
         # Nothing is chosen any more, so a metric that only a validation set has is not asked for.
         select_by: Any = by if by != "shown" else "ordinary"
@@ -616,3 +618,10 @@ class Model:
 
     def _make_ready(self, given: Split | LogView | None) -> None:
         """Called with what is about to be ranked, for models that need no training."""
+
+
+def _learned_until(log: Log, settings: Splitting, until: str) -> Splitting:
+    """The settings of a split that is trained on everything before its test set."""
+    if until != "test":
+        settings = replace(settings, kind="time", at=until, borders=None)
+    return without_validation(log, settings)

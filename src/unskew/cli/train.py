@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import tyro
 from rich.console import RenderableType
@@ -51,9 +51,9 @@ class Train(RunVerb):
     refit: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
     """Train on all of DATA, without validation and test, with the settings of this run and with what its
     validation set chose: the number of epochs, and settings that no gradient learns."""
-    until: Literal["end", "test"] = "end"
-    """With --refit: where the data ends that is learned from, its own end or the begin of the test set, which
-    then stays a test set."""
+    until: Annotated[str, tyro.conf.arg(metavar="{end,test,DATE}")] = "end"
+    """With --refit: where the data ends that is learned from. `end` is its own end and `test` the begin of
+    the test set; a date or a quantile may be given, too. What follows is a test set."""
     threads: int | None = None
     """How many threads torch uses; by default its own choice. The same number gives the same weights."""
     tensorboard: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
@@ -133,7 +133,7 @@ class Train(RunVerb):
         learned, left = (
             ("everything", "no part is left to evaluate this run on")
             if self.until == "end"
-            else ("training and validation set", "the test set is still one")
+            else ("what is before the test set", "the test set can be evaluated")
         )
         notify(
             f"trained on {learned}, with {', '.join(chosen) or 'nothing to choose'}, as {self.refit} has "
