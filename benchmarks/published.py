@@ -15,7 +15,7 @@ Settings of networks are the published ones, or were chosen by the validation se
 
 import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
@@ -46,6 +46,7 @@ REFIT = (
 TARGETS: tuple[Targets, ...] = get_args(Targets)
 OURS = "ours"
 REFITTED = ", refitted"
+UNTIMED = ", times of requests hidden"
 SETS = {"Beauty": "amazon_beauty_5core", "Sports": "amazon_sports_5core"}
 # Trained to the end: the validation metric has not risen for `patience` epochs.
 LONG: dict[str, Any] = {"epochs": 300, "patience": 10}
@@ -62,6 +63,9 @@ MODELS: dict[str, Setup] = {
     ),
     "GRU4Rec": Setup(model="gru4rec", settings=LONG, in_folder=True),
     "eSASRec": Setup(model="esasrec", settings={**LONG, "valid_examples": 30_000}, in_folder=True),
+    # What is known of a request is who asks, as in most of the papers, and not when.
+    **{f"{model}{UNTIMED}": Setup(model=model) for model in ("pulse-zero", "userknn")},
+    f"pulse{UNTIMED}": Setup(model="pulse", settings={"patience": 5, "epochs": 40}),
     "gSASRec": Setup(model="gsasrec", settings=LONG, in_folder=True),
 }
 
@@ -90,6 +94,8 @@ class Run:
         torch.set_num_threads(1)
         for key in product(self.seeds, self.models, self.sets, self.protocols):
             seed, model, name, protocol = key
+            if model.endswith(UNTIMED) and protocol != "leave-one-out":
+                continue
             if not FILE.has((protocol, name, model, seed), MODELS[model], self.since):
                 FILE.append((protocol, name, model, seed), self.measured(protocol, name, model, seed))
 
@@ -114,11 +120,21 @@ class Run:
             unskew.prepare(source, folder, ties="file-order" if ordered else "strict")
         log = unskew.Log.open(folder)
         if ordered:
-            return unskew.split(log, kind="leave-one-out")
+            split = unskew.split(log, kind="leave-one-out")
+            return without_request_times(split) if model.endswith(UNTIMED) else split
         # pulse-zero needs no validation set; the others have one of the same length of the time line.
         if model == "pulse-zero":
             return unskew.split(log, fractions=(100, 0, 0), at="0.9", repeats="hide")
         return unskew.split(log, at="0.81,0.9", repeats="hide")
+
+
+def without_request_times(split: unskew.Split) -> unskew.Split:
+    """A leave-one-out split whose requests, those that are learned from included, are all at the end of the
+    log. The times of the past events stay as they are."""
+    time = split.log.time.copy()
+    time[~split.mask("train")] = split.log.now
+    time[split.list_targets()[1]] = split.log.now
+    return replace(split, log=replace(split.log, time=time))
 
 
 def frozen_lists(model: unskew.Model, split: unskew.Split) -> Line:
@@ -197,7 +213,8 @@ class Page:
             head = ["model", "figures of", *(f"{name}: NDCG@10 / HR@10" for name in SETS)]
             parts = [Table(head, lines, text=(0, 1)).markdown()]
             parts += [" ".join(standing(rows, name) for name in SETS) + missing(rows)]
-            ours = [MODELS[row.model] for row in rows if row.source == OURS and row.model in MODELS]
+            whole = [row.model for row in rows if row.source == OURS and not row.model.endswith(UNTIMED)]
+            ours = [MODELS[model] for model in whole if model in MODELS]
             commands = [f"unskew train beauty {SPLIT_FLAGS[protocol]} {of.flags} --out run" for of in ours]
             parts += [
                 "Our rows, one by one (for Sports with the other folder):",
@@ -227,7 +244,8 @@ def standing(rows: Sequence[Row], name: str) -> str:
 def missing(rows: Sequence[Row]) -> str:
     """Our models that are not computed yet, in a sentence."""
     there = {row.model: row.ndcg for row in rows if row.source == OURS}
-    absent = [f"{model} ({name})" for model in MODELS for name in SETS if name not in there.get(model, {})]
+    asked = [model for model in MODELS if not model.endswith(UNTIMED) or model in there]
+    absent = [f"{model} ({name})" for model in asked for name in SETS if name not in there.get(model, {})]
     return f" Not computed yet: {', '.join(absent)}." if absent else ""
 
 
