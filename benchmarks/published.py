@@ -64,7 +64,8 @@ MODELS: dict[str, Setup] = {
     "GRU4Rec": Setup(model="gru4rec", settings=LONG, in_folder=True),
     "eSASRec": Setup(model="esasrec", settings={**LONG, "valid_examples": 30_000}, in_folder=True),
     # What is known of a request is who asks, as in most of the papers, and not when.
-    **{f"{model}{UNTIMED}": Setup(model=model) for model in ("pulse-zero", "userknn")},
+    f"UserKNN{UNTIMED}": Setup(model="userknn"),
+    f"pulse-zero{UNTIMED}": Setup(model="pulse-zero"),
     f"pulse{UNTIMED}": Setup(model="pulse", settings={"patience": 5, "epochs": 40}),
     "gSASRec": Setup(model="gsasrec", settings=LONG, in_folder=True),
 }
