@@ -14,6 +14,7 @@ chooses weights and debiasing strength; the test set is ranked once, 1,000 posit
 import json
 import time
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,12 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "popularity": ("popularity", {}),
     "personal": ("personal", {}),
     "pulse-zero": ("pulse-zero", {}),
-    "pulse, targets only": ("pulse", {"reads": "targets"}),
+    "pulse without both": ("pulse", {"reads": "targets"}),
+    "pulse without types": ("pulse", {"reads": "repeats"}),
+    "pulse without intervals": ("pulse", {"reads": "types"}),
     "pulse": ("pulse", {}),
 }
-LEARNED = {"sample": 6000}
+LEARNED = {"sample": 10_000, "epochs": 60, "patience": 5}  # trained to the end
 TESTS, SAMPLE = ("ordinary", "balanced", "untouched"), 1000
 
 
@@ -62,9 +65,9 @@ class Run:
         """Go through the logs, and all models of each."""
         torch.set_num_threads(1)
         for name in self.logs:
-            stored = {(line["log"], line["model"], line["seed"]) for line in lines()}
+            stored = {key: line["settings"] for key, line in lines().items()}
             cells = [(model, seed) for seed in self.seeds for model in MODELS]
-            cells = [cell for cell in cells if (name, *cell) not in stored]
+            cells = [cell for cell in cells if stored.get((name, *cell)) != settings_of(cell[0])]
             split = unskew.split(log_named(name, self.data)) if cells else None
             for model, seed in cells:
                 assert split is not None
@@ -76,11 +79,10 @@ class Run:
 
 def measured(split: unskew.Split, name: str, seed: int) -> dict[str, Any]:
     """The metrics of one model, and what it cost."""
-    kind, settings = MODELS[name]
-    began = time.process_time()
-    learned = LEARNED if kind == "pulse" else {}
-    model = unskew.create_model(kind, {**settings, **learned, "seed": seed}).fit(split, show_progress=False)
-    line: dict[str, Any] = {"settings": settings | learned, "cpu": round(time.process_time() - began, 1)}
+    began, settings = time.process_time(), settings_of(name)
+    model = unskew.create_model(MODELS[name][0], settings | {"seed": seed}).fit(split, show_progress=False)
+    line: dict[str, Any] = {"settings": settings, "cpu": round(time.process_time() - began, 1)}
+    line |= {"finished": model.is_finished}
     for test in TESTS:
         if test in available_tests(split):
             found = model.evaluate(split, test=test, sample=SAMPLE)
@@ -89,11 +91,16 @@ def measured(split: unskew.Split, name: str, seed: int) -> dict[str, Any]:
     return line
 
 
-def lines() -> list[dict[str, Any]]:
-    """What is stored."""
-    if not RESULTS.exists():
-        return []
-    return [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+def settings_of(name: str) -> dict[str, Any]:
+    """What differs from a model's defaults."""
+    kind, settings = MODELS[name]
+    return settings | (LEARNED if kind == "pulse" else {})
+
+
+def lines() -> dict[tuple[str, str, int], dict[str, Any]]:
+    """What is stored, by log, model and seed; of two lines, the later one counts."""
+    texts = RESULTS.read_text(encoding="utf-8").splitlines() if RESULTS.exists() else []
+    return {(line["log"], line["model"], line["seed"]): line for line in map(json.loads, texts)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,15 +109,23 @@ class Page:
 
     def __call__(self) -> None:
         """A row per log and model: the mean over the seeds."""
-        head = ("log", "model", *(f"{test}, NDCG@10 / HR@10" for test in TESTS), "CPU-s")
-        rows = []
-        for log in dict.fromkeys(line["log"] for line in lines()):
-            for model in MODELS:
-                some = [line for line in lines() if (line["log"], line["model"]) == (log, model)]
-                if some:
-                    cells = [_mean(some, test) for test in TESTS]
-                    rows.append((log, model, *cells, f"{sum(each['cpu'] for each in some) / len(some):.0f}"))
+        head = ("log", "model", *(f"{test}, NDCG@10 / HR@10" for test in TESTS), "epochs", "CPU-s")
+        stored, rows = lines(), []
+        for log, model in product(dict.fromkeys(log for log, _, _ in stored), MODELS):
+            some = [line for (of, name, _), line in stored.items() if (of, name) == (log, model)]
+            if some:
+                cells = [_mean(some, test) for test in TESTS]
+                cpu = sum(each["cpu"] for each in some) / len(some)
+                rows.append((log, model, *cells, _epochs(model, some), f"{cpu:.0f}"))
         replace_between(PAGE, BEGIN, END, Table(head, rows, text=(0, 1)).markdown())
+
+
+def _epochs(model: str, some: list[dict[str, Any]]) -> str:
+    if MODELS[model][0] != "pulse":
+        return ""
+    if not all("epochs" in each["settings"] for each in some):
+        return "5"
+    return "to the end" if all(each["finished"] for each in some) else f"{LEARNED['epochs']}, not finished"
 
 
 def _mean(some: list[dict[str, Any]], test: str) -> str:

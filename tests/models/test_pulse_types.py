@@ -179,14 +179,18 @@ def test_shipped_weights_score_as_before_where_types_are_read(log: unskew.Log) -
     """The weights of what only some logs have begin at zero."""
     split = unskew.split(log, fractions=(70, 15, 15))
     scores = []
-    for reads in ("all", "targets"):
+    for reads in ("all", "types", "repeats", "targets"):
         model = unskew.create_model("pulse", {"start": "kept", "reads": reads})
         model.fit(split, show_progress=False)
+        assert isinstance(model.network, Pulse)
+        assert bool(model.network.types) == (reads in ("all", "types"))
+        assert model.network.reads_due == (split.repeats and reads in ("all", "repeats"))
         time = np.full(5, log.now)
         context = contexts(log, np.arange(5, dtype=np.int64), time, 200)
         with torch.no_grad():
             scores.append(model.network.catalog(log, log.now, log.now + 1).scores(context))
-    torch.testing.assert_close(scores[0], scores[1], rtol=0, atol=0)
+    for other in scores[1:]:
+        torch.testing.assert_close(scores[0], other, rtol=0, atol=0)
 
 
 def test_reasons_add_up_to_the_score(log: unskew.Log) -> None:

@@ -110,8 +110,20 @@ def test_cold_is_what_few_had_before() -> None:
     log = feed(shop_log(), int(shop_log().time[0]))
     for moment in (int(log.time.min()), int(np.median(log.time)), log.now):
         counts = Counter(log.item[log.time < moment].tolist())
-        expected = [counts[code] < WARM for code in range(len(log.items))]
-        assert are_cold(log, np.array([moment, moment])).tolist() == [expected, expected]
+        for warm in (WARM, 5):
+            expected = [counts[code] < warm for code in range(len(log.items))]
+            assert are_cold(log, np.array([moment, moment]), warm).tolist() == [expected, expected]
+
+
+def test_the_threshold_says_which_scores_are_those_of_the_content() -> None:
+    log = feed(shop_log(), shop_log().now - 86_400)
+    counts = np.bincount(log.item, minlength=len(log.items))
+    warm = int(np.median(counts))
+    random = np.random.default_rng(0)
+    scores = torch.from_numpy(random.normal(size=(1, len(log.items))).astype(np.float32))
+    found = ColdItems(log, warm=warm).rescore(scores, np.array([log.now]), np.array([[1, 2]]))
+    changed = (found != scores)[0].numpy()
+    assert changed.tolist() == (counts < warm).tolist()
 
 
 def recommended(log: Log, history: list[str], **options: Any) -> dict[str, float]:

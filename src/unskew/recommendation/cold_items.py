@@ -111,14 +111,14 @@ def calibrated(scores_BI: Tensor, similarity_BI: Floats, cold_BI: NDArray[np.boo
     return torch.where(torch.from_numpy(cold_BI) & any_warm, cold, scores).float()
 
 
-def are_cold(log: LogView, times: Ints) -> NDArray[np.bool_]:
-    """Which items have fewer than WARM events before each time, (times, items)."""
+def are_cold(log: LogView, times: Ints, warm: int = WARM) -> NDArray[np.bool_]:
+    """Which items have fewer than `warm` events before each time, (times, items)."""
     view, items = log.audiences, len(log.items)
     cold = np.ones((len(times), items), bool)
     distinct, which = np.unique(times, return_inverse=True)
     for place, time in enumerate(distinct.tolist()):
         start, end = view.before(np.arange(len(view)), time)
-        cold[which == place, : len(view)] = end - start < WARM
+        cold[which == place, : len(view)] = end - start < warm
     return cold
 
 
@@ -126,8 +126,8 @@ class ColdItems:
     """Scores of cold items of one log, by their content. What is read of the items is kept until they are
     others."""
 
-    def __init__(self, log: LogView, boost: float = BOOST) -> None:
-        self.log, self.boost = log, boost
+    def __init__(self, log: LogView, boost: float = BOOST, warm: int = WARM) -> None:
+        self.log, self.boost, self.warm = log, boost, warm
         self._content: tuple[object, int, ItemContent] | None = None
 
     def content(self, at: int | None = None) -> ItemContent:
@@ -145,7 +145,7 @@ class ColdItems:
         times_B, own_BL: when the requests are, and the users' items, padded on the left.
         at: the content is that of before this time; by default, the newest.
         """
-        cold = are_cold(self.log, times_B)
+        cold = are_cold(self.log, times_B, self.warm)
         if not cold.any():
             return scores_BI
         return calibrated(scores_BI, self.content(at).similarity(own_BL), cold, self.boost)
@@ -154,8 +154,8 @@ class ColdItems:
 class WithColdItems:
     """A scorer whose cold items are scored by their content, for evaluation."""
 
-    def __init__(self, scorer: Scorer, boost: float = BOOST) -> None:
-        self.scorer, self.boost = scorer, boost
+    def __init__(self, scorer: Scorer, boost: float = BOOST, warm: int = WARM) -> None:
+        self.scorer, self.boost, self.warm = scorer, boost, warm
 
     @property
     def history(self) -> int:
@@ -164,7 +164,8 @@ class WithColdItems:
 
     def catalog(self, log: LogView, first: int, last: int) -> Catalog:
         """The scores of all items at times from `first` up to `last`."""
-        return _ColdCatalog(self.scorer.catalog(log, first, last), ColdItems(log, self.boost), first)
+        cold = ColdItems(log, self.boost, self.warm)
+        return _ColdCatalog(self.scorer.catalog(log, first, last), cold, first)
 
 
 class _ColdCatalog:

@@ -100,9 +100,10 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         """The number of neighbours whose events are read. More of them reach more rare items, and cost
         more."""
         reads: Reads = "all"
-        """What is read of the log: everything, or, to see what each part is worth, everything but context
-        events and the intervals between repeats (`targets`), only the decayed counts of items and users
-        (`counts`) or only what neighbours took (`neighbours`)."""
+        """What is read of the log: everything, or, to see what each part is worth, everything but the
+        intervals between repeats (`types`), everything but context events (`repeats`), everything but both
+        (`targets`), only the decayed counts of items and users (`counts`) or only what neighbours took
+        (`neighbours`)."""
         start: Literal["shipped", "random", "kept"] = "shipped"
         """Whether training starts from the weights that come with the package, those of `pulse-zero`
         (`shipped`), or from random ones; with `kept` the shipped ones are not trained at all. They are 64
@@ -185,8 +186,8 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         self.register_buffer("scale_w", torch.ones(NEIGHBOUR_FEATURES))
         # Inputs of context types and of repeats. Their weights begin at zero, so that those that were learned
         # without them stay as good as they are.
-        self.types = known.types if config.reads == "all" else ()
-        self.reads_due = known.repeats and config.reads == "all"
+        self.types = known.types if config.reads in ("all", "types") else ()
+        self.reads_due = known.repeats and config.reads in ("all", "repeats")
         of_items = len(self.types) * len(HALF_LIVES)
         of_pairs = len(self.types) * OF_TYPE + DUE * self.reads_due
         more = {"more_of_item": (of_items, hidden), "more_of_exposure": (of_items,)}
@@ -263,7 +264,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         return load_file(ZERO) | {name: torch.zeros_like(value) for name, value in own.items()}
 
     def _may_be_shipped(self) -> bool:
-        return self.config.reads in ("all", "targets") and self.config.hidden == SHIPPED_HIDDEN
+        return self.config.reads not in ("counts", "neighbours") and self.config.hidden == SHIPPED_HIDDEN
 
     def starting_points(self) -> list[dict[str, Tensor]]:
         shipped = self._shipped()

@@ -52,7 +52,7 @@ BLOCK = 512  # requests that are read together
 OF_TYPE = len(SCALES) + OWN  # values of w for each context type
 OWN_CONTEXT = 50  # of a user's newest events of a context type, those that are read
 
-Reads = Literal["all", "targets", "counts", "neighbours"]
+Reads = Literal["all", "types", "repeats", "targets", "counts", "neighbours"]
 
 Floats = NDArray[np.float32]
 Counts = NDArray[np.float64]
