@@ -174,7 +174,7 @@ def quick(rows: list[tuple[int, int, int]]) -> unskew.Log:
     found = np.array(sorted(set(rows)), np.int64).T
     for place in (0, 1):
         order = sorted(
-            set(found[place].tolist()), key=lambda code: (found[2][found[place] == code].min(), code)
+            set(found[place].tolist()), key=lambda code: (found[2][found[place] == code].min(), str(code))
         )
         found[place] = [order.index(code) for code in found[place].tolist()]
     user, item, time = found

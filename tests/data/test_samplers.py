@@ -112,9 +112,9 @@ def test_a_log_whose_training_part_is_one_moment_can_be_learned_from(
 ) -> None:
     """At the first moment all audiences are empty, which tells nothing; every known item is a candidate."""
     random = np.random.default_rng(0)
-    item = np.concatenate([random.permutation(15)[:6] for _ in range(20)])
+    item = 10 + np.concatenate([random.permutation(15)[:6] for _ in range(20)])
     table = {
-        "user": np.repeat(np.arange(20), 6),
+        "user": np.repeat(np.arange(10, 30), 6),
         "item": item,
         "time": 1_700_000_000 + 9 * (np.arange(120) % 6 > 3),
     }

@@ -4,6 +4,9 @@ import gzip
 import json
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
@@ -86,6 +89,52 @@ def test_dates_with_offsets_and_line_breaks_inside_quotes(tmp_path: Path) -> Non
     (tmp_path / "dates.csv").write_text('"user, the",item,time\n' + rows)
     log = compare(tmp_path / "dates.csv", tmp_path, user="user, the", k_core=2)
     assert "u\n3" in log.users.ids.to_pylist()
+
+
+def typed_rows(rows: int) -> pa.Table:
+    """A shop's log with every kind of type: events that are predicted, read, shown and ignored, twice each,
+    with titles, a feature that changes and numbers as ids."""
+    kinds = ("view", "cart", "purchase", "impression", "page")
+    random = np.random.default_rng(3)
+    item = random.integers(1, 30, rows)
+    once = pa.table(
+        {
+            "user_id": random.integers(1, 60, rows),
+            "item_id": item,
+            "event_time": 1_700_000_000 + random.integers(0, 5000, rows),
+            "event_type": [kinds[place] for place in random.choice(5, rows, p=(0.5, 0.15, 0.2, 0.1, 0.05))],
+            "price": [float(code % 7) + (place % 2) / 4 for place, code in enumerate(item.tolist())],
+            "title": [f"title of {code}" if code % 5 else None for code in item.tolist()],
+        }
+    )
+    return pa.concat_tables([once, once.slice(0, rows // 3)])
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "table"])
+def test_types_of_events(form: str, tmp_path: Path) -> None:
+    table = typed_rows(1500)
+    source: object = table
+    if form == "csv":
+        source = tmp_path / "shop.csv"
+        pyarrow.csv.write_csv(table, source)
+    elif form == "parquet":
+        source = tmp_path / "shop.parquet"
+        pq.write_table(table, source)
+    meanings = {"target": "purchase", "context": "view,cart", "shown": "impression", "ignore": "page"}
+    log = compare(source, tmp_path, type="event_type", item_features="price", k_core=2, **meanings)
+    assert log.metadata.types.ignored["page"] > 0
+    assert all(len(log.context[kind].histories.ids) for kind in ("view", "cart"))
+    assert log.positives < len(log)  # impressions without a purchase are rows
+    assert log.metadata.removed.context > 0  # the same event twice, and what the k-core removed
+    assert sorted(path.name for path in (tmp_path / "spark").glob("context*")) != []
+
+
+def test_a_type_that_is_not_declared(tmp_path: Path) -> None:
+    settings = {"type": "event_type", "target": "purchase", "context": "view,cart", "shown": "impression"}
+    with pytest.raises(unskew.BadInput, match="events of the type 'page', which is not declared") as error:
+        unskew.prepare(typed_rows(200), tmp_path / "out", engine="spark", master="local[2]", **settings)
+    assert error.value.field == "type"
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_table_in_memory_and_bad_rows(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_each_row_gets_its_list(kind: str, model: Model, tmp_path: Path) -> None
 
     file = write(tmp_path / f"bare{kind}", [{"history": row["history"]} for row in rows])
     model.save_recommendations(tmp_path / "bare-out.parquet", file, k=2, show_progress=False)
-    numbers = pq.read_table(tmp_path / "bare-out.parquet")["user_id"].to_pylist()
+    numbers = pq.read_table(tmp_path / "bare-out.parquet")["history"].to_pylist()
     assert numbers == [number for number in range(len(rows)) for _ in range(2)]
 
 

@@ -26,10 +26,10 @@ def titled(table: pa.Table) -> pa.Table:
 
 
 def lists(found: Recommendations) -> dict[Any, list[Any]]:
-    """Of each user the items, in the order of their ranks."""
+    """Of each user or history the items, in the order of their ranks."""
     made: dict[Any, list[Any]] = {}
-    for row in found.table.to_pylist():
-        made.setdefault(row["user_id"], []).append(row["item_id"])
+    for owner, item in zip(found.table[0].to_pylist(), found.table["item_id"].to_pylist(), strict=True):
+        made.setdefault(owner, []).append(item)
     return made
 
 
@@ -45,8 +45,8 @@ def seen_by(log: unskew.Log, user: str) -> list[str]:
 
 def well_formed(found: Recommendations, k: int) -> None:
     table = found.table
-    assert table.column_names[:4] == ["user_id", "item_id", "score", "rank"]
-    users, ranks, scores = (table[name].to_pylist() for name in ("user_id", "rank", "score"))
+    assert table.column_names[1:4] == ["item_id", "score", "rank"]
+    users, ranks, scores = (table[name].to_pylist() for name in (0, "rank", "score"))
     for user in set(users):
         mine = [place for place, other in enumerate(users) if other == user]
         assert mine == list(range(mine[0], mine[0] + len(mine)))  # together, in order
@@ -144,9 +144,9 @@ def test_bad_requests(model: Model) -> None:
 
 
 def test_nobody_asked_is_an_empty_frame(model: Model) -> None:
-    for found in (model.recommend(users=[]), model.recommend(histories=[])):
+    for owner, found in (("user_id", model.recommend(users=[])), ("history", model.recommend(histories=[]))):
         assert found.table.num_rows == 0
-        assert found.table.column_names[:4] == ["user_id", "item_id", "score", "rank"]
+        assert found.table.column_names[:4] == [owner, "item_id", "score", "rank"]
 
 
 def test_many_users_are_the_same_as_one_by_one(

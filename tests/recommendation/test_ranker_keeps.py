@@ -27,7 +27,7 @@ from unskew.testing.models import that_goes_on
 def items(found: unskew.Model, **asked: object) -> list[list[str]]:
     table = found.recommend(**asked).table
     lists: dict[object, list[str]] = {}
-    for user, item in zip(table["user_id"].to_pylist(), table["item_id"].to_pylist(), strict=True):
+    for user, item in zip(table[0].to_pylist(), table["item_id"].to_pylist(), strict=True):
         lists.setdefault(user, []).append(item)
     return list(lists.values())
 

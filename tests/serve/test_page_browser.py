@@ -200,6 +200,7 @@ def test_a_user_of_the_log_can_be_taken_on(open_page: Any, service: Any) -> None
     body = sent(page, "/v1/recommendations", remove.click)
     assert body["user_id"].startswith("guest-")
     assert len(body["history"]) == len(newest) - 1
+    assert all(item["timestamp"] for item in body["history"])
     assert "changed here" in page.locator("#history-head").inner_text()
     page.get_by_role("button", name="Start over").click()
     page.locator(f"{LEFT} .empty").wait_for()

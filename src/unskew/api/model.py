@@ -424,8 +424,9 @@ class Model:
         users
             Ids of users. A user whom the log does not know gets what an empty history gets.
         histories
-            Item ids, oldest first, for each list. An item may be a pair of an id and a time in ticks of the
-            log's clock. One of `users` and `histories` is given.
+            Item ids, oldest first, for each list. An item may be a pair of an id and a time, which is an ISO
+            date or in ticks of the log's clock. Models such as Pulse read how long ago an item was, so give
+            the times if you have them. One of `users` and `histories` is given.
         log
             A newer log, which continues the one that the model was trained on, or a live one
             (`unskew.Live`); by default that one.
@@ -436,12 +437,13 @@ class Model:
         -------
         Recommendations
             A frame `user_id, item_id, score, rank, source` (and title, and because), one row per
-            recommendation.
+            recommendation. After bare histories, the first column is `history`, the number of the history.
 
         Examples
         --------
         >>> model.recommend(users=["ann"], k=5, exclude=["milk"]).to_pandas()
         >>> model.recommend(histories=[["tea", "mate"]], debias=1.0)
+        >>> model.recommend(histories=[[("tea", "2026-01-30"), ("mate", "2026-01-31T12:00")]])
         >>> model.recommend(users=["ann"], rules=("price < 50", "at most 2 per brand"))
         """
         if (users is None) == (histories is None):

@@ -55,14 +55,15 @@ def recommend(
     users
         Ids of users of the log.
     histories
-        Bare histories of item ids. One of `users` and `histories` is given.
+        Bare histories of item ids, with or without times. One of `users` and `histories` is given.
     **options
         The fields of `RecommendOptions`, as for `Model.recommend`.
 
     Returns
     -------
     Recommendations
-        A frame `user_id, item_id, score, rank, source` (and title), one row per recommendation.
+        A frame `user_id, item_id, score, rank, source` (and title), one row per recommendation. After bare
+        histories, the first column is `history`, the number of the history.
     """
     read_log = log if isinstance(log, Log) else read(log)
     return ZeroShot().recommend(users, histories, log=read_log, **options)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 Items = Annotated[
     tuple[tuple[str, ...], ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="ITEM [ITEM ...]")
 ]
+Times = Annotated[
+    tuple[tuple[str, ...], ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="TIME [TIME ...]")
+]
 
 MOST_REASONS = 3  # that are printed for each item
 
@@ -41,6 +44,9 @@ class Recommend(RunVerb):
     """A folder that `unskew train` made, or one that `unskew prepare` made."""
     history: Items = ()
     """Recommend after these items, oldest first: one after the other, or the flag once per item."""
+    times: Times = ()
+    """When each item of --history was: as many ISO dates, or ticks of the log's clock, in the same order.
+    Without times, all items count as just past."""
     user: Annotated[str | None, tyro.conf.arg(metavar="ID")] = None
     """Recommend for this user of the log."""
     all_users: bool = False
@@ -98,6 +104,8 @@ class Recommend(RunVerb):
         many = self.all_users or self.input is not None
         if sum((self.user is not None, bool(self.history), self.all_users, self.input is not None)) != 1:
             raise BadInput("expected one of --user ID, --history ITEM ..., --input FILE, and --all-users")
+        if self.times and not self.history:
+            raise BadInput("times: they are those of --history, so they go with it", field="times")
         if many != (self.out is not None):
             raise BadInput("--all-users and --input FILE write to a file, so they go with --out FILE")
         from unskew.api.create import load
@@ -137,8 +145,18 @@ class Recommend(RunVerb):
         if self.user is not None:
             lists = trained.recommend([self.user], log=log, **options)
         else:
-            lists = trained.recommend(histories=[list(chain(*self.history))], log=log, **options)
+            lists = trained.recommend(histories=[self._history()], log=log, **options)
         self._print(lists, trained.name)
+
+    def _history(self) -> list[Any]:
+        """The items of --history, with their times if there are any."""
+        items, times = list(chain(*self.history)), list(chain(*self.times))
+        if times and len(times) != len(items):
+            raise BadInput(
+                f"times: {len(times)} for {len(items)} items; expected as many as --history has",
+                field="times",
+            )
+        return list(zip(items, times, strict=True)) if times else items
 
     def _candidates(self) -> list[Any] | None:
         ids = list(chain(*self.candidate))

@@ -1,15 +1,16 @@
 """Files of requests: millions of users or histories, read a block at a time.
 
 A file is CSV, Parquet or JSON lines. Each row is a request: a `user_id`, or a `history` of item ids, oldest
-first. Histories may have `times`, as many as items, in ticks of the log's clock, and the row may have an
-`id`, under which its list comes back; otherwise that is its number. It may also have `rules` of its own (a
-list of texts, or one text), which are added to those of all rows. In CSV, `history`, `times` and `rules` are
-JSON lists, such as ["tea", "milk"].
+first. Histories may have `times`, as many as items, as ISO dates or in ticks of the log's clock, and the row
+may have an `id`, under which its list comes back; otherwise `history` is its number, from 0. It may also have
+`rules` of its own (a list of texts, or one text), which are added to those of all rows. In CSV, `history`,
+`times` and `rules` are JSON lists, such as ["tea", "milk"].
 """
 
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,8 +137,8 @@ def _block(
     given = zip(numbers, columns["history"], columns.get("times", nothing), strict=True)
     lists = ranker.for_histories([_history(file, *row) for row in given], options)
     names = columns.get("id", numbers)
-    back = pa.array([names[at] for at in lists.table["user_id"].to_pylist()])
-    table = lists.table.set_column(0, "user_id" if "id" not in columns else "id", back)
+    back = pa.array([names[at] for at in lists.table["history"].to_pylist()])
+    table = lists.table.set_column(0, "id" if "id" in columns else "history", back)
     return Recommendations(table, lists.users_unknown, lists.items_unknown)
 
 
@@ -147,8 +148,8 @@ def _history(file: Path, number: int, items: Any, times: Any) -> list[Any]:
     items, times = (_list(where, name, value) for name, value in (("history", items), ("times", times)))
     if times and len(times) != len(items):
         raise BadInput(f"{where}: {len(items)} items and {len(times)} times; expected as many")
-    if not all(isinstance(time, int) for time in times):
-        raise BadInput(f"{where}: expected whole numbers as times, in ticks of the log's clock")
+    if not all(isinstance(time, int | str | datetime) for time in times):
+        raise BadInput(f"{where}: expected ISO dates or whole numbers, in ticks of the log's clock, as times")
     return list(zip(items, times, strict=True)) if times else items
 
 

@@ -45,8 +45,9 @@ NAMED = 5  # ids that a message names
 @dataclass(frozen=True, eq=False)
 class Recommendations:
     """A frame `user_id, item_id, score, rank, source` (and title), and which ids of the request the log does
-    not know. `source` is `model`, or the name of the fallback that recommends instead. `recall` is that of
-    approximate lists."""
+    not know. `source` is `model`, or the name of the fallback that recommends instead. Lists after bare
+    histories have no user: their first column is `history`, which is the number of the history, from 0.
+    `recall` is that of approximate lists."""
 
     table: pa.Table
     users_unknown: tuple[Any, ...] = ()
@@ -203,12 +204,12 @@ class Ranker:
                 job.advance(len(block))
 
     def for_histories(self, histories: Sequence[Sequence[Any]], options: RecommendOptions) -> Recommendations:
-        """The best items after each history of item ids, oldest first; `user_id` is the number of the
-        history. An item may be a pair of an id and a time, in ticks of the log's clock; without times, all
-        items count as just past. Items that the log does not know are skipped, and so are those that are not
-        before the moment of the request."""
+        """The best items after each history of item ids, oldest first; the column `history` is the number of
+        the history. An item may be a pair of an id and a time, which is an ISO date or in ticks of the log's
+        clock; without times, all items count as just past. Items that the log does not know are skipped, and
+        so are those that are not before the moment of the request."""
         lists = self.rank_histories(histories, options)
-        table = self._frame(pa.array(range(len(histories)), pa.int64()), lists)
+        table = self._frame(pa.array(range(len(histories)), pa.int64()), lists, owner="history")
         return Recommendations(table, (), lists.skipped, self.recall(options))
 
     def rank_users(self, users: Sequence[Any], options: RecommendOptions) -> RankedLists:
@@ -255,11 +256,13 @@ class Ranker:
         ]
         owner = np.array([row for row, _, _ in events], np.int64)
         codes = log.items.codes([item for _, item, _ in events]) if events else np.zeros(0, np.int32)
-        when = np.array([at - 1 if time is None else time for _, _, time in events], np.int64)
-        order = np.lexsort((when, owner))
+        moment = log.clock.moment
+        when = [at - 1 if time is None else moment(time, "times") for _, _, time in events]
+        times = np.array(when, np.int64)
+        order = np.lexsort((times, owner))
         order = order[codes[order] != PAD]
         rows = len(histories)
-        past = Sequences(codes[order], when[order], offsets_of(owner[order], rows))
+        past = Sequences(codes[order], times[order], offsets_of(owner[order], rows))
         skipped = (item for (_, item, _), code in zip(events, codes, strict=True) if code == PAD)
         return _Contexts(np.full(rows, len(log.users)), past, np.arange(rows), at), tuple(skipped)
 
@@ -476,14 +479,15 @@ class Ranker:
         hint = absent_values(options.parsed_rules, self.log.items, self._features(options))
         raise BadInput(f"rules: they admit no item{hint and f'; {hint}'}", field="rules")
 
-    def _frame(self, users: pa.Array, lists: RankedLists) -> pa.Table:
-        """One row per recommendation; a list is shorter than k where there are fewer items to choose from."""
+    def _frame(self, users: pa.Array, lists: RankedLists, owner: str = "user_id") -> pa.Table:
+        """One row per recommendation; a list is shorter than k where there are fewer items to choose from.
+        `owner` is the name of the column that says whose list it is."""
         ranked = np.isfinite(lists.scores)
         row, place = np.nonzero(ranked)
         codes = lists.codes[ranked]
         other = "" if self.fallback is None else self.fallback.name
         columns: dict[str, Any] = {
-            "user_id": users.take(pa.array(row, pa.int64())),
+            owner: users.take(pa.array(row, pa.int64())),
             "item_id": self.log.items.of(codes),
             "score": lists.scores[ranked],
             "rank": place + 1,

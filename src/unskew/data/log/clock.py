@@ -51,9 +51,13 @@ class Clock:
             raise BadInput("the times of this log are only an order, so a date is no time in it")
         return microseconds * self.ticks // 10**6
 
-    def moment(self, at: int | str) -> int:
-        """A moment in ticks, of a number of ticks or an ISO date such as 2026-01-31T12:00; without an offset
-        it is in UTC."""
+    def moment(self, at: int | str | datetime, setting: str = "at") -> int:
+        """A moment in ticks, of a number of ticks, a date, or an ISO date such as 2026-01-31T12:00; without
+        an offset it is in UTC.
+
+        setting: the name of the setting that holds it, for errors.
+        """
+        at = at.isoformat() if isinstance(at, datetime) else at
         if not isinstance(at, str):
             return int(at)
         try:
@@ -62,7 +66,7 @@ class Clock:
             if re.fullmatch(r"-?\d+", at.strip()):
                 return int(at)
             raise BadInput(
-                f"at {at!r}: expected an ISO date, such as 2026-01-31, or ticks", field="at"
+                f"{setting} {at!r}: expected an ISO date, such as 2026-01-31, or ticks", field=setting
             ) from None
         when = when.replace(tzinfo=UTC) if when.tzinfo is None else when
         return self.tick_of((when - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1))

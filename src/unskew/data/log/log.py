@@ -300,7 +300,8 @@ class Log:
         return valid, test
 
     def fingerprint(self) -> str:
-        """A hash of all rows, ids and features: logs with the same hash have the same content."""
+        """A hash of all rows, ids and features: logs with the same hash have the same content. Whole numbers
+        as ids count as their texts, because a text file has no types."""
         digest = hashlib.blake2b(digest_size=16)
         for name in (*COLUMNS, *EXTRAS):
             column = getattr(self, name)
@@ -322,7 +323,7 @@ class Log:
             }
             for name, column in ({"": vocabulary.ids} | named).items():
                 digest.update(
-                    f"{name}{column.type}".encode()
+                    f"{name}{_kind_of_values(column.type, is_id=not name)}".encode()
                     + "\0".join("" if value is None else str(value) for value in column.to_pylist()).encode()
                 )
         return digest.hexdigest()
@@ -456,6 +457,13 @@ class Log:
             f"Log({len(self):,} rows, {self.positives:,} positives, {len(self.users):,} users, "
             f"{len(self.items):,} items)"
         )
+
+
+def _kind_of_values(kind: pa.DataType, is_id: bool) -> str:
+    """What a fingerprint says of a type: all layouts of text are one, and ids that are whole numbers are
+    text."""
+    is_text = pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return "string" if is_text or (is_id and pa.types.is_integer(kind)) else str(kind)
 
 
 def _extended(column: NDArray[Any], more: int, value: float) -> NDArray[Any]:

@@ -342,7 +342,10 @@ def same_ids(one: pa.Array, other: pa.Array) -> bool:
     """Whether two columns hold the same ids. Text is text, and a whole number is one, however it is held."""
     if one.type != other.type:
         try:
-            other = other.cast(one.type)
+            kind = (
+                one.type if pa.types.is_integer(other.type) == pa.types.is_integer(one.type) else pa.string()
+            )
+            one, other = one.cast(kind), other.cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
             return False
     return bool(one.equals(other))

@@ -308,10 +308,13 @@ class _Preparing:
                     f"UNION ALL SELECT {key}, t, 1 AS y{title} FROM context) AS events"
                 )
             # Codes follow the time from which an id exists, that of its first positive or context event, so
-            # that what exists at any moment is a prefix. Ids without one come last.
+            # that what exists at any moment is a prefix. Ids without one come last. Ids of the same times
+            # are sorted as texts, numbers too, because a text file has no numbers.
+            column = self.source.roles[table.removesuffix("s")]
+            id_text = "CAST(id AS STRING)" if column.kind == "int" and column.ids is None else "id"
             self.engine.table(
                 table,
-                f"""SELECT id, CAST(row_number() OVER (ORDER BY since, seen, id) - 1 AS INT) AS code,
+                f"""SELECT id, CAST(row_number() OVER (ORDER BY since, seen, {id_text}) - 1 AS INT) AS code,
                     since{title}
                 FROM (
                     SELECT {key} AS id, MIN(CASE WHEN y = 1 THEN t ELSE {_NEVER} END) AS since,

@@ -16,7 +16,7 @@ const state = {
   model: null,
   user: null, // the id of the user of the log; null for a guest
   changed: false, // whether that history was changed here
-  history: [], // { item_id, title, logged }
+  history: [], // { item_id, title, timestamp, logged }
   all: false, // whether a long history is shown whole
   answers: { log: null, fair: null },
   asked: { log: null, fair: null },
@@ -107,7 +107,7 @@ async function become(user) {
   }
   try {
     const found = await ask(`v1/users/${text(user)}`);
-    const history = found.newest.map((one) => ({ item_id: one.item_id, title: full(one) })).reverse();
+    const history = found.newest.map((one) => ({ ...one, title: full(one) })).reverse();
     const earlier = Math.max(0, (found.positives ?? 0) - history.length);
     Object.assign(state, { user, changed: false, history, earlier, all: false });
     by("user").value = "";
@@ -123,7 +123,10 @@ async function become(user) {
 
 // The user of a request. A history that was changed here belongs to no user of the log, but to a guest.
 const asked = () => (state.user !== null && !state.changed ? { user_id: state.user }
-  : { user_id: guest, history: state.history.map(({ item_id: id }) => ({ item_id: id })) });
+  : { user_id: guest, history: state.history.map(timed) });
+
+// An item of a history as the service reads it; what was added on this page has no time, and counts as just past.
+const timed = ({ item_id: id, timestamp }) => (timestamp ? { item_id: id, timestamp } : { item_id: id });
 
 const request = (side) => ({
   ...asked(),
