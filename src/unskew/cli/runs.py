@@ -224,7 +224,13 @@ class Models(RunVerb):
             rows.append((name, kind.paper, _defaults(kind.Config), ", ".join(kind.presets)))
         any_of_them = "any of them, weighted by inverse propensities (Xu et al., CIKM 2022)"
         rows.append(("debiased-MODEL", any_of_them, _defaults(Weighting), ""))
-        document = {"models": listed, "debiased": {"paper": any_of_them, "config": asdict(Weighting())}}
+        with_events = "a model of next items that reads context events in its history"
+        rows.append(("context-MODEL", with_events, "those of MODEL", ""))
+        document = {
+            "models": listed,
+            "context": {"paper": with_events},
+            "debiased": {"paper": any_of_them, "config": asdict(Weighting())},
+        }
         self.show(document, table("", ("model", "paper", "settings", "presets"), rows))
 
 

@@ -132,6 +132,8 @@ class Recommender(nn.Module, ABC):
     # Whether nothing in it belongs to a user or an item: all that it knows of them is read from the log, so
     # an update need not learn from the events that judged it.
     is_free_of_ids: ClassVar[bool] = False
+    # The context types whose events are in the histories that it is trained on.
+    context_types: tuple[str, ...] = ()
     # What its loss makes of propensities; None for a model without any.
     correction: Correction | None = None
 
@@ -298,7 +300,7 @@ def model_named(name: str) -> type[Recommender]:
     if name not in MODELS and family in FAMILIES and rest in MODELS:
         return FAMILIES[family](MODELS[rest])
     if name not in MODELS:
-        more = "".join(f", {family}-NAME with any of them" for family in FAMILIES)
+        more = "".join(f", {family}-NAME" for family in FAMILIES)
         everything = [*MODELS, *(f"{family}-{model}" for family in FAMILIES for model in MODELS)]
         raise BadInput(
             f"no model {name!r}{did_you_mean(name, everything)}; there are {', '.join(sorted(MODELS))}{more}"
@@ -374,8 +376,12 @@ class NextItem(DotProduct):
         self, known: Known, config: HistoryConfig, width: int, deviation: float | None = None
     ) -> None:
         super().__init__(known, config)
-        self.items = Embeddings(known.items, width, deviation)
+        self.items = self.embeddings(known, width, deviation)
         self.start = nn.Parameter(torch.zeros(width))
+
+    def embeddings(self, known: Known, width: int, deviation: float | None) -> Embeddings:
+        """The embeddings of items, in histories and as candidates."""
+        return Embeddings(known.items, width, deviation)
 
     @abstractmethod
     def encode(self, user_B: Tensor, ids_BL: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -282,7 +283,8 @@ def that_goes_on(log: Log) -> Log:
 def cut_at(split: Split, time: int) -> Split:
     """What is known at this time: the same split of a log that ends strictly before."""
     log = split.log
-    cut = read(log.table().filter((log.time < time).tolist()))
+    table = log.table()
+    cut = read(table.filter(pc.less(table["time"], time)))
     users, items = len(cut.users), len(cut.items)
     assert cut.users.ids.equals(log.users.ids[:users])
     assert cut.items.ids.equals(log.items.ids[:items])

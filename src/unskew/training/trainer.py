@@ -127,7 +127,13 @@ class Trainer:
             return SequenceSampler(self.split, settings.sequences, seed, history, audience)
         if phase.batches == "histories":
             return SequenceSampler(
-                self.split, settings.sequences, seed, model.window, audience=None, overlap=1
+                self.split,
+                settings.sequences,
+                seed,
+                model.window,
+                audience=None,
+                overlap=1,
+                types=model.context_types,
             )
         negatives = (
             phase.negatives if settings.negatives is None or phase.negatives == 0 else settings.negatives

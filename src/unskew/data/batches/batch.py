@@ -335,7 +335,7 @@ class SequenceBatch(NamedTuple):
     user_B: Tensor
     items_BL: Tensor  # what each user met, oldest first: to be read, and to be predicted
     time_BL: Tensor  # when; PAD where nothing is
-    event_BL: Tensor  # the row of the log that each entry is
+    event_BL: Tensor  # the row of the log that each entry is; PAD for a context event
     past_BL: Tensor  # how many events of the window lie strictly before each entry
     target_BL: Tensor  # which entries are to be predicted: each event once, no repeats where these are hidden
     item_B: Tensor  # whose audiences the following are

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from unskew.core.errors import BadInput
 from unskew.data.batches.batch import Batch, SequenceBatch, batch, batch_shared, features_of, with_logged
+from unskew.data.batches.context_events import histories_with_context
 from unskew.data.batches.negatives import Draw, Drawing, Positives, uniform_negatives
 from unskew.data.log.split import Split
 from unskew.data.log.views import AUDIENCE, HISTORY, PAD, Ints, Sequences
@@ -227,6 +228,9 @@ class SequenceSampler(_SeededPass[SequenceBatch]):
     overlap
         How many of the last events of one window the next one begins with. Then every event but a user's
         first has a past in the window in which it is a target.
+    types
+        The context types whose events are read in histories (`unskew.data.batches.context_events`). They are
+        no targets.
     """
 
     def __init__(
@@ -237,16 +241,26 @@ class SequenceSampler(_SeededPass[SequenceBatch]):
         history: int = HISTORY,
         audience: int | None = AUDIENCE,
         overlap: int = 0,
+        types: tuple[str, ...] = (),
     ) -> None:
-        self.batch_size, self.seed = batch_size, seed
-        self.log, self.views = split.log, (split.log.histories, split.log.audiences)
+        self.batch_size, self.seed, self.log = batch_size, seed, split.log
+        histories = split.log.histories
+        # The row of the log that each event of the histories is; None where the two are the same.
+        self.rows: Ints | None = None
+        if types:
+            histories, self.rows = histories_with_context(split.log, types)
+        self.views = histories, split.log.audiences
         # Positives come first in a log and in the order of its histories, so a position in the table of
         # histories is a row of the log.
         if split.repeats:
             self.wanted = np.ones(split.log.positives, bool)
         else:
             self.wanted = ~split.log.repeated[: split.log.positives]
-        self.windows = [windows(split.log.histories, split.known_users, history, split.train_end, overlap)]
+        cut = windows(histories, split.known_users, history, split.train_end, overlap)
+        if self.rows is not None:  # windows of context events alone teach nothing
+            targets = np.append(0, np.cumsum((self.rows != PAD) & self.wanted[self.rows]))
+            cut = cut.some(targets[cut.end] > targets[cut.first])
+        self.windows = [cut]
         if audience:
             self.windows.append(windows(split.log.audiences, split.known_items, audience, split.train_end))
 
@@ -276,13 +290,15 @@ class SequenceSampler(_SeededPass[SequenceBatch]):
         histories, audiences = self._read(0, chosen[0]), _Read.nothing()
         if len(chosen) > 1:
             audiences = self._read(1, chosen[1])
-        event = histories.event
-        target = (event >= histories.first[:, None]) & self.wanted[event] & (event != PAD)
+        event = row = histories.event
+        if self.rows is not None:
+            row = np.where(event == PAD, PAD, self.rows[event])
+        target = (event >= histories.first[:, None]) & self.wanted[row] & (row != PAD)
         return SequenceBatch(
             user_B=torch.from_numpy(histories.owner),
             items_BL=torch.from_numpy(histories.ids),
             time_BL=torch.from_numpy(histories.time),
-            event_BL=torch.from_numpy(event),
+            event_BL=torch.from_numpy(row),
             past_BL=torch.from_numpy(histories.past),
             target_BL=torch.from_numpy(target),
             item_B=torch.from_numpy(audiences.owner),
@@ -332,6 +348,10 @@ class Windows(NamedTuple):
     start: Ints
     end: Ints
     first: Ints  # the first event to be predicted; events before it are only read
+
+    def some(self, which: NDArray[np.bool_]) -> "Windows":
+        """Some of the windows."""
+        return Windows(*(column[which] for column in self))
 
 
 def windows(view: Sequences, known: int, length: int, train_end: int, overlap: int = 0) -> Windows:
