@@ -4,7 +4,8 @@
 #     serve /data/current --store /data/events.db --host 0.0.0.0 --token-file /data/tokens
 FROM python:3.11-slim
 
-RUN useradd --create-home --uid 10001 unskew
+# A volume takes the owner of the folder that it covers.
+RUN useradd --create-home --uid 10001 unskew && install --directory --owner unskew /data
 WORKDIR /app
 COPY pyproject.toml README.md requirements.lock ./
 COPY src ./src
@@ -12,7 +13,7 @@ COPY src ./src
 RUN python -m pip install --no-cache-dir --constraint requirements.lock torch==2.13.0 \
     && python -m pip install --no-cache-dir --constraint requirements.lock ".[serve,postgres]"
 
-USER unskew
+USER 10001
 WORKDIR /data
 VOLUME /data
 EXPOSE 8000

@@ -4,7 +4,7 @@ BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE :=# else each process compiles everything again, and pytest rewrites all tests
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint requirements.lock
 
-.PHONY: demo docs dist serve test test-fast test-cluster test-integrations check format setup lock bench mutants clean
+.PHONY: demo docs dist notebooks playground release-check serve test test-fast test-cluster test-integrations check format setup lock bench mutants clean
 
 demo: .venv/ready ## in two minutes: a biased log, models, films for a user, and a world of known ground truth
 	$(BIN)/unskew demo --out demo
@@ -25,19 +25,26 @@ test-fast: .venv/ready ## in a minute: all tests that neither train nor draw cha
 test-cluster: .venv/ready-spark ## the same SQL on Spark gives the same files (needs Java 17)
 	$(BIN)/python -m pytest -m cluster
 
-test-integrations: .venv/ready ## the real packages of other tools: MLflow, Weights & Biases, the Hub's client, scikit-learn
-	@$(INSTALL) --editable ".[mlflow,wandb,hub,sklearn]"
+test-integrations: .venv/ready ## the real tools: MLflow, Weights & Biases, the Hub's client, scikit-learn, MCP, Node, notebooks
+	@$(INSTALL) --editable ".[mlflow,wandb,hub,sklearn,mcp,notebooks]"
 	$(BIN)/python -m pytest -m integration
 
+notebooks: .venv/ready ## execute examples/notebooks and keep their outputs
+	@$(INSTALL) --editable ".[notebooks]"
+	$(BIN)/python examples/notebooks/execute.py
+
+playground: .venv/ready ## a shop that lives, at http://127.0.0.1:8001
+	$(BIN)/unskew playground
+
 check: .venv/ready ## format, lint, types, import contracts
-	$(BIN)/ruff format --check src tests benchmarks examples docs
-	$(BIN)/ruff check src tests benchmarks examples docs
+	$(BIN)/ruff format --check src tests benchmarks examples docs clients
+	$(BIN)/ruff check src tests benchmarks examples docs clients
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: .venv/ready
-	$(BIN)/ruff format src tests benchmarks examples docs
-	$(BIN)/ruff check --fix src tests benchmarks examples docs
+	$(BIN)/ruff format src tests benchmarks examples docs clients
+	$(BIN)/ruff check --fix src tests benchmarks examples docs clients
 
 docs: .venv/ready-docs ## the documentation site in build/docs; a warning or a broken link between pages is an error
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
@@ -46,6 +53,10 @@ docs: .venv/ready-docs ## the documentation site in build/docs; a warning or a b
 dist: .venv/ready ## the wheel and the source distribution in dist
 	rm -rf dist && $(BIN)/python -m build --outdir dist .
 	@ls -l dist
+
+release-check: .venv/ready ## the wheel in empty environments: README's examples, with the newest and the oldest dependencies
+	$(BIN)/python benchmarks/release.py --page
+	$(BIN)/python benchmarks/release.py --minimum
 
 setup: .venv/ready ## .venv with the exact versions of requirements.lock
 
@@ -77,7 +88,7 @@ mutants: .venv/ready ## faults planted in a copy of the sources: would the tests
 lock: ## write requirements.lock again, from the newest versions that pyproject.toml admits
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install -qq torch==2.13.0
-	build/lock/bin/python -m pip install -qq --editable ".[demo,report,tune,postgres,serve,ann,onnx,test,check,spark,docs,mlflow,wandb,hub,sklearn]"
+	build/lock/bin/python -m pip install -qq --editable ".[demo,report,tune,postgres,serve,ann,onnx,test,check,spark,docs,mlflow,wandb,hub,sklearn,mcp,notebooks]"
 	build/lock/bin/python -m pip freeze --all --exclude-editable | grep -v '^pip==' | sed 's/^torch==.*/torch==2.13.0/' > requirements.lock
 
 clean:

@@ -5,7 +5,9 @@ functions, and the map of the packages.
 """
 
 import asyncio
+import base64
 import inspect
+import json
 import re
 import tempfile
 import textwrap
@@ -37,11 +39,40 @@ DOCS = Path(__file__).parent
 PAGES = DOCS / "generated"
 BASELINES_OF_THE_PAPER = tuple(arm.model for arm in RIVALS)
 OURS = ("pulse", "pulse-zero", "neighbours-by-hand")
+CELLS = DOCS.parent / "results" / "bench" / "cells.jsonl"
+NOTEBOOKS = DOCS.parent / "examples" / "notebooks"
+# A model that is missing here stops `make docs`.
+PURPOSES = {
+    "bert4rec": "a baseline that reads a history from both sides.",
+    "bst": "a baseline that puts the candidate behind the history.",
+    "cpr": "a debiasing baseline for matrix factors, without propensities.",
+    "deps": "the paper's tables, and propensities from two views for any model.",
+    "deps-causal": "DEPS in a fraction of its time; our variant.",
+    "dice": "a debiasing baseline that separates interest from conformity.",
+    "din": "a baseline whose attention depends on the candidate.",
+    "ease": "a strong linear baseline where a matrix of all pairs of items fits into memory.",
+    "fpmc": "the classical baseline of next-item recommendation.",
+    "gru4rec": "a strong recurrent baseline, fast on short sessions.",
+    "gsasrec": "SASRec with many sampled negatives, for large catalogues.",
+    "itemknn": "a strong baseline in a second, and lists that are easily explained.",
+    "lightsans": "a transformer for long histories.",
+    "neighbours-by-hand": "to see what Pulse's neighbourhood is worth without learning.",
+    "personal": "shops where users buy the same again.",
+    "popularity": "the baseline that every model has to beat.",
+    "pulse": "production: lists that follow what happens now, new users and new items, a debiasing strength.",
+    "pulse-zero": "lists before any training.",
+    "sasrec": "the usual transformer baseline, and the usual backbone of a debiased loss.",
+    "stamp": "a baseline for short sessions.",
+    "ubpr": "a debiasing baseline with unbiased pairs.",
+    "uir": "a debiasing baseline with inverse propensities of items.",
+    "userknn": "a strong baseline that reads what similar users took lately.",
+    "usr": "a debiasing baseline for sequences, with propensities from one view.",
+}
 
 
 def write_pages() -> None:
     """Write all generated pages. A page that is as it was is left alone, so Sphinx reads what changed."""
-    for name, text in (*models(), *reference()):
+    for name, text in (*models(), *reference(), *notebooks()):
         path = PAGES / f"{name}.md"
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
@@ -94,11 +125,19 @@ def model_page(name: str, kind: type[Recommender]) -> str:
         "",
         " ".join(title.split()),
         "",
+        f"- **What it is for**: {PURPOSES[name]}",
+        f"- **Paper**: {_paper_of(kind)}",
+        f"- **Code**: `src/{path}`",
+        "",
         "    unskew train DATA --model " + name + " --out RUN",
+        "",
+        "## Equations and decisions",
         "",
         indented_code(text),
         "",
-        f"The code is in `src/{path}`.",
+        "## Cost",
+        "",
+        *cost_of(name),
         "",
         "## Settings",
         "",
@@ -121,6 +160,30 @@ def model_page(name: str, kind: type[Recommender]) -> str:
         ]
         lines += [table(["preset", "settings"], rows), ""]
     return "\n".join(lines)
+
+
+def cost_of(name: str) -> list[str]:
+    """What trainings of a model have cost, from the stored cells of `unskew bench`."""
+    rows = []
+    for line in CELLS.read_text(encoding="utf-8").splitlines():
+        cell = json.loads(line)
+        if cell["model"] != name or cell["data"]["world"] is not None:
+            continue
+        cost, data = cell["cost"], cell["data"]
+        epochs = max((record.get("epoch", 0) for record in cell["records"]), default=0)
+        numbers = f"{data['positives']:,}", f"{data['users']:,}", f"{data['items']:,}"
+        spent = f"{cost['parameters']:,}", str(epochs), f"{cost['cpu_s']:,.0f}", f"{cost['memory_mb']:,}"
+        rows.append([data["name"], *numbers, *spent])
+    if not rows:
+        return ["No training of it is stored in `results/bench`; [speed](../../speed.md) has the others."]
+    head = ["log", "positives", "users", "items", "parameters", "epochs", "CPU-s", "memory, MB"]
+    dearest = {row[0]: row for row in sorted(rows, key=lambda row: float(row[6].replace(",", "")))}
+    return [
+        "Whole trainings with the settings of our tables on one core, evaluation included, from "
+        "`results/bench/cells.jsonl`; of several settings the dearest.",
+        "",
+        table(head, [dearest[log] for log in sorted(dearest)]),
+    ]
 
 
 def _paper_of(kind: type[Recommender]) -> str:
@@ -421,6 +484,64 @@ def import_graph(layers: list[list[str]], imports: dict[str, list[str]]) -> str:
 def hash_of(name: str) -> int:
     """A number of a name that is the same in every process."""
     return sum(map(ord, name))
+
+
+# Notebooks
+
+
+def notebooks() -> Iterator[tuple[str, str]]:
+    """A page for each notebook, as it was executed, and their list."""
+    paths = sorted(NOTEBOOKS.glob("*.ipynb"))
+    lines = [
+        "# Notebooks",
+        "",
+        "Each notebook runs in a minute or two on one core. `make notebooks` executes them all; they are in "
+        "`examples/notebooks`, with the outputs that are shown here.",
+        "",
+        "```{toctree}",
+        ":maxdepth: 1",
+        "",
+        *(path.stem for path in paths),
+        "```",
+        "",
+    ]
+    yield "notebooks/index", "\n".join(lines)
+    for path in paths:
+        yield f"notebooks/{path.stem}", notebook_page(path)
+
+
+def notebook_page(path: Path) -> str:
+    """The cells of a notebook and their outputs as Markdown. Pictures are written beside the page."""
+    folder = PAGES / "notebooks"
+    folder.mkdir(parents=True, exist_ok=True)
+    blocks = []
+    for number, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"]):
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            blocks.append(
+                source.replace("](../../docs/", "](../../").replace("](../../README.md)", "](../../start.md)")
+            )
+            continue
+        language = "text" if re.search(r"^[!%]", source, re.MULTILINE) else "python"  # a line of shell
+        blocks.append(f"```{language}\n{source}\n```")
+        for place, output in enumerate(cell["outputs"]):
+            blocks.append(_output(output, folder / f"{path.stem}-{number}-{place}.png"))
+    return "\n\n".join(filter(None, blocks)) + "\n"
+
+
+def _output(output: dict[str, Any], picture: Path) -> str:
+    """An output of a cell as Markdown."""
+    data = output.get("data", {})
+    if "image/png" in data:
+        picture.write_bytes(base64.b64decode("".join(data["image/png"])))
+        return f"![A figure of the cell above]({picture.name})"
+    if "text/markdown" in data:
+        return re.sub(r"^#", "####", "".join(data["text/markdown"]), flags=re.MULTILINE)
+    if "text/html" in data:
+        bare = re.sub(r"<style.*?</style>", "", "".join(data["text/html"]), flags=re.DOTALL)
+        return f"```{{raw}} html\n{bare}\n```"
+    text = "".join(output.get("text", data.get("text/plain", "")))
+    return f"```text\n{text.rstrip()}\n```"
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:

@@ -1,5 +1,7 @@
 """What the tests of the service share: a run, a service over a store, and a client without a network."""
 
+import re
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import unskew
+from tests.helpers.processes import GUARD, start_python
 from unskew.serve import open_store
 from unskew.serve.http.app import create_app
 from unskew.serve.http.service import Service
@@ -68,3 +71,26 @@ def click(number: int, user: str, item: str, seconds: float | None = None, **mor
     """An event as a document."""
     made = {"event_id": f"e{number}", "user_id": user, "item_id": item, "type": "click"} | more
     return made if seconds is None else made | {"timestamp": seconds}
+
+
+@contextmanager
+def process(run: Path, store: Path | str, *more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server on a free port, and its address when it is ready. It is killed at the end."""
+    arguments = ["serve", str(run), "--store", str(store), "--port", "0", "--timeout", "600", *more]
+    started = start_python("-m", "unskew", *arguments, stderr=subprocess.PIPE)
+    try:
+        assert started.stderr is not None
+        lines = []
+        for line in started.stderr:
+            lines.append(line)
+            found = re.search(r"ready: (http://\S+)", line)
+            if found:
+                yield started, found[1]
+                break
+        else:
+            pytest.fail("".join(lines))
+    finally:
+        started.kill()
+        started.wait(GUARD)
+        assert started.stderr is not None
+        started.stderr.close()

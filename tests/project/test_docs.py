@@ -32,7 +32,7 @@ def clicks(tmp_path: Path, monkeypatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("document", EXECUTED)
+@pytest.mark.parametrize("document", [*EXECUTED, "docs/warehouse.md"])
 def test_the_python_of_the_documents_runs(clicks: Path, document: str) -> None:
     found = blocks("python", (ROOT / document).read_text(encoding="utf-8"))
     assert found

@@ -1,13 +1,9 @@
 """`unskew serve` as a process: starting, killing, stopping, the example client, and one line per error."""
 
 import json
-import re
 import shutil
 import signal
 import socket
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,36 +12,13 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.helpers.command import run as command
-from tests.helpers.processes import GUARD, run_python, start_python, wait_until
-from tests.helpers.serving import click, run_fixture, serving
+from tests.helpers.processes import GUARD, run_python, wait_until
+from tests.helpers.serving import click, process, run_fixture, serving
 from unskew.serve import open_store
 from unskew.serve.http.schemas import RecommendationRequest
 
 served_run = run_fixture
 ROOT = Path(__file__).parents[2]
-
-
-@contextmanager
-def process(run: Path, store: Path | str, *more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server on a free port, and its address when it is ready. It is killed at the end."""
-    arguments = ["serve", str(run), "--store", str(store), "--port", "0", "--timeout", "600", *more]
-    started = start_python("-m", "unskew", *arguments, stderr=subprocess.PIPE)
-    try:
-        assert started.stderr is not None
-        lines = []
-        for line in started.stderr:
-            lines.append(line)
-            found = re.search(r"ready: (http://\S+)", line)
-            if found:
-                yield started, found[1]
-                break
-        else:
-            pytest.fail("".join(lines))
-    finally:
-        started.kill()
-        started.wait(GUARD)
-        assert started.stderr is not None
-        started.stderr.close()
 
 
 def ask(address: str, body: dict[str, Any] | None = None) -> Any:

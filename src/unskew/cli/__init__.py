@@ -29,6 +29,7 @@ from unskew.cli.ground_truth import GroundTruth, simulate_of
 from unskew.cli.hints import check_flags, check_words, one_line
 from unskew.cli.items import Items
 from unskew.cli.monitor import Monitor
+from unskew.cli.playground import Playground
 from unskew.cli.propensity import Propensity
 from unskew.cli.report import Report
 from unskew.cli.runs import Models, Recommend
@@ -67,6 +68,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "models": Models,
     "doctor": Doctor,
     "demo": Demo,
+    "playground": Playground,
 }
 # Verbs whose flags depend on the model, or the kind of world, that is named.
 BY_ARGUMENTS: dict[str, Callable[[list[str]], Callable[..., Any]]] = {

@@ -80,6 +80,9 @@ class Serve(Imports):
     s, both words with a slash between them, such as story/stories."""
     report: File = None
     """A page that `unskew report --html FILE` made, for /report, which every client may read."""
+    mcp: bool = False
+    """Let language models use the service by the Model Context Protocol, at /mcp: recommend, similar,
+    explain, inspect_bias. They record nothing. Needs the extra `mcp`."""
     threads: int = 1
     """How many threads torch may use for a request."""
     timeout: float = 30.0
@@ -118,7 +121,7 @@ class Serve(Imports):
         from unskew.serve.http.tokens import read_tokens
 
         tokens, warnings = (None, list[str]()) if self.token_file is None else read_tokens(self.token_file)
-        is_local = _is_loopback(self.host)
+        is_local = is_loopback(self.host)
         if tokens is None and not is_local:
             raise BadInput(
                 f"host {self.host}: every client that reaches this address could read and erase; add "
@@ -131,7 +134,7 @@ class Serve(Imports):
         if self.rules is not None:
             read_rule_sets(self.rules)  # a mistake in it is said at once
         use_threads(self.threads)
-        with contextlib.closing(_open_listener(self.host, self.port)) as listener:
+        with contextlib.closing(open_listener(self.host, self.port)) as listener:
             self._serve(listener, tokens, is_local)
 
     def _serve(self, listener: socket.socket, tokens: "Tokens | None", is_local: bool) -> None:
@@ -165,6 +168,7 @@ class Serve(Imports):
             report=None if self.report is None else str(self.report),
             variants=self.variant,
             imports=tuple(map(str, self.imports)),
+            mcp=self.mcp,
         )
         positive, context = words_in(self.positive), words_in(self.context)
         with open_store(self.store, positive=positive, context=context, segments=self.segments) as store:
@@ -237,14 +241,15 @@ def _address(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
     try:
         return host.lower() == "localhost" or ip_address(host.strip("[]")).is_loopback
     except ValueError:  # a name
         return False
 
 
-def _open_listener(host: str, port: int) -> socket.socket:
+def open_listener(host: str, port: int) -> socket.socket:
     """A socket that listens, or one line that says why not."""
     if not 0 <= port <= 65535:
         raise BadInput(f"port {port}: expected from 0 to 65535", field="port")

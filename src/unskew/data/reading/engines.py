@@ -6,7 +6,7 @@ Whatever else the two dialects do not share is in this file.
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
@@ -114,7 +114,8 @@ class DuckDB(Engine):
             self.connection = duckdb.connect(config=settings)
         except duckdb.Error as error:
             raise BadInput(f"memory {memory!r}: {_first_line(error)}") from None
-        self.connection.execute("SET enable_progress_bar = false")  # ours says more, and knows where to
+        with suppress(duckdb.InvalidInputException):  # in a notebook without ipywidgets there is none to hide
+            self.connection.execute("SET enable_progress_bar = false")  # ours says more, and knows where to
         self.connection.execute(DUCKDB_MACROS)
 
     def scan(self, scan: Scan) -> str:

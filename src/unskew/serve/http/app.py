@@ -5,7 +5,8 @@
 `unskew serve` does this and more: sockets, tokens, a graceful stop.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +17,7 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, PlainTex
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute
 from starlette.staticfiles import StaticFiles
 
 from unskew.core.config import did_you_mean
@@ -30,6 +32,7 @@ from unskew.serve.http.service import Service
 from unskew.serve.http.tokens import Tokens
 from unskew.serve.store.events import BadEvent
 
+Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 PAGE = Path(__file__).parents[1] / "page"
 DESCRIPTION = (
     "Recommendations from a trained run and from what happened a moment ago. What is recommended is recorded "
@@ -86,6 +89,7 @@ def create_app(
     hosts: Iterable[str] | None = LOOPBACK,
     limits: Limits | None = None,
     report: Path | None = None,
+    mcp: bool = False,
 ) -> Gate:
     """Create the application of a service.
 
@@ -103,6 +107,8 @@ def create_app(
     report
         A page that `unskew report --html` made, for /report. Every client that reaches the service may read
         it.
+    mcp
+        Whether language models may use it by the Model Context Protocol, at /mcp.
 
     Returns
     -------
@@ -110,8 +116,10 @@ def create_app(
         The ASGI application.
     """
     metrics = Metrics()
+    mcp_endpoint, lifespan = _mcp_routes(service) if mcp else ([], None)
     app = FastAPI(
         title="unskew",
+        lifespan=lifespan,
         version=version("unskew"),
         description=DESCRIPTION,
         docs_url=None,
@@ -130,12 +138,19 @@ def create_app(
         _page_routes(app, report),
     ):
         app.include_router(routes)
+    app.router.routes.extend(mcp_endpoint)
     if PAGE.is_dir():
         app.mount("/static", _Static(directory=PAGE), name="static")
     _handle_errors(app)
     if tokens is not None:
         _document_tokens(app)
     return Gate(app, metrics, tokens, hosts, limits)
+
+
+def _mcp_routes(service: Service) -> tuple[list[BaseRoute], Lifespan]:
+    from unskew.serve.http.mcp import mcp_routes  # needs an extra
+
+    return mcp_routes(service)
 
 
 async def _check_query(request: Request) -> None:

@@ -109,7 +109,7 @@ class Gate:
         host = headers.get("host", "")
         if self._hosts is not None and re.sub(r":\d+$", "", host).lower() not in self._hosts:
             return Refusal(421, "Host", "this service is not called by that name; call it by localhost")
-        if scope["path"].startswith("/v1/"):
+        if scope["path"].startswith(("/v1/", "/mcp")):
             # Without CORS a browser keeps the answer from other sites, but the request would still be done.
             origin = headers.get("origin")
             is_same = origin is None or origin.partition("://")[2] == host
@@ -194,7 +194,7 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.begun, self.status = True, int(message["status"])
             headers = HEADERS | {"x-request-id": self.request_id}
-            if self._path.startswith(("/v1/", "/health/", "/metrics")):
+            if self._path.startswith(("/v1/", "/mcp", "/health/", "/metrics")):
                 headers |= {"cache-control": "no-store"}
             own = {name.lower() for name, _ in message["headers"]}
             encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
@@ -228,8 +228,10 @@ def error_document(field: str | None, reason: str, request_id: str | None) -> Er
 
 
 def _right(method: str, path: str) -> Right:
-    """Recommending is reading; whether the list is recorded is another question (`may_record`)."""
-    writes = method not in ("GET", "HEAD", "OPTIONS") and not path.startswith("/v1/recommendations")
+    """Recommending is reading; whether the list is recorded is another question (`may_record`). The tools of
+    /mcp only read."""
+    reads = path.startswith("/v1/recommendations") or path == "/mcp"
+    writes = method not in ("GET", "HEAD", "OPTIONS") and not reads
     return "write" if writes else "read"
 
 

@@ -45,6 +45,7 @@ class Serving:
     latest_ahead: how far the time of an event may be ahead of the clock, in microseconds.
     noun: what an item is called on the page.
     imports: Python files that define the run's model or estimator.
+    mcp: whether language models may use it at /mcp.
     """
 
     run: str
@@ -66,6 +67,7 @@ class Serving:
     latest_ahead: int = TimeBounds().ahead
     noun: str = "item"
     imports: tuple[str, ...] = ()
+    mcp: bool = False
 
     def service(self, store: Store, kind: type[S], mapped: bool = False) -> S:
         """The service, which is still to be loaded."""
@@ -105,6 +107,7 @@ def http_server(serving: Serving, service: Service) -> "uvicorn.Server":
         hosts=serving.hosts,
         limits=Limits(seconds=serving.timeout),
         report=None if serving.report is None else Path(serving.report),
+        mcp=serving.mcp,
     )
     config = uvicorn.Config(
         app,

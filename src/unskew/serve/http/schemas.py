@@ -379,6 +379,36 @@ class ModelAnswer(TypedDict):
     reload: Reload
 
 
+class ShownWindow(TypedDict):
+    """What was shown in a window of time; a value is null where nothing is known of it."""
+
+    start: str
+    positives: int
+    gini_shown: Annotated[float | None, Field(description="0: equally often; near 1: a few items have all.")]
+    gini_clicked: float | None
+    coverage_shown: Annotated[float | None, Field(description="The fraction of the catalogue shown.")]
+    lift: Annotated[
+        float | None,
+        Field(description="Mean popularity of what was shown over that of what was clicked."),
+    ]
+
+
+class BiasAnswer(TypedDict):
+    """How skewed the log and the shown lists are."""
+
+    summary: Annotated[list[str], Field(description="The same in sentences.")]
+    positives: int
+    items: int
+    gini: Annotated[float | None, Field(description="The Gini index of the positives over the items.")]
+    top_tenth: Annotated[
+        float | None,
+        Field(description="The fraction of the positives on the most popular tenth of the items."),
+    ]
+    windows: Annotated[list[ShownWindow], Field(description="The newest first.")]
+    debias: Debiasing
+    debias_curve: list[dict[str, Any]] | None
+
+
 class FieldError(TypedDict):
     """The field that is wrong, and the reason."""
 

@@ -28,6 +28,7 @@ from unskew.models.pulse.model import PulseZero
 from unskew.recommendation.cold_items import EXPLORED
 from unskew.recommendation.options import RecommendOptions
 from unskew.recommendation.rules import read_rule_sets
+from unskew.serve.http.bias import SHOWN_WINDOWS, bias_answer
 from unskew.serve.http.event_times import TimeBounds
 from unskew.serve.http.explore import draw_list
 from unskew.serve.http.item_index import search
@@ -41,6 +42,7 @@ from unskew.serve.http.request import (
     resolve_request,
 )
 from unskew.serve.http.schemas import (
+    BiasAnswer,
     ErasedAnswer,
     EventsAnswer,
     Item,
@@ -472,6 +474,15 @@ class Service:
                 debias_curve=run.card.debias_curve if run.card else None,
                 reload=self._reload,
             )
+
+    def bias(self) -> BiasAnswer:
+        """How skewed popularity is in the log, how skewed what was shown lately is, and what the debiasing
+        strength of the model does."""
+        about, windows = self.about(), self.monitor()["windows"][::-1][:SHOWN_WINDOWS]
+        with self._using() as run:
+            view = run.live.audiences
+            counts = np.sort(view.ends - view.starts)[::-1]
+        return bias_answer(counts, windows, about)
 
     def reload(self, wait: float = 0.0) -> Reload:
         """Load the run again in the background, and swap it in when it is ready; requests go on meanwhile.

@@ -179,5 +179,5 @@ class Database(ABC):
         if versions[0][0] != str(SCHEMA):
             raise BadInput(
                 f"{self.name}: a store of schema {versions[0][0]}, this version of unskew reads {SCHEMA}; "
-                "nothing was changed"
+                "nothing was changed. `unskew store export` of the version that wrote it takes its log out"
             )

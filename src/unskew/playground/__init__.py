@@ -1,0 +1,1 @@
+"""A shop that lives: simulated users react to recommended lists, and a page shows what debiasing changes."""
