@@ -536,7 +536,7 @@ def _output(output: dict[str, Any], picture: Path) -> str:
         picture.write_bytes(base64.b64decode("".join(data["image/png"])))
         return f"![A figure of the cell above]({picture.name})"
     if "text/markdown" in data:
-        return re.sub(r"^#", "####", "".join(data["text/markdown"]), flags=re.MULTILINE)
+        return re.sub(r"^#+ (.*)$", r"**\1**", "".join(data["text/markdown"]), flags=re.MULTILINE)
     if "text/html" in data:
         bare = re.sub(r"<style.*?</style>", "", "".join(data["text/html"]), flags=re.DOTALL)
         return f"```{{raw}} html\n{bare}\n```"

@@ -11,9 +11,10 @@ from starlette.testclient import TestClient
 from tests.helpers.serving import client_of, serving
 from unskew.core.config import Document
 from unskew.core.errors import BadInput
+from unskew.playground import shop as shop_module
 from unskew.playground.app import create_app
 from unskew.playground.shop import Shop, ShopSettings
-from unskew.playground.shoppers import Client, Shoppers, Visits
+from unskew.playground.shoppers import Client, Shoppers, ShopperSettings
 from unskew.serve.http.service import Service
 
 SETTINGS = ShopSettings(users=60, products=30, steps=25)
@@ -27,7 +28,9 @@ def shop() -> Shop:
 @pytest.fixture(scope="module")
 def folder(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("playground") / "shop"
-    shop.create(made)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(shop_module, "TRAINING", {"epochs": 1, "sample": 300, "valid_examples": 40})
+        shop.create(made)
     return made
 
 
@@ -52,7 +55,7 @@ class InProcess(Client):
 
 
 def shoppers_of(shop: Shop, service: Service, debias: float = 0.0) -> Shoppers:
-    return Shoppers(shop, InProcess(service), Visits(visitors=20, shown=5), debias)
+    return Shoppers(shop, InProcess(service), ShopperSettings(visitors=20, shown=5), debias)
 
 
 def test_the_shop_is_made_once_and_ends_now(shop: Shop, folder: Path) -> None:

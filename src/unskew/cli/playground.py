@@ -50,6 +50,7 @@ class Playground:
     """The tokens of that service."""
 
     def run(self) -> None:
+        """Make the shop if it is not there, and let it live."""
         if not 0 <= self.debias <= 1:
             raise BadInput(f"debias {self.debias:g}: expected from 0 to 1", field="debias")
         if self.day <= 0:
@@ -61,9 +62,9 @@ class Playground:
         del uvicorn
         from unskew.playground.run import Nights, client_of, service
         from unskew.playground.shop import Shop, ShopSettings
-        from unskew.playground.shoppers import Client, Shoppers, Visits
+        from unskew.playground.shoppers import Client, Shoppers, ShopperSettings
 
-        shop, visits = Shop(ShopSettings()), Visits(visitors=self.visitors)
+        shop, settings = Shop(ShopSettings()), ShopperSettings(visitors=self.visitors)
         if not (self.folder / "current").is_symlink():
             notify(f"unskew: making a shop in {self.folder} (about a minute)")
         shop.create(self.folder)
@@ -78,7 +79,7 @@ class Playground:
                 nights = Nights(self.folder, store, self.night) if self.night else None
             else:
                 client = client_of(self.service, self.token_file)
-            self._live(Shoppers(shop, client, visits, self.debias), nights, listener)
+            self._live(Shoppers(shop, client, settings, self.debias), nights, listener)
 
     def _live(self, shoppers: "Shoppers", nights: "Nights | None", listener: "socket.socket") -> None:
         """Show the page while the days pass."""

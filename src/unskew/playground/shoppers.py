@@ -29,8 +29,8 @@ ATTENTION = 0.85
 ORGANIC = 0.5
 RECENT = 5  # days over which shown and sold products are counted
 KEPT = 400  # days that the page can show
-TOLD = 12  # shoppers in the news
-LISTED = 8  # products in the table of what sells
+TOLD = 8  # shoppers in the news
+LISTED = 15  # products in the table of what sells
 SECONDS = 60.0  # for an answer
 
 
@@ -59,7 +59,7 @@ class Client:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Visits:
+class ShopperSettings:
     """How many users come, and what they see."""
 
     visitors: AtLeast1 = 25
@@ -99,14 +99,14 @@ class Day:
 class Shoppers:
     """The users of a shop, who come day by day."""
 
-    def __init__(self, shop: Shop, client: Client, visits: Visits, debias: float = 0.0) -> None:
-        check(visits)
-        self.shop, self.client, self.visits = shop, client, visits
-        self._debias = debias
-        self._random = np.random.default_rng([visits.seed, 2])
+    def __init__(self, shop: Shop, client: Client, settings: ShopperSettings, debias: float = 0.0) -> None:
+        check(settings)
+        self.shop, self.client, self.settings = shop, client, settings
+        self.debias = debias  # of the lists from now on; the page sets it
+        self._random = np.random.default_rng([settings.seed, 2])
         self._popularity = shop.clicks.astype(np.float64)
         self._numbers = {f"p{number}": number for number in range(shop.settings.products)}
-        best = np.sort(shop.preference, axis=1)[:, ::-1][:, : visits.shown]
+        best = np.sort(shop.preference, axis=1)[:, ::-1][:, : settings.shown]
         self._best = best.mean(axis=1)
         self._shown = deque[NDArray[np.int64]](maxlen=RECENT)  # counts of each day
         self._sold = deque[NDArray[np.int64]](maxlen=RECENT)
@@ -115,24 +115,15 @@ class Shoppers:
         self._nights: list[Document] = []
         self._lock = threading.Lock()
 
-    @property
-    def debias(self) -> float:
-        """The debiasing strength of the lists from now on."""
-        return self._debias
-
-    @debias.setter
-    def debias(self, strength: float) -> None:
-        self._debias = strength
-
     def live(self) -> Day:
         """Let a day pass: the users come one after the other, and their events are stored at its end."""
-        strength, products = self._debias, self.shop.settings.products
+        strength, products = self.debias, self.shop.settings.products
         shown, sold = np.zeros(products, np.int64), np.zeros(products, np.int64)
         events: list[Document] = []
         liked, possible, model, organic = 0.0, 0.0, "", 0
         users = self._random.choice(self.shop.settings.users, self._number(), replace=False)
         for user in users.tolist():
-            body = {"user_id": f"u{user}", "k": self.visits.shown, "debias": strength}
+            body = {"user_id": f"u{user}", "k": self.settings.shown, "debias": strength}
             answer = self.client.post("/v1/recommendations", body)
             listed = [self._numbers[item["item_id"]] for item in answer["items"]]
             model = answer["version"]
@@ -166,8 +157,8 @@ class Shoppers:
         places[np.argsort(-self.shop.clicks, kind="stable")] = np.arange(1, len(sold) + 1)
         appeal = self.shop.preference.mean(axis=0)
         return {
-            "debias": self._debias,
-            "visitors": self.visits.visitors,
+            "debias": self.debias,
+            "visitors": self.settings.visitors,
             "products": self.shop.settings.products,
             "recent": RECENT,
             "days": [asdict(day) for day in days],
@@ -189,7 +180,7 @@ class Shoppers:
     # One user
 
     def _number(self) -> int:
-        return min(self.visits.visitors, self.shop.settings.users)
+        return min(self.settings.visitors, self.shop.settings.users)
 
     def _look(self, user: int, listed: list[int]) -> list[int]:
         """What a user clicks in a list."""

@@ -1,6 +1,6 @@
 /* Elements of the page, and the line charts. */
 const SVG = "http://www.w3.org/2000/svg";
-const WIDTH = 520, HEIGHT = 150, LEFT = 38, RIGHT = 46, TOP = 16, BOTTOM = 22;
+const WIDTH = 520, HEIGHT = 150, LEFT = 46, RIGHT = 56, TOP = 16, BOTTOM = 22;
 const NEWEST = 150; // days that a chart shows
 
 export function element(name, attributes, ...children) {

@@ -56,7 +56,7 @@ function drawNews(state) {
 function draw(state) {
   const today = state.days.at(-1);
   const nights = state.nights.filter((night) => night.verdict === "published").length;
-  const note = today ? `day ${today.day} · ${state.visitors} users a day · ${nights} nightly updates` : "The shop opens …";
+  const note = today ? `day ${today.day} · ${state.visitors} users a day · ${nights} nightly update${nights === 1 ? "" : "s"}` : "The shop opens …";
   document.querySelector("#answers").replaceChildren(
     element("span", { class: "dot good" }), element("span", {}, note));
   document.querySelector("#service").href = state.service;
