@@ -25,7 +25,7 @@ from unskew.report.charts import Lines, picture
 ROOT = Path(__file__).parents[1]
 RESULTS, PICTURE = ROOT / "results" / "story.jsonl", ROOT / "docs" / "story.svg"
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
-DRAWN = 0.75  # the strength that is drawn beside 0
+DRAWN = 1.0  # the strength that is drawn beside 0
 SEEDS = (0, 1, 2)
 TRAINING = {"epochs": 2, "sample": 2000, "valid_examples": 300}
 WORLD: dict[str, Any] = {"users": 400, "items": 100, "steps": 80, "impressions": 0.15, "shown": 8.0}
@@ -93,7 +93,7 @@ def page() -> None:
         series={
             "lists, debias 0": mean([line["places"]["0"] for line in lines]),
             f"lists, debias {DRAWN:g}": mean([line["places"][f"{DRAWN:g}"] for line in lines]),
-            "best lists (ground truth)": mean([line["best"] for line in lines]),
+            "best lists (truth)": mean([line["best"] for line in lines]),
         },
         x_label="items in tenths, the most popular in the log first",
         y_label="fraction of the places in lists",
@@ -108,7 +108,7 @@ def page() -> None:
             "random items": [float(np.mean([line["random"] for line in lines]))] * len(STRENGTHS),
         },
         x_label="debiasing strength",
-        y_label="true preference (1 is the best possible)",
+        y_label="true preference (best: 1)",
         title="What users truly like of it",
         x_ticks=list(STRENGTHS),
         y_range=(0.0, 1.0),
