@@ -41,7 +41,7 @@ BASELINES_OF_THE_PAPER = tuple(arm.model for arm in RIVALS)
 OURS = ("pulse", "pulse-zero", "neighbours-by-hand")
 CELLS = DOCS.parent / "results" / "bench" / "cells.jsonl"
 NOTEBOOKS = DOCS.parent / "examples" / "notebooks"
-# A model that is missing here stops `make docs`.
+# What each model is for. The page of a model that is missing here goes without it.
 PURPOSES = {
     "bert4rec": "a baseline that reads a history from both sides.",
     "bst": "a baseline that puts the candidate behind the history.",
@@ -51,9 +51,11 @@ PURPOSES = {
     "dice": "a debiasing baseline that separates interest from conformity.",
     "din": "a baseline whose attention depends on the candidate.",
     "ease": "a strong linear baseline where a matrix of all pairs of items fits into memory.",
+    "esasrec": "a transformer baseline with gated blocks and a sampled softmax.",
     "fpmc": "the classical baseline of next-item recommendation.",
     "gru4rec": "a strong recurrent baseline, fast on short sessions.",
     "gsasrec": "SASRec with many sampled negatives, for large catalogues.",
+    "hstu": "a transformer baseline without a softmax in its attention.",
     "itemknn": "a strong baseline in a second, and lists that are easily explained.",
     "lightsans": "a transformer for long histories.",
     "neighbours-by-hand": "to see what Pulse's neighbourhood is worth without learning.",
@@ -125,7 +127,7 @@ def model_page(name: str, kind: type[Recommender]) -> str:
         "",
         " ".join(title.split()),
         "",
-        f"- **What it is for**: {PURPOSES[name]}",
+        *([f"- **What it is for**: {PURPOSES[name]}"] if name in PURPOSES else []),
         f"- **Paper**: {_paper_of(kind)}",
         f"- **Code**: `src/{path}`",
         "",

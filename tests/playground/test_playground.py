@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from tests.helpers.processes import run_python
 from tests.helpers.serving import client_of, serving
 from unskew.core.config import Document
 from unskew.core.errors import BadInput
@@ -15,6 +16,7 @@ from unskew.playground import shop as shop_module
 from unskew.playground.app import create_app
 from unskew.playground.shop import Shop, ShopSettings
 from unskew.playground.shoppers import Client, Shoppers, ShopperSettings
+from unskew.serve import open_store
 from unskew.serve.http.service import Service
 
 SETTINGS = ShopSettings(users=60, products=30, steps=25)
@@ -142,3 +144,20 @@ def test_the_page_shows_the_state_and_moves_the_slider(shop: Shop, service: Serv
 def test_settings_are_checked() -> None:
     with pytest.raises(BadInput, match="products"):
         Shop(ShopSettings(products=5))
+
+
+@pytest.mark.integration
+def test_the_playground_as_a_process(tmp_path: Path) -> None:
+    """The service, the shoppers, a night and the page, from the command line."""
+    folder = tmp_path / "shop"
+    flags = ("--days", 4, "--day", 0.01, "--night", 2, "--port", 0, "--visitors", 10)
+    ended = run_python("-m", "unskew", "playground", folder, *flags)
+    assert ended.returncode == 0, ended.stderr
+    assert "the shop is open: http://127.0.0.1:" in ended.stderr
+    with open_store(folder / "events.db", "read") as store:
+        info = store.info()
+    assert info["recommendations"] == 40
+    assert info["events"] > 0
+    again = run_python("-m", "unskew", "playground", folder, *flags)
+    assert again.returncode == 0, again.stderr
+    assert "making a shop" not in again.stderr
