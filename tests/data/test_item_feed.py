@@ -208,6 +208,23 @@ def test_wrong_files_of_items(
         unskew.prepare(str(files["log.parquet"]), tmp_path / "data", items_time="since")
 
 
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [(pa.array([b"\xff"]), "items"), (pa.array([["a"]]), "items"), (pa.array([1], pa.timestamp("ns")), None)],
+)
+def test_columns_of_unusual_types(
+    files: dict[str, Path], tmp_path: Path, values: pa.Array, field: str | None
+) -> None:
+    """Times may have nanoseconds, which no log has; bytes and lists are no features."""
+    pq.write_table(pa.table({"item_id": ["i1"], "kind": values}), tmp_path / "items.parquet")
+    options = {"items": str(tmp_path / "items.parquet"), "items_time": None if field else "kind"}
+    if field is None:
+        assert unskew.read(str(files["log.parquet"]), **options).items.features is not None
+        return
+    with refused(field):
+        unskew.read(str(files["log.parquet"]), **options)
+
+
 # Pulse reads what was known
 
 

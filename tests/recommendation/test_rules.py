@@ -10,7 +10,7 @@ import unskew
 from tests.helpers.errors import refused
 from tests.helpers.shops import ITEMS, category_of, price_of, shop_log
 from unskew.data.log.log import Log
-from unskew.recommendation.rule_masks import ItemRules, bind_rules
+from unskew.recommendation.rule_masks import ItemRules, absent_values, bind_rules
 from unskew.recommendation.rules import BadRule, conditions_of, parse_rules, read_rule_sets
 
 
@@ -99,6 +99,8 @@ def test_all_rules_hold_together_and_lists_are_read_apart(log: Log) -> None:
         ("at mosst 2 per category", "column 4", "expected most or least, found 'mosst'"),
         ("at least 120% price < 5", "column 10", "expected a percentage above 0 and at most 100"),
         ("at least 1.5 price < 5", "column 10", "expected a whole number"),
+        ("at least 1e999 price < 5", "column 10", "expected a whole number"),
+        ("at most 1 per item_id", "column 15", "an item is its own id"),
         ("pin i1 at 0", "column 11", "expected a position, counted from 1, found '0'"),
         ("pin in [i1]", "column 1", "no feature 'pin'"),
         ("categry = shoes", "column 1", "no feature 'categry'; did you mean 'category'?"),
@@ -129,6 +131,35 @@ def test_what_is_no_list_of_rules() -> None:
     for wrong in ("price < 5", [5], ["x = 1"] * 101, ["x" * 10_001]):
         with refused("rules"):
             parse_rules(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("rules", "reason"),
+    [
+        (["\n".join(["price < 5"] * 500)] * 3, "1,000 comparisons in all rules together, found 1,001"),
+        ([f"price in [{'5,' * 4000}5]"] * 3, "10,000 values in all rules together, found 12,003"),
+        (["#" * 9000] * 30, "200,000 characters in all rules together, found 270,000"),
+    ],
+)
+def test_one_request_cannot_take_the_service_for_seconds(rules: list[str], reason: str) -> None:
+    with pytest.raises(BadRule, match=f"rules: expected at most {reason}"):
+        parse_rules(rules)
+
+
+@pytest.mark.parametrize(
+    ("condition", "absent"),
+    [
+        ("category in [shoes, hats]", None),
+        ("category in [shoes, shoe]", "no item has category 'shoe'; did you mean 'shoes'?"),
+        ("item_id in [i1, i2]", None),
+        ("item_id in [i1, i99]", "no item has the id 'i99'"),
+        ("in_stock in [true, false]", None),
+        ("price = 123456", "no item has price '123456'"),
+    ],
+)
+def test_a_hint_names_the_first_value_that_no_item_has(log: Log, condition: str, absent: str | None) -> None:
+    found = absent_values(parse_rules([f"not {condition}"]), log.items, log.items.features)
+    assert found.startswith(absent) if absent else found == ""
 
 
 def test_times_have_an_order() -> None:

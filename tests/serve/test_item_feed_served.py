@@ -117,6 +117,9 @@ def test_rows_that_say_nothing_new_are_not_stored(service: Service) -> None:
         ({"item_id": "x", "title": 5}, "title"),
         ({"item_id": "x", "features": {"price": "cheap"}}, "features.price"),
         ({"item_id": "x", "features": {"in_stock": 5}}, "features.in_stock"),
+        ({"item_id": "x", "features": {"price": 10**400}}, "features.price"),
+        ({"item_id": "x", "features": {"item_id": "y"}}, "features.item_id"),
+        ({"item_id": "x", "features": {"Title": "y"}}, "features.Title"),
     ],
 )
 def test_wrong_rows_are_named_and_the_others_stored(service: Service, wrong: dict, field: str) -> None:
@@ -125,6 +128,13 @@ def test_wrong_rows_are_named_and_the_others_stored(service: Service, wrong: dic
     (rejected,) = answer["rejected"]
     assert (rejected["index"], rejected["field"]) == (0, field)
     assert {"good"} == {name for name in listed(service) if not name.startswith("i")}
+
+
+def test_features_are_columns_and_so_they_are_limited(service: Service) -> None:
+    rows = [item(f"n{row}", LATER, **{f"f{row}-{column}": 1 for column in range(100)}) for row in range(11)]
+    answer = service.put_items(rows)
+    assert answer["accepted"] == 9  # beside the three features of the log, 1,000 in all
+    assert {rejected["field"] for rejected in answer["rejected"]} == {"features"}
 
 
 def test_over_http(service: Service) -> None:
@@ -207,8 +217,17 @@ def test_kinds_of_values(tmp_path: Path) -> None:
     assert columns == {
         "flag": [True, False, None],
         "number": [1.0, None, None],
-        "mixed": ["2.0", "two", "true"],
+        "mixed": ["2", "two", "true"],
     }
+
+
+def test_a_number_among_texts_is_the_same_text_after_a_new_start(service: Service, data: Path) -> None:
+    service.put_items([item("a", LATER, size="large"), item("b", LATER, size=38)])
+    before = listed(service, "size = 38")
+    other = Service("pulse-zero", service.store, data=data)
+    other.load()
+    assert before == listed(other, "size = 38")
+    assert set(before) == {"b"}
 
 
 # Import, export, update

@@ -164,9 +164,9 @@ def absent_values(rules: Rules, items: VocabularyView, features: Mapping[str, Fe
         elif isinstance(condition, All | Either):
             todo += condition.conditions
         elif isinstance(condition, Among):
-            for value in condition.values:
-                if not reader.holds(Among(condition.name, (value,))).any():
-                    return reader.describe_absent(condition.name, value)
+            absent = reader.absent(condition)
+            if absent is not None:
+                return reader.describe_absent(condition.name, absent)
     return ""
 
 
@@ -200,6 +200,9 @@ class _Reader:
         return f"no item has {name.text} {value.text!r}{did_you_mean(value.text, names[:10_000])}"
 
     def _feature(self, name: Name) -> Feature:
+        if name.text == ITEM_ID and ITEM_ID not in self._features:
+            reason = "an item is its own id, which has no order and no second item; use =, in or pin"
+            raise BadRule(name.where, reason)
         if name.text not in self._features:
             listed = ", ".join(map(repr, self._features)) or "none"
             near = did_you_mean(name.text, [*self._features, ITEM_ID])
@@ -232,6 +235,28 @@ class _Reader:
         mask = np.zeros(self._size, bool)
         mask[feature.tags.code[is_meant[feature.tags.tag]]] = True
         return mask
+
+    def absent(self, condition: Among) -> Value | None:
+        """The first of its values that no item has."""
+        name, values = condition.name, condition.values
+        if name.text == ITEM_ID and ITEM_ID not in self._features:
+            is_there = _codes_of(self._items, values) != PAD
+            return next((value for value, there in zip(values, is_there, strict=True) if not there), None)
+        feature = self._feature(name)
+        if feature.is_number or pa.types.is_boolean(feature.values.type):
+            numbers = set(feature.values.cast(pa.float64()).to_pylist())
+            return next((value for value in values if _number(value, name, feature) not in numbers), None)
+        used = feature.tags.names.take(pa.array(np.unique(feature.tags.tag)))
+        names = set(used.to_pylist())
+        lower = {name.lower() for name in names}  # in which true and false are looked for
+        return next(
+            (
+                value
+                for value in values
+                if (value.text not in names if value.truth is None else value.text.lower() not in lower)
+            ),
+            None,
+        )
 
     def _ordered(self, condition: Compare) -> Mask:
         name, value = condition.name, condition.value

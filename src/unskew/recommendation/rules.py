@@ -33,6 +33,9 @@ ITEM_ID = "item_id"
 DEFAULT_SET = "default"  # the rule set of requests that name none
 MOST_RULES = 100  # of one list
 LONGEST_RULE = 10_000  # characters
+LONGEST_RULES = 200_000  # characters of all rules of one list together
+MOST_COMPARISONS = 1000  # in all rules of one list, each of which is made with every item
+MOST_VALUES = 10_000  # in all of them
 DEEPEST = 50  # conditions within conditions
 
 Operator = Literal["=", "!=", "<", "<=", ">", ">="]
@@ -209,8 +212,8 @@ def parse_rules(texts: Sequence[str], source: str = "") -> Rules:
     """
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         raise BadRule(source or "rules", "expected a list of rules, such as ['price < 50']")
-    if len(texts) > MOST_RULES:
-        raise BadRule(source or "rules", f"expected at most {MOST_RULES} rules, found {len(texts):,}")
+    _limit(source, MOST_RULES, "rules", len(texts))
+    _limit(source, LONGEST_RULES, "characters in all rules together", sum(map(len, texts)))
     return _parse_rules(tuple(texts), source)
 
 
@@ -220,16 +223,26 @@ def conditions_of(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(line for line in lines if parse_rules((line,)).conditions)
 
 
+def _limit(source: str, most: int, what: str, found: int) -> None:
+    if found > most:
+        raise BadRule(source or "rules", f"expected at most {most:,} {what}, found {found:,}")
+
+
 @lru_cache(maxsize=256)
 def _parse_rules(texts: tuple[str, ...], source: str) -> Rules:
     rules: list[Rule] = []
+    comparisons = values = 0
     for number, text in enumerate(texts, 1):
         label = f"{source}, rule {number}" if source else f"rule {number}"
         if len(text) > LONGEST_RULE:
             raise BadRule(label, f"expected at most {LONGEST_RULE:,} characters, found {len(text):,}")
         lines = text.split("\n")
         for line_number, line in enumerate(lines, 1):
-            rules += _Parser(line, f"{label}, line {line_number}" if len(lines) > 1 else label).rules()
+            parser = _Parser(line, f"{label}, line {line_number}" if len(lines) > 1 else label)
+            rules += parser.rules()
+            comparisons, values = comparisons + parser.comparisons, values + parser.values
+            _limit(source, MOST_COMPARISONS, "comparisons in all rules together", comparisons)
+            _limit(source, MOST_VALUES, "values in all rules together", values)
     pins = tuple(rule for rule in rules if isinstance(rule, Pin))
     for place, pin in enumerate(pins):
         for other in pins[:place]:
@@ -258,6 +271,7 @@ class _Parser:
 
     def __init__(self, line: str, label: str) -> None:
         self._label, self._next, self._depth = label, 0, 0
+        self.comparisons = self.values = 0  # that were read
         self._tokens: list[_Token] = []
         for match in TOKEN.finditer(line):
             kind, where = str(match.lastgroup), f"{label}, column {match.start() + 1}"
@@ -286,7 +300,7 @@ class _Parser:
         first = self._token.text if not self._names_feature() and self._token.kind == "word" else ""
         if first == "at":
             self._skip()
-            return self._limit()
+            return self._list_rule()
         if first == "pin":
             self._skip()
             item = self._value("the id of an item")
@@ -297,7 +311,7 @@ class _Parser:
         condition = self._condition()
         return Not(condition) if first == "exclude" else condition
 
-    def _limit(self) -> AtMost | AtLeast:
+    def _list_rule(self) -> AtMost | AtLeast:
         if self._accept("most"):
             count = self._count("how many items, at least 1")
             self._expect("per")
@@ -310,7 +324,7 @@ class _Parser:
             if number is None or not 0 < number <= 100:
                 raise BadRule(where, "expected a percentage above 0 and at most 100")
             return AtLeast(0, number / 100, self._condition())
-        if number is None or number < 1 or number != int(number):
+        if number is None or number < 1 or not number.is_integer():
             raise BadRule(where, "expected a whole number of at least 1, or a percentage such as 30%")
         return AtLeast(int(number), 0.0, self._condition())
 
@@ -343,6 +357,7 @@ class _Parser:
 
     def _comparison(self) -> Condition:
         name = self._name()
+        self.comparisons += 1
         for operator in OPERATORS:
             if self._accept(operator):
                 return _compared(name, operator, self._value("a value"))
@@ -402,6 +417,7 @@ class _Parser:
         if token.kind not in ("word", "text"):
             self._refuse(expected)
         self._skip()
+        self.values += 1
         return Value(token.text, token.where, token.kind == "text")
 
     def _count(self, expected: str) -> int:

@@ -107,10 +107,10 @@ def read_items(
     ticks = None if time is None else _ticks(columns.pop(time), clock, f"{name}, column {time!r}")
     title = next((column for column in columns if column.lower() == "title"), None)
     titles = None if title is None else columns.pop(title)
-    nested = next((column for column, values in columns.items() if pa.types.is_nested(values.type)), None)
-    if nested is not None:
+    wrong = next((column for column, values in columns.items() if _is_no_feature(values.type)), None)
+    if wrong is not None:
         raise BadInput(
-            f"{name}, column {nested!r}: expected plain values; write several tags as text, Crime|Drama",
+            f"{name}, column {wrong!r}: expected plain values; write several tags as text, Crime|Drama",
             field="items",
         )
     return ItemFeed(ids, ticks, titles, columns)
@@ -159,6 +159,10 @@ def column_of_items(table: pa.Table, name: str, given: str | None = None) -> str
     return usual
 
 
+def _is_no_feature(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
 def _ticks(values: pa.Array, clock: Clock, name: str) -> Ints:
     """Times in ticks of a clock: numbers are ticks, and dates are moments."""
     if values.null_count:
@@ -167,7 +171,7 @@ def _ticks(values: pa.Array, clock: Clock, name: str) -> Ints:
         return np.asarray(values.to_numpy(zero_copy_only=False), np.int64)
     if pa.types.is_temporal(values.type):
         kind = pa.timestamp("us", getattr(values.type, "tz", None))
-        moments = values.cast(kind).cast(pa.int64()).to_numpy(zero_copy_only=False).tolist()
+        moments = values.cast(kind, safe=False).cast(pa.int64()).to_numpy(zero_copy_only=False).tolist()
         return np.array([clock.tick_of(moment) for moment in moments], np.int64)
     if not pa.types.is_string(values.type):
         raise BadInput(f"{name}: expected times, found {values.type}", field="items_time")

@@ -44,6 +44,7 @@ from unskew.training.run_card import RunCard
 
 AHEAD = 86_400 * 10**6  # microseconds by which a clock may be ahead of ours
 READ_AT_ONCE = 50_000
+FEATURES_IN_ALL = 1000  # of items; each is a column with a value for every item
 
 
 @dataclass(frozen=True)
@@ -167,8 +168,14 @@ class LoadedRun:
             write_log("a feature of the item feed does not fit the log of the run", 40, error, feature=name)
             return pa.nulls(len(column), column.type)
 
-    def check_fits(self, row: ItemRow) -> None:
-        """Refuse a row with a value that does not fit those that the log has."""
+    def check_fits(self, row: ItemRow, named: set[str]) -> None:
+        """Refuse a row with a value that does not fit those that the log has.
+
+        named: the features of the rows before it, to which its own are added.
+        """
+        names = named | set(row.features)
+        if len(names | set(self.live.items.features)) > FEATURES_IN_ALL:
+            raise BadEvent("features", f"expected at most {FEATURES_IN_ALL:,} features of all items together")
         for name, value in row.features.items():
             known = self.live.items.features.get(name)
             try:
@@ -177,6 +184,7 @@ class LoadedRun:
             except BadInput:
                 reason = f"expected {known.values.type} values, as before" if known is not None else ""
                 raise BadEvent(f"features.{name}"[:100], reason) from None
+        named |= names
 
     def _ticks(self, microseconds: Ints) -> list[int]:
         if not self.is_dated:

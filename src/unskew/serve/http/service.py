@@ -326,13 +326,13 @@ class Service:
         """
         self._check_ready()
         now = time.time_ns() // 1000
-        rows, rejected = list[ItemRow](), list[RejectedEvent]()
+        rows, rejected, named = list[ItemRow](), list[RejectedEvent](), set[str]()
         with self._using() as run:
             for index, document in enumerate(documents):
                 try:
                     row = ItemRow.of(document, now)
                     self._times.check_ahead(row.timestamp, now)
-                    run.check_fits(row)
+                    run.check_fits(row, named)
                     rows.append(row)
                 except BadEvent as error:
                     field, reason = encodable(error.field), encodable(error.reason)

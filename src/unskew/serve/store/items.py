@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from unskew.serve.store.tables import hash_of
 LONGEST_TEXT = 10_000  # characters of a value or a title
 MOST_FEATURES = 100  # of an item
 FIELDS = ("item_id", "timestamp", "title", "features")
+COLUMNS = ("item_id", "known_since", "title")  # of an exported feed, beside its features
 
 Plain = str | float | bool
 
@@ -59,6 +61,10 @@ class ItemRow:
             raise BadEvent("features", f"expected at most {MOST_FEATURES}, found {len(self.features):,}")
         for name, value in self.features.items():
             check_id("features", name)
+            if name.lower() in COLUMNS:
+                raise BadEvent(
+                    f"features.{name}", "a feature cannot be called so; it is a column of the feed"
+                )
             if isinstance(value, str):
                 _check_text(f"features.{name}"[:100], value)
 
@@ -148,6 +154,11 @@ def rows_of_table(table: pa.Table, ids: str, time: str | None, now: int) -> list
     """
     title = next((name for name in table.column_names if name.lower() == "title"), None)
     features = [name for name in table.column_names if name not in (ids, time, title)]
+    kind = table[ids].type
+    if not any(
+        is_kind(kind) for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer)
+    ):
+        raise BadInput(f"items, column {ids!r}: expected text or whole numbers, found {kind}", field="items")
     made = []
     for number, row in enumerate(table.to_pylist(), 1):
         document = {
@@ -181,10 +192,14 @@ def _plain(name: str, value: Any) -> Plain | None:
         return SEPARATOR.join(value) or None
     if value is None or isinstance(value, bool | str):
         return None if value == "" else value
-    if isinstance(value, int | float):
-        if not math.isfinite(value):
+    if isinstance(value, int | float | Decimal):
+        try:
+            number = float(value)
+        except OverflowError:  # a whole number of more than 300 digits
+            number = math.inf
+        if not math.isfinite(number):
             raise BadEvent(field, "expected a finite number")
-        return float(value)
+        return number
     if hasattr(value, "isoformat"):
         return str(value.isoformat())
     raise BadEvent(field, f"expected text, a number, or true or false, found {type(value).__name__}")
@@ -213,4 +228,5 @@ def _column(values: list[Any]) -> pa.Array:
 
 
 def _text(value: Plain) -> str:
-    return json.dumps(value) if isinstance(value, bool | float) else value
+    """The text that Arrow makes of a value: 2, and not 2.0."""
+    return value if isinstance(value, str) else str(pa.scalar(value).cast(pa.string()).as_py())
