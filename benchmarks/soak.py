@@ -53,7 +53,8 @@ from unskew.serve.store.store import open_store
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "results" / "soak.jsonl", ROOT / "docs" / "serving.md"
 MARKS = "<!-- made by benchmarks/soak.py -->", "<!-- end of the soak -->"
-PRELOADED = ["unskew.cli", "unskew.serve.http.process", "unskew.serve.http.connections"]
+PRELOADED = ["unskew.cli.serve", "unskew.serve.http.process", "unskew.serve.http.connections"]
+PRELOADED += ["unskew.serve.store.sqlite", "uvicorn", "pydantic.v1"]
 ITEMS, POSTING, ASKING, PACE = 2_000, 3, 2, 0.05
 USERS, KEPT = 300, 200  # all users, and those who are never erased
 BRANDS, MOST_OF_BRAND, SOLD_OUT = 20, 3, 10  # every tenth item is sold out
@@ -75,13 +76,20 @@ class Arguments:
     """Write the newest stored result into docs/serving.md, and do nothing else."""
 
 
-def serve(words: list[str], log: str) -> None:
+def serve(folder: Path, store: str, port: int) -> None:
     """`unskew serve` in this process, with its messages in a file."""
-    from unskew.cli import main
+    from unskew.cli.serve import Serve
 
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    file = os.open(folder / f"{store}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(file, 2)
-    sys.exit(main(words))
+    Serve(
+        folder="pulse-zero",
+        data=folder / "log",
+        store=str(folder / store),
+        port=port,
+        explore=0.05,
+        rules=folder / "rules.toml",
+    ).run()
 
 
 class Process:
@@ -90,10 +98,8 @@ class Process:
     def __init__(self, folder: Path, store: str, port: int) -> None:
         self.port, self._log = port, folder / f"{store}.log"
         self._log.unlink(missing_ok=True)
-        words = ["serve", "pulse-zero", "--data", str(folder / "log"), "--store", str(folder / store)]
-        words += ["--port", str(port), "--explore", "0.05", "--rules", str(folder / "rules.toml")]
         context = multiprocessing.get_context("forkserver")
-        self.process: ForkServerProcess = context.Process(target=serve, args=(words, str(self._log)))
+        self.process: ForkServerProcess = context.Process(target=serve, args=(folder, store, port))
         self.begin = time.monotonic()
         self.process.start()
 

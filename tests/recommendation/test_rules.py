@@ -4,6 +4,7 @@ was expected."""
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import unskew
@@ -160,6 +161,15 @@ def test_one_request_cannot_take_the_service_for_seconds(rules: list[str], reaso
 def test_a_hint_names_the_first_value_that_no_item_has(log: Log, condition: str, absent: str | None) -> None:
     found = absent_values(parse_rules([f"not {condition}"]), log.items, log.items.features)
     assert found.startswith(absent) if absent else found == ""
+
+
+def test_true_and_false_of_a_text_are_found_in_any_case() -> None:
+    rows = {"user": ["u1", "u2"], "item": ["i1", "i2"], "time": [1, 2], "new": ["True", "unknown"]}
+    log = unskew.read(pa.table(rows), item_features="new")
+    for value in ("true", "TRUE", "unknown"):
+        assert absent_values(parse_rules([f"not new = {value}"]), log.items, log.items.features) == ""
+    for value in ("false", "Unknown"):
+        assert absent_values(parse_rules([f"not new = {value}"]), log.items, log.items.features)
 
 
 def test_times_have_an_order() -> None:
