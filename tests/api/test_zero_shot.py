@@ -71,7 +71,7 @@ def test_what_it_learned_elsewhere_holds_here() -> None:
 
 def test_the_debias_is_chosen_where_there_is_a_validation_part(log: unskew.Log) -> None:
     made = unskew.create_model("pulse-zero").fit(unskew.split(log), show_progress=False)
-    assert set(made.trained.weights) == {"ordinary", "balanced", "frozen"}
+    assert set(made.trained.weights) == {"ordinary", "balanced", "frozen", "frozen-balanced"}
     assert made.chosen.keys() == {"debias_now"}
     assert not list(made.network.parameters())
 
@@ -85,7 +85,7 @@ def test_its_weights_are_small_and_say_where_they_come_from() -> None:
     assert set(said["from"]) == {"MovieTweetings", "Online Retail"}  # whose licences allow it
     assert all(len(fingerprint) == 32 for fingerprint in said["from"].values())
     split = unskew.split(in_groups())
-    of_the_log = {"debias_now", "day_ticks", "horizon_ticks", "repeats"}
+    of_the_log = {"debias_now", "day_ticks", "horizon_ticks", "repeats", "reads_all"}
     # Of types of events and of repeats it knows nothing: what reads them begins at zero.
     of_the_log |= {"mean_types", "scale_types", "scale_more", "more_of_pair", "more_skip"}
     learned = Pulse(split.known, Pulse.Config()).state_dict().keys() - of_the_log

@@ -118,7 +118,7 @@ def test_an_offset_is_added_to_the_logits_of_every_loss(kind: type[Recommender],
 
 def frozen(kind: type[Recommender]) -> set[str]:
     """The criterion of models that read what other users did up to the request."""
-    return {"frozen"} if kind.validates_frozen else set()
+    return {"frozen", "frozen-balanced"} if kind.validates_frozen else set()
 
 
 @every_model

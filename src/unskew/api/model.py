@@ -15,7 +15,7 @@ from unskew.core.atomic_files import save_frames
 from unskew.core.errors import BadInput, check_is
 from unskew.core.progress import shown
 from unskew.data.log.erasures import IN_RUN, Erasures, add_erasures
-from unskew.data.log.held_out import FROZEN, Criterion, Protocol, Targets
+from unskew.data.log.held_out import FROZEN, FROZEN_BALANCED, Criterion, Protocol, Targets
 from unskew.data.log.live import Live
 from unskew.data.log.log import Log, LogView
 from unskew.data.log.split import Part, Split, Splitting, split, without_validation
@@ -374,9 +374,11 @@ class Model:
 
     def _criterion_of(self, test: str, select_by: str | None, frozen: bool = False) -> str:
         """The validation metric whose weights a test is evaluated with: its own, or else the one that chose
-        the weights that recommend. That of frozen lists is `frozen`, but the balanced test has its own."""
+        the weights that recommend. Those of frozen lists are `frozen` and `frozen-balanced`, if the model
+        validates them."""
         weights = self.trained.weights
-        own = FROZEN if frozen and test == "ordinary" and FROZEN in weights else test
+        of_lists = {"ordinary": FROZEN, "balanced": FROZEN_BALANCED}.get(test, test) if frozen else test
+        own = of_lists if of_lists in weights else test
         by = select_by or (own if own in weights else self.trained.select_by)
         if by not in weights:
             raise BadInput(f"select_by {by}: this run has weights chosen by {', '.join(weights)}")

@@ -84,11 +84,12 @@ class Training:
     """Gradients are clipped to this norm."""
     valid_examples: AtLeast0 = 2000
     """How many positives of the validation set are ranked after each epoch: a fixed, seeded sample."""
-    select_by: Literal["auto", "ordinary", "balanced", "shown", "frozen"] = "auto"
+    select_by: Literal["auto", "ordinary", "balanced", "shown", "frozen", "frozen-balanced"] = "auto"
     """Which validation metric chooses the weights that recommend. The best weights by each
     version are kept, and every test is evaluated with the weights that its own version chose. `auto` is
     `balanced` for models that debias and `ordinary` for the others. `frozen` is for lists that are made long
-    before they are read, such as those of a weekly mail; models that read what other users do have it."""
+    before they are read, such as those of a weekly mail, and `frozen-balanced` for such lists where every
+    item counts the same; models that read what other users do have them."""
     seed: AtLeast0 = 0
     """The seed of everything random: initial weights, order of batches, negatives and dropout."""
 

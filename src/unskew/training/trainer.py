@@ -26,6 +26,7 @@ from unskew.data.batches.batch import Batch, SequenceBatch, batch_of_rows
 from unskew.data.batches.samplers import BatchSource, Sampler, Sampling, SequenceSampler
 from unskew.data.log.held_out import (
     FROZEN,
+    FROZEN_BALANCED,
     FROZEN_MOMENTS,
     Criterion,
     HeldOut,
@@ -43,7 +44,8 @@ from unskew.training.epoch_record import EpochRecord, OnRecord
 
 PROBE = 512  # training pairs on which every epoch reports the model's statistics
 METRIC = "ndcg@10"  # of each validation metric, full ranking
-TARGETS: Targets = "all"  # of the frozen lists of the validation set
+# Of the criteria of frozen lists, which later positives of a user are the targets.
+TARGETS: dict[str, Targets] = {FROZEN: "all", FROZEN_BALANCED: "next"}
 
 State = dict[str, Tensor]
 
@@ -354,8 +356,8 @@ class Trainer:
             else live
         )
         for place, (name, tested) in product(range(len(strengths)), self.criteria.items()):
-            debias, targets = strengths[place], TARGETS if name == FROZEN else None
-            ranking = (frozen if name == FROZEN else live)[place]
+            debias, targets = strengths[place], TARGETS.get(name)
+            ranking = (live if targets is None else frozen)[place]
             exact = evaluation(self.split, ranking, "full", tested, segmented=False, frozen=targets).metrics()
             metrics = {metric: round(value, 6) for metric, value in exact.items()}
             if debias is not None:
@@ -407,10 +409,15 @@ class Trainer:
 
 
 def frozen_lists(split: Split, settings: Training) -> dict[Criterion, HeldOut]:
-    """The criterion of frozen lists, if there are any in the validation set."""
+    """The criteria of frozen lists, if there are any in the validation set. The targets of the balanced one
+    are some of those of the other, so one ranking serves both."""
     sample, seed = settings.valid_examples, settings.seed
-    lists = held_out(split, "valid", "ordinary", sample, seed, frozen=TARGETS, moments=FROZEN_MOMENTS)
-    return {FROZEN: lists} if len(lists.rows) else {}
+    tests: dict[Criterion, str] = {FROZEN: "ordinary", FROZEN_BALANCED: "balanced"}
+    lists = {
+        name: held_out(split, "valid", test, sample, seed, frozen=TARGETS[name], moments=FROZEN_MOMENTS)
+        for name, test in tests.items()
+    }
+    return lists if len(lists[FROZEN].rows) else {}
 
 
 def chosen_criterion(model: Recommender, select_by: str, available: tuple[Criterion, ...]) -> Criterion:

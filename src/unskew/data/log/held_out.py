@@ -37,12 +37,13 @@ from unskew.data.log.views import Ints
 Floats = NDArray[np.float64]
 
 # The tests of the validation set by which the weights of a model are chosen.
-Criterion = Literal["ordinary", "balanced", "shown", "frozen"]
+Criterion = Literal["ordinary", "balanced", "shown", "frozen", "frozen-balanced"]
 CRITERIA: tuple[Criterion, ...] = ("ordinary", "balanced", "shown")
-# The criterion of models that read what other users did up to the request (`validates_frozen`): frozen lists,
-# with all later positives of a user as targets. What is best at one moment may be worst at the next, so the
-# lists of users are made at several moments.
+# The criteria of models that read what other users did up to the request (`validates_frozen`): frozen lists,
+# with all later positives of a user as targets; and the next one, where every item counts the same. What is
+# best at one moment may be worst at the next, so the lists of users are made at several moments.
 FROZEN: Criterion = "frozen"
+FROZEN_BALANCED: Criterion = "frozen-balanced"
 FROZEN_MOMENTS = 8
 # How a test is ranked; explained in evaluate.py. It is here so that the command line need not import
 # torch.
