@@ -67,10 +67,10 @@ def ranker(network: Recommender, cut: unskew.Split) -> Ranker:
 
 
 def lists(found: Recommendations) -> dict[Any, dict[str, float]]:
-    """Of each user the items and their scores, best first."""
+    """Of each user or history the items and their scores, best first."""
     made: dict[Any, dict[str, float]] = {}
-    for row in found.table.to_pylist():
-        made.setdefault(row["user_id"], {})[row["item_id"]] = row["score"]
+    for owner, row in zip(found.table[0].to_pylist(), found.table.to_pylist(), strict=True):
+        made.setdefault(owner, {})[row["item_id"]] = row["score"]
     return made
 
 

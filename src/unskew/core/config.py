@@ -303,11 +303,13 @@ def from_document(kind: type[C], document: Any) -> C:
 
 def _from_plain(hint: Any, value: Any) -> Any:
     """A value of a field from its plain form: a dictionary for a dataclass, a list for a tuple."""
+    is_optional = NoneType in get_args(hint)
     if get_origin(hint) in (Union, UnionType):
         hint = next(
             (part for part in get_args(hint) if is_dataclass(part) or get_origin(part) is tuple), hint
         )
-    if is_dataclass(hint) and isinstance(value, dict):
+    is_plain = not (value is None and is_optional)
+    if isinstance(hint, type) and is_dataclass(hint) and is_plain and not isinstance(value, hint):
         return from_document(cast(type[Any], hint), value)
     return tuple(value) if get_origin(hint) is tuple and isinstance(value, list) else value
 

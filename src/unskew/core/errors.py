@@ -26,6 +26,15 @@ class Leak(UnskewError):  # noqa: N818
     """The leak audit found something that a model could read but must not."""
 
 
+LONGEST = 300  # characters of another program's message that ours repeats
+
+
+def first_line(error: object) -> str:
+    """The first line of another program's message, or its kind if it says nothing."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0] if len(lines[0]) <= LONGEST else f"{lines[0][:LONGEST]}..."
+
+
 def check_is(given: object, kind: type | tuple[type, ...], wanted: str) -> None:
     """Refuse what is not of a type, or of one of several, and say what was expected."""
     if not isinstance(given, kind):

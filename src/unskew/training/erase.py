@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from unskew.core.atomic_files import read_parquet
+from unskew.core.damage import reading
 from unskew.core.errors import BadInput
 from unskew.data.log.clock import Clock
 from unskew.data.log.erasures import (
@@ -90,10 +90,8 @@ def erase_from_run(folder: Path, erasures: Erasures) -> int:
 
 
 def _remembered(folder: Path, config: RunConfig) -> Log:
-    try:
+    with reading(f"{folder}: the run is damaged"):
         return load_memory(folder, config.known)[0]
-    except (OSError, ValueError, LookupError, TypeError, SafetensorError, pa.ArrowInvalid) as error:
-        raise BadInput(f"{folder}: the run is damaged ({error})") from None
 
 
 def _without_ids(log: Log, is_gone: NDArray[np.bool_]) -> pa.Table:

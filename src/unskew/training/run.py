@@ -21,13 +21,13 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from unskew.core.atomic_files import beside, check_free
-from unskew.core.config import Document, WrongFields, check, parse_json
+from unskew.core.config import Document, check, parse_json
+from unskew.core.damage import reading
 from unskew.core.errors import BadInput, UnskewError
 from unskew.core.file_lock import lock_file
 from unskew.core.imports import MissingImport
@@ -252,7 +252,8 @@ def train(
 def _restore_finished(trainer: Trainer, folder: Path) -> None:
     """Bring a trainer to where it was when its run was finished."""
     card = read_card(folder)
-    trainer.best = {name: load_file(folder / f"weights-{name}.safetensors") for name in card.weights}
+    with reading(_damaged(folder)):
+        trainer.best = {name: load_file(folder / f"weights-{name}.safetensors") for name in card.weights}
     trainer.select_by = card.select_by
     trainer.model.load_state_dict(trainer.best[trainer.select_by])
     trainer.model.eval()
@@ -264,14 +265,12 @@ def _restore_finished(trainer: Trainer, folder: Path) -> None:
 
 def read_card(folder: Path) -> RunCard:
     """The card of a run; of one that is not finished, the card in its checkpoint."""
-    try:
+    with reading(_damaged(folder)):
         if (folder / "card.json").is_file():
             document = parse_json((folder / "card.json").read_text(encoding="utf-8"))
         else:
             document = parse_json(read_checkpoint(folder / CHECKPOINT)[1]["card"])
         return RunCard.from_json(document)
-    except (OSError, ValueError, AttributeError, TypeError, SafetensorError, BadInput) as error:
-        raise BadInput(f"{folder}: the run is damaged ({error})") from None
 
 
 def read_config(folder: Path) -> RunConfig:
@@ -282,10 +281,8 @@ def read_config(folder: Path) -> RunConfig:
         raise BadInput(f"{folder}: this is prepared data and not a run; `unskew train {folder} --out RUN`")
     if not (folder / "config.json").is_file():
         raise BadInput(f"{folder}: not a run (no config.json); `unskew train` makes one")
-    try:
+    with reading(_damaged(folder)):
         document = parse_json((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{folder}: the run is damaged ({error})") from None
     if not isinstance(document, dict) or "format" not in document:
         raise BadInput(f"{folder}: the run is damaged (config.json is not the description of a run)")
     if document["format"] != FORMAT:
@@ -293,22 +290,23 @@ def read_config(folder: Path) -> RunConfig:
             f"{folder}: a run of format {document['format']}; this version reads {FORMAT}. Train it again"
         )
     try:
-        return RunConfig.from_json(document)
+        with reading(_damaged(folder)):
+            return RunConfig.from_json(document)
     except MissingImport as error:
         raise MissingImport(f"{folder}: {error}") from None
-    except (WrongFields, TypeError) as error:
-        raise BadInput(f"{folder}: the run is damaged ({error})") from None
 
 
 def read_records(folder: Path) -> list[EpochRecord]:
     """The records of all epochs so far."""
     if not (folder / "records.jsonl").is_file():
         return []
-    lines = (folder / "records.jsonl").read_text(encoding="utf-8").splitlines()
-    try:
+    with reading(f"{_damaged(folder)} in records.jsonl"):
+        lines = (folder / "records.jsonl").read_text(encoding="utf-8").splitlines()
         return [EpochRecord.from_json(parse_json(line)) for line in lines]
-    except (BadInput, ValueError, TypeError) as error:
-        raise BadInput(f"{folder}: the run is damaged (records.jsonl: {error})") from None
+
+
+def _damaged(folder: Path) -> str:
+    return f"{folder}: the run is damaged"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -377,22 +375,17 @@ def load(folder: str | os.PathLike[str]) -> Trained:
     if not (path / "card.json").is_file() and not (path / CHECKPOINT).is_file():
         raise BadInput(f"{path}: this run has not finished an epoch yet; go on with train --resume {path}")
     card = read_card(path)
-    try:
+    with reading(_damaged(path)):
         if (path / "card.json").is_file():
             weights = {name: load_file(path / f"weights-{name}.safetensors") for name in card.weights}
         else:
             weights = best_of(read_checkpoint(path / CHECKPOINT)[0], card)
         log, known = load_memory(path, config.known)
-    except (OSError, ValueError, LookupError, TypeError, SafetensorError, pa.ArrowInvalid) as error:
-        raise BadInput(f"{path}: the run is damaged ({error})") from None
     if not weights:
         raise BadInput(f"{path}: this run has not finished an epoch yet; go on with train --resume {path}")
-    try:
+    with reading(f"{_damaged(path)}, its parts do not fit"):
         network = model_named(config.model)(known, config.config)
         network.load_state_dict(weights[card.select_by])
-    except (KeyError, TypeError, RuntimeError, ValueError, OverflowError, MemoryError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise BadInput(f"{path}: the run is damaged, its parts do not fit ({reason})") from None
     return Trained(
         settings=config,
         network=network.eval(),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from unskew.core.atomic_files import read_parquet
-from unskew.data.log.arrays import check_offsets
+from unskew.data.log.arrays import check_codes, check_offsets, check_times
 from unskew.data.log.folder import CONTEXT
 from unskew.data.log.log import Log
 from unskew.data.log.split import Known, Split
@@ -50,6 +50,8 @@ def load_memory(folder: Path, shape: KnownShape) -> tuple[Log, Known]:
     """The log of the newest events, and what the network was built for."""
     memory = load_file(folder / "memory.safetensors")
     users, items = (read_parquet(folder / f"{name}.parquet") for name in ("users", "items"))
+    for table in (users, items):
+        table.validate(full=True)
     rare = (memory.get(f"rare_{name}") for name in ("users", "items"))
     masks = [None if mask is None else mask.astype(bool) for mask in rare]
     for known, vocabulary, mask in zip((shape.users, shape.items), (users, items), masks, strict=True):
@@ -66,8 +68,8 @@ def _remembered(memory: dict[str, NDArray[Any]], users: pa.Table, items: pa.Tabl
         check_offsets(f"{name}_offsets", offsets, len(ids))
         if len(memory.get(f"{name}_listed", offsets[1:])) != len(entities):
             raise ValueError(f"{name}_listed: expected a time for each of {len(entities):,} ids")
-        if len(ids) and not 0 <= ids.min() <= ids.max() < len(others):
-            raise ValueError(f"{name}_ids: expected numbers from 0 to {len(others) - 1:,}")
+        check_codes(f"{name}_ids", ids, len(others))
+        check_times(f"{name}_times", times, offsets)
     histories, audiences = (
         Sequences(
             memory[f"{name}_ids"],
@@ -99,7 +101,6 @@ def _context_of(memory: dict[str, NDArray[Any]], users: int, items: int) -> dict
         if not len(user) == len(item) == len(time):
             raise ValueError(f"{CONTEXT}{kind}: columns of different lengths")
         for codes, size in ((user, users), (item, items)):
-            if len(codes) and not 0 <= codes.min() <= codes.max() < size:
-                raise ValueError(f"{CONTEXT}{kind}: expected numbers from 0 to {size - 1:,}")
+            check_codes(f"{CONTEXT}{kind}", codes, size)
         context[kind] = views_of(user, item, time, users, items)
     return context

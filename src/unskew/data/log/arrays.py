@@ -14,12 +14,29 @@ Codes = NDArray[np.int32]
 
 N = TypeVar("N", bound=np.generic)
 
+_CHUNK = 1 << 20  # times that are compared together
+
 
 def check_offsets(name: str, offsets: NDArray[Any], length: int) -> None:
     """Refuse offsets that do not cut a table of this length into consecutive blocks."""
     whole = np.issubdtype(offsets.dtype, np.integer) and offsets.ndim == 1 and len(offsets) > 0
     if not whole or offsets[0] != 0 or offsets[-1] != length or (offsets[1:] < offsets[:-1]).any():
         raise ValueError(f"{name}: expected numbers that grow from 0 to {length:,}")
+
+
+def check_codes(name: str, codes: NDArray[Any], size: int) -> None:
+    """Refuse codes that are not below a size."""
+    if len(codes) and not 0 <= codes.min() <= codes.max() < size:
+        raise ValueError(f"{name}: expected numbers from 0 to {size - 1:,}")
+
+
+def check_times(name: str, times: NDArray[Any], offsets: NDArray[Any]) -> None:
+    """Refuse times that fall within one of the blocks that the offsets cut a table into."""
+    for first in range(0, len(times) - 1, _CHUNK):
+        part = times[first : first + _CHUNK + 1]
+        falls = first + 1 + np.flatnonzero(part[1:] < part[:-1])
+        if not is_in(offsets, falls).all():
+            raise ValueError(f"{name}: expected times that do not fall")
 
 
 def distinct(values: NDArray[N]) -> NDArray[N]:

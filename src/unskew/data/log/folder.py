@@ -22,9 +22,11 @@ from numpy.typing import NDArray
 
 from unskew.core.atomic_files import read_parquet
 from unskew.core.config import Document, parse_json
+from unskew.core.damage import reading
 from unskew.core.errors import BadInput, UnskewError
-from unskew.data.log.arrays import check_offsets
+from unskew.data.log.arrays import check_codes, check_offsets, check_times
 from unskew.data.log.preparation import Metadata
+from unskew.data.log.vocabulary import Vocabulary
 
 COLUMNS = {"user": np.int32, "item": np.int32, "time": np.int64, "label": np.int8}
 EXTRAS = {"propensity": np.float64, "exposed": np.int8, "position": np.int32, "impression_id": np.int64}
@@ -39,6 +41,8 @@ VIEW_PARTS = {
     for view in ("history", "audience")
     for part, dtype in (("ids", np.int32), ("times", np.int64), ("offsets", np.int64))
 }
+CHUNK = 1 << 20  # events that are checked together
+_MIX = tuple(np.uint64(factor) for factor in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9))
 
 FORMAT = 2  # the version of the folder's format; it is raised when an older reader would misread it
 
@@ -57,33 +61,111 @@ class Stored(NamedTuple):
 def read_folder(folder: Path) -> Stored:
     """Read a prepared folder. The columns stay on disk and are mapped into memory."""
     document = _read_document(folder)
-    try:
+    with reading(f"{folder}: the prepared folder is damaged", "; prepare it again"):
         metadata = Metadata.from_dict(document)
-        lengths = dict.fromkeys((*COLUMNS, *metadata.extras), metadata.rows)
-        lengths |= dict.fromkeys(AUDIENCE, metadata.positives)
-        lengths |= {"history_offsets": metadata.users + 1, "audience_offsets": metadata.items + 1}
-        counts = {"user_since": metadata.users, "item_since": metadata.items}
-        lengths |= {name: counts[name] for name in metadata.since}
-        for kind, events in metadata.types.context.items():
-            lengths |= {context_column(kind, part): events for part in VIEW_PARTS}
-            lengths[context_column(kind, "history_offsets")] = metadata.users + 1
-            lengths[context_column(kind, "audience_offsets")] = metadata.items + 1
+        expected = _expected(metadata)
         columns = {
-            name: np.load(column_file(folder, name), mmap_mode="r", allow_pickle=False) for name in lengths
+            name: np.load(column_file(folder, name), mmap_mode="r", allow_pickle=False) for name in expected
         }
         users, items = (read_parquet(folder / name) for name in ("users.parquet", "items.parquet"))
-        lengths |= {"users": metadata.users, "items": metadata.items}
-        for name, values in {**columns, "users": users, "items": items}.items():
-            if len(values) != lengths[name]:
-                raise ValueError(f"{name} is not as long as data.json says")
-        for name in OFFSETS:
-            check_offsets(name, columns[name], metadata.positives)
-        for kind, events in metadata.types.context.items():
-            for name in (context_column(kind, f"{view}_offsets") for view in ("history", "audience")):
-                check_offsets(name, columns[name], events)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadInput(f"{folder}: the prepared folder is damaged ({error}); prepare it again") from None
+        for name, values in columns.items():
+            kind, length = expected[name]
+            if values.dtype != kind or values.ndim != 1:
+                raise ValueError(f"{name} is no column of the type {np.dtype(kind)}")
+            _check_length(name, len(values), length)
+        for name, table, length in (("users", users, metadata.users), ("items", items, metadata.items)):
+            _check_length(name, len(table), length)
+            table.validate(full=True)
+            Vocabulary.of_table(table)
+        _check_values(columns, metadata)
     return Stored(columns, users, items, metadata)
+
+
+def _expected(metadata: Metadata) -> dict[str, tuple[type, int]]:
+    """The type and the length of each column of a folder."""
+    of_rows = COLUMNS | {name: EXTRAS.get(name, np.int8) for name in metadata.extras}  # or a mark
+    sizes = {"user": metadata.users, "item": metadata.items}
+    offsets = {"history": metadata.users + 1, "audience": metadata.items + 1}
+    expected: dict[str, tuple[type, int]] = {name: (kind, metadata.rows) for name, kind in of_rows.items()}
+    expected |= {name: (kind, metadata.positives) for name, kind in AUDIENCE.items()}
+    expected |= {f"{view}_offsets": (np.int64, length) for view, length in offsets.items()}
+    expected |= {name: (np.int64, sizes[name.removesuffix("_since")]) for name in metadata.since}
+    for kind, events in metadata.types.context.items():
+        for part, dtype in VIEW_PARTS.items():
+            view, _, values = part.partition("_")
+            length = offsets[view] if values == "offsets" else events
+            expected[context_column(kind, part)] = dtype, length
+    return expected
+
+
+def _check_length(name: str, found: int, expected: int) -> None:
+    if found != expected:
+        raise ValueError(f"{name} is not as long as data.json says")
+
+
+def _check_values(columns: dict[str, NDArray[Any]], metadata: Metadata) -> None:
+    """Refuse columns that do not fit each other: codes of nobody, offsets that cut nothing, times that fall
+    within a sequence, and views that do not hold the same events."""
+    sizes = {"user": metadata.users, "item": metadata.items}
+    for name, size in sizes.items():
+        check_codes(name, columns[name], size)
+    for histories, audiences in _views(columns, metadata):
+        for view, others in ((histories, "item"), (audiences, "user")):
+            check_codes(f"{view.name}_ids", view.ids, sizes[others])
+            check_offsets(f"{view.name}_offsets", view.offsets, len(view.ids))
+            check_times(f"{view.name}_times", view.times, view.offsets)
+        if histories.digest(0) != audiences.digest(1):
+            raise ValueError(f"{histories.name} and {audiences.name} do not hold the same events")
+    positives, offsets = metadata.positives, columns["history_offsets"]
+    for first in range(0, positives, CHUNK):
+        if not np.array_equal(
+            columns["user"][first : min(first + CHUNK, positives)], _owners(offsets, first)
+        ):
+            raise ValueError("user: expected the users of the histories")
+
+
+def _owners(offsets: NDArray[Any], first: int) -> NDArray[Any]:
+    """Whose the events from `first` on are, a chunk of them."""
+    ends = np.clip(offsets, first, first + CHUNK)
+    return np.repeat(np.arange(len(ends) - 1), np.diff(ends))
+
+
+class _View(NamedTuple):
+    """The columns of a view, and the name that begins theirs."""
+
+    name: str
+    ids: NDArray[Any]
+    times: NDArray[Any]
+    offsets: NDArray[Any]
+
+    def digest(self, owner: int) -> int:
+        """A number that does not depend on the order of the events. `owner` is 0 if the owners of the
+        sequences are users, and 1 if they are items."""
+        total = np.uint64(0)
+        for first in range(0, len(self.ids), CHUNK):
+            some = slice(first, first + CHUNK)
+            pair = _owners(self.offsets, first), self.ids[some]
+            user, item, time = (
+                np.asarray(part).astype(np.uint64)
+                for part in (pair[owner], pair[1 - owner], self.times[some])
+            )
+            mixed = user * _MIX[0] + item * _MIX[1] + time * _MIX[2]
+            mixed ^= mixed >> np.uint64(29)
+            total += (mixed * _MIX[0]).sum(dtype=np.uint64)
+        return int(total)
+
+
+def _views(columns: dict[str, NDArray[Any]], metadata: Metadata) -> Iterator[tuple[_View, _View]]:
+    """The histories and the audiences of the positives, and of each context type."""
+    item, time = (columns[name][: metadata.positives] for name in ("item", "time"))
+    audience = (columns[f"audience_{part}"] for part in ("user", "time", "offsets"))
+    yield _View("history", item, time, columns["history_offsets"]), _View("audience", *audience)
+    for kind in metadata.types.context:
+        histories, audiences = (
+            _View(name, *(columns[f"{name}_{part}"] for part in ("ids", "times", "offsets")))
+            for name in (context_column(kind, view) for view in ("history", "audience"))
+        )
+        yield histories, audiences
 
 
 def in_memory(name: str, dtype: type, length: int) -> NDArray[Any]:

@@ -15,7 +15,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from unskew.core.errors import BadInput, UnskewError
+from unskew.core.errors import BadInput, UnskewError, first_line
 
 FILE = "unskew_file"  # the column with the file that a row came from
 ROW = "unskew_row"  # the column with the number of the row in its file
@@ -113,7 +113,7 @@ class DuckDB(Engine):
         try:
             self.connection = duckdb.connect(config=settings)
         except duckdb.Error as error:
-            raise BadInput(f"memory {memory!r}: {_first_line(error)}") from None
+            raise BadInput(f"memory {memory!r}: {first_line(error)}") from None
         with suppress(duckdb.InvalidInputException):  # in a notebook without ipywidgets there is none to hide
             self.connection.execute("SET enable_progress_bar = false")  # ours says more, and knows where to
         self.connection.execute(DUCKDB_MACROS)
@@ -211,7 +211,7 @@ class Spark(Engine):
             self.session = builder.getOrCreate()
         except Exception as error:
             raise UnskewError(
-                f"Spark did not start at {master}: {_first_line(error)}; is Java 17 installed?"
+                f"Spark did not start at {master}: {first_line(error)}; is Java 17 installed?"
             ) from error
         for function in SPARK_FUNCTIONS:
             self.session.sql(function)
@@ -317,10 +317,10 @@ def _plain(error: duckdb.Error) -> UnskewError:
     if cut := re.search(r"GZIP stream: (.*)", text):
         return BadInput(f"{cut.group(1)}: the gzip file is cut off; fetch it again")
     if isinstance(error, duckdb.OutOfMemoryException):
-        return UnskewError(f"{_first_line(error)}; allow more with --memory")
+        return UnskewError(f"{first_line(error)}; allow more with --memory")
     if isinstance(error, duckdb.InvalidInputException | duckdb.ConversionException):
-        return BadInput(_first_line(error))
-    return UnskewError(f"DuckDB: {_first_line(error)}")
+        return BadInput(first_line(error))
+    return UnskewError(f"DuckDB: {first_line(error)}")
 
 
 @contextmanager
@@ -334,7 +334,7 @@ def _spark_errors() -> Iterator[None]:
         cause = re.search(r"(Caused by: .*|MALFORMED_RECORD.*|\[[A-Z_.]+\].*)", str(error))
         wrong_input = re.search(r"MALFORMED|EOFException|FAILED_READ_FILE|CAST_INVALID_INPUT", str(error))
         raise (BadInput if wrong_input else UnskewError)(
-            f"Spark: {cause.group(1) if cause else _first_line(error)}"
+            f"Spark: {cause.group(1) if cause else first_line(error)}"
         ) from error
 
 
@@ -344,8 +344,4 @@ def _why_unparsed(text: str) -> str:
         return f"expected {width.group(1)} fields, found {width.group(2)}"
     if "nicode" in text or "utf-8" in text.lower():
         return "bytes that are not UTF-8"
-    return "a quote that is not closed" if "unterminated quote" in text else _first_line(text)
-
-
-def _first_line(error: object) -> str:
-    return str(error).strip().split("\n")[0]
+    return "a quote that is not closed" if "unterminated quote" in text else first_line(text)
