@@ -136,5 +136,5 @@ def test_ids_that_are_no_text_are_refused(folder: str, damaged: Path) -> None:
     broken = pa.array([b"\xff\xfe"] * len(table), pa.binary())
     ids = pa.Array.from_buffers(pa.string(), len(table), broken.buffers())
     pq.write_table(table.set_column(0, "id", ids), damaged / folder / "users.parquet")
-    with pytest.raises(unskew.BadInput, match="is damaged .*UTF8"):
+    with pytest.raises(unskew.BadInput, match=r"is damaged .*UTF8"):
         (use_data if folder == "data" else use_run)(damaged / folder)
