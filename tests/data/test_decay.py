@@ -58,7 +58,7 @@ def test_one_event_at_a_time_gives_the_same(rows: list[tuple[int, int, int]], cu
     for event in events[:cut]:
         view.add(*event)
     live = Decay(view, HALF_LIVES)
-    assert live.after_each.shape == (len(view.ids), len(HALF_LIVES))
+    live.at(np.arange(max(len(view), 1)), 25)  # what is kept from now on must follow
     for event in events[cut:]:
         view.add(*event)
     for time in (7, 25):

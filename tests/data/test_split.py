@@ -275,7 +275,8 @@ def test_list_targets_of_leave_one_out_are_the_last_training_positives(repeats: 
     events = [(0, item, item) for item in range(5)] + [(1, item, item + 1) for item in range(3)]
     events += [(2, 0, 3), (2, 0, 4), (2, 1, 5), (2, 2, 6), (3, 4, 9)]
     split = unskew.split(quick(events), kind="leave-one-out", repeats=repeats)
-    log, rows = split.list_targets()
+    log, is_target = split.list_targets()
+    rows = np.flatnonzero(is_target)
     users, items = split.log.users.of(split.log.user[rows]), split.log.items.of(split.log.item[rows])
     targets = list(zip(users.to_pylist(), items.to_pylist(), split.log.time[rows].tolist(), strict=True))
     assert targets == [(0, 2, 2)] + [(2, 0, 4)] * (repeats == "keep")

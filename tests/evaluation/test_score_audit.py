@@ -72,11 +72,13 @@ def test_decayed_counts_of_the_next_event(
     trained: dict[str, Any], split: unskew.Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The count right after the event that follows, faded as if it had just happened."""
+    clean = Decay.at
 
     def leaky(decay: Decay, entity: Any, time: Any) -> Any:
         start, end = decay.view.before(entity, time)
         following = np.minimum(end, decay.view.ends[np.asarray(entity)] - 1)
-        return decay.after_each[np.maximum(following, 0)] * (end > start)[..., None]
+        counts = clean(decay, entity, decay.view.times[np.maximum(following, 0)] + 1)
+        return counts * (end > start)[..., None]
 
     monkeypatch.setattr(Decay, "at", leaky)
     found = audit_scores(trained["pulse"], split)

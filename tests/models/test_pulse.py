@@ -180,7 +180,8 @@ def test_inputs_are_standardised_on_training_rows(small_split: unskew.Split) -> 
     for name, value in then.state_dict().items():
         if name.startswith(("mean_", "scale_")):
             close(model.state_dict()[name], value, 1e-6)
-    log, rows = small_split.log, pulse.training_rows(small_split, 0.8)
+    log, random = small_split.log, np.random.default_rng(0)
+    rows = pulse.training_rows(small_split, 0.8, len(log), random)
     read = model.signals(log).of_requests(contexts(log, log.user[rows], log.time[rows], model.history))
     assert len(rows) < pulse.MEASURED
     np.testing.assert_allclose(model.mean_u, read.profile.mean(0), rtol=1e-4, atol=1e-5)

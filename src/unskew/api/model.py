@@ -36,7 +36,7 @@ from unskew.training.epoch_record import EpochRecord, OnRecord
 from unskew.training.erase import run_erasures
 from unskew.training.run import Trained, train
 from unskew.training.run_card import chosen_settings, is_finished, settings_key
-from unskew.training.run_config import RunSettings
+from unskew.training.run_config import EventsIn, RunSettings
 
 
 class Model:
@@ -122,6 +122,7 @@ class Model:
         on_record: OnRecord | None = None,
         show_progress: bool = True,
         chosen: Mapping[str, float] | None = None,
+        events_in: EventsIn = "auto",
     ) -> "Model":
         """Train on the training set and stop by the validation set.
 
@@ -139,6 +140,10 @@ class Model:
             Whether progress is shown on standard error.
         chosen
             Settings that another run's validation set chose, by their names in the model's state.
+        events_in
+            Where the run keeps the events that it recommends from: in a copy of its own (`run`) or only in
+            the prepared folder (`folder`). `auto` is the folder for a log of a million rows and more that has
+            one.
 
         Returns
         -------
@@ -153,6 +158,7 @@ class Model:
             training=self.training,
             data=split.source.folder or "",
             chosen=chosen,
+            events_in=events_in,
         )
         with shown(show_progress):
             trainer = train(split, settings, None if folder is None else Path(folder), resume, on_record)
@@ -167,6 +173,7 @@ class Model:
         until: str = "end",
         on_record: OnRecord | None = None,
         show_progress: bool = True,
+        events_in: EventsIn = "auto",
     ) -> "Model":
         """Train a new model of the same kind on all of a log, with what the validation set chose for this
         model: the number of epochs, and settings that no gradient learns.
@@ -179,7 +186,7 @@ class Model:
         until
             Where the log ends that is learned from: its own end (`end`), the begin of the test set (`test`),
             or a date or a quantile, as `at` of a split has them. What follows is a test set.
-        folder, on_record, show_progress
+        folder, on_record, show_progress, events_in
             As for `fit`.
 
         Returns
@@ -201,7 +208,12 @@ class Model:
         training = replace(self.training, epochs=max(self.best_epoch(), 1), select_by=select_by)
         config = self.config if self.best_epoch() else self.network.untrained(self.config)
         model = Model(self.name, config, training).fit(
-            everything, folder, on_record=on_record, show_progress=show_progress, chosen=self.chosen
+            everything,
+            folder,
+            on_record=on_record,
+            show_progress=show_progress,
+            chosen=self.chosen,
+            events_in=events_in,
         )
         if folder is not None and erasures:
             add_erasures(Path(folder) / IN_RUN, erasures)

@@ -87,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _stop)
     try:
         verb = _verb_of(arguments)
-        with shown_on(messages):
+        with shown_on(messages, arguments[0]):
             return int(verb.run() or 0)
     except UnskewError as error:
         messages.print(f"unskew: {error}", style="bold red" if messages.is_terminal else None, soft_wrap=True)

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import tyro
 from rich.console import RenderableType
@@ -58,6 +58,9 @@ class Train(RunVerb):
     """How many threads torch uses; by default its own choice. The same number gives the same weights."""
     tensorboard: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
     """Also write the records for TensorBoard, into a folder of this run alone (extra `tensorboard`)."""
+    events_in: Literal["auto", "run", "folder"] = "auto"
+    """Where the run keeps the events that it recommends from: in a copy of its own (`run`), or only in DATA
+    (`folder`), which must then stay where it is. `auto` is `folder` for a log of a million rows and more."""
     # Flags of the model that is named, and of its training: see `train_of`. A refitted run has them already.
     splitting: Suppress[Any] = None
     training: Suppress[Any] = None
@@ -116,7 +119,8 @@ class Train(RunVerb):
                 "over what another run chose)"
             )
         model = Model(self.model, self.settings, self.training)
-        model.fit(cut, folder, resume=self.resume is not None, on_record=self._on_record(), chosen=chosen)
+        more: dict[str, Any] = {"on_record": self._on_record(), "chosen": chosen, "events_in": self.events_in}
+        model.fit(cut, folder, resume=self.resume is not None, **more)
         if self.resume is not None and len(model.records) == before:
             notify("this run has ended, so nothing was done; --epochs (and --patience) add to it")
         return model, cut
@@ -127,7 +131,8 @@ class Train(RunVerb):
         assert self.refit is not None
         assert self.data is not None
         before = load(self.refit)
-        model = before.refit(Log.open(self.data), folder, until=self.until, on_record=self._on_record())
+        more: dict[str, Any] = {"on_record": self._on_record(), "events_in": self.events_in}
+        model = before.refit(Log.open(self.data), folder, until=self.until, **more)
         chosen = [_plural(model.training.epochs, "epoch")] if model.records else []
         chosen += [" ".join(_chosen_in_words(model, *each)) for each in model.chosen.items()]
         learned, left = (

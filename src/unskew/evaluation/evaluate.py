@@ -54,7 +54,8 @@ Floats = NDArray[np.float64]
 CUTOFFS = (5, 10, 20)
 NEGATIVES = 100
 OVERSAMPLING = 2  # so many times as many are drawn, because some turn out not to be candidates
-BLOCK = 256  # contexts that are ranked at once
+BLOCK = 256  # contexts that are ranked at once, unless their scores would not fit
+SCORES = 1 << 25  # that are held at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,8 +278,9 @@ def rank_each(
     ranked = [Ranked.empty(rows, with_row, min(longest, len(log.items))) for _ in strengths]
     catalog = scorer.catalog(log, int(requests.time[0]), int(requests.time[-1]) + 1)
     with progress("rank", len(requests.user)) as job:
-        for first in range(0, len(requests.user), BLOCK):
-            block = slice(first, first + BLOCK)
+        size = _block(len(log.items) * len(strengths))
+        for first in range(0, len(requests.user), size):
+            block = slice(first, first + size)
             user, time, existing = requests.user[block], requests.time[block], candidates[block]
             context = contexts_of(log, user, time, past, user, scorer.history)
             part_of_rows = slice(*np.searchsorted(requests.of_row, [first, first + len(user)]))
@@ -295,7 +297,8 @@ def rank_each(
                 mine = scores[request, target].copy()
                 result.shown[part_of_rows] = _rank_in_impression(scores[request], mine, *beside)
                 _hide(scores, split.repeats, past, user, time, existing)
-                result.top[part_of_rows] = _best(scores, result.top.shape[1])[request]
+                if result.top.size:
+                    result.top[part_of_rows] = _best(scores, result.top.shape[1])[request]
                 # A list for each row needs no copy of its scores.
                 scores = scores if len(request) == len(scores) else scores[request]
                 reachable = target < existing[request]
@@ -323,13 +326,19 @@ def best_lists(scorer: Scorer, split: Split, user: Ints, time: Ints, k: int) -> 
     log, past, candidates = split.visible("test"), split.past("test"), split.candidates(time)
     catalog = scorer.catalog(log, int(time[0]), int(time[-1]) + 1)
     lists = np.empty((len(user), min(k, len(log.items))), np.int32)
-    for first in range(0, len(user), BLOCK):
-        block = slice(first, first + BLOCK)
+    size = _block(len(log.items))
+    for first in range(0, len(user), size):
+        block = slice(first, first + size)
         context = contexts_of(log, user[block], time[block], past, user[block], scorer.history)
         scores = scores_at(scorer, catalog, context, (None,))[0].numpy()
         _hide(scores, split.repeats, past, user[block], time[block], candidates[block])
         lists[block] = _best(scores, lists.shape[1])
     return lists
+
+
+def _block(scores: int) -> int:
+    """How many contexts are ranked at once, each with so many scores."""
+    return max(min(BLOCK, SCORES // max(scores, 1)), 1)
 
 
 def _spare(rows: Ints, seed: int) -> NDArray[np.float32]:
@@ -462,7 +471,8 @@ def evaluation(
         segments = {
             name: Segment(each.names, each.of[first]) for name, each in segments.items() if name in BY_USER
         }
-    beyond = beyond_accuracy(split, lists[:, :10]) if protocol == "full" and tested.test != "shown" else {}
+    is_listed = lists.size > 0 and protocol == "full" and tested.test != "shown"
+    beyond = beyond_accuracy(split, lists[:, :10]) if is_listed else {}
     return Evaluation(protocol, tested.test, user, values, weights, segments, beyond, rows, about, log, lists)
 
 

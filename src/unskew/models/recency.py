@@ -1,10 +1,14 @@
 """What models share that count in the log instead of learning by gradients: numbers that are chosen on the
 validation set, the length of a day, fading popularity, and a memory of what was read for validation rows."""
 
+import weakref
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from io import SEEK_END
 from itertools import product
-from typing import Any, ClassVar, Generic, TypeVar
+from tempfile import TemporaryFile
+from typing import IO, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -106,7 +110,7 @@ class FadingCatalog(Generic[F]):
 
     def __init__(self, model: F, log: LogView, half_life: float) -> None:
         self.model, self.log, self.half_life = model, log, half_life
-        self.popularity = Decay(log.audiences, (half_life,))
+        self.popularity = Decay(log.audiences, (half_life,), log.timeline)
 
     def popularity_of(self, context: Batch) -> NDArray[np.float32]:
         """The fraction of each item in all faded events at the time of each context, (B, items)."""
@@ -132,15 +136,31 @@ def ticks_per_day(split: Split) -> float:
     return max(span / 200, 1e-6)
 
 
+class Packing(NamedTuple, Generic[R]):
+    """How something that was read becomes arrays in a file, and is made of them again."""
+
+    pack: Callable[[R], Sequence[NDArray[Any]]]
+    unpack: Callable[[Sequence[NDArray[Any]]], R]
+
+
 class ValidationMemory(Generic[R]):
     """Keeps what was read of a log for contexts of the validation set, so that it is read once, however many
-    epochs or options are validated: `most` bytes in all, where `size` says how many something takes. Contexts
-    after the validation set are never kept."""
+    epochs or options are validated. `most` bytes of it are in memory, where `size` says how many something
+    takes; what can be packed goes into a temporary file from there on. Contexts after the validation set are
+    never kept."""
 
-    def __init__(self, split: Split, size: Callable[[R], int], most: int = 1 << 30) -> None:
+    def __init__(
+        self,
+        split: Split,
+        size: Callable[[R], int],
+        most: int = 1 << 27,
+        packing: Packing[R] | None = None,
+    ) -> None:
         self.log, self.first, self.last = split.log, split.train_end, split.valid_end
-        self.size, self.most, self.used = size, most, 0
+        self.size, self.most, self.used, self.packing = size, most, 0, packing
         self._kept: dict[bytes, R] = {}
+        self._places: dict[bytes, tuple[int, int]] = {}  # where in the file, and how many arrays
+        self._file: IO[bytes] | None = None
 
     def read(self, log: LogView, context: Batch, reads: Callable[[], R], setting: float = 0.0) -> R:
         """What was read for these contexts with a setting: from memory where they were asked for before."""
@@ -148,12 +168,34 @@ class ValidationMemory(Generic[R]):
         if log is not self.log or not len(times) or times.min() < self.first or times.max() >= self.last:
             return reads()
         columns = context.user_B, context.times_B, context.history_BL, context.history_times_BL
-        key = b"".join(np.ascontiguousarray(column.numpy()).tobytes() for column in columns)
-        key += np.float64(setting).tobytes()
+        digest = blake2b(np.float64(setting).tobytes(), digest_size=16)
+        for column in columns:
+            digest.update(np.ascontiguousarray(column.numpy()).tobytes())
+        key = digest.digest()
         if key in self._kept:
             return self._kept[key]
+        if key in self._places:
+            return self._read_back(*self._places[key])
         result = reads()
-        if self.used + len(key) + self.size(result) <= self.most:
+        size = len(key) + self.size(result)
+        if self.used + size <= self.most:
             self._kept[key] = result
-            self.used += len(key) + self.size(result)
+            self.used += size
+        elif self.packing is not None:
+            self._places[key] = self._write(self.packing.pack(result))
         return result
+
+    def _write(self, arrays: Sequence[NDArray[Any]]) -> tuple[int, int]:
+        if self._file is None:
+            self._file = TemporaryFile(prefix="unskew-validation.")  # noqa: SIM115 (as long as this object)
+            weakref.finalize(self, self._file.close)
+        place = self._file.seek(0, SEEK_END)
+        for array in arrays:
+            np.save(self._file, array, allow_pickle=False)
+        return place, len(arrays)
+
+    def _read_back(self, place: int, arrays: int) -> R:
+        assert self._file is not None
+        assert self.packing is not None
+        self._file.seek(place)
+        return self.packing.unpack([np.load(self._file, allow_pickle=False) for _ in range(arrays)])

@@ -60,6 +60,8 @@ def erase_from_run(folder: Path, erasures: Erasures) -> int:
     """
     config = read_config(folder)
     whole = add_erasures(folder / IN_RUN, erasures) if erasures else run_erasures(folder)
+    if config.events_in == "folder":
+        return 0  # it has no events of its own, and is not opened as long as the folder has erased ones
     log, run, clock = _remembered(folder, config), RunFolder(folder), Clock(config.known.ticks)
     _erase_from_base(run, clock, whole)
     until = moments_of(log.users.ids, clock, whole)

@@ -4,7 +4,8 @@ pickle anywhere.
 config.json             model, its settings, training, split, and where the data was
 weights-*.safetensors   the best weights by each validation metric, by the name of the version
 users.parquet items.parquet memory.safetensors
-                        the caller's ids, each user's items and each item's newest users
+                        the caller's ids, each user's items and each item's users. A run of a large log
+                        has no events and no ids: they are in the prepared folder (`events_in`)
 records.jsonl           a line per epoch: losses, validation metrics, rate, memory
 card.json               data, its hash, split, protocol, versions, seed, results; only once it is finished
 checkpoint.safetensors  where training is. Without it a finished run works, but no epochs can be added
@@ -31,6 +32,7 @@ from unskew.core.damage import reading
 from unskew.core.errors import BadInput, UnskewError
 from unskew.core.file_lock import lock_file
 from unskew.core.imports import MissingImport
+from unskew.data.log.erasures import IN_RUN, erased_rows, read_erasures
 from unskew.data.log.held_out import Criterion
 from unskew.data.log.log import Log
 from unskew.data.log.split import Split
@@ -139,7 +141,7 @@ class RunFolder(Store):
 
     def remember(self, split: Split) -> None:
         """Write what recommending needs of the log."""
-        save_memory(self.replace, split)
+        save_memory(self.replace, split, read_config(self.folder).events_in == "run")
 
     # The end
 
@@ -225,6 +227,8 @@ def train(
     check(settings.config)
     check(settings.training)
     settings = replace(settings, config=kind.resolve_auto(settings.config, split))
+    if resume and folder is not None and (folder / "config.json").is_file():
+        settings = replace(settings, events_in=read_config(folder).events_in)
     torch.manual_seed(settings.training.seed)
     network = build(kind, split, settings.config)
     # Made before the folder: what the trainer refuses leaves no folder behind.
@@ -380,7 +384,8 @@ def load(folder: str | os.PathLike[str]) -> Trained:
             weights = {name: load_file(path / f"weights-{name}.safetensors") for name in card.weights}
         else:
             weights = best_of(read_checkpoint(path / CHECKPOINT)[0], card)
-        log, known = load_memory(path, config.known)
+        events = _events_of(path, config) if config.events_in == "folder" else None
+        log, known = load_memory(path, config.known, events)
     if not weights:
         raise BadInput(f"{path}: this run has not finished an epoch yet; go on with train --resume {path}")
     with reading(f"{_damaged(path)}, its parts do not fit"):
@@ -396,6 +401,18 @@ def load(folder: str | os.PathLike[str]) -> Trained:
         records=tuple(read_records(path)),
         folder=path,
     )
+
+
+def _events_of(folder: Path, config: RunConfig) -> Log:
+    """The log of a run that has no events of its own."""
+    log, erasures = config.open_events(folder), read_erasures(folder / IN_RUN)
+    user, _, time = log.everything() if len(erasures) else (log.user, log.item, log.time)
+    if erased_rows(log.users.ids, user, time, log.clock, erasures).any():
+        raise BadInput(
+            f"{config.data}: holds rows of users who were erased from the run {folder}; `unskew erase --data "
+            f"{config.data} --run {folder}` removes them"
+        )
+    return log
 
 
 def best_of(tensors: State, card: RunCard) -> dict[str, State]:

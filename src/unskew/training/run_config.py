@@ -4,16 +4,23 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Literal
 
 from unskew.core.config import Document, WrongFields, from_document
 from unskew.core.errors import BadInput
 from unskew.core.imports import MissingImport, files_of
 from unskew.data.log.clock import Clock
+from unskew.data.log.derived import LARGE
 from unskew.data.log.log import Log
 from unskew.data.log.split import Ids, Known, Mask, Split, Splitting, split
 from unskew.models.base import ModelConfig, Training, model_named
 
-FORMAT = 5
+FORMAT = 6
+
+# Where a run keeps the events that it recommends from: `run` is a copy of its own, `folder` is the prepared
+# folder that it was trained on. `auto` is the folder for logs of LARGE rows and more that have one, and a
+# copy for all others.
+EventsIn = Literal["auto", "run", "folder"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +31,7 @@ class RunSettings:
     data: where the prepared log is, if that is known.
     chosen: settings that another run's validation set chose, by their names in the model's state.
     imports: files of the caller that define the model or its estimator (`unskew train --import FILE`).
+    events_in: where the run keeps the events that it recommends from.
     """
 
     model: str
@@ -32,6 +40,7 @@ class RunSettings:
     data: str = ""
     chosen: Mapping[str, float] | None = None
     imports: tuple[str, ...] = ()
+    events_in: EventsIn = "auto"
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,7 @@ class RunConfig(RunSettings):
         given_settings = {name.name: getattr(settings, name.name) for name in fields(RunSettings)}
         classes = model_named(settings.model).required_classes(settings.config)
         given_settings["imports"] = files_of(classes) or settings.imports
+        given_settings["events_in"] = _events_in(settings.events_in, split)
         return cls(
             **given_settings,
             split=split.settings,
@@ -116,9 +126,37 @@ class RunConfig(RunSettings):
         moved."""
         return open_log(self.data, self.hash, data)
 
+    def open_events(self, folder: Path) -> Log:
+        """The log in the prepared folder, for a run in `folder` that has no events of its own."""
+        if not Path(self.data).exists():
+            raise BadInput(
+                f"{folder}: its events are not in the run but in {self.data}, which is gone or has moved; "
+                "bring it back, or train with --events-in run"
+            )
+        log = Log.open(self.data)
+        if log.fingerprint() != self.hash:
+            raise BadInput(
+                f"{folder}: its events are in {self.data}, which has other rows now than at the training; "
+                f"`unskew train {self.data} --refit {folder} --out NEW` trains on them"
+            )
+        return log
+
     def open_split(self, data: str | os.PathLike[str] | None = None) -> Split:
         """The split that the run was trained on."""
         return split(self.open_log(data), **asdict(self.split))
+
+
+def _events_in(asked: EventsIn, split: Split) -> EventsIn:
+    """Where the run keeps its events: `run` or `folder`."""
+    log = split.log
+    if asked == "folder" and log.folder is None:
+        why = (
+            "a leave-one-out split hides events" if split.source.folder else "the log has no prepared folder"
+        )
+        raise BadInput(f"events_in folder: {why}, so the run needs a copy (`run`)", field="events_in")
+    if asked == "auto":
+        return "folder" if len(log) >= LARGE and log.folder is not None else "run"
+    return asked
 
 
 def open_log(stored: str, fingerprint: str, data: str | os.PathLike[str] | None = None) -> Log:

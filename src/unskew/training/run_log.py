@@ -1,5 +1,6 @@
-"""What a stored run remembers of its log, so that it can recommend without the data: the caller's ids, each
-user's items, each item's users, and what the network was built for."""
+"""What a stored run remembers of its log: the caller's ids, each user's items, each item's users, and what
+the network was built for. So it can recommend without the data. A run of a large log reads the events from
+the prepared folder instead, and remembers only what the network was built for."""
 
 from collections.abc import Callable
 from functools import partial
@@ -24,10 +25,23 @@ from unskew.training.run_config import KnownShape
 Write = Callable[[str, Callable[[Path], Any]], None]  # (name of the file, what writes it to a path)
 
 
-def save_memory(write: Write, split: Split) -> None:
-    """Write ids and all positive events, in both views."""
+def save_memory(write: Write, split: Split, has_events: bool = True) -> None:
+    """Write ids and all positive events, in both views; or, without events, only which ids are rare."""
     log = split.log
     arrays: dict[str, NDArray[Any]] = {"now": np.array([log.now])}
+    for name, ids in (("users", split.known.users), ("items", split.known.items)):
+        if ids.rare is not None:
+            arrays[f"rare_{name}"] = ids.rare.astype(np.uint8)
+    if has_events:
+        arrays |= _event_arrays(log)
+        for name, vocabulary in (("users", log.users), ("items", log.items)):
+            write(f"{name}.parquet", partial(pq.write_table, vocabulary.table()))
+    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    write("memory.safetensors", lambda path: save_file(whole, path))
+
+
+def _event_arrays(log: Log) -> dict[str, NDArray[Any]]:
+    arrays: dict[str, NDArray[Any]] = {}
     for name, view in (("history", log.histories), ("audience", log.audiences)):
         start, end = view.before(np.arange(len(view)), log.now)
         _, places = view.flat(start, end)
@@ -37,27 +51,28 @@ def save_memory(write: Write, split: Split) -> None:
             arrays |= {f"{name}_listed": view.listed}
     for kind, views in log.context.items():
         arrays |= context_arrays(kind, views.events())
-    for name, ids in (("users", split.known.users), ("items", split.known.items)):
-        if ids.rare is not None:
-            arrays[f"rare_{name}"] = ids.rare.astype(np.uint8)
-    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    write("memory.safetensors", lambda path: save_file(whole, path))
-    for name, vocabulary in (("users", log.users), ("items", log.items)):
-        write(f"{name}.parquet", partial(pq.write_table, vocabulary.table()))
+    return arrays
 
 
-def load_memory(folder: Path, shape: KnownShape) -> tuple[Log, Known]:
-    """The log of the newest events, and what the network was built for."""
+def load_memory(folder: Path, shape: KnownShape, events: Log | None = None) -> tuple[Log, Known]:
+    """The log of the newest events, and what the network was built for.
+
+    events: the log in the prepared folder, for a run that has no events of its own.
+    """
     memory = load_file(folder / "memory.safetensors")
-    users, items = (read_parquet(folder / f"{name}.parquet") for name in ("users", "items"))
-    for table in (users, items):
-        table.validate(full=True)
     rare = (memory.get(f"rare_{name}") for name in ("users", "items"))
     masks = [None if mask is None else mask.astype(bool) for mask in rare]
-    for known, vocabulary, mask in zip((shape.users, shape.items), (users, items), masks, strict=True):
-        if not 0 <= known.size <= len(vocabulary) or (mask is not None and len(mask) != known.size):
+    if events is None:
+        users, items = (read_parquet(folder / f"{name}.parquet") for name in ("users", "items"))
+        for table in (users, items):
+            table.validate(full=True)
+        sizes = len(users), len(items)
+    else:
+        sizes = len(events.users), len(events.items)
+    for known, size, mask in zip((shape.users, shape.items), sizes, masks, strict=True):
+        if not 0 <= known.size <= size or (mask is not None and len(mask) != known.size):
             raise ValueError("config.json and the vocabularies are not of the same run")
-    return _remembered(memory, users, items), shape.build(*masks)
+    return _remembered(memory, users, items) if events is None else events, shape.build(*masks)
 
 
 def _remembered(memory: dict[str, NDArray[Any]], users: pa.Table, items: pa.Table) -> Log:

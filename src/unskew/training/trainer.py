@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import product
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from unskew.core.interrupts import Interrupts
 from unskew.core.progress import progress
 from unskew.data.batches.batch import Batch, SequenceBatch, batch_of_rows
 from unskew.data.batches.samplers import BatchSource, Sampler, Sampling, SequenceSampler
+from unskew.data.log.arrays import true_positions
 from unskew.data.log.held_out import (
     FROZEN,
     FROZEN_BALANCED,
@@ -158,10 +159,9 @@ class Trainer:
     def _probe(self) -> Batch:
         """A fixed sample of training pairs, on which every epoch reports the model's statistics."""
         split = self.split
-        rows = np.flatnonzero(split.targets("train", reads_audiences=self.model.audience != 0))
-        rows = np.sort(
-            np.random.default_rng([self.settings.seed, 19]).choice(rows, min(PROBE, len(rows)), replace=False)
-        )
+        wanted = split.targets("train", reads_audiences=self.model.audience != 0)
+        count, random = int(np.count_nonzero(wanted)), np.random.default_rng([self.settings.seed, 19])
+        rows = np.sort(true_positions(wanted, random.choice(count, min(PROBE, count), replace=False)))
         return batch_of_rows(split.log, rows, self.model.history, self.model.audience)
 
     def _optimizer(self, phase: Phase) -> torch.optim.Optimizer:
@@ -277,13 +277,13 @@ class Trainer:
                 at.losses[phase.name] = at.loss_sum / max(at.batches, 1)
                 at.loss_sum, at.batches, at.passes_done = 0.0, 0, at.passes_done + 1
             at.phase, at.passes_done = at.phase + 1, 0
+        seconds = max(time.perf_counter() - started, 1e-9)
         number, valid = at.epoch + 1, dict[str, dict[str, float]]()
         if stage.validated and len(self.valid.rows):
             valid = self._validate()
             self._keep_best(valid, number)
         elif stage.validated:
             at.best_epoch = {self.select_by: number}  # nothing to stop early by
-        seconds = max(time.perf_counter() - started, 1e-9)
         record = self._record(stage.name, number, valid, round(rows / seconds, 1))
         self.records.append(record)
         at.losses, at.epoch, at.phase, at.records = {}, number, 0, len(self.records)
@@ -369,9 +369,9 @@ class Trainer:
     def _rank(self, rows: Ints, strengths: Sequence[float | None], frozen: bool) -> list[Ranked]:
         """The ranks of some rows of the validation set at each strength."""
         model, split, seed = self.model, self.split, self.settings.seed
-        return rank_each(
-            model, split, rows, strengths, seed, part="valid", frozen=frozen, moments=FROZEN_MOMENTS
-        )
+        # Ranks are enough, so no lists are kept.
+        how: dict[str, Any] = {"longest": 0, "part": "valid", "moments": FROZEN_MOMENTS}
+        return rank_each(model, split, rows, strengths, seed, frozen=frozen, **how)
 
     def _save(self, record: EpochRecord | None = None) -> None:
         if self.store is not None:
@@ -431,13 +431,23 @@ def chosen_criterion(model: Recommender, select_by: str, available: tuple[Criter
     return criterion
 
 
+@runtime_checkable
+class HasRows(Protocol):
+    """A batch of a model's own that says how many rows it has."""
+
+    @property
+    def rows(self) -> int:
+        """The number of positives and negatives."""
+
+
 def rows_in(batch: Any) -> int:
-    """What the rate of an epoch counts: pairs, targets of sequences, or batches of another kind."""
+    """What the rate of an epoch counts: positives and negatives, targets of sequences, or batches that do not
+    say how many rows they have."""
     if isinstance(batch, Batch):
         return batch.candidates_BC.numel()
     if isinstance(batch, SequenceBatch):
         return int(batch.target_BL.sum() + is_real(batch.users_BM).sum())
-    return 1
+    return batch.rows if isinstance(batch, HasRows) else 1
 
 
 def below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

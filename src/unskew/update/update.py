@@ -411,7 +411,7 @@ class _Update:
         trainer.records = [*read_records(self.folder), *new]
         trainer.select_by = self.card.select_by
         chosen = chosen_settings(trainer.model, trainer.model.state_dict())
-        config = RunConfig.of(replace(self.config, data="", chosen=chosen), split)
+        config = RunConfig.of(replace(self.config, data="", chosen=chosen, events_in="run"), split)
         summary = UpdateSummary(
             parent=os.path.relpath(self.folder, target.parent.resolve() / target.name),
             times=times,

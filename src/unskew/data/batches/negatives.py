@@ -140,8 +140,7 @@ def with_negatives(
 
     existing: how many items were candidates at each time: those with a smaller code.
     """
-    order = np.argsort(log.histories.times, kind="stable")
-    times, items = log.histories.times[order], log.histories.ids[order].astype(np.int64)
+    times, items = log.timeline.times, log.timeline.ids
     exists = np.maximum(existing, 1)
     half = drawn // 2
     uniform = (random.random((len(target), drawn - half)) * exists[:, None]).astype(np.int64)
@@ -152,7 +151,7 @@ def with_negatives(
     candidates = np.concatenate([target[:, None], uniform, recent], axis=1)
     counts = np.empty(candidates.shape)
     for row, (first, last) in enumerate(zip(begin, end, strict=True)):
-        among = np.sort(items[first:last])
+        among = np.sort(items[first:last]).astype(np.int64)
         counts[row] = np.searchsorted(among, candidates[row], "right") - np.searchsorted(
             among, candidates[row]
         )

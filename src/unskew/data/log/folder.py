@@ -3,6 +3,7 @@
 data.json                     how the log was made, and what was removed
 users.parquet, items.parquet  the caller's ids, with titles and features
 *.npy                         one column each, mapped into memory and never copied
+derived/                      what was computed of the columns (`derived.py`), which may be removed
 """
 
 import json
@@ -18,7 +19,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from unskew.core.atomic_files import read_parquet
 from unskew.core.config import Document, parse_json
@@ -44,6 +45,8 @@ VIEW_PARTS = {
 CHUNK = 1 << 20  # events that are checked together
 _MIX = tuple(np.uint64(factor) for factor in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9))
 
+DERIVED = "derived"  # the folder with what is computed of the columns; see `derived.py`
+
 FORMAT = 2  # the version of the folder's format; it is raised when an older reader would misread it
 
 NewArray = Callable[[str, type, int], NDArray[Any]]  # (name, dtype, length) -> an array to fill
@@ -58,14 +61,19 @@ class Stored(NamedTuple):
     metadata: Metadata
 
 
-def read_folder(folder: Path) -> Stored:
-    """Read a prepared folder. The columns stay on disk and are mapped into memory."""
+def read_folder(folder: Path, is_checked: bool = False) -> Stored:
+    """Read a prepared folder. The columns stay on disk and are mapped into memory.
+
+    is_checked: whether it is known that the values of these columns fit each other.
+    """
     document = _read_document(folder)
     with reading(f"{folder}: the prepared folder is damaged", "; prepare it again"):
         metadata = Metadata.from_dict(document)
         expected = _expected(metadata)
         columns = {
-            name: np.load(column_file(folder, name), mmap_mode="r", allow_pickle=False) for name in expected
+            # A plain array on the mapped pages: a `memmap` makes each look-up slower.
+            name: np.asarray(np.load(column_file(folder, name), mmap_mode="r", allow_pickle=False))
+            for name in expected
         }
         users, items = (read_parquet(folder / name) for name in ("users.parquet", "items.parquet"))
         for name, values in columns.items():
@@ -77,7 +85,8 @@ def read_folder(folder: Path) -> Stored:
             _check_length(name, len(table), length)
             table.validate(full=True)
             Vocabulary.of_table(table)
-        _check_values(columns, metadata)
+        if not is_checked:
+            _check_values(columns, metadata)
     return Stored(columns, users, items, metadata)
 
 
@@ -187,27 +196,27 @@ def on_disk(folder: Path) -> NewArray:
     """A function that makes new arrays which are .npy files in this folder. Their space is allocated first,
     so that a full disk is an error here and not a crash when the array is filled."""
 
-    def new(name: str, dtype: type, length: int) -> NDArray[Any]:
-        path = column_file(folder, name)
-        if length == 0:
-            np.save(path, np.empty(0, dtype))
-            return np.load(path)
-        with path.open("wb") as file:
-            header = {
-                "descr": np.lib.format.dtype_to_descr(np.dtype(dtype)),
-                "fortran_order": False,
-                "shape": (length,),
-            }
-            np.lib.format.write_array_header_1_0(file, header)
-            file.flush()
-            size = length * np.dtype(dtype).itemsize
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), file.tell(), size)
-            else:
-                file.truncate(file.tell() + size)
-        return np.load(path, mmap_mode="r+")
+    return lambda name, dtype, length: new_array(column_file(folder, name), dtype, length)
 
-    return new
+
+def new_array(path: Path, dtype: DTypeLike, shape: int | tuple[int, ...]) -> NDArray[Any]:
+    """A new array that is a .npy file, whose space is allocated."""
+    kind, shape = np.dtype(dtype), (shape,) if isinstance(shape, int) else shape
+    size = int(np.prod(shape)) * kind.itemsize
+    if size == 0:
+        with path.open("wb") as file:
+            np.save(file, np.empty(shape, kind))
+        return np.empty(shape, kind)
+    with path.open("wb") as file:
+        header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.flush()
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), file.tell(), size)
+        else:
+            file.truncate(file.tell() + size)
+    # A name that does not end with .npy is opened, too.
+    return np.lib.format.open_memmap(path, mode="r+")
 
 
 OURS = {f"{name}.npy" for name in (*COLUMNS, *EXTRAS, *AUDIENCE, *OFFSETS, *SINCE)} | {
@@ -219,9 +228,9 @@ OURS = {f"{name}.npy" for name in (*COLUMNS, *EXTRAS, *AUDIENCE, *OFFSETS, *SINC
 
 
 def _is_ours(name: str) -> bool:
-    """Whether `prepare` writes files of this name."""
+    """Whether `prepare` writes files of this name, or what reads them."""
     prefixes = tuple(quote(prefix, safe="") for prefix in (MARK, CONTEXT))
-    return name in OURS or (name.startswith(prefixes) and name.endswith(".npy"))
+    return name in (*OURS, DERIVED) or (name.startswith(prefixes) and name.endswith(".npy"))
 
 
 @contextmanager

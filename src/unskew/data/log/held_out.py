@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unskew.core.errors import BadInput, NothingToRank
+from unskew.data.log.arrays import distinct, is_in, position_in
 from unskew.data.log.log import TESTS
 from unskew.data.log.split import Part, Split
 from unskew.data.log.touched import SHORTLY, gaps, ticks_within
@@ -74,11 +75,11 @@ class HeldOut:
 
     def weights_of(self, rows: Ints) -> Floats:
         """The weights of some rows of the log; 0 for rows that are not part of this test."""
-        order = np.argsort(self.rows)
-        place = np.minimum(np.searchsorted(self.rows[order], rows), max(len(order) - 1, 0))
-        if not len(order):
-            return np.zeros(len(rows))
-        return np.where(self.rows[order][place] == rows, self.weights[order][place], 0.0)
+        asked = distinct(rows)
+        place = position_in(asked, self.rows)
+        weights = np.zeros(len(asked))
+        weights[place[place >= 0]] = self.weights[place >= 0]
+        return weights[np.searchsorted(asked, rows)]
 
 
 def available_tests(split: Split, part: Part = "test") -> tuple[str, ...]:
@@ -174,15 +175,15 @@ def _frozen(
     if test in FROZEN_TESTS:
         raise BadInput(f"a frozen evaluation has no {test} test; there are ordinary and balanced")
     log = split.log
-    positive = split.mask(part) & (log.label == 1)
-    made = list_times(split, part, moments)[log.user]
-    positive &= log.time >= made
+    made = list_times(split, part, moments)
+    rows = np.flatnonzero(split.mask(part) & (log.label == 1))
+    rows = rows[log.time[rows] >= made[log.user[rows]]]
     if until is not None:
-        positive &= log.time < until
-    wanted = positive & split.targets(part, reads_audiences=False)
-    left_out = {"repeats": int((positive & ~wanted).sum())}
-    rows = np.flatnonzero(wanted)
-    rows = rows[np.lexsort((rows, log.time[rows], log.user[rows], made[rows]))]
+        rows = rows[log.time[rows] < until]
+    wanted = split.targets(part, reads_audiences=False)[rows]
+    left_out = {"repeats": len(rows) - int(np.count_nonzero(wanted))}
+    rows = rows[wanted]
+    rows = rows[np.lexsort((rows, log.time[rows], log.user[rows], made[log.user[rows]]))]
     if targets == "next":
         first = np.append(True, log.user[rows][1:] != log.user[rows][:-1])[: len(rows)]
         left_out["later"] = int((~first).sum())
@@ -192,10 +193,10 @@ def _frozen(
     rows, whole = belonging, len(belonging)
     if targets == "all" and test != "ordinary":
         raise BadInput(f"with all later items as targets, users count the same: no {test} test")
-    users = np.unique(log.user[rows])
+    users = distinct(log.user[rows])
     if sample is not None and len(users) > sample:
         shuffled = np.random.default_rng([seed, 13]).permutation(len(users))
-        kept = np.isin(log.user[rows], users[shuffled[:sample]])
+        kept = is_in(np.sort(users[shuffled[:sample]]), log.user[rows])
         rows, weights = rows[kept], weights[kept]
     return HeldOut(test, rows, weights, left_out, whole)
 
@@ -315,7 +316,7 @@ def _only(rows: Ints, wanted: NDArray[np.bool_]) -> tuple[Ints, Floats]:
 
 def _with_impression_candidates(split: Split, rows: Ints) -> Ints:
     """The rows that have at least one other candidate in their impression."""
-    return rows[np.unique(impression_candidates(split, rows)[0])]
+    return rows[distinct(impression_candidates(split, rows)[0])]
 
 
 def impression_candidates(split: Split, rows: Ints) -> tuple[Ints, Ints]:

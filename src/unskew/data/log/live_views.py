@@ -71,6 +71,8 @@ class LiveSequences(WindowMethods):
     def __init__(self, view: EventView, by_id: bool = True) -> None:
         self._listeners = Listeners()
         self._by_id = by_id
+        self.base: Sequences | None = view if isinstance(view, Sequences) else None
+        self.changed: dict[int, int] = {}
         self._listed = np.full(len(view), NEVER)
         earlier = view.since < view.first_times
         self._listed[earlier] = view.since[earlier]
@@ -183,6 +185,7 @@ class LiveSequences(WindowMethods):
         self._ids[place], self._times[place] = id, time
         self._ends[entity] = end + 1
         self._firsts[entity] = min(int(self._firsts[entity]), time)
+        self.changed[entity] = min(self.changed.get(entity, place - start), place - start)
         self._listeners.notify(entity, place, moved)
 
     def has(self, entity: int, id: int, time: int | None = None) -> bool:
@@ -200,6 +203,7 @@ class LiveSequences(WindowMethods):
         order = np.lexsort((ids, times, entity))
         offsets = offsets_of(entity, entities)
         self._fill(ids[order], times[order], offsets[:-1], offsets[1:])
+        self.base, self.changed = None, {}
         self._listeners.notify(None, 0, None)
 
     def _more_entities(self, size: int) -> None:

@@ -5,8 +5,8 @@ Its columns are in memory, or in a prepared folder from which they are mapped in
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,15 +16,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from unskew.core.errors import BadInput
-from unskew.data.log.arrays import expand_ranges, position_in
+from unskew.data.log.arrays import chunks, expand_ranges, sort_into
 from unskew.data.log.clock import Clock
+from unskew.data.log.derived import LARGE, FolderShelf, Shelf, entity_chunks, taken
 from unskew.data.log.erasures import erased_rows, list_beside, read_erasures
 from unskew.data.log.folder import (
+    AUDIENCE,
     COLUMNS,
     EXTRAS,
     MARK,
+    OFFSETS,
     TYPE_COLUMN,
     VIEW_PARTS,
+    column_file,
     context_column,
     read_folder,
 )
@@ -34,6 +38,8 @@ from unskew.data.log.vocabulary import CHANGES, FEATURE, Vocabulary, VocabularyV
 
 # What the optional columns hold for an event of whose exposure nothing is known.
 UNKNOWN = {"propensity": 1.0, "exposed": 0, "position": 0, "impression_id": PAD}
+
+TEXTS = 100_000  # ids that are read together
 
 # Explained in held_out.py.
 TESTS = ("ordinary", "balanced", "shown", "randomised", "weighted", "authors", "untouched")
@@ -164,6 +170,7 @@ class Log:
     metadata: Metadata = field(default_factory=Metadata)
     end: int | None = None
     folder: str | None = None
+    shelf: Shelf = field(default_factory=Shelf, init=False)  # where what is derived of the columns is kept
 
     def __len__(self) -> int:
         return len(self.user)
@@ -183,20 +190,27 @@ class Log:
     @cached_property
     def timeline(self) -> Sequences:
         """All positives as one single sequence, in the order of their times."""
-        _, place = self.histories.everything()
-        place = place[np.argsort(self.histories.times[place], kind="stable")]
-        return Sequences(self.histories.ids[place], self.histories.times[place], np.array([0, len(place)]))
+        places, length = self.histories.in_order_of_time, self.positives
+        ids, times = (
+            self.shelf.array(f"timeline_{name}", column.dtype, length, taken(column, places))
+            for name, column in (("ids", self.histories.ids), ("times", self.histories.times))
+        )
+        return Sequences(ids, times, np.array([0, length])).kept_on(self.shelf.part("timeline"))
 
     @cached_property
-    def _rows_of_audiences(self) -> Ints:
+    def _rows_of_audiences(self) -> NDArray[np.integer]:
         """Where in the histories each event of the audiences is: the two are the same events in other
         orders."""
-        owner, place = self.histories.everything()
-        return place[np.lexsort((owner, self.histories.times[place], self.histories.ids[place]))]
+        in_time, ids = self.histories.in_order_of_time, self.histories.ids
+
+        def fill(places: NDArray[Any]) -> None:
+            sort_into(places, in_time.__getitem__, ids.__getitem__)
+
+        return self.shelf.array("rows_of_audiences", in_time.dtype, len(in_time), fill)
 
     def in_history(self, event: Ints, item: Ints) -> Ints:
         """See `LogView`."""
-        return self._rows_of_audiences[event]
+        return self._rows_of_audiences[event].astype(np.int64)
 
     @property
     def origin(self) -> "Log":
@@ -225,29 +239,34 @@ class Log:
     @cached_property
     def repeated(self) -> NDArray[np.bool_]:
         """Whether the user of each row had a positive on the same item strictly before."""
-        return self.had_before(self.user, self.item, self.time)
+        view, positives = self.histories, self.positives
+
+        def fill(repeated: NDArray[Any]) -> None:
+            for block in entity_chunks(view.offsets):
+                own = slice(int(view.offsets[block.start]), int(view.offsets[block.stop]))
+                place = view.by_id[own]
+                user, item, time = self.user[place], view.ids[place], view.times[place]
+                is_first = np.ones(len(place), bool)
+                is_first[1:] = (user[1:] != user[:-1]) | (item[1:] != item[:-1])
+                first = np.maximum.accumulate(np.where(is_first, np.arange(len(place)), 0))
+                repeated[place] = time > time[first]
+            for part in chunks(len(self) - positives):
+                rest = slice(positives + part.start, positives + part.stop)
+                repeated[rest] = self.had_before(self.user[rest], self.item[rest], self.time[rest])
+
+        return self.shelf.array("repeated", np.bool_, len(self), fill)
 
     def had_before(
         self, user: NDArray[np.integer], item: NDArray[np.integer], time: Ints
     ) -> NDArray[np.bool_]:
         """Whether a user had a positive on an item strictly before a time. The arrays are broadcast."""
-        pairs, first = self._first_positives
-        pair = np.asarray(user, np.int64) * len(self.items) + item
-        if not len(pairs):
-            return np.zeros(np.broadcast(pair, time).shape, bool)
-        position = position_in(pairs, pair)
-        return np.asarray((position >= 0) & (first[position] < time))
-
-    @cached_property
-    def _first_positives(self) -> tuple[Ints, Ints]:
-        """All pairs of a user and an item with a positive, each as one number, in increasing order; and the
-        time of the first positive of each."""
-        positives = self.positives
-        pair = self.user[:positives].astype(np.int64) * len(self.items) + self.item[:positives]
-        pairs, which = np.unique(pair, return_inverse=True)
-        first = np.full(len(pairs), np.iinfo(np.int64).max)
-        np.minimum.at(first, which, self.time[:positives])
-        return pairs, first
+        users, items, times = np.broadcast_arrays(user, item, time)
+        event = self.histories.first_with(
+            *(np.asarray(column, np.int64).ravel() for column in (users, items))
+        ).reshape(users.shape)
+        if not self.positives:
+            return np.zeros(users.shape, bool)
+        return np.asarray((event != PAD) & (self.histories.times[event] < times))
 
     @cached_property
     def _impressions(self) -> tuple[Ints, Ints, Ints]:
@@ -302,31 +321,30 @@ class Log:
     def fingerprint(self) -> str:
         """A hash of all rows, ids and features: logs with the same hash have the same content. Whole numbers
         as ids count as their texts, because a text file has no types."""
+        shelf = self.shelf
+        return shelf.fingerprint(self._fingerprint) if isinstance(shelf, FolderShelf) else self._fingerprint()
+
+    def _fingerprint(self) -> str:
         digest = hashlib.blake2b(digest_size=16)
-        for name in (*COLUMNS, *EXTRAS):
-            column = getattr(self, name)
-            if column is not None:
-                digest.update(name.encode() + np.ascontiguousarray(column).data)
+        for name, column in self._all_columns():
+            digest.update(name.encode())
+            for part in chunks(len(column)):
+                digest.update(np.ascontiguousarray(column[part]).data)
+        for vocabulary in (self.users, self.items):
+            for text in _texts_of(vocabulary):
+                digest.update(text.encode())
+        return digest.hexdigest()
+
+    def _all_columns(self) -> Iterator[tuple[str, NDArray[Any]]]:
+        """The columns of rows, of the times since when ids exist, of context events and of named tests."""
+        columns = ((name, getattr(self, name)) for name in (*COLUMNS, *EXTRAS))
+        yield from ((name, column) for name, column in columns if column is not None)
         for role, view in (("user", self.histories), ("item", self.audiences)):
             if view.listed is not None:
-                digest.update(f"{role}_since".encode() + np.ascontiguousarray(view.since).data)
+                yield f"{role}_since", view.since
         for kind, views in sorted(self.context.items()):
-            digest.update(kind.encode() + b"".join(part.tobytes() for part in views.events()))
-        for name, mark in sorted(self.marks.items()):
-            digest.update(f"{MARK}{name}".encode() + np.ascontiguousarray(mark).data)
-        for vocabulary in (self.users, self.items):
-            named = {f"{FEATURE}{name}": of.values for name, of in sorted(vocabulary.features.items())}
-            named |= {
-                f"{CHANGES}{name}": of.changes.column(len(vocabulary))
-                for name, of in sorted(vocabulary.features.items())
-                if of.changes is not None
-            }
-            for name, column in ({"": vocabulary.ids} | named).items():
-                digest.update(
-                    f"{name}{_kind_of_values(column.type, is_id=not name)}".encode()
-                    + "\0".join("" if value is None else str(value) for value in column.to_pylist()).encode()
-                )
-        return digest.hexdigest()
+            yield from zip((kind, "", ""), views.events(), strict=True)
+        yield from ((f"{MARK}{name}", mark) for name, mark in sorted(self.marks.items()))
 
     def everything(self) -> tuple[Ints, Ints, Ints]:
         """The users, the items and the times of all rows, and then of the context events, type by type."""
@@ -442,7 +460,11 @@ class Log:
             If the folder is missing, damaged, or not a prepared folder, or holds rows of users who were
             erased from it.
         """
-        log = cls.of_columns(*read_folder(Path(folder)), str(Path(folder).resolve()))
+        shelf = _shelf_in(Path(folder).resolve())
+        log = cls.of_columns(*read_folder(Path(folder), shelf.is_checked), str(Path(folder).resolve()))
+        if len(log) >= LARGE:
+            shelf.set_checked()
+            log = log.kept_in(Path(folder).resolve())
         erasures = read_erasures(list_beside(Path(folder).resolve()))
         user, _, time = log.everything() if len(erasures) else (log.user, log.item, log.time)
         if erased_rows(log.users.ids, user, time, log.clock, erasures).any():
@@ -451,6 +473,18 @@ class Log:
                 f"`unskew erase --data {folder}` removes them again"
             )
         return log
+
+    def kept_in(self, folder: Path) -> "Log":
+        """The same log, with what is derived of it in its prepared folder, and not in memory."""
+        shelf = _shelf_in(folder)
+        same = replace(
+            self,
+            histories=self.histories.kept_on(shelf.part("histories")),
+            audiences=self.audiences.kept_on(shelf.part("audiences")),
+            context={kind: views.kept_on(shelf.part(kind)) for kind, views in self.context.items()},
+        )
+        object.__setattr__(same, "shelf", shelf)
+        return same
 
     def __repr__(self) -> str:
         return (
@@ -464,6 +498,28 @@ def _kind_of_values(kind: pa.DataType, is_id: bool) -> str:
     text."""
     is_text = pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     return "string" if is_text or (is_id and pa.types.is_integer(kind)) else str(kind)
+
+
+def _shelf_in(folder: Path) -> FolderShelf:
+    """The shelf of a prepared folder."""
+    names = [*COLUMNS, *AUDIENCE, *OFFSETS]
+    return FolderShelf(folder, {name: column_file(folder, name) for name in names})
+
+
+def _texts_of(vocabulary: Vocabulary) -> Iterator[str]:
+    """The ids and the features of a vocabulary as texts, a part at a time."""
+    features = sorted(vocabulary.features.items())
+    columns = {"": vocabulary.ids} | {f"{FEATURE}{name}": of.values for name, of in features}
+    columns |= {
+        f"{CHANGES}{name}": of.changes.column(len(vocabulary))
+        for name, of in features
+        if of.changes is not None
+    }
+    for name, column in columns.items():
+        yield f"{name}{_kind_of_values(column.type, is_id=not name)}"
+        for part in chunks(len(column), TEXTS):
+            texts = ("" if value is None else str(value) for value in column[part].to_pylist())
+            yield ("\0" if part.start else "") + "\0".join(texts)
 
 
 def _extended(column: NDArray[Any], more: int, value: float) -> NDArray[Any]:

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from unskew.core.config import configured
 from unskew.core.errors import BadInput
-from unskew.data.log.arrays import offsets_of
+from unskew.data.log.arrays import chunks, count_of, distinct, offsets_of, smallest
 from unskew.data.log.clock import Clock
 from unskew.data.log.folder import COLUMNS, EXTRAS
 from unskew.data.log.log import Log, renumber_context
@@ -150,8 +150,12 @@ class Split:
         candidates are not, so that emptiness would reveal the label. At the very first moment all audiences
         are empty, and it reveals nothing.
         """
-        first = self.log.audiences.since
-        return np.asarray((first[self.log.item] >= self.log.time) & (self.log.time > first.min()))
+        first, log = self.log.audiences.since, self.log
+        very_first, found = first.min(), np.empty(len(log), bool)
+        for part in chunks(len(log)):
+            time = log.time[part]
+            found[part] = (first[log.item[part]] >= time) & (time > very_first)
+        return found
 
     @property
     def has_targets_removed(self) -> bool:
@@ -182,10 +186,10 @@ class Split:
             wanted &= ~self.log.repeated
         return wanted & ~self.first_appearance if reads_audiences else wanted
 
-    def list_targets(self) -> tuple[Log, Ints]:
+    def list_targets(self) -> tuple[Log, Mask]:
         """What a model learns from that reads a log at the moment of each request: the log that it may read,
-        and the training positives that are targets, as rows of `log`."""
-        return self.log, np.flatnonzero(self.targets("train", reads_audiences=True) & (self.log.label == 1))
+        and which of the positives of `log` are targets."""
+        return self.log, self.targets("train", reads_audiences=True)[: self.log.positives]
 
     @property
     def known(self) -> Known:
@@ -216,7 +220,7 @@ class Split:
             rows = self.rows(part)
             user, item, positive = self.log.user[rows], self.log.item[rows], self.log.label[rows] == 1
             counts = {"rows": len(rows), "positives": int(positive.sum())}
-            counts |= {"users": len(np.unique(user)), "items": len(np.unique(item))}
+            counts |= {"users": len(distinct(user)), "items": len(distinct(item))}
             counts |= {"unknown_user_rows": int((user >= self.known_users).sum())}
             counts |= {"unknown_item_rows": int((item >= self.known_items).sum())}
             counts |= {"repeated_positives": int((self.log.repeated[rows] & positive).sum())}
@@ -265,20 +269,20 @@ class LeaveOneOut(Split):
             return self.log
         return self._with_held_out_events
 
-    def list_targets(self) -> tuple[Log, Ints]:
+    def list_targets(self) -> tuple[Log, Mask]:
         """The last training positive of each user who has one before it. The log that is read has none of
         them, just as `log` has none of the held-out positives: learning sees what a test will see."""
         return self._nested
 
     @cached_property
-    def _nested(self) -> tuple[Log, Ints]:
+    def _nested(self) -> tuple[Log, Mask]:
         log, positives = self.log, self.log.positives
         is_last = np.append(np.diff(log.user[:positives]) != 0, True)
         is_target = is_last & ~np.append(True, is_last[:-1])  # a user's only positive is no target
         rest = np.flatnonzero(~is_target)
         if not self.repeats:
             is_target &= ~log.repeated[:positives]
-        return _with_views(log, rest, len(rest)), np.flatnonzero(is_target)
+        return _with_views(log, rest, len(rest)), is_target
 
     @cached_property
     def _with_held_out_events(self) -> Log:
@@ -371,7 +375,7 @@ def _border_at(log: Log, at: str) -> int:
         return log.clock.moment(at)
     if not 0 < quantile < 1:
         raise BadInput(f"at {at!r}: expected an ISO date, or a quantile between 0 and 1", field="at")
-    return int(np.quantile(log.time, quantile, method="lower")) + 1
+    return smallest(log.time, int(quantile * (len(log) - 1))) + 1
 
 
 def _check_training_rows(log: Log, train_end: int) -> None:
@@ -410,12 +414,13 @@ def _counts(
     if min_count < 1:
         raise BadInput(f"min_count {min_count}: expected at least 1", field="min_count")
     positives = log.positives
-    user_counts = np.bincount(log.user[:positives][train], minlength=len(log.users))
-    item_counts = np.bincount(log.item[:positives][train], minlength=len(log.items))
+    user_counts = count_of(log.user[:positives], len(log.users), train)
+    item_counts = count_of(log.item[:positives], len(log.items), train)
     known_users, known_items = int(log.histories.existing(train_end)), int(log.audiences.existing(train_end))
     repeats = settings.repeats == "keep"
     if settings.repeats == "auto":
-        repeats = bool(log.repeated[:positives][train].mean() >= PART_OF_THE_TASK)
+        repeated = np.count_nonzero(log.repeated[:positives] & train)
+        repeats = bool(repeated / np.count_nonzero(train) >= PART_OF_THE_TASK)
     return known_users, known_items, user_counts, item_counts, repeats, min_count
 
 
@@ -520,18 +525,24 @@ def _listed_before(view: Sequences, time: int) -> Sequences:
 
 def borders(time: Ints, fractions: NDArray[np.float64]) -> tuple[int, int]:
     """The two times that cut nearest to the fractions without parting rows of equal time."""
-    ordered = np.sort(time)
 
     def nearest(fraction: float) -> int:
-        wanted = fraction * len(ordered)
-        if wanted >= len(ordered):
-            return int(ordered[-1]) + 1
-        at = ordered[int(wanted)]
-        first, last = np.searchsorted(ordered, at, "left"), np.searchsorted(ordered, at, "right")
+        wanted = fraction * len(time)
+        if wanted >= len(time):
+            return int(time.max()) + 1
+        at = smallest(time, int(wanted))
+        first, last, following = 0, 0, None
+        for part in chunks(len(time)):
+            some = time[part]
+            first += int(np.count_nonzero(some < at))
+            last += int(np.count_nonzero(some <= at))
+            later = some[some > at]
+            if len(later):
+                following = min(int(later.min()), int(later.min()) if following is None else following)
         # A border before the first row would leave nothing to train on.
         if 0 < first and wanted - first <= last - wanted:
-            return int(at)
-        return int(ordered[last]) if last < len(ordered) else int(at) + 1
+            return at
+        return at + 1 if following is None else following
 
     train_end = nearest(float(fractions[0]))
     return train_end, max(train_end, nearest(float(fractions[0] + fractions[1])))

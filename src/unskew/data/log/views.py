@@ -5,16 +5,17 @@ earlier, so events at the same moment are not in each other's past. An item exis
 or from an earlier time at which it is known to be there (`since`).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from unskew.core.errors import BadInput
-from unskew.data.log.arrays import Codes, Ints, distinct, expand_ranges, offsets_of
+from unskew.data.log.arrays import Codes, Ints, chunks, expand_ranges, offsets_of, sort_into
+from unskew.data.log.derived import Shelf, places_by_id, places_type
 from unskew.data.log.vocabulary import PAD
 
 __all__ = [
@@ -37,8 +38,7 @@ HISTORY, AUDIENCE = 50, 30  # how many of the newest events a model reads, as in
 Listener = Callable[[int | None, int, int | None], None]
 
 _LARGEST = np.iinfo(np.int64).max
-_SORTING_PAYS = 4096  # with so many look-ups, sorting them first costs less than the cache misses it saves
-_CHUNK = 1 << 20
+_TOGETHER = 1 << 16  # look-ups of which what is computed together stays in the cache
 
 
 class EventView(Protocol):
@@ -115,6 +115,14 @@ class EventView(Protocol):
     def on_change(self, listener: Listener) -> None:
         """Call a method whenever an event is added."""
 
+    @property
+    def base(self) -> "Sequences | None":
+        """The view that never changes and that this one began with, if its events are still those."""
+
+    @property
+    def changed(self) -> Mapping[int, int]:
+        """Of each entity that has other events than in `base`, how many of the first ones are the same."""
+
 
 class WindowMethods:
     """The methods of an `EventView` that both kinds of views have in common."""
@@ -173,6 +181,13 @@ class Sequences(WindowMethods):
     times: Ints
     offsets: Ints
     listed: Ints | None = None
+    shelf: Shelf = field(default_factory=Shelf, init=False)  # where what is derived of the events is kept
+
+    def kept_on(self, shelf: Shelf) -> "Sequences":
+        """The same events, with a shelf for what is derived of them."""
+        same = replace(self)
+        object.__setattr__(same, "shelf", shelf)
+        return same
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -189,6 +204,16 @@ class Sequences(WindowMethods):
 
     def on_change(self, listener: Listener) -> None:
         """Nothing ever changes here, so the method is never called."""
+
+    @property
+    def base(self) -> "Sequences":
+        """See `EventView`."""
+        return self
+
+    @property
+    def changed(self) -> Mapping[int, int]:
+        """See `EventView`."""
+        return {}
 
     @cached_property
     def first_times(self) -> Ints:
@@ -212,10 +237,20 @@ class Sequences(WindowMethods):
     def moments(self) -> Ints:
         """For each event, the position of the first event of the same entity at the same time. The past of
         the event ends there."""
-        new = np.ones(len(self.ids), bool)
-        new[1:] = self.times[1:] != self.times[:-1]
-        new[self.offsets[:-1][np.diff(self.offsets) > 0]] = True
-        return np.maximum.accumulate(np.where(new, np.arange(len(new)), 0))
+
+        def fill(moments: NDArray[Any]) -> None:
+            begins = np.zeros(len(moments), bool)
+            begins[self.starts[self.ends > self.starts]] = True
+            newest = 0
+            for part in chunks(len(moments)):
+                times, is_new = self.times[part], begins[part]
+                is_new[1:] |= times[1:] != times[:-1]
+                is_new[0] |= not part.start or times[0] != self.times[part.start - 1]
+                place = np.where(is_new, np.arange(part.start, part.stop), newest)
+                moments[part] = np.maximum.accumulate(place)
+                newest = int(moments[part.stop - 1])
+
+        return self.shelf.array("moments", np.int64, len(self.ids), fill)
 
     def shared(self, start: Ints, end: Ints, length: int) -> tuple[Ints, Ints, Ints]:
         """Merge the pasts [start, end) that overlap into fewer windows of at most `length` events, so that a
@@ -234,33 +269,95 @@ class Sequences(WindowMethods):
         return starts, ends, window
 
     def position(self, entity: Ints, time: Ints) -> Ints:
-        """The position of the first event of `entity` at or after `time`, found by binary search in a key
-        made of both. A question about now needs none."""
-        if time.size and time.min() > self._index.last:
+        """The position of the first event of each entity at or after each time, found by binary search. A
+        question about now needs none."""
+        if time.size and time.min() > self._newest:
             return self.ends[entity]
-        if entity.size < _SORTING_PAYS:
-            return np.searchsorted(self._index.keys, self._index.keys_of(entity, time))
-        # Sorted look-ups walk through the table once instead of jumping about in it. Chunks fit the cache.
+        if len(self) == 1:
+            return np.asarray(np.searchsorted(self.times, time))
         flat_entity, flat_time, position = entity.ravel(), time.ravel(), np.empty(entity.size, np.int64)
-        for first in range(0, entity.size, _CHUNK):
-            chunk = slice(first, first + _CHUNK)
-            keys = self._index.keys_of(flat_entity[chunk], flat_time[chunk])
-            order = np.argsort(keys)
-            position[chunk][order] = np.searchsorted(self._index.keys, keys[order])
+        for first in range(0, entity.size, _TOGETHER):
+            part = slice(first, first + _TOGETHER)
+            low, high = self.starts[flat_entity[part]], self.ends[flat_entity[part]]
+            position[part] = first_at_or_after(self.times, low, high, flat_time[part])
         return position.reshape(entity.shape)
 
     @cached_property
-    def _index(self) -> "_Index":
+    def _newest(self) -> int:
+        """The time of the newest event; before all times if there is none."""
+        some = self.ends > self.starts
+        return int(self.times[self.ends[some] - 1].max()) if some.any() else -_LARGEST
+
+    @cached_property
+    def in_order_of_time(self) -> NDArray[np.integer]:
+        """The positions of all events in the order of their times; those at one time are in their own
+        order."""
+
+        def fill(places: NDArray[Any]) -> None:
+            kind = places.dtype
+            sort_into(
+                places, lambda part: np.arange(part.start, part.stop, dtype=kind), self.times.__getitem__
+            )
+
+        length = len(self.times)
+        return self.shelf.array("in_order_of_time", places_type(length), length, fill)
+
+    @cached_property
+    def by_id(self) -> NDArray[np.integer]:
+        """The positions of the events of each entity in the order of their ids; those with one id are in the
+        order of time."""
+        length = len(self.times)
+        fill = places_by_id(self.offsets, self.ids)
+        return self.shelf.array("by_id", places_type(length), length, fill)
+
+    def first_with(self, entity: Ints, id: Ints) -> Ints:
+        """The position of the first event of each entity with each id; PAD if there is none."""
+        found = np.full(len(entity), PAD, np.int64)
+        inside = (entity >= 0) & (entity < len(self))
+        if not inside.all():
+            found[inside] = self.first_with(entity[inside], id[inside])
+            return found
         if not len(self.ids):
-            return _Index(np.zeros(0, np.int64), None, 0, 1)
-        first, last = int(self.times.min()), int(self.times.max())
-        clock, span = None, last - first + 2  # one tick past the last event, for "everything so far"
-        if span > _LARGEST // len(self):
-            clock = distinct(self.times)
-            span = len(clock) + 1
-        keys = np.repeat(np.arange(len(self), dtype=np.int64) * span, np.diff(self.offsets))
-        keys += self.times - first if clock is None else np.searchsorted(clock, self.times)
-        return _Index(keys, clock, first, span)
+            return found
+        for first in range(0, len(entity), _TOGETHER):
+            part = slice(first, first + _TOGETHER)
+            low, end = self.starts[entity[part]], self.ends[entity[part]]
+            place = first_at_or_after(self.ids, low, end, id[part], self.by_id)
+            event = self.by_id[np.minimum(place, len(self.ids) - 1)]
+            found[part] = np.where((place < end) & (self.ids[event] == id[part]), event, PAD)
+        return found
+
+
+def first_at_or_after(
+    values: NDArray[np.integer],
+    low: Ints,
+    high: Ints,
+    wanted: NDArray[np.integer],
+    order: NDArray[np.integer] | None = None,
+) -> Ints:
+    """In increasing values between two positions, the first position with at least the wanted one, or
+    `high`: a binary search in many places at once.
+
+    order: if given, `values[order]` increase there.
+    """
+    found, place = np.array(high, np.int64), np.flatnonzero(low < high)
+    last = high[place] - 1
+    newest = values[last if order is None else order[last]]
+    some = np.flatnonzero(newest >= wanted[place])  # most questions are about now
+    place = place[some]
+    first, end, asked = low[place], last[some], wanted[place]
+    while len(place):
+        going = first < end
+        if 2 * np.count_nonzero(going) <= len(place):  # go on with those that are not found yet
+            found[place[~going]] = first[~going]
+            place, first, end, asked = place[going], first[going], end[going], asked[going]
+            continue
+        middle = (first + end) >> 1
+        is_less = np.asarray(values[middle if order is None else order[middle]] < asked)
+        end = np.where(is_less, end, middle)
+        is_less &= going
+        first = np.where(is_less, middle + 1, first)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,6 +366,13 @@ class Views:
 
     histories: EventView
     audiences: EventView
+
+    def kept_on(self, shelf: Shelf) -> "Views":
+        """The same events, with a shelf for what is derived of them."""
+        pairs = zip((self.histories, self.audiences), ("histories", "audiences"), strict=True)
+        return Views(
+            *(view.kept_on(shelf.part(name)) if isinstance(view, Sequences) else view for view, name in pairs)
+        )
 
     def events(self) -> tuple[Ints, Ints, Ints]:
         """All events: their users, their items and their times."""
@@ -283,27 +387,3 @@ def views_of(user: Ints, item: Ints, time: Ints, users: int, items: int) -> View
         Sequences(item[by_user].astype(np.int32), time[by_user], offsets_of(user[by_user], users)),
         Sequences(user[by_item].astype(np.int32), time[by_item], offsets_of(item[by_item], items)),
     )
-
-
-@dataclass(frozen=True, eq=False)
-class _Index:
-    """Keys `entity * span + tick`, which increase along the flat table. Ticks are times since the first one;
-    if the keys would overflow, they are ranks of times, and `clock` holds the sorted times."""
-
-    keys: Ints
-    clock: Ints | None
-    first: int
-    span: int
-
-    @property
-    def last(self) -> int:
-        """The time of the newest event."""
-        return self.first + self.span - 2 if self.clock is None else int(self.clock[-1])
-
-    def keys_of(self, entity: Ints, time: Ints) -> Ints:
-        """The keys to look for."""
-        if self.clock is not None:
-            return entity * self.span + np.searchsorted(self.clock, time)
-        keys = np.clip(time, self.first, self.first + self.span - 1)
-        keys += entity * self.span - self.first
-        return keys

@@ -23,7 +23,7 @@ from unskew.data.log.split import Known, Split
 from unskew.models.base import HistoryConfig
 from unskew.models.pulse.neighbours import NeighbourSettings
 from unskew.models.pulse.signals import NEIGHBOUR_DAYS, SCALES, Requests, Signals
-from unskew.models.recency import FadingCatalog, FadingModel, ValidationMemory
+from unskew.models.recency import FadingCatalog, FadingModel, Packing, ValidationMemory
 
 TIE = 1e-6
 KINDS = ("recent", "ever", "next")  # in the order of the values
@@ -56,7 +56,9 @@ class NeighboursByHand(
         self.reads_all.fill_(split.has_targets_removed)
 
     def options(self, split: Split) -> list[dict[str, Tensor]]:
-        self._memory = ValidationMemory(split, Requests.nbytes)
+        self._memory = ValidationMemory(
+            split, Requests.nbytes, packing=Packing(Requests.pack, Requests.unpack)
+        )
         return [option for option in super().options(split) if any(option.values())]
 
     def read(self, log: LogView, half_life: float) -> FadingCatalog["NeighboursByHand"]:

@@ -47,6 +47,7 @@ from unskew.core.config import AtLeast1, NotNegative, Search, Settings, Share
 from unskew.core.errors import BadInput
 from unskew.data.batches.batch import Batch, contexts
 from unskew.data.batches.negatives import with_negatives
+from unskew.data.log.arrays import chunks, true_positions
 from unskew.data.log.live import Live
 from unskew.data.log.log import Log, LogView
 from unskew.data.log.split import Known, Split
@@ -66,12 +67,13 @@ from unskew.models.pulse.signals import (
     Signals,
 )
 from unskew.models.pulse.tags import OF_TAGS
-from unskew.models.recency import ValidationMemory, ticks_per_day
+from unskew.models.recency import Packing, ValidationMemory, ticks_per_day
 from unskew.nn.losses import weighted_mean
 from unskew.nn.phases import Phase, Stage
 from unskew.nn.scoring import Catalog
 
 MEASURED, EACH = 2000, 8  # rows that standardise the inputs, and items of each
+SHUFFLED = 1 << 24  # up to so many rows, all are shuffled to draw a sample of them
 SHIPPED_HIDDEN = 64  # the width of the shipped weights
 OWN_EVENTS = 200  # of a user's newest events, those that repeats are known from
 # Weights of what not every log has, which the shipped ones do not have either.
@@ -231,7 +233,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         self.adapt_to_log(split)
         self.horizon_ticks.fill_(self._horizon(split))
         random = np.random.default_rng(17)
-        rows = np.sort(random.permutation(training_rows(split, self.config.newest))[:MEASURED])
+        rows = training_rows(split, self.config.newest, MEASURED, random)
         log, _ = split.list_targets()
         user, time = split.log.user[rows].astype(np.int64), np.asarray(split.log.time[rows])
         read = self.signals(log).of_requests(contexts(log, user, time, self.history))
@@ -316,8 +318,12 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         if not isinstance(other, Pulse) or other.config != self.config:
             return
         tested = replace(split, valid_end=max(split.log.now, split.train_end))
-        self._memory = other._memory = ValidationMemory(tested, Requests.nbytes)
+        self._memory = other._memory = self._new_memory(tested)
         other._signals = self.signals(split.log)
+
+    def _new_memory(self, split: Split) -> ValidationMemory[Requests]:
+        packing = None if self.tag_skip is not None else Packing(Requests.pack, Requests.unpack)
+        return ValidationMemory(split, Requests.nbytes, packing=packing)
 
     def requests(self, log: LogView, context: Batch) -> Requests:
         """What is known of the contexts of a batch; what training validates on is read once."""
@@ -387,7 +393,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         return (Stage("train", (phase,), epochs, validated=True),)
 
     def _batches(self, split: Split, seed: int, batch_size: int) -> "PulseSampler":
-        self._memory = ValidationMemory(split, Requests.nbytes)
+        self._memory = self._new_memory(split)
         return PulseSampler(self, split, seed, batch_size)
 
     def softmax_loss(self, batch: "PulseBatch") -> Tensor:
@@ -455,14 +461,32 @@ class PulseBatch(NamedTuple):
     offset_BC: Tensor | None = None
     c_BCF: Tensor | None = None  # where tags are read
 
+    @property
+    def rows(self) -> int:
+        """The number of positives and negatives."""
+        return self.candidates_BC.numel()
 
-def training_rows(split: Split, newest: float) -> Ints:
-    """The newest training positives that may be targets."""
-    _, rows = split.list_targets()
-    if not len(rows):
+
+def training_rows(split: Split, newest: float, size: int, random: np.random.Generator) -> Ints:
+    """A sample of the newest training positives that may be targets, in the order of their rows."""
+    _, wanted = split.list_targets()
+    in_time = split.log.histories.in_order_of_time
+    whole = int(np.count_nonzero(wanted))
+    if not whole:
         raise BadInput("the training set has no positive that anything is known about: pulse needs some")
-    order = rows[np.argsort(split.log.time[rows], kind="stable")]
-    return order[min(int(len(order) * (1 - newest)), len(order) - 1) :]
+    first = min(int(whole * (1 - newest)), whole - 1)
+    chosen = first + sample_of(random, whole - first, size)
+    is_target = np.empty(len(wanted), bool)  # the same in the order of time
+    for part in chunks(len(wanted)):
+        is_target[part] = wanted[in_time[part]]
+    return np.sort(in_time[true_positions(is_target, chosen)].astype(np.int64))
+
+
+def sample_of(random: np.random.Generator, length: int, size: int) -> Ints:
+    """So many different numbers below a length; all of them, if there are no more."""
+    if length <= SHUFFLED:
+        return random.permutation(length)[:size]
+    return random.choice(length, min(size, length), replace=False)
 
 
 class PulseSampler:
@@ -471,8 +495,7 @@ class PulseSampler:
     def __init__(self, model: Pulse, split: Split, seed: int, batch_size: int) -> None:
         self.model, self.split, self.seed, self.batch_size = model, split, seed, batch_size
         random = np.random.default_rng([seed, 29])
-        rows = training_rows(split, model.config.newest)
-        self.rows = np.sort(rows[random.permutation(len(rows))[: split.examples(model.config.sample)]])
+        self.rows = training_rows(split, model.config.newest, split.examples(model.config.sample), random)
         self.epoch_number, self.step = 0, 0
 
     def _moments(self, rows: Ints) -> Ints:

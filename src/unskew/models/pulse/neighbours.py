@@ -172,13 +172,17 @@ class Neighbourhood:
     def _nearest(self, request: Ints, likeness: Floats) -> NDArray[np.bool_]:
         """Which readers are among the nearest neighbours; of equals, the first ones. They stand together,
         request by request."""
-        readers = np.bincount(request)
-        many = np.flatnonzero(readers[request] > self.settings.neighbours)
-        order = many[np.lexsort((-likeness[many], request[many]))]
-        sizes = readers[readers > self.settings.neighbours]
-        rank = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        kept = np.ones(len(request), bool)
-        kept[order[rank >= self.settings.neighbours]] = False
+        most, kept = self.settings.neighbours, np.ones(len(request), bool)
+        ends = np.cumsum(np.bincount(request))
+        sizes = np.diff(ends, prepend=0)
+        for end, size in zip(ends.tolist(), sizes.tolist(), strict=True):
+            if size > most:
+                mine = likeness[end - size : end]
+                least = np.partition(mine, size - most)[size - most]
+                nearer = mine > least
+                as_near = np.flatnonzero(mine == least)[: most - np.count_nonzero(nearer)]
+                nearer[as_near] = True
+                kept[end - size : end] = nearer
         return kept
 
     def _events(self, walk: _Walk, time: Ints) -> tuple[Ints, Ints, Ints, Floats, Floats]:

@@ -83,6 +83,24 @@ class Requests(NamedTuple):
         tastes = 0 if self.tastes is None else sum(part.nbytes for part in self.tastes[2:])
         return tastes + sum(part.nbytes for part in (self.time, self.profile, self.keys, self.values))
 
+    def pack(self) -> list[NDArray[Any]]:
+        """The arrays of which `unpack` makes the same, without tastes. Of most pairs, only what neighbours
+        took is known."""
+        near, more = np.split(self.values, [len(SCALES)], axis=1)
+        some = np.flatnonzero((more != 0).any(axis=1)).astype(np.int32)
+        keys = self.keys.astype(np.int32) if self.keys.max(initial=0) < 1 << 31 else self.keys
+        shape = np.array([self.items, more.shape[1]])
+        return [self.time, self.profile, keys, near, some, more[some], shape]
+
+    @classmethod
+    def unpack(cls, arrays: Sequence[NDArray[Any]]) -> "Requests":
+        """The same requests again."""
+        time, profile, keys, near, some, rest, (items, width) = arrays
+        values = np.zeros((len(keys), near.shape[1] + int(width)), np.float32)
+        values[:, : near.shape[1]] = near
+        values[some, near.shape[1] :] = rest
+        return cls(time, profile, keys.astype(np.int64), values, int(items))
+
     def of_request(self, request: int) -> tuple[Ints, Floats]:
         """The items that something is known about in one request, and their values."""
         first, last = np.searchsorted(self.keys, [request * self.items, (request + 1) * self.items])
@@ -110,7 +128,7 @@ class Signals:
         self.reads = reads
         self.tags = Tags(log) if tagged and reads != "neighbours" else None
         half_lives = tuple(day * life for life in HALF_LIVES)
-        self.decay = Decay(log.audiences, half_lives)
+        self.decay = Decay(log.audiences, half_lives, log.timeline)
         self.neighbourhood = Neighbourhood(log, day * NEIGHBOUR_DAYS, neighbour_settings)
         nothing = views_of(*(np.zeros(0, np.int64),) * 3, len(log.users), len(log.items))
         self.types = types
