@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -152,3 +153,42 @@ def test_recommendations_are_a_frame_of_polars_too(model: Model) -> None:
     found = model.recommend(histories=[[]], k=3)
     assert isinstance(found.to_polars(), polars.DataFrame)
     assert found.to_polars()["item_id"].to_list() == found.to_pandas()["item_id"].to_list()
+
+
+WITHOUT_FRAMES = """
+import sys
+
+class NotInstalled:
+    @staticmethod
+    def find_spec(name, *_):
+        if name.partition(".")[0] in ("pandas", "polars"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NotInstalled)
+import unskew
+
+log = unskew.prepare("clicks.csv", "shop", item_features=["category"])
+split = unskew.split(log, fractions=(50, 20, 30))
+model = unskew.create_model("pulse-zero").fit(split, show_progress=False)
+assert model.evaluate(split, test="balanced").metrics()
+assert model.recommend(users=["u1", "u2"], k=5, exclude=["i7"], debias=0.5).table.num_rows == 10
+assert unskew.recommend("clicks.csv", users=["u1"], k=5).table.num_rows == 5
+for method in ("to_pandas", "to_polars"):
+    try:
+        getattr(unskew.recommend(log, users=["u1"]), method)()
+    except ImportError as error:
+        print(type(error).__name__)
+    except unskew.BadInput as error:
+        print(error)
+"""
+
+
+def test_the_core_needs_neither_pandas_nor_polars(tmp_path: Path) -> None:
+    """What the front page shows works after its own installation."""
+    shutil.copy(Path(__file__).parents[2] / "examples" / "clicks.csv", tmp_path)
+    ended = run_python("-c", WITHOUT_FRAMES, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == [
+        "to_pandas needs pandas: pip install pandas",
+        "to_polars needs polars: pip install polars",
+    ]

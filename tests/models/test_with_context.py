@@ -206,10 +206,10 @@ def test_it_learns_from_carts_and_is_stored_and_served(tmp_path) -> None:
     loaded = unskew.load(tmp_path / "run")
     assert (loaded.name, loaded.network.context_types) == ("context-gru4rec", TYPES)
     live = unskew.Live(loaded.known_log)
-    live.append(["u3", "somebody"], ["i7", "i5"], [log.now + 5, log.now + 5], types=["cart", "cart"])
+    live.append(["u3", "a stranger"], ["i7", "i5"], [log.now + 5, log.now + 5], types=["cart", "cart"])
     frozen = unskew.read(live)
     for newer in (live, frozen):
-        table = loaded.recommend(users=["u3", "somebody"], log=newer, k=1).table
+        table = loaded.recommend(users=["u3", "a stranger"], log=newer, k=1).table
         assert table["item_id"].to_pylist() == ["i7", "i5"]
         assert table["source"].to_pylist() == ["model", "model"]  # the model knows who only filled a cart
 

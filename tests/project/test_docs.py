@@ -94,6 +94,12 @@ def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 100
 
 
+def test_no_hint_installs_what_cannot_be_found() -> None:
+    """Nothing is released, so `pip install 'unskew[serve]'` finds nothing: hints name a clone."""
+    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
+    assert [file.name for file in files if re.search(r"unskew\[\w", file.read_text(encoding="utf-8"))] == []
+
+
 def undocumented(path: Path) -> list[str]:
     """Public modules, classes, functions and methods without a docstring. A method that overrides one of a
     base class has that one's."""

@@ -395,6 +395,7 @@ def test_pages(client: TestClient, service: Service, tmp_path: Path) -> None:
         assert path.replace("{", "{") in docs
     assert "http://" not in docs.replace("http://localhost", "")  # nothing is loaded from elsewhere
     assert "https://" not in docs
+    assert client.get("/favicon.ico").headers["content-type"].startswith("image/")  # browsers ask for it
     assert client.get("/docs/style.css").headers["content-type"].startswith("text/css")
     assert wrong(client.get("/static/%2e%2e/service.py"), 404)
     assert wrong(client.get("/report"), 404)

@@ -58,7 +58,9 @@ class Playground:
         try:
             import uvicorn
         except ImportError:
-            raise BadInput("the playground needs the extra: pip install 'unskew[serve]'") from None
+            raise BadInput(
+                "the playground needs the extra: pip install '.[serve]' in a clone of unskew"
+            ) from None
         del uvicorn
         from unskew.playground.run import Nights, client_of, service
         from unskew.playground.shop import Shop, ShopSettings

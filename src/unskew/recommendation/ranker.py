@@ -70,7 +70,10 @@ class Recommendations:
 
     def to_pandas(self) -> Any:
         """The frame as a pandas DataFrame."""
-        return self.table.to_pandas()
+        try:
+            return self.table.to_pandas()
+        except ImportError:
+            raise BadInput("to_pandas needs pandas: pip install pandas") from None
 
     def to_polars(self) -> Any:
         """The frame as a polars DataFrame."""

@@ -102,7 +102,9 @@ def mcp_routes(service: Service) -> tuple[list[BaseRoute], Lifespan]:
         from mcp.server.transport_security import TransportSecuritySettings
         from mcp.types import ToolAnnotations
     except ImportError:
-        raise BadInput("--mcp needs the extra: pip install 'unskew[mcp]'", field="mcp") from None
+        raise BadInput(
+            "--mcp needs the extra: pip install '.[mcp]' in a clone of unskew", field="mcp"
+        ) from None
     server = MCPServer("unskew", instructions=ABOUT, version=version("unskew"), log_level="WARNING")
     tools = Tools(service)
     for tool in (tools.recommend, tools.similar, tools.explain, tools.inspect_bias):
