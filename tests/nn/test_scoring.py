@@ -28,7 +28,7 @@ class Counts:
         return 100.0 * (audience_AM != PAD).sum(1, keepdim=True).double() + last[:, None] + 1
 
     def audience_sides(self, view: EventView, start: Ints, end: Ints) -> Tensor:
-        return encode_windows(self.audience_side, view, start, end)
+        return encode_windows(self.audience_side, view, start, end, torch.device("cpu"))
 
     def join(self, context: Tensor, candidate: Tensor) -> Tensor:
         return (context + candidate).sum(-1)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from tyro.conf import Positional
 
-from unskew.cli.shared import File, MovedData, RunArg, RunVerb, pairs, split_of_run, table
+from unskew.cli.shared import File, MovedData, OnDevice, RunArg, RunVerb, pairs, split_of_run, table
 from unskew.core.config import Document
 from unskew.core.errors import BadInput
 from unskew.core.formatting import plain
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(RunVerb):
+class Evaluate(OnDevice, RunVerb):
     """Rank the test set with a trained run, under one protocol, and show the metrics with their
     intervals."""
 
@@ -59,6 +59,8 @@ class Evaluate(RunVerb):
         from unskew.api.create import load
         from unskew.evaluation.metrics import METRICS
         from unskew.evaluation.significance import interval
+
+        self.use_device()
 
         trained, cut = load(self.folder), split_of_run(self.folder, self.data)
         if self.rolling is not None:

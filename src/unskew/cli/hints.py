@@ -17,7 +17,8 @@ ALIASES = {
     "--seen": "--include-seen",
     "--valid-test": "--select-by",
 }
-REFIT = {"--refit", "--until", "--out", "--import", "--threads", "--tensorboard", "--json", "--help"}
+REFIT = {"--refit", "--until", "--out", "--import", "--threads", "--device", "--tensorboard", "--json"}
+REFIT |= {"--help"}
 
 
 def check_words(arguments: list[str], verbs: Iterable[str]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from tyro.conf import Positional
 
-from unskew.cli.shared import File, RunVerb, notify, pairs, table
+from unskew.cli.shared import File, OnDevice, RunVerb, notify, pairs, table
 from unskew.core.config import Document
 from unskew.core.errors import BadInput
 from unskew.data.log.held_out import Criterion
@@ -32,7 +32,7 @@ MOST_REASONS = 3  # that are printed for each item
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recommend(RunVerb):
+class Recommend(OnDevice, RunVerb):
     """Recommend the best items for a user, after a history of item ids, for all users, or for a file of
     users or histories, from a stored run.
 
@@ -110,6 +110,7 @@ class Recommend(RunVerb):
             raise BadInput("--all-users and --input FILE write to a file, so they go with --out FILE")
         from unskew.api.create import load
 
+        self.use_device()
         log = None if self.data is None else Log.open(self.data)
         if (self.folder / "data.json").is_file():
             trained, log = load("pulse-zero"), log or Log.open(self.folder)

@@ -16,6 +16,7 @@ from unskew.cli.shared import (
     EventTypes,
     File,
     Imports,
+    OnDevice,
     Segments,
     moment_of,
     notify,
@@ -35,7 +36,7 @@ MOST_WORKERS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serve(Imports):
+class Serve(OnDevice, Imports):
     """Recommend over HTTP from a run and from a store of events, and record what was recommended.
 
     Open the printed address for the page, and /docs for the endpoints. SIGTERM and Ctrl-C let requests
@@ -134,8 +135,19 @@ class Serve(Imports):
         if self.rules is not None:
             read_rule_sets(self.rules)  # a mistake in it is said at once
         use_threads(self.threads)
+        self.use_device()
         with contextlib.closing(open_listener(self.host, self.port)) as listener:
             self._serve(listener, tokens, is_local)
+
+    def use_device(self) -> None:
+        """Let all networks of this process compute there."""
+        if self.workers > 1 and self.device != "cpu":
+            raise BadInput(
+                f"device {self.device}: several workers share the weights in main memory; expected cpu, or "
+                "--workers 1",
+                field="device",
+            )
+        super().use_device()
 
     def _serve(self, listener: socket.socket, tokens: "Tokens | None", is_local: bool) -> None:
         from unskew.serve.http.middleware import LOOPBACK

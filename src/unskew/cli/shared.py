@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unskew.core.atomic_files import write_text
-from unskew.core.config import Document, explained
+from unskew.core.config import Device, Document, explained
 from unskew.core.errors import BadInput
 from unskew.data.log.clock import Clock
 from unskew.data.log.log import Log
@@ -79,6 +79,21 @@ class Imports:
 @dataclass(frozen=True, kw_only=True)
 class RunVerb(Imports, Verb):
     """A verb of models and runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnDevice:
+    """The flag of verbs that train networks or score with them."""
+
+    device: Device = "cpu"
+    """Where networks compute: on the processor (`cpu`), on a graphics card (`cuda`, `mps`), or on a card if
+    torch finds one (`auto`)."""
+
+    def use_device(self) -> None:
+        """Let all networks of this process compute there."""
+        from unskew.nn.device import use_device
+
+        use_device(self.device)
 
 
 def joined_help(verb: Any) -> None:

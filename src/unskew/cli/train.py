@@ -11,7 +11,7 @@ import tyro
 from rich.console import RenderableType
 from tyro.conf import OmitArgPrefixes, Positional, Suppress
 
-from unskew.cli.shared import File, RunVerb, Verb, notify, pairs, table, use_threads
+from unskew.cli.shared import File, OnDevice, RunVerb, Verb, notify, pairs, table, use_threads
 from unskew.core.config import names_of
 from unskew.core.errors import BadInput
 from unskew.data.log.log import Log
@@ -27,7 +27,7 @@ DEFAULT = "pulse"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(RunVerb):
+class Train(OnDevice, RunVerb):
     """Train a model on a prepared log.
 
     Ctrl-C saves before it stops, and `unskew train --resume RUN` continues and ends with the same weights,
@@ -70,6 +70,7 @@ class Train(RunVerb):
         from unskew.training.run import CHECKPOINT, check_new_run
 
         use_threads(self.threads)
+        self.use_device()
         if self.resume is not None and (self.refit is not None or self.out is not None):
             raise BadInput("--resume RUN continues in RUN itself: leave --out and --refit away")
         folder = self.resume or self.out

@@ -169,6 +169,7 @@ class Search:
 # The ranges that most settings have. Where they are searched, it is as the DEPS paper does for all models.
 AtLeast0 = Annotated[int, Range(least=0)]
 AtLeast1 = Annotated[int, Range(least=1)]
+Device = Literal["auto", "cpu", "cuda", "mps"]  # where networks compute
 NotNegative = Annotated[float, Range(least=0)]
 Positive = Annotated[float, Range(above=0)]
 Share = Annotated[float, Range(least=0, most=1)]

@@ -198,7 +198,7 @@ class Recommender(nn.Module, ABC):
         """Whether the scores of each context depend on whose it is (see `knows_by`), (B,). The candidates of
         the contexts are not read."""
         users, items = self._sizes
-        is_known = torch.full((len(context.user_B),), not self.knows_by)
+        is_known = torch.full_like(context.user_B, not self.knows_by, dtype=torch.bool)
         if "items" in self.knows_by:
             is_known |= (is_real(context.history_BL) & (context.history_BL < items)).any(1)
         if "user" in self.knows_by:
@@ -399,11 +399,12 @@ class NextItem(DotProduct):
 
     def context(self, batch: Batch) -> Tensor:
         lengths = is_real(batch.history_BL).sum(1)
-        return self.states(batch.user_B, right_padded(batch.history_BL))[torch.arange(len(lengths)), lengths]
+        rows = torch.arange(len(lengths), device=lengths.device)
+        return self.states(batch.user_B, right_padded(batch.history_BL))[rows, lengths]
 
     def read_histories(self, ids_BL: Tensor) -> Tensor:
         L, lengths_B1 = ids_BL.shape[1], is_real(ids_BL).sum(1, keepdim=True)
-        place_BL = torch.arange(L) + L - lengths_B1
+        place_BL = torch.arange(L, device=ids_BL.device) + L - lengths_B1
         ids_BL = ids_BL.gather(1, place_BL.clamp(max=L - 1)).masked_fill(place_BL >= L, PAD)
         states_BLD = self.encode(ids_BL[:, 0], ids_BL)
         newest_B11 = (lengths_B1 - 1).clamp(min=0)[..., None]

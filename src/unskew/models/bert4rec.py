@@ -186,7 +186,7 @@ class Cloze(NamedTuple):
 
     def masked(self, ids_BL: Tensor) -> Tensor:
         """Which positions are masked, in the shape of the sequences."""
-        return torch.zeros(ids_BL.shape, dtype=torch.bool).scatter(1, self.places_BW, self.chosen_BW)
+        return torch.zeros_like(ids_BL, dtype=torch.bool).scatter(1, self.places_BW, self.chosen_BW)
 
 
 def masked_count(length: Tensor, fraction: float, most: int) -> Tensor:
@@ -198,12 +198,13 @@ def cloze(ids_BL: Tensor, past_BL: Tensor, fraction: float, most: int, newest_on
     """Draw the positions to be masked in sequences that are padded on the left, of which none is empty: a
     fraction of each, at most `most` of them, or in the fraction `newest_only` only the newest moment."""
     real_BL = is_real(ids_BL)
-    order_BL = torch.rand(ids_BL.shape).masked_fill_(~real_BL, 2)
+    order_BL = torch.rand(ids_BL.shape, device=ids_BL.device).masked_fill_(~real_BL, 2)
     count_B = masked_count(real_BL.sum(1), fraction, most)
-    newest_B = torch.rand(len(ids_BL)) < newest_only
+    newest_B = torch.rand(len(ids_BL), device=ids_BL.device) < newest_only
     # Events with the same number of events before them as the newest one happened at the same moment.
     newest_BL = real_BL & (past_BL == past_BL[:, -1:])
     order_BL = torch.where(newest_B[:, None] & newest_BL, -1, order_BL)
     count_B = torch.where(newest_B, newest_BL.sum(1), count_B)
     places_BW = order_BL.argsort(dim=1)[:, : int(count_B.max())]
-    return Cloze(places_BW, torch.arange(places_BW.shape[1]) < count_B[:, None])
+    numbers_W = torch.arange(places_BW.shape[1], device=ids_BL.device)
+    return Cloze(places_BW, numbers_W < count_B[:, None])

@@ -225,7 +225,10 @@ class SharingCatalog:
     computed for every pair."""
 
     def __init__(self, model: BST, items: int) -> None:
-        self.model, self.candidates = model, model.candidate(torch.arange(items)[None])
+        self.model, self.candidates = (
+            model,
+            model.candidate(torch.arange(items, device=model.positions.device)[None]),
+        )
 
     def scores(self, context: Batch) -> Tensor:
         """The logits of all items, one context after the other."""

@@ -98,7 +98,7 @@ class CPR(
         """The mean loss l of the cycles that are trained on."""
         scores_BC = batch.with_offset(self(batch))
         gaps_B, crossed_B = scores_BC[:, 0] - scores_BC[:, 1], batch.labels_BC[:, 1]
-        weight_B = torch.ones(len(gaps_B)) if batch.weight_BC is None else batch.weight_BC[:, 0]
+        weight_B = torch.ones_like(gaps_B) if batch.weight_BC is None else batch.weight_BC[:, 0]
         g, weight = [], []
         for rows, length in cycles(len(gaps_B), self.config.longest, self.config.sample_ratio):
             unseen = ~crossed_B[rows].view(-1, length).any(1)

@@ -51,6 +51,7 @@ from unskew.data.log.log import Log, LogView
 from unskew.data.log.split import Known, Split
 from unskew.data.log.views import AUDIENCE, EventView, Ints
 from unskew.models.base import HistoryConfig, Recommender
+from unskew.nn.device import device_of
 from unskew.nn.layers import Encoder, Table, in_groups, is_real
 from unskew.nn.losses import cross_entropy, weighted_mean
 from unskew.nn.phases import Phase, Stage, parameters_of
@@ -246,12 +247,12 @@ class DEPS(
     def audience_side(self, audience_AM: Tensor) -> Tensor:
         """The part of each audience in the first layer, (A, H)."""
         if self.of_audience is None:
-            return torch.zeros(len(audience_AM), self.config.hidden)
+            return self.last.weight.new_zeros(len(audience_AM), self.config.hidden)
         return self.of_audience(in_groups(audience_AM, self._audience))
 
     def audience_sides(self, view: EventView, start: Ints, end: Ints) -> Tensor:
         """The part of each audience in the first layer, (A, H), of the events [start, end) of a view."""
-        return encode_windows(self.audience_side, view, start, end)
+        return encode_windows(self.audience_side, view, start, end, device_of(self))
 
     def audiences(self, batch: Batch) -> Tensor:
         """The part of each distinct audience of a batch in the first layer, (A, H)."""
@@ -371,7 +372,9 @@ def masked_prediction(encoder: Encoder, table: Table, ids_BL: Tensor, fraction: 
     fraction: the fraction of the positions that is masked.
     """
     real_BL = is_real(ids_BL)
-    order = torch.rand(ids_BL.shape).masked_fill(~real_BL, 2).argsort(dim=1).argsort(dim=1)
+    order = (
+        torch.rand(ids_BL.shape, device=ids_BL.device).masked_fill(~real_BL, 2).argsort(dim=1).argsort(dim=1)
+    )
     count_B1 = (fraction * real_BL.sum(1, keepdim=True)).round().clamp(min=1)
     masked = real_BL & (order < count_B1) & ~table.is_unknown(ids_BL)
     states = encoder(table(ids_BL, masked), real_BL)[masked]

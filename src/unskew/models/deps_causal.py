@@ -27,6 +27,7 @@ from unskew.core.config import Settings
 from unskew.data.batches.batch import Batch, Prefixes, SequenceBatch, as_prefixes
 from unskew.data.log.views import EventView, Ints
 from unskew.models.deps import DEPS
+from unskew.nn.device import device_of, on_device
 from unskew.nn.layers import Encoder, is_real, read_before, states_after
 from unskew.nn.losses import cross_entropy
 from unskew.nn.phases import Batches, Stage
@@ -52,7 +53,7 @@ class PrefixEncoder(Encoder):
         """The mean of the states of the first 0, 1, ..., L positions, (B, L + 1, D)."""
         if not x_BLD.shape[1]:
             return x_BLD.new_zeros(x_BLD.shape[0], 1, x_BLD.shape[2])
-        count_L = torch.arange(1, x_BLD.shape[1] + 1)
+        count_L = torch.arange(1, x_BLD.shape[1] + 1, device=x_BLD.device)
         return functional.pad(self(x_BLD).cumsum(1) / count_L[:, None], (0, 0, 1, 0))
 
 
@@ -85,7 +86,7 @@ class CausalDEPS(
         """Audiences that begin with the same event are prefixes of the longest of them, which is read
         once."""
         if not len(start):
-            return torch.zeros(0, self.config.hidden)
+            return self.last.weight.new_zeros(0, self.config.hidden)
         first, row = np.unique(start, return_inverse=True)
         last = np.zeros(len(first), np.int64)
         np.maximum.at(last, row, end)
@@ -94,14 +95,16 @@ class CausalDEPS(
         for at, (begin, stop) in enumerate(pairwise(rows_of.tolist())):
             rows, some = slice(at * ENCODED, (at + 1) * ENCODED), order[begin:stop]
             ids_WL = view.padded(first[rows], last[rows], right=True).astype(np.int64)
-            places = torch.from_numpy(row[some] - at * ENCODED), torch.from_numpy((end - start)[some])
-            sides.append(self._side(Prefixes(torch.from_numpy(ids_WL), *places)))
-        return torch.cat(sides)[torch.from_numpy(order).argsort()]
+            prefixes = Prefixes(
+                *map(torch.from_numpy, (ids_WL, row[some] - at * ENCODED, (end - start)[some]))
+            )
+            sides.append(self._side(on_device(prefixes, device_of(self))))
+        return torch.cat(sides)[on_device(torch.from_numpy(order), device_of(self)).argsort()]
 
     def _side(self, audiences: Prefixes) -> Tensor:
         """The part of each audience in the first layer of the MLP, (N, H)."""
         if self.of_audience is None:
-            return torch.zeros(len(audiences.row_N), self.config.hidden)
+            return self.last.weight.new_zeros(len(audiences.row_N), self.config.hidden)
 
         def means(ids_BM: Tensor) -> Tensor:
             return self.audience_encoder.means(self.users.hiding(ids_BM))  # eq. EmbedSeqU

@@ -104,7 +104,7 @@ class DICE(
 
     def phases(self) -> tuple[Phase, ...]:
         config = self.config
-        drawing = PopularityMargins(self.popularity_I.numpy(), config.margin, config.decay, config.pool)
+        drawing = PopularityMargins(self.popularity_I.cpu().numpy(), config.margin, config.decay, config.pool)
         phase = Phase("causes", "positives", self.causes_loss, self.parameters, negatives=4)
         return (replace(phase, drawing=drawing, optimizer=forgetful_adam),)
 
@@ -131,7 +131,7 @@ class DICE(
         """The discrepancy D between interest and conformity of these ids, each counted once."""
         once = torch.unique(ids)
         if len(once) > COMPARED:
-            once = once[torch.randperm(len(once))[:COMPARED]]
+            once = once[torch.randperm(len(once), device=ids.device)[:COMPARED]]
         return discrepancy(*halves(table_ND[once]), self.config.discrepancy)
 
 
@@ -167,7 +167,7 @@ def differences(scores_BC: Tensor) -> Tensor:
 def causes(interest: Tensor, conformity: Tensor, mask: Tensor, weight: Tensor | None = None) -> Causes:
     """L_click, L_int and L_con, from the differences of scores d_int and d_con. The means are over all pairs,
     also masked ones; the weight of each pair is from outside."""
-    nothing = torch.zeros(())
+    nothing = interest.new_zeros(())
     of_conformity = mask * bpr(nothing, conformity) + (1 - mask) * bpr(conformity, nothing)
     terms = bpr(interest + conformity, nothing), mask * bpr(interest, nothing), of_conformity
     return Causes(*(weighted_mean(term, weight) for term in terms))

@@ -36,6 +36,7 @@ from unskew.data.batches.batch import Batch
 from unskew.data.log.log import LogView
 from unskew.data.log.split import Known
 from unskew.models.base import ClickModel, HistoryConfig
+from unskew.nn.device import on_device
 from unskew.nn.layers import Embeddings, is_real
 from unskew.nn.scoring import Catalog
 
@@ -161,11 +162,11 @@ class PairCatalog:
 
     def __init__(self, model: DIN, items: int) -> None:
         self.model, self.items = model, items
-        self.q_ID: Tensor = model.items(torch.arange(items))
+        self.q_ID: Tensor = model.items(torch.arange(items, device=model.items.weight.device))
         self.for_unit = model.unit.of_candidate(self.q_ID)
         self.for_tower = model.tower.of_candidate(self.q_ID)
         kept = min(max(KEPT // max(items, 1), model.history), model.items.known + 1)
-        self.weights = torch.empty(kept, items)
+        self.weights = self.q_ID.new_empty(kept, items)
         # The row of `weights` that belongs to each past item. The item that was used longest ago comes first.
         self.row_of: OrderedDict[int, int] = OrderedDict()
 
@@ -178,7 +179,8 @@ class PairCatalog:
         model, v_LD = self.model, self.model.items(history_L)
         items = history_L.clamp(max=model.items.known).tolist()  # to the model, all unknown items are one
         rows = [self._kept(item, v_D) for item, v_D in zip(items, v_LD, strict=True)]
-        a_LI, all_real = self.weights[rows], torch.ones(1, len(rows), dtype=torch.bool)
+        a_LI = self.weights[on_device(torch.tensor(rows, dtype=torch.int64), v_LD.device)]
+        all_real = torch.ones_like(a_LI[None, :, 0], dtype=torch.bool)
         logits_I = self.q_ID.new_empty(self.items)
         for first in range(0, self.items, TOGETHER):
             part = slice(first, first + TOGETHER)

@@ -31,6 +31,7 @@ from unskew.data.log.split import Known, Split
 from unskew.data.log.views import PAD
 from unskew.models.base import HistoryConfig
 from unskew.models.itemknn import ItemToItem, training_matrix
+from unskew.nn.device import on_device
 
 L2 = (30.0, 100.0, 300.0, 1000.0)
 MATRICES = 3  # of items x items that are in memory while B is solved
@@ -77,7 +78,8 @@ class EASE(ItemToItem, name="ease", paper="Steck, Embarrassingly Shallow Autoenc
     def fit_statistics(self, split: Split) -> None:
         super().fit_statistics(split)
         pairs = training_matrix(split).tocoo()
-        self.pairs_2N = torch.from_numpy(np.stack([pairs.row, pairs.col]).astype(np.int32))
+        columns = np.stack([pairs.row, pairs.col]).astype(np.int32)
+        self.pairs_2N = on_device(torch.from_numpy(columns), self.popularity_I.device)
         self._solved = None
 
     def take_over_pairs(self, before: "EASE", items: Tensor, code_now: Tensor) -> None:
@@ -90,7 +92,7 @@ class EASE(ItemToItem, name="ease", paper="Steck, Embarrassingly Shallow Autoenc
         l2 = float(self.l2)
         if self._solved is None or self._solved[0] != l2:
             self._solved = None  # so that no two of them are in memory
-            self._solved = l2, solve(self.pairs_2N.numpy(), len(self.popularity_I), l2)
+            self._solved = l2, solve(self.pairs_2N.cpu().numpy(), len(self.popularity_I), l2)
         return self._solved[1]
 
 

@@ -81,12 +81,13 @@ class FPMC(DotProduct, name="fpmc", paper="Rendle et al., WWW 2010"):
         """The mean S-BPR loss of each event against another item. The basket is the newest items strictly
         before the event."""
         row_N, past_N, target_N, weight_N, offset = batch.targets()
-        position_NK = past_N[:, None] - torch.arange(self.history, 0, -1)
+        position_NK = past_N[:, None] - torch.arange(self.history, 0, -1, device=past_N.device)
         before_NK = right_padded(batch.items_BL)[row_N[:, None], position_NK.clamp(min=0)]
         before_NK = before_NK.masked_fill(position_NK < 0, PAD)
-        weight_N = torch.ones(len(target_N)) if weight_N is None else weight_N
+        nothing_N = self.items.weight.new_zeros(len(target_N))
+        weight_N = nothing_N + 1 if weight_N is None else weight_N
         other_N = another(target_N, self.items.known)
-        ahead_N = torch.zeros(len(target_N)) if offset is None else offset.of(target_N) - offset.of(other_N)
+        ahead_N = nothing_N if offset is None else offset.of(target_N) - offset.of(other_N)
         ids = batch.user_B[row_N], before_NK, target_N, other_N
         tables = self.users.table(), self.basket.table(), self.items.table()
         total = _SBPR.apply(*tables, *ids, ahead_N, weight_N)
@@ -101,7 +102,7 @@ def fractions(basket_NK: Tensor) -> Tensor:
 
 def another(item: Tensor, items: int) -> Tensor:
     """For each item, one of the others, all equally likely."""
-    return (item + torch.randint(1, max(items, 2), item.shape)) % items
+    return (item + torch.randint(1, max(items, 2), item.shape, device=item.device)) % items
 
 
 class _SBPR(torch.autograd.Function):
@@ -129,7 +130,7 @@ class _SBPR(torch.autograd.Function):
             part = slice(first, first + ROWS)
             whom, what, mine = user[part], basket[part].flatten(), fraction[part]
             better, worse = target[part], other[part]
-            here = torch.empty(len(whom), 2 * width)
+            here = U.new_empty(len(whom), 2 * width)
             torch.index_select(U, 0, whom, out=here[:, :width])
             torch.sum(Z.index_select(0, what).view(*mine.shape[:2], width).mul_(mine), 1, out=here[:, width:])
             difference = VA.index_select(0, better).sub_(VA.index_select(0, worse))

@@ -139,7 +139,7 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
                 states_ND, vectors_VD = offset.beside(states_ND, vectors_VD)
             return cross_entropy(states_ND, vectors_VD, targets_N, weight_N, bias_V) / count
         if weight_N is None:
-            weight_N = torch.ones(len(targets_N))
+            weight_N = states_ND.new_ones(len(targets_N))
         states_ND = functional.pad(states_ND, (0, 1), value=1.0)
         score_N = (states_ND * self.vectors(targets_N)).sum(1)
         drawn_K, times_K = torch.unique(self.draw(self.config.samples), return_counts=True)
@@ -152,7 +152,7 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
 
     def draw(self, size: int) -> Tensor:
         """Draw item ids in proportion to count^alpha, with replacement, (size,)."""
-        drawn = torch.rand(size, dtype=torch.float64) * self.cumulative[-1]
+        drawn = torch.rand(size, dtype=torch.float64, device=self.cumulative.device) * self.cumulative[-1]
         return torch.searchsorted(self.cumulative, drawn, right=True)
 
     def terms(self, positive_N: Tensor, scores_NK: Tensor, times_NK: Tensor) -> Tensor:

@@ -89,8 +89,10 @@ class GSASRec(NextItem, name="gsasrec", paper="Petrov and Macdonald, RecSys 2023
         if offset is not None:
             states_ND, vectors_VD = offset.beside(states_ND, vectors_VD)
         k = min(self.config.samples, max(items - 1, 1))  # so that a is at most one
-        weight_N = torch.ones(len(targets_N)) if weight_N is None else weight_N
-        ids_NC = torch.cat([targets_N[:, None], torch.randint(items, (len(targets_N), k))], dim=1)
+        weight_N = states_ND.new_ones(len(targets_N)) if weight_N is None else weight_N
+        ids_NC = torch.cat(
+            [targets_N[:, None], torch.randint(items, (len(targets_N), k), device=targets_N.device)], dim=1
+        )
         power = beta(k, items, self.config.calibration)
         total = _GeneralisedBCE.apply(states_ND, vectors_VD, ids_NC, weight_N, power)
         return total / max(len(targets_N), 1)

@@ -75,7 +75,7 @@ class ItemToItem(CountingModel):
         the code that each item had before, or PAD."""
         known = (items != PAD) & (items < len(before.popularity_I))
         self.popularity_I[known] = before.popularity_I[items[known]]
-        code_now = torch.full((len(before.popularity_I),), PAD)
+        code_now = torch.full_like(before.popularity_I, PAD, dtype=torch.int64)
         code_now[items[known]] = known.nonzero()[:, 0]
         self.take_over_pairs(before, items[known], code_now)
 
@@ -96,7 +96,7 @@ class ItemToItemCatalog:
 
     def scores(self, context: Batch) -> Tensor:
         """The scores of all items in each context; of items that training never saw, zero."""
-        own, popularity_I = context.history_BL.numpy(), self.model.popularity_I
+        own, popularity_I = context.history_BL.cpu().numpy(), self.model.popularity_I
         row, place = np.nonzero((own != PAD) & (own < len(popularity_I)))
         weight = (self.model.past_decay ** (own.shape[1] - 1 - place)).astype(np.float32)
         shape = len(own), len(popularity_I)
@@ -105,7 +105,7 @@ class ItemToItemCatalog:
             past.data[:] = 1
         product = past @ self.matrix
         dense = product.toarray() if sparse.issparse(product) else np.asarray(product)
-        scores = torch.from_numpy(dense) + popularity_I
+        scores = torch.from_numpy(dense) + popularity_I.cpu()
         return functional.pad(scores, (0, len(self.log.items) - scores.shape[1]))
 
 
@@ -157,8 +157,8 @@ class ItemKNN(ItemToItem, name="itemknn", paper="Sarwar et al., WWW 2001; Deshpa
 
     def matrix(self) -> Any:
         size, neighbours = self.nearest_IK.shape
-        candidate, near = np.repeat(np.arange(size), neighbours), self.nearest_IK.numpy().ravel()
-        similarity = self.similarity_IK.numpy().ravel()
+        candidate, near = np.repeat(np.arange(size), neighbours), self.nearest_IK.cpu().numpy().ravel()
+        similarity = self.similarity_IK.cpu().numpy().ravel()
         of = similarity != 0
         return sparse.csr_array((similarity[of], (near[of], candidate[of])), shape=(size, size))
 

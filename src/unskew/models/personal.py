@@ -81,9 +81,9 @@ class PersonalCatalog(FadingCatalog[Personal]):
     def _own(self, context: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
         """The pairs of a context and an item of its history, and log2 of the faded count of each. Ages are
         counted from the newest event of the pair, so that no sum is zero."""
-        own, items = context.history_BL.numpy(), len(self.log.items)
+        own, items = context.history_BL.cpu().numpy(), len(self.log.items)
         row, place = np.nonzero((own != PAD) & (own < items))
-        age = context.times_B.numpy()[row] - context.history_times_BL.numpy()[row, place]
+        age = context.times_B.cpu().numpy()[row] - context.history_times_BL.cpu().numpy()[row, place]
         half_lives = age / float(self.model.half_life * self.model.day_ticks)
         pair, which = np.unique(row * items + own[row, place], return_inverse=True)
         newest = np.full(len(pair), np.inf)

@@ -79,7 +79,7 @@ class Popularity(
         assert times_WM is not None
         age_BCM = batch.times_B[:, None, None] - times_WM[audiences.row_N[batch.audience_of_BC]]
         length_BC = audiences.length_N[batch.audience_of_BC]
-        counted_BCM = torch.arange(times_WM.shape[1]) < length_BC[..., None]
+        counted_BCM = torch.arange(times_WM.shape[1], device=times_WM.device) < length_BC[..., None]
         if half_life:
             return (torch.exp2(-age_BCM / half_life) * counted_BCM).sum(2).float()
         return (counted_BCM & (age_BCM <= window) if window else counted_BCM).sum(2).float()
@@ -113,7 +113,7 @@ class Counting:
 
     def scores(self, context: Batch) -> Tensor:
         """The counts of all items at the time of each context."""
-        times, of = np.unique(context.times_B.numpy(), return_inverse=True)
+        times, of = np.unique(context.times_B.cpu().numpy(), return_inverse=True)
         counts = self._before(times)
         if self.window:
             counts = counts - self._before(times - self.window)
@@ -133,6 +133,6 @@ class Fading:
 
     def scores(self, context: Batch) -> Tensor:
         """The faded counts of all items at the time of each context."""
-        times, of = np.unique(context.times_B.numpy(), return_inverse=True)
+        times, of = np.unique(context.times_B.cpu().numpy(), return_inverse=True)
         counts = np.stack([counts[:, 0].astype(np.float32) for counts in self.decay.along(times)])
         return torch.from_numpy(counts[of])

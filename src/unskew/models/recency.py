@@ -62,7 +62,7 @@ class CountingModel(Recommender):
         """The scores of the candidates, taken from those of all items; zero for items that the log does not
         have."""
         assert batch.log is not None, f"{self.name} reads the log itself"
-        scores = self.catalog(batch.log, 0, 0).scores(batch)
+        scores = self.catalog(batch.log, 0, 0).scores(batch).to(batch.candidates_BC.device)
         known = (batch.candidates_BC >= 0) & (batch.candidates_BC < scores.shape[1])
         return scores.gather(1, batch.candidates_BC.masked_fill(~known, 0)) * known
 
@@ -114,7 +114,7 @@ class FadingCatalog(Generic[F]):
 
     def popularity_of(self, context: Batch) -> NDArray[np.float32]:
         """The fraction of each item in all faded events at the time of each context, (B, items)."""
-        moments, which = np.unique(context.times_B.numpy(), return_inverse=True)
+        moments, which = np.unique(context.times_B.cpu().numpy(), return_inverse=True)
         rows = np.zeros((len(moments), len(self.log.items)), np.float32)
         for row, counts in zip(rows, self.popularity.along(moments), strict=True):
             row[: len(counts)] = counts[:, 0] / max(counts.sum(), 1e-12)
@@ -164,13 +164,13 @@ class ValidationMemory(Generic[R]):
 
     def read(self, log: LogView, context: Batch, reads: Callable[[], R], setting: float = 0.0) -> R:
         """What was read for these contexts with a setting: from memory where they were asked for before."""
-        times = context.times_B.numpy()
+        times = context.times_B.cpu().numpy()
         if log is not self.log or not len(times) or times.min() < self.first or times.max() >= self.last:
             return reads()
         columns = context.user_B, context.times_B, context.history_BL, context.history_times_BL
         digest = blake2b(np.float64(setting).tobytes(), digest_size=16)
         for column in columns:
-            digest.update(np.ascontiguousarray(column.numpy()).tobytes())
+            digest.update(np.ascontiguousarray(column.cpu().numpy()).tobytes())
         key = digest.digest()
         if key in self._kept:
             return self._kept[key]

@@ -89,7 +89,7 @@ class STAMP(NextItem, name="stamp", paper="Liu et al., KDD 2018"):
 
 def running_mean(x_BLD: Tensor) -> Tensor:
     """The mean of the first 1, ..., L vectors, (B, L, D)."""
-    return x_BLD.cumsum(1) / torch.arange(1, x_BLD.shape[1] + 1)[:, None]
+    return x_BLD.cumsum(1) / torch.arange(1, x_BLD.shape[1] + 1, device=x_BLD.device)[:, None]
 
 
 class _TriangularAttention(torch.autograd.Function):

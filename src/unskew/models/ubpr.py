@@ -99,7 +99,7 @@ class UBPR(
         with torch.no_grad():
             context_ND, theta_N = self.context(batch), self.theta_I[item_B]
             of_i, of_j = ((context_ND[i] * self.vectors(item_B[which])).sum(1) for which in (i, j))
-            terms = pairwise_terms(of_i, of_j, theta_N[i], theta_N[j], torch.ones(len(i)))
+            terms = pairwise_terms(of_i, of_j, theta_N[i], theta_N[j], torch.ones_like(of_i))
         return {"clicked_pairs_clamped": round(float((terms < -self.config.floor).float().mean()), 6)}
 
 

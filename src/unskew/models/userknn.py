@@ -109,7 +109,7 @@ class UserKNN(
         """The most similar users of each context, with some more than are counted where the number is still
         to be chosen."""
         count, own_decay = int(self.neighbours), float(self.own_decay)
-        until = self.moments(log, context.times_B.numpy())
+        until = self.moments(log, context.times_B.cpu().numpy())
         if self._memory is None:
             return find_neighbours(log, context, until, self.config.readers, count, own_decay)
         count = max(*NEIGHBOURS, count)
@@ -140,7 +140,7 @@ def find_neighbours(
 ) -> Neighbours:
     """The `count` most similar users of each context by what happened before `time`; of equally similar ones,
     those with the first codes."""
-    own, user = context.history_BL.numpy(), context.user_B.numpy()
+    own, user = context.history_BL.cpu().numpy(), context.user_B.cpu().numpy()
     request, place = np.nonzero((own != PAD) & (own < len(log.items)))
     item = own[request, place].astype(np.int64)
     _, events = log.timeline.before(np.zeros_like(time), time)
@@ -170,7 +170,7 @@ class NeighbourCatalog(FadingCatalog[UserKNN]):
 
     def scores(self, context: Batch) -> Tensor:
         nearest = self.model.neighbours_of(self.log, context).nearest(int(self.model.neighbours))
-        time, items = context.times_B.numpy(), len(self.log.items)
+        time, items = context.times_B.cpu().numpy(), len(self.log.items)
         scores = TIE * self.popularity_of(context)
         rows = max(CELLS // max(items, 1), 1)
         for first in range(0, len(time), rows):

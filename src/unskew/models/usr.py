@@ -165,7 +165,9 @@ class USR(
         if not bool(clicked_B.any()):
             return {}
         lengths = is_real(batch.history_BL).sum(1)
-        shown_BD = self._exposed(right_padded(batch.history_BL))[0][torch.arange(len(lengths)), lengths]
+        shown_BD = self._exposed(right_padded(batch.history_BL))[0][
+            torch.arange(len(lengths), device=lengths.device), lengths
+        ]
         p_N = propensities(shown_BD[clicked_B], batch.candidates_BC[clicked_B, 0], self.items, 0.0)
         weight_N = inverse(p_N, self.clip)
         figures = {"propensity": p_N.median(), "clipped": (p_N < self.clip).float().mean()}
@@ -218,7 +220,8 @@ def propensities(shown_ND: Tensor, targets_N: Tensor, items: Embeddings, least: 
     parts = [shown_ND.new_zeros(0)]
     for shown, targets in zip(torch.split(shown_ND, TARGETS), torch.split(targets_N, TARGETS), strict=True):
         logits = (shown * items(targets)).sum(1, keepdim=True)
-        parts.append(probability(logits, shown, torch.arange(len(shown))[:, None], items, least).squeeze(1))
+        of_N1 = torch.arange(len(shown), device=shown.device)[:, None]
+        parts.append(probability(logits, shown, of_N1, items, least).squeeze(1))
     return torch.cat(parts)
 
 

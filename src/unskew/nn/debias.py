@@ -16,6 +16,7 @@ from torch import Tensor
 from unskew.core.errors import BadInput
 from unskew.data.batches.batch import Batch
 from unskew.data.log.log import Log
+from unskew.nn.device import device_of, on_device
 from unskew.nn.scoring import Catalog, Scorer
 
 
@@ -36,8 +37,9 @@ def scores_at(
     """The scores of all items in each context at some strengths, from 0 (what will be clicked) to 1 (if all
     items were exposed equally); None is as the scorer has it. A catalogue with a method `scores_at_strengths`
     does it itself."""
+    context = on_device(context, device_of(scorer))
     if not any(debias is not None for debias in strengths):
-        scores = catalog.scores(context)
+        scores = catalog.scores(context).cpu()
         return [scores.clone() if place else scores for place in range(len(strengths))]
     exposed = cast(HasExposure, scorer)
     values = [exposed.debias if debias is None else debias for debias in strengths]
@@ -48,8 +50,8 @@ def scores_at(
         catalog, "scores_at_strengths", None
     )
     if itself is not None:
-        return itself(context, values)
-    return apply_debias(exposed, catalog.scores(context), context, values)
+        return [scores.cpu() for scores in itself(context, values)]
+    return apply_debias(exposed, catalog.scores(context).cpu(), context, values)
 
 
 def apply_debias(
@@ -57,6 +59,6 @@ def apply_debias(
 ) -> list[Tensor]:
     """The scores of all items, as the scorer has them, at some strengths."""
     assert context.log is not None
-    items, times = np.arange(scores.shape[1]), context.times_B.numpy()
-    exposure = scorer.log_exposure(context.log.frozen(), items, times[:, None])
+    items, times = np.arange(scores.shape[1]), context.times_B.cpu().numpy()
+    exposure = scorer.log_exposure(context.log.frozen(), items, times[:, None]).to(scores.device)
     return [scores - (debias - scorer.debias) * exposure for debias in strengths]

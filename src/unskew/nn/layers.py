@@ -33,7 +33,8 @@ def reseed(*what: int) -> None:
 class _Drop(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, x: Tensor, dropped: int) -> Tensor:
-        kept = torch.from_numpy(_random.integers(0, 256, x.numel(), dtype=np.uint8) >= dropped).view(x.shape)
+        kept = torch.from_numpy(_random.integers(0, 256, x.numel(), dtype=np.uint8) >= dropped)
+        kept = kept.view(x.shape).to(x.device)
         context.save_for_backward(kept)
         context.scale = 256 / (256 - dropped)
         return (x * kept).mul_(context.scale)
@@ -142,7 +143,7 @@ class Table(Embeddings):
         """The embeddings of some ids; while training, a random fraction of the ids is hidden."""
         if not self.training or not self.hidden:
             return self(ids)
-        return self(ids, (torch.rand(ids.shape) < self.hidden) & (ids != PAD))
+        return self(ids, (torch.rand(ids.shape, device=ids.device) < self.hidden) & (ids != PAD))
 
 
 TOKENS = 2048  # ids that are read together: few enough for their states to stay in the cache
@@ -174,10 +175,10 @@ def states_after(prefixes: Prefixes, encode: Callable[[Tensor], Tensor]) -> Tens
     """The state of a causal network after each prefix, (N, D). Every row is read only once, in groups;
     `encode` makes the states after the first 0, 1, ... ids of rows, (rows, positions + 1, D)."""
     states, used = [], 0
-    first_W = torch.empty(len(prefixes.ids_WL), dtype=torch.int64)
+    first_W = prefixes.row_N.new_empty(len(prefixes.ids_WL))
     for group, longest in groups(prefixes.ids_WL):
         states.append(encode(prefixes.ids_WL[group, :longest]).flatten(0, 1))
-        first_W[group] = used + torch.arange(len(group)) * (longest + 1)
+        first_W[group] = used + torch.arange(len(group), device=group.device) * (longest + 1)
         used += len(states[-1])
     return torch.cat(states)[first_W[prefixes.row_N] + prefixes.length_N]
 

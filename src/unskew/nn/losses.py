@@ -41,12 +41,12 @@ def cross_entropy(
     target's state and their vectors, plus their offsets. With more than FULL_SOFTMAX ids, the softmax is
     estimated from SAMPLES of them."""
     if weight_N is None:
-        weight_N = torch.ones(len(states_ND))
+        weight_N = states_ND.new_ones(len(states_ND))
     if len(vectors_VD) <= FULL_SOFTMAX:
         return _FullSoftmax.apply(states_ND, vectors_VD, offsets_V, targets_N, weight_N)
     if offsets_V is not None:
         vectors_VD = torch.cat([vectors_VD, offsets_V[:, None]], dim=1)
-        states_ND = torch.cat([states_ND, torch.ones(len(states_ND), 1)], dim=1)
+        states_ND = functional.pad(states_ND, (0, 1), value=1.0)
     return sampled_softmax(states_ND, targets_N, vectors_VD, SAMPLES, weight_N)
 
 
@@ -102,10 +102,10 @@ def sampled_softmax(
     correction called log Q), which all targets share. A draw that happens to be the target does not count. As
     S grows, the result approaches the full softmax."""
     size = len(vectors_VD)
-    drawn_S = torch.randint(size, (samples,))
+    drawn_S = torch.randint(size, (samples,), device=states_ND.device)
     others_NS = states_ND @ vectors_VD[drawn_S].T
     others_NS = others_NS.masked_fill(drawn_S == targets_N[:, None], -torch.inf)
     target_N = (states_ND * vectors_VD[targets_N]).sum(1)
-    log_q = torch.log(torch.tensor(samples / size))
+    log_q = states_ND.new_tensor(samples / size).log()
     terms_N = torch.logsumexp(torch.cat([target_N[:, None], others_NS - log_q], dim=1), dim=1) - target_N
     return (terms_N if weight_N is None else terms_N * weight_N).sum()

@@ -5,7 +5,7 @@ computed when it is made, and `scores` only combines it with each context.
 """
 
 from collections.abc import Callable, Sized
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from unskew.data.batches.batch import Batch, with_candidates
 from unskew.data.log.live import Live
 from unskew.data.log.log import Log, LogView
 from unskew.data.log.views import PAD, EventView, Ints
+from unskew.nn.device import device_of, on_device
 
 CONTEXTS = 64  # contexts that are scored together: from the first to the last, only a few audiences change
 PAIRS = 1 << 16  # pairs whose hidden layers are held at once: few enough to stay in the cache
@@ -58,11 +59,10 @@ class PlainCatalog:
 
     def scores(self, context: Batch) -> Tensor:
         """One call of `forward` for each context."""
-        everything = np.arange(len(self.log.items))
+        everything, device = np.arange(len(self.log.items)), context.user_B.device
         rows = (context.part(slice(at, at + 1)) for at in range(len(context.user_B)))
-        return torch.cat(
-            [self.forward(with_candidates(row, self.log, everything, None, self.audience)) for row in rows]
-        )
+        pairs = (with_candidates(row, self.log, everything, None, self.audience) for row in rows)
+        return torch.cat([self.forward(on_device(row, device)) for row in pairs])
 
 
 class DotProductModel(Protocol):
@@ -81,7 +81,8 @@ class DotCatalog:
 
     def __init__(self, model: DotProductModel, items: Sized) -> None:
         self.model, self.items = model, items
-        self.vectors = model.vectors(torch.arange(len(items))).T.contiguous()
+        self.device = device_of(model)
+        self.vectors = model.vectors(torch.arange(len(items), device=self.device)).T.contiguous()
         self.newer = self.vectors[:, :0]
 
     def scores(self, context: Batch) -> Tensor:
@@ -95,7 +96,8 @@ class DotCatalog:
 
     def _follow(self, newer: int) -> None:
         """Items were added. Few of them are kept apart, because the large table is slow to copy."""
-        codes = torch.arange(self.vectors.shape[1], self.vectors.shape[1] + newer)
+        old = self.vectors.shape[1]
+        codes = torch.arange(old, old + newer, device=self.device)
         self.newer = self.model.vectors(codes).T.contiguous()
         if newer > max(1000, self.vectors.shape[1] // 8):
             self.vectors = torch.cat([self.vectors, self.newer], dim=1)
@@ -103,7 +105,7 @@ class DotCatalog:
 
     def item_vectors(self, item: Ints) -> Tensor:
         """The vectors of some items, (N, D)."""
-        return self.model.vectors(torch.from_numpy(item))
+        return self.model.vectors(on_device(torch.from_numpy(item), self.device))
 
     def renewed(self, log: LogView, first: int, last: int) -> "DotCatalog":
         """The catalogue of a log that continues this one's: no vector changes, and only new items need
@@ -169,11 +171,12 @@ class AudienceCatalog:
         same = np.zeros(len(ends), bool) if before is None else self._unchanged(before)
         newer = model.audience_sides(view, starts[~same], ends[~same])
         self.audiences = newer.new_empty(len(ends), newer.shape[1])
-        self.audiences[torch.from_numpy(~same)] = newer
+        self.device = newer.device
+        self.audiences[self._tensor(~same)] = newer
         if same.any() and before is not None:
-            kept = torch.from_numpy(np.flatnonzero(same))
+            kept = self._tensor(np.flatnonzero(same))
             self.audiences[kept] = before.audiences[kept]
-        self.items = model.item_side(torch.from_numpy(items))
+        self.items = model.item_side(self._tensor(items))
 
     def renewed(self, log: LogView, first: int, last: int) -> "AudienceCatalog":
         """The catalogue of a log that continues this one's. Only audiences that have changed are encoded."""
@@ -197,7 +200,7 @@ class AudienceCatalog:
     def _block(self, contexts: Batch) -> Tensor:
         """Score all contexts with the audiences at the time of the first one, then score again the pairs
         whose audience has changed since."""
-        everything, time = np.arange(len(self.log.items)), contexts.times_B.numpy()
+        everything, time = np.arange(len(self.log.items)), contexts.times_B.cpu().numpy()
         context = self.model.context_side(contexts)
         candidate = self._candidate(everything, np.full(len(everything), time[0]))
         scores = context.new_empty(len(time), len(everything))
@@ -208,15 +211,18 @@ class AudienceCatalog:
         changed = np.unique(items[np.searchsorted(moments, time[0]) : np.searchsorted(moments, time[-1])])
         if len(changed):
             row, item = np.repeat(np.arange(len(time)), len(changed)), np.tile(changed, len(time))
-            patch = self.model.join(context[torch.from_numpy(row)], self._candidate(item, time[row]))
-            scores[torch.from_numpy(row), torch.from_numpy(item)] = patch
+            patch = self.model.join(context[self._tensor(row)], self._candidate(item, time[row]))
+            scores[self._tensor(row), self._tensor(item)] = patch
         return scores
 
     def _candidate(self, item: Ints, time: Ints) -> Tensor:
         """The parts of some items and of their audiences at some times, added up."""
         _, end = self.log.audiences.before(item, time)
         version = np.searchsorted(self.keys, end + item)
-        return self.items[torch.from_numpy(item)] + self.audiences[torch.from_numpy(version)]
+        return self.items[self._tensor(item)] + self.audiences[self._tensor(version)]
+
+    def _tensor(self, values: NDArray[Any]) -> Tensor:
+        return on_device(torch.from_numpy(values), self.device)
 
 
 class AudiencesNow:
@@ -225,7 +231,8 @@ class AudiencesNow:
 
     def __init__(self, model: TwoSided, log: Live, audience: int) -> None:
         self.model, self.log, self.audience = model, log, audience
-        self.candidates = torch.empty(0, 0)
+        self.device = device_of(model)
+        self.candidates = torch.empty(0, 0, device=self.device)
         self._changed: set[int] = set()
         self._encode(np.arange(len(log.items)))
         log.on_event(self._follow)
@@ -246,7 +253,7 @@ class AudiencesNow:
 
     def item_vectors(self, item: Ints) -> Tensor:
         """The parts of some items, with their audiences, (N, H)."""
-        return self.candidates[torch.from_numpy(item)]
+        return self.candidates[on_device(torch.from_numpy(item), self.device)]
 
     def _follow(self, user: int, item: int, time: int) -> None:
         self._changed.update((item,) if item != PAD else range(len(self.log.items)))
@@ -256,8 +263,8 @@ class AudiencesNow:
         view = self.log.audiences
         start, end = view.before(items, self.log.now, self.audience)
         for some in np.array_split(np.argsort(end - start, kind="stable"), -(-len(items) // ENCODED) or 1):
-            members = torch.from_numpy(view.padded(start[some], end[some]).astype(np.int64))
-            codes = torch.from_numpy(items[some])
+            rows = view.padded(start[some], end[some]).astype(np.int64)
+            members, codes = (on_device(torch.from_numpy(ids), self.device) for ids in (rows, items[some]))
             side = self.model.item_side(codes) + self.model.audience_side(members)
             if len(self.candidates) < len(self.log.items):
                 more = side.new_empty(len(self.log.items) - len(self.candidates), side.shape[1])
@@ -265,14 +272,17 @@ class AudiencesNow:
             self.candidates[codes] = side
 
 
-def encode_windows(encode: Callable[[Tensor], Tensor], view: EventView, start: Ints, end: Ints) -> Tensor:
+def encode_windows(
+    encode: Callable[[Tensor], Tensor], view: EventView, start: Ints, end: Ints, device: torch.device
+) -> Tensor:
     """Encode the events [start, end) of a view, those of like length together, (A, H). `encode` makes a
     vector of each row of ids that are padded on the left."""
     order, encoded = np.argsort(end - start, kind="stable"), []
     for at in range(0, max(len(order), 1), ENCODED):
         some = order[at : at + ENCODED]
-        encoded.append(encode(torch.from_numpy(view.padded(start[some], end[some]).astype(np.int64))))
-    return torch.cat(encoded)[torch.from_numpy(order).argsort()]
+        rows = torch.from_numpy(view.padded(start[some], end[some]).astype(np.int64))
+        encoded.append(encode(on_device(rows, device)))
+    return torch.cat(encoded)[on_device(torch.from_numpy(order), device).argsort()]
 
 
 def _widened(rows: NDArray[np.int32], width: int) -> NDArray[np.int32]:

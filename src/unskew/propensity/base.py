@@ -265,7 +265,7 @@ class Propensity(nn.Module, ABC):
     def _combined(self, batch: Batch, item: Tensor | None, user: Tensor | None) -> Tensor:
         """The weights of clipped propensities."""
         if item is None and user is None:
-            return torch.ones(batch.candidates_BC.shape)
+            return torch.ones_like(batch.candidates_BC, dtype=torch.float32)
         if item is None or user is None:
             only = item if item is not None else user
             assert only is not None
@@ -290,7 +290,7 @@ class Propensity(nn.Module, ABC):
         """
         item, user, weight = self.estimates(batch)
         figures = {"weight": float(weight.mean()), "weight_deviation": float(weight.std())}
-        figures["weight_effective"] = effective_size(weight.numpy().ravel()) / max(weight.numel(), 1)
+        figures["weight_effective"] = effective_size(weight.cpu().numpy().ravel()) / max(weight.numel(), 1)
         for name, view in (("item_view", item), ("user_view", user)):
             if view is not None:
                 figures[name] = float(view.median())

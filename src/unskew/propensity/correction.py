@@ -28,6 +28,7 @@ from unskew.core.errors import BadInput
 from unskew.data.batches.batch import Batch, Offset, SequenceBatch, batch_of_rows
 from unskew.data.log.split import Split
 from unskew.data.log.views import Ints
+from unskew.nn.device import device_of, on_device
 from unskew.nn.phases import Phase
 from unskew.propensity.base import Propensity, estimator_named
 
@@ -157,7 +158,7 @@ class Correction:
             weighted = batch if separate and self.method == "ips-both" else batch.of_targets()
             weight = self._weights(weighted.truncate(*self.past))
             weight = self._scaled(weight, torch.ones_like(weight).bool())
-            once = torch.ones(len(weight), batch.candidates_BC.shape[1] - weight.shape[1])
+            once = weight.new_ones(len(weight), batch.candidates_BC.shape[1] - weight.shape[1])
             return batch._replace(weight_BC=torch.cat([weight, once], dim=1))
         offset_BC = self._offset_of(batch)
         if self.method == "weighted-negatives" and separate:
@@ -170,7 +171,7 @@ class Correction:
     def of_sequences(self, batch: SequenceBatch) -> SequenceBatch:
         """A batch of whole histories, whose events are predicted."""
         if self.method in ("ips", "ips-both"):
-            weight_BL = self._rows()[batch.event_BL]
+            weight_BL = self._rows().to(batch.event_BL.device)[batch.event_BL]
             return batch._replace(weight_BL=self._scaled(weight_BL, batch.target_BL))
         return batch._replace(offset=self._offset(batch.time_BL))
 
@@ -178,7 +179,7 @@ class Correction:
     def of_own(self, batch: Any) -> Any:
         """A batch of a model's own kind, with the fields that `Phase` names."""
         if self.method in ("ips", "ips-both"):
-            weight_B = self._rows()[batch.event_B]
+            weight_B = self._rows().to(batch.event_B.device)[batch.event_B]
             return batch._replace(weight_B=self._scaled(weight_B, torch.ones_like(weight_B).bool()))
         return batch._replace(offset_BC=self._offset_of(batch))
 
@@ -186,15 +187,18 @@ class Correction:
 
     def _offset_of(self, batch: Any) -> Tensor:
         """strength log p of each candidate at its own time, relative to the mean of p over all items then."""
-        item, time = batch.candidates_BC.numpy(), batch.times_B.numpy()
-        raw = self.strength * self.propensity.log_exposure(self._training.log, item, time[:, None])
+        item, time = batch.candidates_BC.cpu().numpy(), batch.times_B.cpu().numpy()
+        exposure = self.propensity.log_exposure(self._training.log, item, time[:, None])
+        raw = self.strength * exposure.to(batch.candidates_BC.device)
         moments, _ = self._at_moments()
-        return raw.float() - self._means[_newest(moments, time)][:, None]
+        means_B = self._means.cpu()[_newest(moments, time)].to(raw.device)
+        return raw.float() - means_B[:, None]
 
     def _offset(self, time: Tensor) -> Offset:
         """The same for all items, as of the newest moment that is kept."""
         moments, offset = self._at_moments()
-        return offset._replace(moment_N=torch.from_numpy(_newest(moments, time.numpy())))
+        moment_N = torch.from_numpy(_newest(moments, time.cpu().numpy()))
+        return on_device(offset._replace(moment_N=moment_N), time.device)
 
     def _at_moments(self) -> tuple[Ints, Offset]:
         if self._moments is None:
@@ -205,7 +209,7 @@ class Correction:
             early = (len(times) // MOMENTS) >> np.arange(1, len(times).bit_length())
             moments = np.unique(times[np.union1d(places, early)])
             items = np.arange(len(log.items))
-            table = self.strength * self.propensity.log_exposure(log, items, moments[:, None]).float()
+            table = self.strength * self.propensity.log_exposure(log, items, moments[:, None]).cpu().float()
             existing = log.audiences.existing(moments)
             # As where negatives are drawn: at the very first moment all known items count.
             existing = np.where(existing > 0, existing, self._training.known_items)
@@ -242,12 +246,13 @@ class Correction:
 
     def _weights_of(self, rows: Ints) -> Tensor:
         """The weights of some rows of the log, (N,)."""
-        return self._weights(batch_of_rows(self._training.log, rows, *self.past)).squeeze(1)
+        batch = batch_of_rows(self._training.log, rows, *self.past)
+        return self._weights(on_device(batch, device_of(self.propensity))).squeeze(1).cpu()
 
     def _weights(self, batch: Batch) -> Tensor:
         """The weight of each pair of a batch, before it is scaled."""
         if self.method == "ips" and self.strength == 0:
-            return torch.ones(batch.candidates_BC.shape)
+            return torch.ones_like(batch.candidates_BC, dtype=torch.float32)
         weight = self.propensity.weights(batch)
         return weight**self.strength if self.method == "ips" else weight
 

@@ -208,20 +208,22 @@ class DualGRU(Propensity, name="dual"):
     def _item_view(self, batch: Batch, least: float) -> Tensor | None:
         if self.items is None:
             return None
-        table, below_BC = self._tables[0], torch.zeros(batch.candidates_BC.shape)
+        table = self._tables[0]
+        below_BC = table.weight.new_zeros(batch.candidates_BC.shape)
         row_R = self._undecided(least, self.items, table(batch.candidates_BC), table)
         if not len(row_R):
             return below_BC
         state_RD = self.items.states_after(batch.histories.some(row_R), table)
         logits_RC = torch.einsum("rcd,rd->rc", table(batch.candidates_BC[row_R]), state_RD)
-        of_RC = torch.arange(len(row_R))[:, None].expand(logits_RC.shape)
+        of_RC = torch.arange(len(row_R), device=row_R.device)[:, None].expand(logits_RC.shape)
         propensity_RC = self._propensity(logits_RC, state_RD, of_RC, table, least)  # eq. prob_item
         return below_BC.index_put((row_R,), propensity_RC)
 
     def _user_view(self, batch: Batch, least: float) -> Tensor | None:
         if self.users is None:
             return None
-        table, below_BC = self._tables[1], torch.zeros(batch.candidates_BC.shape)
+        table = self._tables[1]
+        below_BC = table.weight.new_zeros(batch.candidates_BC.shape)
         row_R = self._undecided(least, self.users, table(batch.user_B)[:, None], table)
         if not len(row_R):
             return below_BC
@@ -243,7 +245,7 @@ class DualGRU(Propensity, name="dual"):
         """The contexts in which the softmax probability of an id with one of these vectors may reach `least`.
         In the others, whatever the view reads, none does, so their sequences need not be read."""
         if least <= 0 or self.scale != "softmax":
-            return torch.arange(len(vectors_BCD))
+            return torch.arange(len(vectors_BCD), device=vectors_BCD.device)
         highest_BC = view.highest_log_probability(vectors_BCD, table)
         return (highest_BC >= math.log(least)).any(1).nonzero()[:, 0]
 
@@ -254,7 +256,8 @@ class DualGRU(Propensity, name="dual"):
         """L^AR of both views over whole sequences, as a mean per id. One pass over a sequence gives every
         prefix."""
         # If a batch has no sequences of the estimated views, the gradient is zero, but it must exist.
-        total, count = sum((0 * parameter.sum() for parameter in self.parameters()), torch.zeros(())), 0
+        nothing = self._tables[0].weight.new_zeros(())
+        total, count = sum((0 * parameter.sum() for parameter in self.parameters()), nothing), 0
         histories, audiences = (batch.items_BL, batch.past_BL), (batch.users_BM, batch.users_past_BM)
         for view, table, (ids, past) in (
             (self.items, self._tables[0], histories),
@@ -296,7 +299,7 @@ def probability(
         return (logits_BC - _normaliser(state_ND, table)[of_BC]).exp()
     part = torch.logsumexp(state_ND @ table.weight.detach()[:BOUND].T, dim=1)
     bound_BC = (logits_BC - part[of_BC]).exp()
-    undecided = torch.zeros(len(state_ND), dtype=torch.bool)
+    undecided = torch.zeros_like(state_ND[:, 0], dtype=torch.bool)
     undecided[of_BC[bound_BC >= least]] = True
     if bool(undecided.any()):
         part[undecided] = _normaliser(state_ND[undecided], table)
@@ -316,7 +319,7 @@ def _normalised_ids(table: Embeddings) -> tuple[Tensor, float]:
     if table.known <= FULL_SOFTMAX:
         return weight, 1.0
     # Estimated from evenly spaced ids, not from drawn ones: a weight must not depend on chance.
-    spread = torch.arange(0, table.known, -(-table.known // (8 * SAMPLES)))
+    spread = torch.arange(0, table.known, -(-table.known // (8 * SAMPLES)), device=weight.device)
     return weight[spread], table.known / len(spread)
 
 
@@ -385,7 +388,11 @@ class Frequency(Propensity, name="item-user-pro"):
         asked, _ = np.broadcast_arrays(np.asarray(item, np.int64), np.asarray(time))
         some = self.item_share[self.item_share > 0]
         least = float(some.min()) / 2 if len(some) else 1.0
-        return _share_of(self.item_share, torch.tensor(asked)).clamp(min=least).log()
+        return (
+            _share_of(self.item_share, torch.tensor(asked, device=self.item_share.device))
+            .clamp(min=least)
+            .log()
+        )
 
 
 class ItemPro(Frequency, name="item-pro"):

@@ -13,6 +13,7 @@ from unskew.data.batches.batch import Batch, batch_of_rows
 from unskew.data.log.log import Log
 from unskew.data.log.split import Part
 from unskew.data.log.views import Ints
+from unskew.nn.device import device_of, on_device
 from unskew.propensity.estimators import Propensity
 
 PARTS: tuple[Part, ...] = ("train", "valid", "test")
@@ -44,7 +45,9 @@ def propensity_tables(
             blocks = [rows[at : at + BLOCK] for at in range(0, len(rows), BLOCK)]
             parts = []
             for block in blocks:
-                parts.append(_estimates(estimator, batch_of_rows(log, block, *past)))
+                parts.append(
+                    _estimates(estimator, on_device(batch_of_rows(log, block, *past), device_of(estimator)))
+                )
                 job.advance(len(block))
             estimates = np.concatenate(parts)
             for column, name in enumerate(ESTIMATES):
@@ -63,4 +66,4 @@ def _estimates(estimator: Propensity, batch: Batch) -> NDArray[np.float64]:
     """Both views and the weight of each row, (rows, 3); nan where there is no such view."""
     *views, weight = estimator.estimates(batch)
     columns = [torch.full_like(weight, torch.nan) if view is None else view for view in views] + [weight]
-    return torch.cat(columns, dim=1).double().numpy()
+    return torch.cat(columns, dim=1).double().cpu().numpy()

@@ -33,6 +33,7 @@ from unskew.data.batches.batch import Batch, Prefixes
 from unskew.data.log.log import Log
 from unskew.data.log.split import Known, Split
 from unskew.data.log.views import PAD, Ints
+from unskew.nn.device import on_device
 from unskew.propensity.base import Coefficient, Needs, Propensity
 from unskew.propensity.exposure_fit import RECENT, Fitting, fading, fit, sides
 from unskew.propensity.impressions import ItemPast, Mask, Moments, drawn_at_random, shown_before, spread_items
@@ -87,9 +88,9 @@ class Exposure(Propensity, name="exposure"):
     def item_view(self, batch: Batch) -> Tensor:
         if batch.log is None:
             raise BadInput("`exposure` counts what happened in a log, and this batch comes from none")
-        user, time, item = batch.user_B.numpy(), batch.times_B.numpy(), batch.candidates_BC
+        user, time, item = batch.user_B.cpu().numpy(), batch.times_B.cpu().numpy(), batch.candidates_BC
         logit = (
-            self._base(batch.log.frozen(), item.numpy(), time[:, None]).float()
+            self._base(batch.log.frozen(), item.cpu().numpy(), time[:, None]).float()
             + _rows(self.item_bias, item)[..., 0]
         )
         side_BD = _rows(self.user_P, batch.user_B) + _mean(self.history_E, batch.histories)
@@ -97,7 +98,8 @@ class Exposure(Propensity, name="exposure"):
         audience_AD, user_BD = _mean(self.audience_F, batch.audiences), _rows(self.user_G, batch.user_B)
         logit = logit + torch.einsum("bd,bcd->bc", user_BD, audience_AD[batch.audience_of_BC])
         chance = torch.sigmoid(self.line[0].float() + self.line[1].float() * logit)
-        random_B1 = torch.from_numpy(served_at_random(batch.log.frozen(), user, time))[:, None]
+        is_random = torch.from_numpy(served_at_random(batch.log.frozen(), user, time))
+        random_B1 = on_device(is_random, item.device)[:, None]
         return torch.where(random_B1, self.random_share.float(), chance)
 
     def user_view(self, batch: Batch) -> None:
@@ -111,7 +113,7 @@ class Exposure(Propensity, name="exposure"):
         if not int(self.moments[1]):
             raise BadInput("this `exposure` has not been fitted: call `fit_statistics` first")
         past, sums = self._past(log)
-        theta = self.theta.numpy()
+        theta = self.theta.cpu().numpy()
         moments, which = Moments(*self.moments.tolist()).of_times(time)
         for moment in moments.tolist():
             if moment not in sums:
@@ -119,7 +121,8 @@ class Exposure(Propensity, name="exposure"):
                 logit = past.at(items, moment) @ theta[1:]
                 sums[moment] = float(logit.max() + np.log(np.exp(logit - logit.max()).sum() * times))
         total = np.array([sums[moment] for moment in moments.tolist()])[which]
-        return torch.from_numpy(np.asarray(theta[0] + past.at(item, time) @ theta[1:] - total))
+        logit = torch.from_numpy(np.asarray(theta[0] + past.at(item, time) @ theta[1:] - total))
+        return on_device(logit, self.theta.device)
 
     def _past(self, log: Log) -> tuple[ItemPast, dict[int, float]]:
         """The counts of a log, and the sums over all items at the moments that were asked for already."""
@@ -161,8 +164,8 @@ def _mean(table: Tensor, prefixes: Prefixes) -> Tensor:
     """The fading mean of the vectors of the newest ids of each sequence, (N, D); unknown ones are zero."""
     ids_WL, length_N1 = prefixes.ids_WL, prefixes.length_N[:, None]
     if not ids_WL.numel():
-        return torch.zeros(len(length_N1), table.shape[1])
-    place_NL = length_N1 - RECENT + torch.arange(RECENT)
+        return table.new_zeros(len(length_N1), table.shape[1])
+    place_NL = length_N1 - RECENT + torch.arange(RECENT, device=length_N1.device)
     ids_NL = ids_WL[prefixes.row_N[:, None], place_NL.clamp(min=0)].masked_fill(place_NL < 0, PAD)
     return torch.einsum("nl,nld->nd", fading(ids_NL != PAD), _rows(table, ids_NL))
 
@@ -171,5 +174,5 @@ def _rows(table: Tensor, ids: Tensor) -> Tensor:
     """The rows of some ids, (..., D); zero for PAD and for ids that training never saw."""
     is_known = (ids >= 0) & (ids < len(table))
     if not len(table):
-        return torch.zeros(*ids.shape, table.shape[1])
+        return table.new_zeros(*ids.shape, table.shape[1])
     return functional.embedding(ids.masked_fill(~is_known, 0), table) * is_known[..., None]

@@ -74,7 +74,7 @@ def sides(known: Known) -> dict[str, Ids]:
 
 def fading(real_NL: Tensor) -> Tensor:
     """What each entry counts in the fading mean of a sequence that is padded on the left, (N, L)."""
-    weight_NL = FADING ** torch.arange(real_NL.shape[1] - 1, -1, -1) * real_NL
+    weight_NL = FADING ** torch.arange(real_NL.shape[1] - 1, -1, -1, device=real_NL.device) * real_NL
     return STRENGTH * weight_NL / weight_NL.sum(1, keepdim=True).clamp(min=1e-9)
 
 

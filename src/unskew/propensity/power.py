@@ -38,6 +38,7 @@ from unskew.data.batches.batch import Batch
 from unskew.data.log.log import Log
 from unskew.data.log.split import Split
 from unskew.data.log.views import Ints
+from unskew.nn.device import on_device
 from unskew.propensity.base import Coefficient, Needs, Propensity
 from unskew.propensity.impressions import (
     Floats,
@@ -92,16 +93,19 @@ class Power(Propensity, name="power"):
     def item_view(self, batch: Batch) -> Tensor:
         if batch.log is None:
             raise BadInput("`power` counts what happened in a log, and this batch comes from none")
-        time = batch.times_B.numpy()[:, None]
-        largest = torch.from_numpy(np.log1p(most_clicks(batch.log.frozen(), time)))
-        log_exposure = self.log_exposure(batch.log.frozen(), batch.candidates_BC.numpy(), time)
-        return (log_exposure - self._used() * largest).exp().clamp(max=1).float()
+        time = batch.times_B.cpu().numpy()[:, None]
+        largest = np.log1p(most_clicks(batch.log.frozen(), time))
+        log_exposure = self.log_exposure(batch.log.frozen(), batch.candidates_BC.cpu().numpy(), time)
+        most = torch.from_numpy(largest).to(log_exposure.device)
+        return (log_exposure - self._used() * most).exp().clamp(max=1).float()
 
     def user_view(self, batch: Batch) -> None:
         return None
 
     def log_exposure(self, log: Log, item: ArrayLike, time: ArrayLike) -> Tensor:
-        return (self._used() * torch.from_numpy(_popularity(log, item, time))).float()
+        return (
+            self._used() * on_device(torch.from_numpy(_popularity(log, item, time)), self.gamma.device)
+        ).float()
 
     def _used(self) -> float:
         if not np.isfinite(float(self.gamma)):

@@ -21,6 +21,7 @@ from unskew.data.batches.batch import Batch, contexts
 from unskew.data.log.log import LogView
 from unskew.data.log.views import PAD
 from unskew.models.base import MODELS, DotProduct, Recommender
+from unskew.nn.device import device_of, on_device
 from unskew.nn.scoring import Catalog, DotCatalog
 
 HISTORIES = 200  # on so many the number of cells is chosen, and on so many others the recall is measured
@@ -114,7 +115,7 @@ class Proposals:
         if not len(newer):
             return codes, scores
         if len(newer) != len(self._newer):
-            self._newer = self._catalog.item_vectors(newer)
+            self._newer = self._catalog.item_vectors(newer).cpu()
         of_newer = (state_BD @ self._newer.T).masked_fill(~torch.from_numpy(allowed[newer]), -torch.inf)
         codes_of_newer = torch.from_numpy(newer).expand(len(codes), -1)
         return torch.cat([codes, codes_of_newer], dim=1), torch.cat([scores, of_newer], dim=1)
@@ -139,15 +140,16 @@ class Proposals:
     @torch.no_grad()
     def _all_vectors(self, items: int) -> Tensor:
         """The vectors of all items that there are now, (D, N). A catalogue has those of new items apart."""
-        table = self._catalog.vectors.detach()
+        table = self._catalog.vectors.detach().cpu()
         if items == table.shape[1]:
             return table
-        newer = self._catalog.item_vectors(np.arange(table.shape[1], items))
+        newer = self._catalog.item_vectors(np.arange(table.shape[1], items)).cpu()
         return torch.cat([table, newer.T], dim=1)
 
     def _states(self, context: Batch) -> Tensor:
         dotted: Any = self._catalog.model
-        return dotted.context(context.truncate(dotted.history, dotted.audience)).contiguous()
+        read = on_device(context.truncate(dotted.history, dotted.audience), device_of(dotted))
+        return dotted.context(read).cpu().contiguous()
 
     def _sample(self, log: LogView, seed: int) -> Batch:
         """Users of the log, now, in a random order: those of whom the model has something to say."""

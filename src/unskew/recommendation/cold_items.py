@@ -173,8 +173,8 @@ class _ColdCatalog:
         self._catalog, self._cold, self._first = catalog, cold, first
 
     def scores(self, context: Batch) -> Tensor:
-        times, own = context.times_B.numpy(), context.history_BL.numpy()
-        return self._cold.rescore(self._catalog.scores(context), times, own, self._first)
+        times, own = context.times_B.cpu().numpy(), context.history_BL.cpu().numpy()
+        return self._cold.rescore(self._catalog.scores(context).cpu(), times, own, self._first)
 
 
 # The parts of a content

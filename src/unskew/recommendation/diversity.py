@@ -203,7 +203,7 @@ def likeness(catalog: Catalog, log: LogView, at: int, item: Ints) -> Floats:
     """The likeness of all pairs of some items by what users do, (N, N), from 0 to 1."""
     if isinstance(catalog, HasItemVectors):
         directions = torch.nn.functional.normalize(catalog.item_vectors(item), dim=1)
-        return (directions @ directions.T).clamp(min=0).numpy()
+        return (directions @ directions.T).clamp(min=0).cpu().numpy()
     view = log.audiences
     whose, place = view.flat(*view.before(item, at, MEMBERS))
     users, member = np.unique(view.ids[place], return_inverse=True)

@@ -37,6 +37,7 @@ from unskew.data.log.held_out import Criterion
 from unskew.data.log.log import Log
 from unskew.data.log.split import Split
 from unskew.models.base import Recommender, Training, build, model_named
+from unskew.nn.device import to_current_device
 from unskew.training.epoch_record import EpochRecord, OnRecord
 from unskew.training.run_card import RunCard, SplitSummary
 from unskew.training.run_config import FORMAT, RunConfig, RunSettings
@@ -231,6 +232,7 @@ def train(
         settings = replace(settings, events_in=read_config(folder).events_in)
     torch.manual_seed(settings.training.seed)
     network = build(kind, split, settings.config)
+    to_current_device(network)
     # Made before the folder: what the trainer refuses leaves no folder behind.
     trainer = Trainer(network, split, settings.training, on_record=on_record, chosen=settings.chosen)
     if folder is None:
@@ -391,6 +393,7 @@ def load(folder: str | os.PathLike[str]) -> Trained:
     with reading(f"{_damaged(path)}, its parts do not fit"):
         network = model_named(config.model)(known, config.config)
         network.load_state_dict(weights[card.select_by])
+    to_current_device(network)
     return Trained(
         settings=config,
         network=network.eval(),

@@ -39,6 +39,7 @@ from unskew.data.log.split import Split
 from unskew.data.log.views import Ints
 from unskew.evaluation.evaluate import Ranked, evaluation, rank_each
 from unskew.models.base import Recommender, Training
+from unskew.nn.device import device_of, on_device
 from unskew.nn.layers import is_real, reseed
 from unskew.nn.phases import Phase, Stage
 from unskew.training.epoch_record import EpochRecord, OnRecord
@@ -300,7 +301,7 @@ class Trainer:
             step=self.progress.step,
             valid=valid,
             strengths=self.curve if valid else [],
-            statistics=self.model.eval().statistics(self.probe),
+            statistics=self.model.eval().statistics(on_device(self.probe, device_of(self.model))),
             rows_per_s=rows_per_s,
             peak_gb=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 3),
         )
@@ -322,7 +323,7 @@ class Trainer:
             for batch in sampler.epoch():
                 with self.interrupts.step():
                     reseed(self.settings.seed, at.step)
-                    loss = phase.loss(batch)
+                    loss = phase.loss(on_device(batch, device_of(self.model)))
                     if not torch.isfinite(loss):
                         raise UnskewError(
                             f"the loss of phase {phase.name} is {float(loss.detach())} at step {at.step}: "

@@ -37,7 +37,7 @@ def feature_of(table: Tensor, ids: Tensor) -> Tensor:
     missing = torch.nan if table.is_floating_point() else PAD
     there = (ids >= 0) & (ids < len(table))
     if not len(table):
-        return torch.full(ids.shape, missing, dtype=table.dtype)
+        return torch.full(ids.shape, missing, dtype=table.dtype, device=table.device)
     return table[ids.clamp(0, len(table) - 1)].masked_fill(~there, missing)
 
 
@@ -61,14 +61,14 @@ class Prefixes(NamedTuple):
         sequence gets a row of its own."""
         if longest is None or self.ids_WL.shape[1] <= longest:
             return self
-        place_NL = (self.length_N - longest).clamp(min=0)[:, None] + torch.arange(longest)
+        place_NL = (self.length_N - longest).clamp(min=0)[:, None] + _places(longest, self.length_N)
         beyond_NL = place_NL >= self.length_N[:, None]
         ids_NL, times_NL = (
             None if rows is None else rows[self.row_N[:, None], place_NL].masked_fill(beyond_NL, PAD)
             for rows in (self.ids_WL, self.times_WL)
         )
         assert ids_NL is not None
-        return Prefixes(ids_NL, torch.arange(len(ids_NL)), self.length_N.clamp(max=longest), times_NL)
+        return Prefixes(ids_NL, _places(len(ids_NL), ids_NL), self.length_N.clamp(max=longest), times_NL)
 
 
 def as_prefixes(ids_BL: Tensor, times_BL: Tensor | None = None) -> Prefixes:
@@ -76,7 +76,12 @@ def as_prefixes(ids_BL: Tensor, times_BL: Tensor | None = None) -> Prefixes:
     is_real = ids_BL != PAD
     order_BL = (~is_real).to(torch.int8).argsort(dim=1, stable=True)
     times_WL = None if times_BL is None else times_BL.gather(1, order_BL)
-    return Prefixes(ids_BL.gather(1, order_BL), torch.arange(len(ids_BL)), is_real.sum(1), times_WL)
+    return Prefixes(ids_BL.gather(1, order_BL), _places(len(ids_BL), ids_BL), is_real.sum(1), times_WL)
+
+
+def _places(size: int, like: Tensor) -> Tensor:
+    """The numbers from 0, on the device of another tensor."""
+    return torch.arange(size, device=like.device)
 
 
 class Offset(NamedTuple):
@@ -276,7 +281,7 @@ def with_candidates(
             audience_times_AM=no_users,
             audience_of_BC=torch.zeros_like(context.candidates_BC),
         )
-    time = np.repeat(context.times_B.numpy(), candidates_BC.shape[1])
+    time = np.repeat(context.times_B.cpu().numpy(), candidates_BC.shape[1])
     start, end = log.audiences.before(candidates_BC.ravel(), time, audience)
     first, audience_of = _distinct(start, end)
     return context._replace(

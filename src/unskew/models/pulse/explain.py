@@ -176,7 +176,7 @@ def _with_more(network: ExplainedNetwork, groups: list[_Group], more: Tensor) ->
     if network.more_of_pair is None or network.more_skip is None or not size:
         return groups
     more = more / network.scale_more[:size]
-    place, of_types = torch.arange(size), len(network.more_of_pair) - DUE
+    place, of_types = torch.arange(size, device=more.device), len(network.more_of_pair) - DUE
     is_through = (place < of_types) & (place % OF_TYPE < len(SCALES))
     repeats, through, own = (
         _Group(
@@ -210,7 +210,9 @@ def _shapley(start: Tensor, groups: Sequence[_Group], last: Tensor) -> tuple[Ten
     """The part of each group in the score of each item, (groups, items), and the score without any group."""
     many = len(groups)
     hidden = torch.stack([group.hidden for group in groups])
-    subsets = torch.arange(1 << many)[:, None] >> torch.arange(many) & 1  # (subsets, groups)
+    subsets = (
+        torch.arange(1 << many, device=hidden.device)[:, None] >> torch.arange(many, device=hidden.device) & 1
+    )  # (subsets, groups)
     sums = torch.einsum("sg,gih->sih", subsets.to(hidden.dtype), hidden) + start
     values = torch.relu(sums) @ last  # (subsets, items)
     sizes = subsets.sum(1)
@@ -219,9 +221,9 @@ def _shapley(start: Tensor, groups: Sequence[_Group], last: Tensor) -> tuple[Ten
     for number, group in enumerate(groups):
         without = torch.nonzero(subsets[:, number] == 0)[:, 0]
         gains = values[without + (1 << number)] - values[without]
-        weight = torch.tensor([weights[size] for size in sizes[without].tolist()], dtype=gains.dtype)
+        weight = gains.new_tensor([weights[size] for size in sizes[without].tolist()])
         parts.append(weight @ gains + group.linear)
-    return torch.stack(parts), values[0, 0] if values.shape[1] else torch.zeros(())
+    return torch.stack(parts), values[0, 0] if values.shape[1] else values.new_zeros(())
 
 
 def _exposure(network: ExplainedNetwork, a: Tensor) -> Tensor:
@@ -246,7 +248,7 @@ def _neighbour_reasons(parts: Tensor, sources: Sources, row: int, through: float
     shares = sources.shares[row]  # (own items, values)
     whole = shares.sum(0)
     known = whole > 0
-    of_each = (shares[:, known] / whole[known]) @ parts.double().numpy()[known]
+    of_each = (shares[:, known] / whole[known]) @ parts.double().cpu().numpy()[known]
     rest = through + float(parts.sum()) - float(of_each.sum())
     order = np.argsort(-np.abs(of_each), kind="stable")
     named = [
@@ -260,7 +262,7 @@ def _tag_reasons(network: ExplainedNetwork, names: tuple[str, ...], tastes: Floa
     """The part of each tag of one item: the mean over its tags is a sum."""
     if network.tag_skip is None or not names:
         return []
-    parts = tastes @ network.tag_skip.numpy() / len(names)
+    parts = tastes @ network.tag_skip.cpu().numpy() / len(names)
     return [Reason(ReasonKind.TAG, float(part), tag=name) for name, part in zip(names, parts, strict=True)]
 
 

@@ -68,6 +68,7 @@ from unskew.models.pulse.signals import (
 )
 from unskew.models.pulse.tags import OF_TAGS
 from unskew.models.recency import Packing, ValidationMemory, ticks_per_day
+from unskew.nn.device import on_device
 from unskew.nn.losses import weighted_mean
 from unskew.nn.phases import Phase, Stage
 from unskew.nn.scoring import Catalog
@@ -244,7 +245,8 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         w = read.of_pairs(np.repeat(np.arange(len(rows)), EACH), items.ravel())[:, :NEIGHBOUR_FEATURES]
         more = read.values[:, NEIGHBOUR_FEATURES:]  # mostly zero, so of those that are not
         squares, some = (more**2).sum(0), np.maximum((more != 0).sum(0), 1)
-        self.scale_more[: more.shape[1]] = torch.from_numpy(np.maximum(np.sqrt(squares / some), 1e-2))
+        scale_more = torch.from_numpy(np.maximum(np.sqrt(squares / some), 1e-2))
+        self.scale_more[: more.shape[1]].copy_(scale_more)
         for mean, scale, values in (
             (self.mean_types, self.scale_types, types),
             (self.mean_a, self.scale_a, a),
@@ -334,6 +336,9 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         """A copy reads logs by itself; what was read of a live one belongs to this network."""
         return self.__dict__ | {"_signals": None, "_memory": None}
 
+    def _tensor(self, values: NDArray[Any]) -> Tensor:
+        return on_device(torch.from_numpy(values), self.debias_now.device)
+
     # The network
 
     def item_side(self, a: Tensor) -> ItemSide:
@@ -366,20 +371,20 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
 
     def forward(self, batch: Batch) -> Tensor:
         assert batch.log is not None, "pulse reads the log itself"
-        signals, candidates = self.signals(batch.log), batch.candidates_BC.numpy()
+        signals, candidates = self.signals(batch.log), batch.candidates_BC.cpu().numpy()
         read = signals.of_requests(batch)
-        items = self.item_side(torch.from_numpy(signals.of_items(candidates, read.time[:, None])))
+        items = self.item_side(self._tensor(signals.of_items(candidates, read.time[:, None])))
         which = np.repeat(np.arange(len(candidates)), candidates.shape[1])
-        w = torch.from_numpy(read.of_pairs(which, candidates.ravel())).view(*candidates.shape, -1)
-        users = self.user_side(torch.from_numpy(read.profile))[:, None]
+        w = self._tensor(read.of_pairs(which, candidates.ravel())).view(*candidates.shape, -1)
+        users = self.user_side(self._tensor(read.profile))[:, None]
         taste = None if read.tastes is None else read.tastes.of_pairs(which, candidates.ravel())
-        c = None if taste is None else torch.from_numpy(taste).view(*candidates.shape, OF_TAGS)
+        c = None if taste is None else self._tensor(taste).view(*candidates.shape, OF_TAGS)
         return self.clicks(items, users, w, c) - self.debias_now * items.exposure
 
     @torch.no_grad()
     def log_exposure(self, log: Log, item: ArrayLike, time: ArrayLike) -> Tensor:
         a = self.signals(log).of_items(np.asarray(item), np.asarray(time))
-        return self.item_side(torch.from_numpy(a)).exposure
+        return self.item_side(self._tensor(a)).exposure
 
     def catalog(self, log: LogView, first: int, last: int) -> Catalog:
         return LivePulseCatalog(self, log) if isinstance(log, Live) else PulseCatalog(self, log)
@@ -400,7 +405,7 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         """-log softmax of the target, the first candidate, for both heads, with the log-Q correction."""
         items, users = self.item_side(batch.a_BCF), self.user_side(batch.u_BF)[:, None]
         more = -batch.log_q_BC if batch.offset_BC is None else batch.offset_BC - batch.log_q_BC
-        total = torch.zeros(())
+        total = self.debias_now.new_zeros(())
         for logits in (self.clicks(items, users, batch.w_BCF, batch.c_BCF), items.exposure):
             masked = (logits + more).masked_fill(batch.hidden_BC, -torch.inf)
             total = total + weighted_mean(-functional.log_softmax(masked, dim=1)[:, 0], batch.weight_B)
@@ -409,7 +414,9 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
     def _distance(self) -> Tensor:
         """The squared distance of all parameters from the shipped ones."""
         if self._pulled_to is None:
-            self._pulled_to = self._shipped()
+            self._pulled_to = {
+                name: value.to(self.debias_now.device) for name, value in self._shipped().items()
+            }
         pairs = ((value, self._pulled_to.get(name)) for name, value in self.named_parameters())
         return torch.stack([((value - to) ** 2).sum() for value, to in pairs if to is not None]).sum()
 

@@ -1,10 +1,11 @@
 """The catalogues of Pulse: all items at the times of some contexts, and all items of a live log."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unskew.data.batches.batch import Batch
@@ -13,6 +14,7 @@ from unskew.data.log.log import LogView
 from unskew.data.log.views import PAD, EventView, Ints
 from unskew.models.pulse.explain import ExplainedNetwork, Inputs, explain, known_of
 from unskew.models.pulse.signals import Requests, Signals
+from unskew.nn.device import on_device
 from unskew.nn.reasons import Reason
 
 PIECE = 8192  # items that are scored together, so that they stay in the cache
@@ -61,7 +63,7 @@ class PulseCatalog:
     def __init__(self, model: TwoHeads, log: LogView) -> None:
         self.model, self.log, self.signals = model, log, model.signals(log)
         self._at: tuple[int, ItemSide] | None = None
-        self._buffer = torch.empty(PIECE, model.last.in_features)
+        self._buffer = model.last.weight.new_empty(PIECE, model.last.in_features)
         log.on_event(self._follow)
 
     def _follow(self, user: int, item: int, time: int) -> None:
@@ -75,16 +77,16 @@ class PulseCatalog:
     def scores_at_strengths(self, context: Batch, strengths: Sequence[float]) -> list[Tensor]:
         """The same at several strengths."""
         read = self.model.requests(self.log, context)
-        users = self.model.user_side(torch.from_numpy(read.profile))
-        found = [torch.empty(len(read.time), len(self.log.items)) for _ in strengths]
+        users = self.model.user_side(self._tensor(read.profile))
+        found = [users.new_empty(len(read.time), len(self.log.items)) for _ in strengths]
         order = np.argsort(read.time, kind="stable")
         for row, items in zip(order.tolist(), self._items(read.time[order]), strict=True):
             clicks = self._unknown(items, users[row])
-            item, w = map(torch.from_numpy, read.of_request(row))
+            item, w = (self._tensor(part) for part in read.of_request(row))
             clicks.index_copy_(0, item, self.model.clicks(items.part(item), users[row], w))
             if self.model.tag_skip is not None and read.tastes is not None:
-                weight = self.model.tag_skip.detach().numpy()
-                clicks += torch.from_numpy(read.tastes.of_request(row, weight))
+                weight = self.model.tag_skip.detach().cpu().numpy()
+                clicks += self._tensor(read.tastes.of_request(row, weight))
             for scores, debias in zip(found, strengths, strict=True):
                 torch.add(clicks, items.exposure, alpha=-debias, out=scores[row])
         return found
@@ -94,19 +96,22 @@ class PulseCatalog:
     ) -> list[list[tuple[Reason, ...]]]:
         """See `Explains`."""
         read, signals = self.model.requests(self.log, context), self.signals
-        user, own = context.user_B.numpy(), context.history_BL.numpy()
+        user, own = context.user_B.cpu().numpy(), context.history_BL.cpu().numpy()
         strength, found = self.model.debias if debias is None else debias, []
         for row, listed in enumerate(items):
             some = slice(row, row + 1)
             inputs = Inputs(
-                torch.from_numpy(signals.of_items(listed, self._read_at(listed, int(read.time[row])))),
-                torch.from_numpy(read.profile[row]),
-                torch.from_numpy(known_of(read, row, listed)),
+                self._tensor(signals.of_items(listed, self._read_at(listed, int(read.time[row])))),
+                self._tensor(read.profile[row]),
+                self._tensor(known_of(read, row, listed)),
                 signals.tags_of(read, row, listed),
                 signals.neighbourhood.sources(user[some], read.time[some], own[some], listed),
             )
             found.append(explain(self.model, inputs, strength))
         return found
+
+    def _tensor(self, values: NDArray[Any]) -> Tensor:
+        return on_device(torch.from_numpy(values), self._buffer.device)
 
     def _read_at(self, items: Ints, time: int) -> Ints:
         """As of when the values of some items are read, for a request at a time."""
@@ -127,7 +132,7 @@ class PulseCatalog:
         read = self.signals.of_everything(np.unique(times)[int(kept) :])
         for time in times.tolist():
             if self._at is None or self._at[0] != time:
-                self._at = time, self.model.item_side(torch.from_numpy(next(read)))
+                self._at = time, self.model.item_side(self._tensor(next(read)))
             yield self._at[1]
 
 
@@ -145,7 +150,7 @@ class LivePulseCatalog(PulseCatalog):
         super().__init__(model, log)
         self.live, self.step = log, max(int(float(model.day_ticks) / MINUTES), 1)
         self._begins: int | None = None  # the minute that everything is read for
-        self._kept = ItemSide(torch.empty(0, 0), torch.empty(0), torch.empty(0))
+        self._kept = ItemSide(*(self._buffer.new_empty(shape) for shape in ((0, 0), (0,), (0,))))
         self._moments: set[int] = set()  # of events that came since anybody asked
         self._touched: set[int] = set()  # items with context events since
         log.on_context(self._follow_context)
@@ -193,7 +198,7 @@ class LivePulseCatalog(PulseCatalog):
 
     def _begin(self, begins: int) -> None:
         """Read all items at the beginning of a minute, and again those with events since."""
-        side = self.model.item_side(torch.from_numpy(next(self.signals.of_everything(np.array([begins])))))
+        side = self.model.item_side(self._tensor(next(self.signals.of_everything(np.array([begins])))))
         missing = len(self.live.items) - len(side.skip) + ROOM
         self._kept = ItemSide(*(torch.cat([part, part.new_zeros(missing, *part.shape[1:])]) for part in side))
         self._begins = begins
@@ -215,9 +220,9 @@ class LivePulseCatalog(PulseCatalog):
                 *(torch.cat([part, part.new_zeros(more, *part.shape[1:])]) for part in self._kept)
             )
         newest = self._newest(items)
-        side = self.model.item_side(torch.from_numpy(self.signals.of_items(items, newest + 1)))
+        side = self.model.item_side(self._tensor(self.signals.of_items(items, newest + 1)))
         for kept, part in zip(self._kept, side, strict=True):
-            kept.index_copy_(0, torch.from_numpy(items), part)
+            kept.index_copy_(0, self._tensor(items), part)
 
 
 def _newest(audiences: EventView, items: Ints) -> Ints:

@@ -187,8 +187,8 @@ class Signals:
 
     def of_requests(self, batch: Batch) -> Requests:
         """What is known of the contexts of a batch."""
-        user, time = batch.user_B.numpy(), batch.times_B.numpy()
-        own, when = batch.history_BL.numpy(), batch.history_times_BL.numpy()
+        user, time = batch.user_B.cpu().numpy(), batch.times_B.cpu().numpy()
+        own, when = batch.history_BL.cpu().numpy(), batch.history_times_BL.cpu().numpy()
         own = np.where(own < len(self.log.items), own, PAD)  # of what the log does not have, nothing is known
         items = max(len(self.log.items), 1)
         parts = [self._reached(self.neighbourhood, user, time, own)]
