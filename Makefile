@@ -22,7 +22,7 @@ test: .venv/ready ## all tests but those of the cluster
 test-fast: .venv/ready ## in a minute: all tests that neither train nor draw charts nor start a process or a browser
 	$(BIN)/python -m pytest -n 2 -m "not cluster and not integration" --fast
 
-test-cluster: .venv/ready-spark ## the same SQL on Spark gives the same files (needs Java 17)
+test-cluster: .venv/ready-spark ## ranks of torchrun; the same SQL on Spark gives the same files (needs Java 17)
 	$(BIN)/python -m pytest -m cluster
 
 test-integrations: .venv/ready ## the real tools: MLflow, Weights & Biases, the Hub's client, scikit-learn, MCP, Node, notebooks

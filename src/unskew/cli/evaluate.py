@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from tyro.conf import Positional
 
-from unskew.cli.shared import File, MovedData, OnDevice, RunArg, RunVerb, pairs, split_of_run, table
+from unskew.cli.shared import File, MovedData, OnDevice, RunArg, RunVerb, pairs, split_of_run, table, together
 from unskew.core.config import Document
 from unskew.core.errors import BadInput
 from unskew.core.formatting import plain
+from unskew.core.ranks import ranks
 from unskew.data.log.held_out import Criterion, Protocol, Targets
 from unskew.data.log.split import Split
 
@@ -56,12 +57,15 @@ class Evaluate(OnDevice, RunVerb):
     """With --rolling: evaluate only so many windows, at the end of the log."""
 
     def run(self) -> None:
+        with together():
+            self._run()
+
+    def _run(self) -> None:
         from unskew.api.create import load
         from unskew.evaluation.metrics import METRICS
         from unskew.evaluation.significance import interval
 
         self.use_device()
-
         trained, cut = load(self.folder), split_of_run(self.folder, self.data)
         if self.rolling is not None:
             return self._roll(trained, cut)
@@ -78,6 +82,8 @@ class Evaluate(OnDevice, RunVerb):
             frozen=self.frozen,
             targets=self.targets,
         )
+        if not ranks().is_first:
+            return None
         if self.save is not None:
             found.save(self.save)
         intervals = {name: interval(found, name, 300) for name in found.values}

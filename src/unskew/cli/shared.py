@@ -5,6 +5,8 @@ import json as json_library
 import re
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -19,6 +21,7 @@ from rich.text import Text
 from unskew.core.atomic_files import write_text
 from unskew.core.config import Device, Document, explained
 from unskew.core.errors import BadInput
+from unskew.core.ranks import joined, ranks
 from unskew.data.log.clock import Clock
 from unskew.data.log.log import Log
 from unskew.data.log.split import Split, Splitting, split
@@ -58,6 +61,8 @@ class Verb:
 
     def show(self, document: Document, *tables: RenderableType) -> None:
         """Print one JSON document, or the tables."""
+        if not ranks().is_first:
+            return
         if self.json:
             print(json_library.dumps(document, indent=1, allow_nan=False))
         else:
@@ -94,6 +99,18 @@ class OnDevice:
         from unskew.nn.device import use_device
 
         use_device(self.device)
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Work with the other processes that torchrun started, if it did. Those that are not the first say
+    nothing but their errors."""
+    with joined() as all_ranks:
+        messages.quiet = not all_ranks.is_first
+        try:
+            yield
+        finally:
+            messages.quiet = False
 
 
 def joined_help(verb: Any) -> None:

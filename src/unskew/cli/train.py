@@ -11,9 +11,10 @@ import tyro
 from rich.console import RenderableType
 from tyro.conf import OmitArgPrefixes, Positional, Suppress
 
-from unskew.cli.shared import File, OnDevice, RunVerb, Verb, notify, pairs, table, use_threads
+from unskew.cli.shared import File, OnDevice, RunVerb, Verb, notify, pairs, table, together, use_threads
 from unskew.core.config import names_of
 from unskew.core.errors import BadInput
+from unskew.core.ranks import ranks
 from unskew.data.log.log import Log
 from unskew.data.log.split import Split, Splitting, split
 
@@ -67,6 +68,10 @@ class Train(OnDevice, RunVerb):
     settings: Suppress[Any] = None
 
     def run(self) -> None:
+        with together():
+            self._run()
+
+    def _run(self) -> None:
         from unskew.training.run import CHECKPOINT, check_new_run
 
         use_threads(self.threads)
@@ -79,7 +84,7 @@ class Train(OnDevice, RunVerb):
         if folder is None:
             raise BadInput("expected --out RUN, the folder of the new run (or --resume RUN to continue one)")
         if self.resume is None:
-            check_new_run(folder)  # before the data is read
+            ranks().first(partial(check_new_run, folder))  # before the data is read
         self._check_settings_flags()
         try:
             trained, cut = self._refit(folder) if self.refit is not None else self._train(folder)
@@ -87,7 +92,8 @@ class Train(OnDevice, RunVerb):
             if (folder / CHECKPOINT).is_file():
                 notify(f"what was learned is saved; go on with `unskew train --resume {folder}`")
             raise
-        self._report(trained, cut, folder)
+        if ranks().is_first:
+            self._report(trained, cut, folder)
 
     def _check_settings_flags(self) -> None:
         """Refuse flags that say nothing about this run."""

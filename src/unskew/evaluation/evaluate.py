@@ -16,7 +16,7 @@ and with which weights, is decided in `data/held_out.py`.
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from unskew.core.config import Document
 from unskew.core.errors import BadInput, NothingToRank, UnskewError
 from unskew.core.formatting import plain
 from unskew.core.progress import progress
+from unskew.core.ranks import ranks
 from unskew.data.batches.batch import contexts_of
 from unskew.data.log.held_out import (
     HeldOut,
@@ -205,6 +206,10 @@ class Ranked:
             top=np.empty((size, longest), np.int32),
         )
 
+    def gathered(self) -> "Ranked":
+        """The rows of all ranks, each of which has ranked a part of them."""
+        return Ranked(*(ranks().gather(getattr(self, field.name)) for field in fields(self)))
+
 
 @dataclass(frozen=True, eq=False)
 class Requests:
@@ -270,6 +275,23 @@ def rank_each(
     """
     if not len(rows):
         raise NothingToRank("nothing to rank: this part of the test has no positives")
+    here = ranks().part(len(rows))
+    found = _rank_here(scorer, split, rows[here], strengths, seed, longest, part, frozen, moments)
+    return found if len(rows) < ranks().size else [ranked.gathered() for ranked in found]
+
+
+def _rank_here(
+    scorer: Scorer,
+    split: Split,
+    rows: Ints,
+    strengths: Sequence[float | None],
+    seed: int,
+    longest: int,
+    part: Part,
+    frozen: bool,
+    moments: int,
+) -> list[Ranked]:
+    """The rows of this rank."""
     log, item = split.visible(part), split.log.item[rows].astype(np.int64)
     requests = Requests.frozen(split, rows, part, moments) if frozen else Requests.live(split, rows)
     candidates, past = split.candidates(requests.time), split.past(part)

@@ -30,7 +30,7 @@ from unskew.data.log.log import Log, LogView
 from unskew.data.log.split import Known, Split
 from unskew.data.log.views import HISTORY, PAD
 from unskew.nn.layers import Embeddings, is_real, read_before, right_padded
-from unskew.nn.losses import click_loss, cross_entropy
+from unskew.nn.losses import click_loss, cross_entropy, divisor
 from unskew.nn.phases import Phase, Stage
 from unskew.nn.scoring import Catalog, DotCatalog, PlainCatalog
 from unskew.propensity.correction import Correction
@@ -135,6 +135,8 @@ class Recommender(nn.Module, ABC):
     is_free_of_ids: ClassVar[bool] = False
     # The context types whose events are in the histories that it is trained on.
     context_types: tuple[str, ...] = ()
+    # Whether the loss of a batch is a mean over its rows, so that several ranks can have parts of the batch.
+    splits_batches: ClassVar[bool] = True
     # What its loss makes of propensities; None for a model without any.
     correction: Correction | None = None
 
@@ -432,4 +434,4 @@ class NextItem(DotProduct):
         vectors_VD = self.items.table()
         if offset is not None:
             states_ND, vectors_VD = offset.beside(states_ND, vectors_VD)
-        return cross_entropy(states_ND, vectors_VD, targets_N, weight_N) / max(len(targets_N), 1)
+        return cross_entropy(states_ND, vectors_VD, targets_N, weight_N) / divisor(len(targets_N))

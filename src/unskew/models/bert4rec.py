@@ -42,7 +42,7 @@ from unskew.data.batches.batch import Batch, SequenceBatch
 from unskew.data.log.split import Known
 from unskew.models.base import DotProduct, HistoryConfig
 from unskew.nn.layers import Dropout, Embeddings, Table, in_groups, is_real
-from unskew.nn.losses import cross_entropy
+from unskew.nn.losses import cross_entropy, divisor
 from unskew.nn.phases import Phase
 
 DEVIATION = 0.02  # the standard deviation of the initial embeddings
@@ -149,7 +149,7 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
             moment_N = batch.offset.moment_N[:, newest].gather(1, hidden.places_BW)[counted_BW]
             g_ND, vectors_VD = batch.offset._replace(moment_N=moment_N).beside(g_ND, vectors_VD)
         total = cross_entropy(g_ND, vectors_VD, targets_N, weight_N, self.bias.table()[:, 0])
-        return total / max(len(targets_N), 1)
+        return total / divisor(len(targets_N))
 
 
 class Block(nn.Module):

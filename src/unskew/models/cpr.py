@@ -41,6 +41,7 @@ from unskew.data.log.split import Known
 from unskew.data.log.views import Ints
 from unskew.models.base import ModelConfig
 from unskew.models.factors import MatrixFactors
+from unskew.nn.losses import divisor
 from unskew.nn.phases import Phase, adam
 
 
@@ -66,6 +67,7 @@ class CPR(
         """The weight of the mean squared norm of all embeddings in the loss (reg)."""
 
     config: Config
+    splits_batches = False  # cycles are made of rows of the whole batch
     # A batch of 4608 pairs has 2048 cycles.
     recipe: ClassVar[Settings] = {"batch_size": 4608, "epochs": 200, "patience": 10}
     searched: ClassVar[dict[str, Search]] = {"batch_size": Search.among(2304, 4608, 9216)}
@@ -106,7 +108,7 @@ class CPR(
             weight.append(weight_B[rows].view(-1, length).mean(1)[unseen])
         g_T, weight_T = torch.cat(g), torch.cat(weight)
         hard = hardest(g_T, self.config.sample_rate)
-        return (functional.softplus(-g_T[hard]) * weight_T[hard]).sum() / max(len(hard), 1)
+        return (functional.softplus(-g_T[hard]) * weight_T[hard]).sum() / divisor(len(hard))
 
 
 def fractions(longest: int, ratio: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -296,7 +296,7 @@ def debias(kind: type[Recommender]) -> type[Debiased]:
     namespace = {"Backbone": kind, "Config": config, "recipe": kind.recipe, "searched": kind.searched}
     namespace |= {"presets": kind.presets | {"paper": paper}, "name": f"debiased-{kind.name}"}
     namespace |= {"paper": f"{kind.paper}; weighted as in Xu et al., CIKM 2022"}
-    namespace |= {"validates_frozen": kind.validates_frozen}
+    namespace |= {"validates_frozen": kind.validates_frozen, "splits_batches": kind.splits_batches}
     return type(f"Debiased{kind.__name__}", (Debiased,), namespace)
 
 

@@ -53,7 +53,7 @@ from unskew.data.log.views import AUDIENCE, EventView, Ints
 from unskew.models.base import HistoryConfig, Recommender
 from unskew.nn.device import device_of
 from unskew.nn.layers import Encoder, Table, in_groups, is_real
-from unskew.nn.losses import cross_entropy, weighted_mean
+from unskew.nn.losses import cross_entropy, divisor, weighted_mean
 from unskew.nn.phases import Phase, Stage, parameters_of
 from unskew.nn.scoring import AudienceCatalog, AudiencesNow, Catalog, encode_windows
 from unskew.propensity.correction import Correction, Method, idle_settings, resolve_auto_settings
@@ -324,7 +324,7 @@ class DEPS(
                 continue
             prediction = masked_prediction(encoder, table, ids, self.config.masked)
             total, count = total + prediction.loss, count + prediction.places
-        return self.config.mlm_weight * total / max(count, 1)
+        return self.config.mlm_weight * total / divisor(count)
 
     def unbiased_loss(self, batch: Batch) -> Tensor:
         """L^unbiased_s: the loss of each pair, weighted by its inverse propensities (eq. UnbiasLI_LU), or

@@ -29,7 +29,7 @@ from unskew.data.log.views import EventView, Ints
 from unskew.models.deps import DEPS
 from unskew.nn.device import device_of, on_device
 from unskew.nn.layers import Encoder, is_real, read_before, states_after
-from unskew.nn.losses import cross_entropy
+from unskew.nn.losses import cross_entropy, divisor
 from unskew.nn.phases import Batches, Stage
 from unskew.nn.scoring import ENCODED
 
@@ -133,4 +133,4 @@ class CausalDEPS(
             row, before = is_target_BL.nonzero()[:, 0], past[is_target_BL]
             states = encoder(table(read_before(ids, before)))[row, before - 1]
             total, count = total + cross_entropy(states, table.table(), ids[is_target_BL]), count + len(row)
-        return self.config.mlm_weight * total / max(count, 1)
+        return self.config.mlm_weight * total / divisor(count)

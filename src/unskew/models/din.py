@@ -61,6 +61,7 @@ class DIN(ClickModel, name="din", paper="Zhou et al., Deep Interest Network, KDD
         """Whether the weights of a history's items are normalised by a softmax, so that they sum to one."""
 
     config: Config
+    splits_batches = False  # the activation standardises by the whole batch
 
     def __init__(self, known: Known, config: Config) -> None:
         super().__init__(known, config)

@@ -29,6 +29,7 @@ from unskew.data.log.split import Known
 from unskew.data.log.views import HISTORY, PAD
 from unskew.models.base import DotProduct, HistoryConfig
 from unskew.nn.layers import Embeddings, is_real, right_padded
+from unskew.nn.losses import divisor
 from unskew.nn.phases import Phase
 
 ROWS = 1024  # events that are compared together: few enough for their vectors to stay in the cache
@@ -91,7 +92,7 @@ class FPMC(DotProduct, name="fpmc", paper="Rendle et al., WWW 2010"):
         ids = batch.user_B[row_N], before_NK, target_N, other_N
         tables = self.users.table(), self.basket.table(), self.items.table()
         total = _SBPR.apply(*tables, *ids, ahead_N, weight_N)
-        return total / max(len(target_N), 1)
+        return total / divisor(len(target_N))
 
 
 def fractions(basket_NK: Tensor) -> Tensor:

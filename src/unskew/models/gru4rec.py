@@ -41,7 +41,7 @@ from unskew.data.batches.batch import Batch, Offset
 from unskew.data.log.split import Known, Split
 from unskew.models.base import HistoryConfig, NextItem
 from unskew.nn.layers import Dropout, Embeddings
-from unskew.nn.losses import cross_entropy
+from unskew.nn.losses import cross_entropy, divisor
 from unskew.nn.phases import Phase, adam
 
 CHUNK = 1 << 17  # scores of negatives held at once: few enough to stay in the cache
@@ -132,7 +132,7 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
     def loss_of(
         self, states_ND: Tensor, targets_N: Tensor, weight_N: Tensor | None, offset: Offset | None = None
     ) -> Tensor:
-        count = max(len(targets_N), 1)
+        count = divisor(len(targets_N))
         if self.config.loss == "cross-entropy":
             bias_V, vectors_VD = self.bias.table()[:, 0], self.items.table()
             if offset is not None:

@@ -32,6 +32,7 @@ from unskew.data.batches.batch import Offset
 from unskew.data.log.split import Known
 from unskew.models.base import HistoryConfig, NextItem
 from unskew.nn.layers import CausalBlock, CausalEncoder, Embeddings
+from unskew.nn.losses import divisor
 
 CHUNK = 1 << 19  # numbers held at once: few enough to stay in the cache
 LOOKED_UP = 32  # how many vectors can be multiplied with a state in the time that looking up one takes
@@ -95,7 +96,7 @@ class GSASRec(NextItem, name="gsasrec", paper="Petrov and Macdonald, RecSys 2023
         )
         power = beta(k, items, self.config.calibration)
         total = _GeneralisedBCE.apply(states_ND, vectors_VD, ids_NC, weight_N, power)
-        return total / max(len(targets_N), 1)
+        return total / divisor(len(targets_N))
 
 
 def beta(negatives: int, items: int, calibration: float) -> float:

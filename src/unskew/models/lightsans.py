@@ -39,7 +39,7 @@ from unskew.data.batches.batch import Batch
 from unskew.data.log.split import Known
 from unskew.models.base import DotProduct, HistoryConfig
 from unskew.nn.layers import Dropout, Embeddings, in_groups, is_real
-from unskew.nn.losses import cross_entropy
+from unskew.nn.losses import cross_entropy, divisor
 from unskew.nn.phases import Phase
 
 DEVIATION = 0.02  # the standard deviation of the initial embeddings
@@ -116,7 +116,7 @@ class LightSANs(DotProduct, name="lightsans", paper="Fan et al., LightSANs, SIGI
         if batch.offset is not None:
             states_BD, vectors_VD = batch.offset.beside(states_BD, vectors_VD)
         total = cross_entropy(states_BD, vectors_VD, target_B, weight_B)
-        return total / len(batch.user_B)
+        return total / divisor(len(batch.user_B))
 
 
 class Block(nn.Module):

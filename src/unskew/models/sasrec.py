@@ -30,7 +30,7 @@ from unskew.data.batches.batch import Offset
 from unskew.data.log.split import Known
 from unskew.models.base import HistoryConfig, NextItem
 from unskew.nn.layers import CausalBlock, CausalEncoder
-from unskew.nn.losses import sampled_softmax
+from unskew.nn.losses import divisor, sampled_softmax
 
 
 class SASRec(
@@ -96,4 +96,4 @@ class SASRec(
         if offset is not None:
             states_ND, vectors_VD = offset.beside(states_ND, vectors_VD)
         total = sampled_softmax(states_ND, targets_N, vectors_VD, self.config.samples, weight_N)
-        return total / max(len(targets_N), 1)
+        return total / divisor(len(targets_N))

@@ -40,11 +40,12 @@ from torch.nn import functional
 
 from unskew.core.config import AtLeast0, AtLeast1, Dropped, Positive, Search, Settings, Width
 from unskew.core.errors import BadInput
+from unskew.core.ranks import ranks
 from unskew.data.batches.batch import Batch, SequenceBatch
 from unskew.data.log.split import Known
 from unskew.models.base import HistoryConfig, NextItem
 from unskew.nn.layers import Dropout, Embeddings, is_real, read_before, right_padded
-from unskew.nn.losses import cross_entropy
+from unskew.nn.losses import cross_entropy, divisor
 from unskew.nn.phases import Phase, Stage, parameters_of
 from unskew.propensity.estimators import probability
 
@@ -144,7 +145,7 @@ class USR(
         row_N, past_N, targets_N, _, _ = batch.targets()
         shown_BLD, _ = self.exposure(self.items(read_before(batch.items_BL, past_N)).detach(), learning=True)
         total = cross_entropy(shown_BLD[row_N, past_N], self.items.table().detach(), targets_N)
-        return total / max(len(targets_N), 1)
+        return total / divisor(len(targets_N))
 
     def next_item_loss(self, batch: SequenceBatch) -> Tensor:
         """L_rec. One pass gives the propensity, the confounder and the state of every prefix."""
@@ -230,4 +231,4 @@ def inverse(p_N: Tensor, clip: float, normalised: bool = False) -> Tensor:
     is above one. The minimum of the loss is where it was, and clipping gradients by their norm has the same
     effect with weights as without."""
     weight_N = clip / p_N.clamp(min=clip)
-    return weight_N / weight_N.mean() if normalised and len(weight_N) else weight_N
+    return weight_N / ranks().mean(weight_N) if normalised and len(weight_N) else weight_N

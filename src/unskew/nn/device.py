@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from unskew.core.config import Device
 from unskew.core.errors import BadInput
+from unskew.core.ranks import ranks
 
 T = TypeVar("T")
 
@@ -33,7 +34,9 @@ def use_device(name: Device) -> torch.device:
         raise BadInput(f"device {name}: expected auto, cpu, cuda or mps", field="device")
     if not there[name]:
         raise BadInput(f"device {name}: torch finds none on this machine; expected cpu", field="device")
-    _device = torch.device(name)
+    # Of the ranks on one machine, each has a card of its own.
+    has_own_card = name == "cuda" and ranks().launched
+    _device = torch.device(f"{name}:{ranks().local}" if has_own_card else name)
     return _device
 
 

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from unskew.core.ranks import ranks
+
 FULL_SOFTMAX = 100_000  # the largest number of ids for which all of them are scored
 SAMPLES = 2048  # how many are scored where there are more; the whole batch shares them
 CHUNK = 1 << 19  # logits held at once: few enough to stay in the cache
@@ -16,7 +18,14 @@ CHUNK = 1 << 19  # logits held at once: few enough to stay in the cache
 
 def weighted_mean(terms: Tensor, weight: Tensor | None = None) -> Tensor:
     """The mean of term times weight; the divisor is the number of terms, not the sum of the weights."""
-    return torch.mean(terms if weight is None else terms * weight)
+    weighted = terms if weight is None else terms * weight
+    return torch.mean(weighted) if ranks().size == 1 else weighted.sum() / divisor(weighted.numel())
+
+
+def divisor(terms: int) -> float:
+    """What the sum of so many terms is divided by: their number, at least one. Every loss that is not a
+    `weighted_mean` must use it, because several ranks may have parts of the batch (`unskew.core.ranks`)."""
+    return ranks().divisor(terms)
 
 
 def bpr(positive: Tensor, negative: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from unskew.core.errors import BadInput
+from unskew.core.ranks import ranks
 from unskew.data.batches.batch import Batch, Offset, SequenceBatch, batch_of_rows
 from unskew.data.log.split import Split
 from unskew.data.log.views import Ints
@@ -226,7 +227,7 @@ class Correction:
         """The weights on the scale of a loss without weights, so that clipping gradients by their norm has
         the same effect. Only those that belong to targets (`counted`) count in the mean of a batch."""
         if self.scale == "snips":
-            return weight / weight[counted].mean() if bool(counted.any()) else weight
+            return weight / ranks().mean(weight[counted]) if bool(counted.any()) else weight
         if self.scale == "clipped" and self.method == "ips-both":
             return weight * self.propensity.clip  # as in DEPS, so that no weight is above one
         return weight / self._typical()

@@ -29,7 +29,7 @@ from unskew.data.batches.batch import Batch, Prefixes, SequenceBatch
 from unskew.data.log.log import Log
 from unskew.data.log.split import Known, Split
 from unskew.nn.layers import Embeddings, is_real, read_before, states_after
-from unskew.nn.losses import CHUNK, FULL_SOFTMAX, SAMPLES, cross_entropy
+from unskew.nn.losses import CHUNK, FULL_SOFTMAX, SAMPLES, cross_entropy, divisor
 from unskew.nn.phases import Phase
 from unskew.propensity.base import (
     ESTIMATORS,
@@ -265,7 +265,7 @@ class DualGRU(Propensity, name="dual"):
         ):
             if view is not None and ids.numel():
                 total, count = total + view.loss(ids, past, table), count + int(is_real(ids).sum())
-        return total / max(count, 1)
+        return total / divisor(count)
 
 
 class ItemGRU(DualGRU, name="item"):

@@ -32,6 +32,8 @@ from unskew.core.damage import reading
 from unskew.core.errors import BadInput, UnskewError
 from unskew.core.file_lock import lock_file
 from unskew.core.imports import MissingImport
+from unskew.core.ranks import LAUNCHER, ranks
+from unskew.data.batches.samplers import ReadsShards
 from unskew.data.log.erasures import IN_RUN, erased_rows, read_erasures
 from unskew.data.log.held_out import Criterion
 from unskew.data.log.log import Log
@@ -45,19 +47,25 @@ from unskew.training.run_log import load_memory, save_memory
 from unskew.training.trainer import METRIC, State, Store, Trainer, below
 
 LOCK = ".lock"
+SHARDS = "shards"  # what ranks have read of the log, until the run is finished
 CHECKPOINT = "checkpoint.safetensors"
 CHECKPOINT_EVERY = 20.0  # seconds; what a kill can cost
 EXTENDABLE = ("epochs", "patience")  # settings of training that a run may go on with
 
 
 def check_new_run(folder: Path) -> None:
-    """Refuse a folder for a new run that holds a run already, or anything else."""
+    """Refuse a folder for a new run that holds a run already, or anything else. Ranks that torchrun has
+    restarted go on with the run that they began."""
+    if ranks().began(folder):
+        return
     if (folder / "config.json").is_file():
         raise BadInput(
             f"{folder}: a run is there already; go on with it (train --resume {folder}), or choose "
             "another folder"
         )
-    if folder.exists() and (not folder.is_dir() or any(path.name != LOCK for path in folder.iterdir())):
+    if folder.exists() and (
+        not folder.is_dir() or any(path.name not in (LOCK, LAUNCHER) for path in folder.iterdir())
+    ):
         raise BadInput(f"{folder}: exists and is not a run; nothing was written")
 
 
@@ -87,6 +95,7 @@ class RunFolder(Store):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             store.lock()
+            ranks().mark(folder)
             store._write_json("config.json", config.to_json())
         except OSError as error:
             raise BadInput(f"{folder}: cannot write there ({error.strerror})") from None
@@ -153,6 +162,8 @@ class RunFolder(Store):
             self.replace(f"weights-{criterion}.safetensors", partial(save_file, _contiguous(state)))
         self._records(trainer)
         self._write_json("card.json", self.make_card(trainer).to_json())
+        shutil.rmtree(self.folder / SHARDS, ignore_errors=True)
+        (self.folder / LAUNCHER).unlink(missing_ok=True)
         self.unlock()
 
     def choose(self, criterion: Criterion) -> None:
@@ -228,13 +239,19 @@ def train(
     check(settings.config)
     check(settings.training)
     settings = replace(settings, config=kind.resolve_auto(settings.config, split))
+    if ranks().size > 1 and not kind.splits_batches:
+        raise BadInput(
+            f"{kind.name} compares the rows of a whole batch with each other: train it in one process"
+        )
+    resume = resume or (folder is not None and ranks().began(folder))
     if resume and folder is not None and (folder / "config.json").is_file():
         settings = replace(settings, events_in=read_config(folder).events_in)
     torch.manual_seed(settings.training.seed)
     network = build(kind, split, settings.config)
     to_current_device(network)
     # Made before the folder: what the trainer refuses leaves no folder behind.
-    trainer = Trainer(network, split, settings.training, on_record=on_record, chosen=settings.chosen)
+    tell = on_record if ranks().is_first else None
+    trainer = Trainer(network, split, settings.training, on_record=tell, chosen=settings.chosen)
     if folder is None:
         trainer.run()
         return trainer
@@ -242,17 +259,28 @@ def train(
     done = sum(record.stage == last for record in read_records(folder)) if resume else 0
     if settings.training.epochs < done:
         raise BadInput(f"epochs {settings.training.epochs}: this run has {done} already; expected more")
-    trainer.store = store = RunFolder.begin(folder, RunConfig.of(settings, split), resume)
-    try:
-        if store.is_finished(settings.training):
-            _restore_finished(trainer, folder)
-            return trainer
-        store.remember(split)
-        trainer.run()
-        store.finish(trainer)
-    finally:
-        store.unlock()
+    _train_in(folder, trainer, RunConfig.of(settings, split), resume)
     return trainer
+
+
+def _train_in(folder: Path, trainer: Trainer, config: RunConfig, resume: bool) -> None:
+    """Train in a folder, which rank 0 alone locks and writes; all ranks write what they read of the log."""
+    together = ranks()
+    store = together.first(lambda: RunFolder.begin(folder, config, resume))
+    try:
+        if together.same(store is not None and store.is_finished(config.training)):
+            together.first(lambda: _restore_finished(trainer, folder))
+            return
+        trainer.store = Store() if store is None else store
+        together.first(lambda: None if store is None else store.remember(trainer.split))
+        for sampler in trainer.samplers.values() if together.launched else ():
+            if isinstance(sampler, ReadsShards):
+                sampler.read_shards(folder / SHARDS)
+        trainer.run()
+        together.first(lambda: None if store is None else store.finish(trainer))
+    finally:
+        if store is not None:
+            store.unlock()
 
 
 def _restore_finished(trainer: Trainer, folder: Path) -> None:

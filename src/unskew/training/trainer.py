@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from unskew.core.errors import BadInput, UnskewError
 from unskew.core.interrupts import Interrupts
 from unskew.core.progress import progress
+from unskew.core.ranks import ranks
 from unskew.data.batches.batch import Batch, SequenceBatch, batch_of_rows
 from unskew.data.batches.samplers import BatchSource, Sampler, Sampling, SequenceSampler
 from unskew.data.log.arrays import true_positions
@@ -178,6 +179,9 @@ class Trainer:
         self._choose()
         if self.store is not None:
             self.store.restore(self)
+        if ranks().size > 1:
+            self.load(*ranks().share(self.state))
+        if self.store is not None:
             self._reopen()
         if not self.records and not self.progress.step and self.stages and len(self.valid.rows):
             self._validate_starting_points()
@@ -322,18 +326,19 @@ class Trainer:
             job.advance(sampler.step)
             for batch in sampler.epoch():
                 with self.interrupts.step():
-                    reseed(self.settings.seed, at.step)
+                    reseed(self.settings.seed, at.step, *([ranks().rank] if ranks().size > 1 else []))
+                    optimizer.zero_grad(set_to_none=True)
                     loss = phase.loss(on_device(batch, device_of(self.model)))
-                    if not torch.isfinite(loss):
+                    loss.backward()
+                    value = ranks().average(loss, parameters)
+                    if not math.isfinite(value):
                         raise UnskewError(
-                            f"the loss of phase {phase.name} is {float(loss.detach())} at step {at.step}: "
+                            f"the loss of phase {phase.name} is {value} at step {at.step}: "
                             "try a smaller learning rate"
                         )
-                    optimizer.zero_grad(set_to_none=True)
-                    loss.backward()
                     nn.utils.clip_grad_norm_(parameters, self.settings.gradient_norm)
                     optimizer.step()
-                    at.loss_sum, at.batches = at.loss_sum + float(loss.detach()), at.batches + 1
+                    at.loss_sum, at.batches = at.loss_sum + value, at.batches + 1
                     at.step, rows = at.step + 1, rows + rows_in(batch)
                     at.samplers[phase.name] = sampler.state_dict()
                 job.advance(note=f"loss {at.loss_sum / at.batches:.4f}{valid}")

@@ -4,13 +4,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from unskew.core.errors import BadInput
+from unskew.core.ranks import ranks
 from unskew.data.batches.batch import Batch, SequenceBatch, batch, batch_shared, features_of, with_logged
 from unskew.data.batches.context_events import histories_with_context
 from unskew.data.batches.negatives import Draw, Drawing, Positives, uniform_negatives
@@ -22,6 +24,15 @@ from unskew.data.log.views import AUDIENCE, HISTORY, PAD, Ints, Sequences
 POOL_OF_ROWS, POOL_OF_SEQUENCES = 64, 32
 
 B = TypeVar("B")
+
+
+@runtime_checkable
+class ReadsShards(Protocol):
+    """A source of batches that reads much of the log before it hands out the first one."""
+
+    def read_shards(self, folder: Path) -> None:
+        """Read in shards: every rank its own ones, into part files in a folder. A part file appears whole,
+        and what it holds is not read again."""
 
 
 class BatchSource(Protocol):
@@ -99,7 +110,7 @@ class _SeededPass(Generic[B]):
         """The rest of the current epoch; all of it, unless a state was restored in the middle."""
         plan = self._plan()
         while self.step < len(plan):
-            made = self._batch(plan[self.step])
+            made = self._batch(plan[self.step])  # of several ranks, each makes its part
             # The step is counted before the batch is handed out, so a state that is saved during its training
             # step says that the batch is done.
             self.step += 1
@@ -199,10 +210,11 @@ class Sampler(_SeededPass[Batch]):
             has = np.zeros(drawn.shape) if clean else self._positives.has(user[:, None], drawn)
             candidates = np.concatenate([candidates, drawn], axis=1)
             labels = np.concatenate([labels, has], axis=1)
-        make = batch_shared if self.settings.shared else batch
-        made = make(self.log, user, time, candidates, labels, self.settings.history, self.settings.audience)
+        make, here = batch_shared if self.settings.shared else batch, ranks().part(len(rows))
+        past = self.settings.history, self.settings.audience
+        made = make(self.log, user[here], time[here], candidates[here], labels[here], *past)
         if not self.negatives:
-            made = with_logged(made, self.log, rows)
+            made = with_logged(made, self.log, rows[here])
         return made._replace(epoch=self.epoch_number)
 
     @cached_property
@@ -287,9 +299,10 @@ class SequenceSampler(_SeededPass[SequenceBatch]):
         return [parts[at] for at in random.permutation(len(parts))]
 
     def _batch(self, chosen: list[Ints]) -> SequenceBatch:
-        histories, audiences = self._read(0, chosen[0]), _Read.nothing()
-        if len(chosen) > 1:
-            audiences = self._read(1, chosen[1])
+        parts = [windows[ranks().part(len(windows))] for windows in chosen]
+        histories, audiences = self._read(0, parts[0]), _Read.nothing()
+        if len(parts) > 1:
+            audiences = self._read(1, parts[1])
         event = row = histories.event
         if self.rows is not None:
             row = np.where(event == PAD, PAD, self.rows[event])

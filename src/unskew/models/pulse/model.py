@@ -39,19 +39,21 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from unskew.core.atomic_files import beside
 from unskew.core.config import AtLeast1, NotNegative, Search, Settings, Share
 from unskew.core.errors import BadInput
+from unskew.core.ranks import ranks
 from unskew.data.batches.batch import Batch, contexts
 from unskew.data.batches.negatives import with_negatives
 from unskew.data.log.arrays import chunks, true_positions
 from unskew.data.log.live import Live
 from unskew.data.log.log import Log, LogView
 from unskew.data.log.split import Known, Split
-from unskew.data.log.views import Ints
+from unskew.data.log.views import PAD, Ints
 from unskew.models.base import ModelConfig, Recommender
 from unskew.models.pulse.neighbours import NeighbourSettings
 from unskew.models.pulse.repeats import DUE
@@ -73,6 +75,7 @@ from unskew.nn.losses import weighted_mean
 from unskew.nn.phases import Phase, Stage
 from unskew.nn.scoring import Catalog
 
+SHARD = 2048  # rows that are read together: a multiple of what is read at once
 MEASURED, EACH = 2000, 8  # rows that standardise the inputs, and items of each
 SHUFFLED = 1 << 24  # up to so many rows, all are shuffled to draw a sample of them
 SHIPPED_HIDDEN = 64  # the width of the shipped weights
@@ -496,6 +499,13 @@ def sample_of(random: np.random.Generator, length: int, size: int) -> Ints:
     return random.choice(length, min(size, length), replace=False)
 
 
+def save_shard(file: Path, rows: PulseBatch) -> None:
+    """Write what was read of some rows, whole or not at all."""
+    columns = {name: column.contiguous() for name, column in rows._asdict().items() if column is not None}
+    with beside(file) as path:
+        save_file(columns, path)
+
+
 class PulseSampler:
     """A seeded order of a sample of training positives. Its state is an epoch and a step."""
 
@@ -504,6 +514,7 @@ class PulseSampler:
         random = np.random.default_rng([seed, 29])
         self.rows = training_rows(split, model.config.newest, split.examples(model.config.sample), random)
         self.epoch_number, self.step = 0, 0
+        self._folder: Path | None = None
 
     def _moments(self, rows: Ints) -> Ints:
         """When the list of each target is made: half of them at the target's own time, and half at a random
@@ -533,20 +544,62 @@ class PulseSampler:
         """The rest of the current epoch."""
         order = np.random.default_rng([self.seed, self.epoch_number]).permutation(len(self.rows))
         while self.step < len(self):
-            chosen = torch.from_numpy(order[self.step * self.batch_size :][: self.batch_size])
+            chosen = self._place[order[self.step * self.batch_size :][: self.batch_size]]
+            mine = torch.from_numpy(chosen[chosen != PAD])  # of several ranks, each has what it has read
             self.step += 1
-            yield PulseBatch._make(part if part is None else part[chosen] for part in self._read)
+            yield PulseBatch._make(part if part is None else part[mine] for part in self._read)
         self.epoch_number, self.step = self.epoch_number + 1, 0
+
+    def read_shards(self, folder: Path) -> None:
+        """See `ReadsShards`."""
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @cached_property
+    def _place(self) -> Ints:
+        """Where each row is among those that this rank reads; PAD where another rank reads it."""
+        place, begin = np.full(len(self.rows), PAD), 0
+        for shard in ranks().shards(math.ceil(len(self.rows) / SHARD)):
+            here = place[shard * SHARD :][:SHARD]
+            here[:] = np.arange(begin, begin + len(here))
+            begin += len(here)
+        return place
 
     @cached_property
     def _read(self) -> PulseBatch:
-        """All rows with their candidates and what is read of them."""
-        split, rows, drawn = self.split, self.rows, self.model.config.drawn
+        """The rows of this rank with their candidates and what is read of them, shard by shard."""
+        shards, parts = math.ceil(len(self.rows) / SHARD), []
+        for number in ranks().shards(shards):
+            some = slice(number * SHARD, (number + 1) * SHARD)
+            if self._folder is None:
+                parts.append(self._read_rows(some))
+                continue
+            file = self._folder / f"rows-{number:05d}-of-{shards:05d}.safetensors"
+            if not file.is_file():
+                save_shard(file, self._read_rows(some))
+            parts.append(PulseBatch(**load_file(file)))
+        parts = parts or [self._read_rows(slice(0, 1))]  # more ranks than shards: nothing asks for this row
+        columns = ([part for part in column if part is not None] for column in zip(*parts, strict=True))
+        return PulseBatch._make(torch.cat(column) if column else None for column in columns)
+
+    @cached_property
+    def _drawn(self) -> tuple[Ints, Ints, NDArray[np.float32]]:
+        """When the list of each row is made, its candidates, and how likely each of these was to be drawn.
+        All ranks draw all of them, because that takes little time."""
+        split, rows = self.split, self.rows
+        log, _ = split.list_targets()
+        time, random = self._moments(rows), np.random.default_rng([self.seed, 31])
+        target, drawn = split.log.item[rows].astype(np.int64), self.model.config.drawn
+        return time, *with_negatives(log, target, time, split.candidates(time), drawn, random)
+
+    def _read_rows(self, some: slice) -> PulseBatch:
+        """Some of the rows."""
+        split, rows = self.split, self.rows[some]
         log, _ = split.list_targets()
         signals = self.model.signals(log)
         user, target = split.log.user[rows].astype(np.int64), split.log.item[rows].astype(np.int64)
-        time, random = self._moments(rows), np.random.default_rng([self.seed, 31])
-        candidates, log_q = with_negatives(log, target, time, split.candidates(time), drawn, random)
+        all_times, all_candidates, all_log_q = self._drawn
+        time, candidates, log_q = all_times[some], all_candidates[some], all_log_q[some]
         hidden = candidates == target[:, None]
         if not split.repeats:
             # What the user takes until the target is no negative of an earlier list.
