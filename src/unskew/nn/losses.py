@@ -115,6 +115,6 @@ def sampled_softmax(
     others_NS = states_ND @ vectors_VD[drawn_S].T
     others_NS = others_NS.masked_fill(drawn_S == targets_N[:, None], -torch.inf)
     target_N = (states_ND * vectors_VD[targets_N]).sum(1)
-    log_q = states_ND.new_tensor(samples / size).log()
+    log_q = float(torch.log(torch.tensor(samples / size)))
     terms_N = torch.logsumexp(torch.cat([target_N[:, None], others_NS - log_q], dim=1), dim=1) - target_N
     return (terms_N if weight_N is None else terms_N * weight_N).sum()

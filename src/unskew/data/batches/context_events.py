@@ -56,8 +56,9 @@ def with_context_events(context: Batch, types: Sequence[str], newest: int) -> Ba
     """The same contexts, with the newest events of all kinds in their histories: those of the given histories
     and, strictly before the time of each context, the context events of its user. Bare histories belong to
     no user, so they stay as they are."""
-    log, user, time = context.log, context.user_B.numpy(), context.times_B.numpy()
-    ids, times = [context.history_BL.numpy()], [context.history_times_BL.numpy()]
+    log, device = context.log, context.user_B.device
+    user, time = context.user_B.cpu().numpy(), context.times_B.cpu().numpy()
+    ids, times = [context.history_BL.cpu().numpy()], [context.history_times_BL.cpu().numpy()]
     for kind, name in enumerate(types, 1):
         if log is None or name not in log.context:
             continue
@@ -71,4 +72,5 @@ def with_context_events(context: Batch, types: Sequence[str], newest: int) -> Ba
     order = np.argsort(np.where(id == PAD, np.iinfo(np.int64).min, when), axis=1, kind="stable")
     order = order[:, max(order.shape[1] - newest, 0) :]
     id, when = (np.take_along_axis(table, order, axis=1) for table in (id, when))
-    return context._replace(history_BL=torch.from_numpy(id), history_times_BL=torch.from_numpy(when))
+    histories = torch.from_numpy(id).to(device), torch.from_numpy(when).to(device)
+    return context._replace(history_BL=histories[0], history_times_BL=histories[1])
