@@ -131,7 +131,7 @@ def model_page(name: str, kind: type[Recommender]) -> str:
         f"- **Paper**: {_paper_of(kind)}",
         f"- **Code**: `src/{path}`",
         "",
-        "    unskew train DATA --model " + name + " --out RUN",
+        f"```text\nunskew train DATA --model {name} --out RUN\n```",
         "",
         "## Equations and decisions",
         "",
@@ -439,9 +439,15 @@ def packages_page() -> str:
     ]
     return "\n".join(
         [
-            "# Packages",
+            "# Architecture",
             "",
-            "A package imports only from packages with a smaller number; `make check` enforces it. "
+            "The data goes one way. A file is read into a log, a log is split, batches of its views go "
+            "through a loss into a trained run, and a run ranks items for a request. A service adds events to "
+            "a store and to a live log, which has the same views as a prepared one, so that training, "
+            "evaluation and service read the past by the same code.",
+            "",
+            "The picture is drawn from the imports in the code. A package imports only from packages with a "
+            "smaller number; `make check` enforces it. "
             "`CONTRIBUTING.md` says in which file each idea is.",
             "",
             "```{raw} html",
