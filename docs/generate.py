@@ -442,8 +442,8 @@ def packages_page() -> str:
             "# Architecture",
             "",
             "The data goes one way. A file is read into a log, a log is split, batches of its views go "
-            "through a loss into a trained run, and a run ranks items for a request. A service adds events to "
-            "a store and to a live log, which has the same views as a prepared one, so that training, "
+            "through a loss into a trained run, and a run ranks items for a request. A service adds events "
+            "to a store and to a live log, which has the same views as a prepared one, so that training, "
             "evaluation and service read the past by the same code.",
             "",
             "The picture is drawn from the imports in the code. A package imports only from packages with a "

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from unskew.core.config import Document
 from unskew.core.errors import BadInput
 from unskew.playground import shop as shop_module
 from unskew.playground.app import create_app
+from unskew.playground.run import Nights
 from unskew.playground.shop import Shop, ShopSettings
-from unskew.playground.shoppers import Client, Shoppers, ShopperSettings
+from unskew.playground.shoppers import Shoppers, ShopperSettings
 from unskew.serve import open_store
 from unskew.serve.http.service import Service
 
@@ -42,16 +44,15 @@ def service(folder: Path, tmp_path: Path) -> Iterator[Service]:
         yield made
 
 
-class InProcess(Client):
+class InProcess:
     """The service without a network."""
 
     def __init__(self, service: Service) -> None:
-        super().__init__("http://localhost")
-        object.__setattr__(self, "http", client_of(service))
+        self.http = client_of(service)
 
     def post(self, path: str, body: Any = None) -> Document:
-        answer = self.http.post(path, json=body or {})  # type: ignore[attr-defined]
-        assert answer.status_code == 200, answer.text
+        answer = self.http.post(path, json=body or {})
+        assert answer.status_code in (200, 202), answer.text
         document: Document = answer.json()
         return document
 
@@ -139,6 +140,33 @@ def test_the_page_shows_the_state_and_moves_the_slider(shop: Shop, service: Serv
     assert shoppers.debias == 0.5
     other = page.put("/v1/playground/debias", json={"debias": 1}, headers={"origin": "http://other.example"})
     assert other.status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("answers", "verdict"), [(['{"verdict": "published"}'], "published"), (["no"], "failed")]
+)
+def test_a_night_is_noted(
+    shop: Shop,
+    service: Service,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    answers: list[str],
+    verdict: str,
+) -> None:
+    """Each night is a run of its own, also after the playground was started again."""
+    for name in ("first", "night-0", "night-1"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **options: Any) -> Any:
+        commands.append(command)
+        return CompletedProcess(command, 0, answers[0], "the reason")
+
+    monkeypatch.setattr("unskew.playground.run.subprocess.run", run)
+    shoppers = shoppers_of(shop, service)
+    Nights(tmp_path, "events.db", 1).pass_night(shoppers)
+    assert str(tmp_path / "runs" / "night-2") in commands[0]
+    assert [night["verdict"] for night in shoppers.state()["nights"]] == [verdict]
 
 
 def test_settings_are_checked() -> None:

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,9 +25,10 @@ class Nights:
     store: str
     every: int
 
-    def pass_night(self, shoppers: Shoppers, number: int) -> None:
+    def pass_night(self, shoppers: Shoppers) -> None:
         """Train on with the newest events, and let the service load the run that is published."""
-        out = self.folder / "runs" / f"night-{number}"
+        runs = self.folder / "runs"
+        out = runs / f"night-{len(list(runs.glob('night-*')))}"
         command = ["update", self.folder / "current", "--store", self.store, "--out", out]
         command += ["--current", self.folder / "current", "--least", NEW_EVENTS, "--epochs", 1, "--json"]
         words = [sys.executable, "-m", "unskew", *map(str, command)]
@@ -38,7 +39,11 @@ class Nights:
             shoppers.note_night("failed", ended.stderr.strip().splitlines()[-1] if ended.stderr else "")
             return
         if outcome["verdict"] == "published":
-            shoppers.client.post("/v1/model/reload?wait=25")
+            try:
+                shoppers.client.post("/v1/model/reload?wait=25")
+            except UnskewError as error:
+                shoppers.note_night("failed", str(error))
+                return
         shoppers.note_night(outcome["verdict"], str(outcome.get("why", "")))
 
 
@@ -87,7 +92,8 @@ def live(
     on_error
         What is done with a message about a day on which the service did not answer.
     """
-    number, night = 0, threading.Thread()
+    number = 0
+    night: threading.Thread | None = None
     while not stop.is_set() and (days is None or number < days):
         begin = time.monotonic()
         try:
@@ -95,12 +101,11 @@ def live(
         except UnskewError as error:
             on_error(str(error))
         number += 1
-        if nights is not None and number % nights.every == 0 and not night.is_alive():
-            arguments = shoppers, number // nights.every
-            night = threading.Thread(target=nights.pass_night, args=arguments, daemon=True)
+        if nights is not None and number % nights.every == 0 and (night is None or not night.is_alive()):
+            night = threading.Thread(target=nights.pass_night, args=(shoppers,))
             night.start()
         stop.wait(max(0.0, seconds - (time.monotonic() - begin)))
-    with suppress(RuntimeError):  # there was no night
+    if night is not None:
         night.join()
 
 

@@ -9,8 +9,8 @@ Every tool only reads: nothing is recorded, whichever token the client has. Requ
 worker answers them. Needs the extra `mcp`.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from functools import wraps
 from importlib.metadata import version
 from typing import Annotated, Any
@@ -125,16 +125,11 @@ def _answered(tool: Callable[..., Any]) -> Callable[..., Any]:
     """A tool that says what is wrong with a request, as the HTTP interface does."""
     from mcp.server.mcpserver.exceptions import ToolError
 
-    @contextmanager
-    def refusing() -> Iterator[None]:
-        try:
-            yield
-        except (Refused, BadEvent) as error:
-            raise ToolError(f"{error.field}: {error.reason}") from None
-
     @wraps(tool)
     def call(*arguments: Any, **options: Any) -> Any:
-        with refusing():
+        try:
             return tool(*arguments, **options)
+        except (Refused, BadEvent) as error:
+            raise ToolError(f"{error.field}: {error.reason}") from None
 
     return call
