@@ -18,7 +18,7 @@ from unskew.data.batches.context_events import (
 )
 from unskew.data.batches.samplers import SequenceSampler
 from unskew.data.log.views import PAD
-from unskew.models.base import build, model_named
+from unskew.models.base import MODELS, NextItem, build, model_named
 from unskew.models.with_context import WithContext
 from unskew.testing.models import builder, no_future_event_changes_a_score
 
@@ -132,7 +132,10 @@ def test_the_contract(check: Check, name: str, split: unskew.Split) -> None:
     check(builder(kind, tiny(kind)), split)
 
 
-@pytest.mark.parametrize("name", ["gsasrec", "stamp", "usr"])
+OTHERS = {name for name, kind in MODELS.items() if issubclass(kind, NextItem)} - {"sasrec", "gru4rec"}
+
+
+@pytest.mark.parametrize("name", sorted(OTHERS))
 def test_the_contract_of_the_others(name: str, split: unskew.Split) -> None:
     kind = model_named(f"context-{name}")
     for check in (no_future_event_changes_a_score, every_parameter_is_reached):

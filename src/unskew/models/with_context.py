@@ -9,8 +9,8 @@ A history is the newest `history` events of a user, positives and context events
 strictly before the moment of the request. Only positives are predicted, so candidates are plain items. The
 settings are those of NAME, which itself reads positives alone.
 
-Every model that is a `NextItem` has such a version: sasrec, gsasrec, gru4rec, stamp and usr. Pulse reads
-context events by itself.
+Every model that is a `NextItem` has such a version, such as sasrec and gru4rec. Pulse reads context events by
+itself.
 """
 
 from functools import cache
