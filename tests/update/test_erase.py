@@ -11,10 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import unskew
+import unskew.cli.serve
 from tests.helpers.serving import serving
 from tests.helpers.updated import BEGIN, SPAN, add, drawn, everything_below, prepared, stored, trained
+from unskew.cli import main
 from unskew.core.errors import BadInput
-from unskew.data.log.erasures import IN_RUN, read_erasures
+from unskew.data.log.erasures import IN_RUN, add_erasures, read_erasures
 from unskew.serve import Event, export_log, open_store
 from unskew.serve.http.request import Refused
 from unskew.training.run import load
@@ -255,3 +257,44 @@ def test_a_folder_is_prepared_again_without_the_users_on_its_list(shop: Path) ->
     unskew.prepare(source, shop / "typed", **how)
     assert unskew.Log.open(shop / "typed").table().to_pylist() == smaller
     assert WHO not in {row["user"] for row in smaller}
+
+
+def restore(backup: Path, store: Path) -> None:
+    """The files of a store and the list beside it, as they were."""
+    for path in store.parent.glob(f"{store.name}*"):
+        path.unlink()
+    for path in backup.iterdir():
+        shutil.copy(path, store.parent / path.name)
+
+
+@pytest.mark.parametrize("way", ["serve", "erase"])
+def test_a_store_that_is_restored_with_its_list_is_erased_by_the_list_of_the_run(
+    shop: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup from before the erasure has neither the erasure nor the list."""
+    backup = shop / "copies"
+    backup.mkdir()
+    for path in shop.glob("e.db*"):
+        shutil.copy(path, backup / path.name)
+    events = service_erases(shop)["events"]
+    restore(backup, shop / "e.db")
+    add(shop / "e.db", [(WHO, "i1", int(time.time()) + 60)], "late")  # after the erasure: as a new user
+    if way == "erase":
+        place = erase([], store=shop / "e.db", runs=[shop / "run"]).places[0]
+        assert (place.kind, place.rows) == ("store", events)
+    else:
+        monkeypatch.setattr(unskew.cli.serve, "_serve_here", lambda *_: None)
+        assert main(["serve", str(shop / "run"), "--store", str(shop / "e.db"), "--port", "0"]) == 0
+    with open_store(shop / "e.db", "read") as store:
+        assert [event.event_id for event in store.of_user(WHO)] == ["late0"]
+        assert store.erasures().among([WHO])
+
+
+def test_a_store_in_use_is_erased_by_the_list_of_a_run(shop: Path) -> None:
+    with open_store(shop / "e.db", "read") as store:
+        listed = store.erasures().with_users({WHO: time.time_ns() // 1000})
+    add_erasures(shop / "run" / IN_RUN, listed)
+    with open_store(shop / "e.db") as store:
+        assert store.of_user(WHO)
+        erase([], store=shop / "e.db", runs=[shop / "run"])
+        assert store.of_user(WHO) == []

@@ -150,6 +150,7 @@ class Serve(OnDevice, Imports):
         super().use_device()
 
     def _serve(self, listener: socket.socket, tokens: "Tokens | None", is_local: bool) -> None:
+        from unskew.serve.http.loaded_run import listed_erasures
         from unskew.serve.http.middleware import LOOPBACK
         from unskew.serve.http.process import Serving
         from unskew.serve.store.store import open_store
@@ -184,6 +185,8 @@ class Serve(OnDevice, Imports):
         )
         positive, context = words_in(self.positive), words_in(self.context)
         with open_store(self.store, positive=positive, context=context, segments=self.segments) as store:
+            for run, data in ((self.folder, self.data), *((variant.run, None) for variant in variants)):
+                store.apply_erasures(listed_erasures(run, data))
             if variants:
                 store.declare_variants(assignment.expected)
             if self.workers == 1:

@@ -100,7 +100,7 @@ def erase(
         erasures = erasures.joined(listed)
     places = []
     if store is not None:
-        place, in_store = _erase_from_store(os.fspath(store), users, segments)
+        place, in_store = _erase_from_store(os.fspath(store), users, erasures, segments)
         places.append(place)
         erasures = in_store.joined(erasures)
     elif users:
@@ -114,26 +114,32 @@ def erase(
 
 
 def _erase_from_store(
-    where: str, users: Sequence[str], segments: str | os.PathLike[str] | None
+    where: str, users: Sequence[str], elsewhere: Erasures, segments: str | os.PathLike[str] | None
 ) -> tuple[ErasedPlace, Erasures]:
-    """What was erased from a store, and its list of erased users."""
+    """What was erased from a store, and its list of erased users.
+
+    elsewhere: the lists of the other places, which count if no users are given.
+    """
     try:
         with open_store(where, "write", segments=segments) as store:  # which applies its list
-            erased = store.erase(*users) if users else None
+            rows, lists = store.erase(*users) if users else store.apply_erasures(elsewhere)
             erasures = store.erasures()
     except Occupied:
         with open_store(where, "read") as store:
-            return _ask_to_erase(store, Path(where), users)
-    rows, lists = (0, 0) if erased is None else erased
+            return _ask_to_erase(store, Path(where), users, Erasures() if users else elsewhere)
     return ErasedPlace("store", store.name, rows, lists), erasures
 
 
-def _ask_to_erase(store: Store, file: Path, users: Sequence[str]) -> tuple[ErasedPlace, Erasures]:
+def _ask_to_erase(
+    store: Store, file: Path, users: Sequence[str], elsewhere: Erasures
+) -> tuple[ErasedPlace, Erasures]:
     """Put users on the list beside a store that another process has open, and wait until that process has
     erased them."""
     rows = sum(len(store.of_user(user)) for user in users)
     lists = sum(len(store.recommended_to(user)) for user in users)
-    asked = store.erasures().with_users(dict.fromkeys(users, time.time_ns() // 1000))
+    asked = store.erasures().joined(elsewhere)
+    if users:
+        asked = asked.with_users(dict.fromkeys(users, time.time_ns() // 1000))
     listed = add_erasures(list_beside(file.expanduser().resolve()), asked)
     end = time.monotonic() + WAIT_SECONDS
     while store.erasures().joined(listed) != store.erasures():

@@ -20,7 +20,7 @@ from unskew.api.create import load
 from unskew.api.model import Model
 from unskew.api.zero_shot import ZeroShot
 from unskew.core.errors import BadInput
-from unskew.data.log.erasures import Erasures
+from unskew.data.log.erasures import Erasures, list_beside, read_erasures
 from unskew.data.log.item_feed import in_one_type
 from unskew.data.log.live import Live
 from unskew.data.log.log import Log
@@ -39,6 +39,7 @@ from unskew.serve.store.events import BadEvent, in_iso
 from unskew.serve.store.items import ItemRow, feed_of_frames
 from unskew.serve.store.store import Store
 from unskew.serve.store.tables import EventTypes
+from unskew.training.erase import run_erasures
 from unskew.training.run import read_card
 from unskew.training.run_card import RunCard
 
@@ -311,6 +312,11 @@ class LoadedRun:
         """A tick as ISO text; None where times are only an order, and before the first event."""
         ticks = self.live.clock.ticks
         return in_iso(tick * 10**6 // ticks) if ticks and tick >= 0 else None
+
+
+def listed_erasures(run: str, data: Path | None) -> Erasures:
+    """Who was erased from a run, or from the prepared log of `pulse-zero`."""
+    return read_erasures(list_beside(data.resolve())) if data else run_erasures(Path(run).resolve())
 
 
 def _load_model(run: str, folder: Path | None, data: Path | None) -> Model:

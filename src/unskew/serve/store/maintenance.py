@@ -64,13 +64,22 @@ class Maintenance:
         """Finish what a killed process began, and erase who is on the list beside the store, unless another
         process is at it."""
         try:
-            with self._alone, self._database.maintaining():
-                self._finish()
-                listed, erased = self._listed(), self._reader.erasures()
-                if erased.joined(listed) != erased:
-                    self._erase(listed.among(self._reader.users()), erased.joined(listed))
+            self.apply(Erasures())
         except Busy:
             return
+
+    def apply(self, erasures: Erasures) -> Erased:
+        """Erase who is on the list beside the store or on another one; see `Store.apply_erasures`."""
+        with self._alone, self._database.maintaining():
+            self._finish()
+            before = self._reader.erasures()
+            listed = self._listed().joined(erasures)
+            if before.joined(listed) == before:
+                return Erased(0, 0)
+            self._database.check_can_forget()
+            if self._database.erased_list is not None:
+                add_erasures(self._database.erased_list, before.joined(listed))
+            return self._erase(listed.among(self._reader.users()), before.joined(listed))
 
     def compact(self, before: int) -> Compacted:
         """Move rows from before a time into segments; see `Store.compact`."""

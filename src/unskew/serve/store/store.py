@@ -394,6 +394,18 @@ class Store:
             raise BadInput("expected at least one user to erase")
         return self._erase(list(dict.fromkeys(users)))
 
+    def apply_erasures(self, erasures: Erasures) -> Erased:
+        """Erase whoever is on the list of another place, such as a run, and not yet on that of this store: a
+        backup from before the erasure may have been restored together with the list beside it.
+
+        Parameters
+        ----------
+        erasures
+            The list. What users did after their erasure stays.
+        """
+        self._may_write()
+        return self._maintenance.apply(erasures)
+
     def close(self) -> None:
         """Finish what was asked for, and close the store. Closing it again does nothing."""
         if self._watch is not None:
