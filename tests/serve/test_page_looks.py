@@ -195,6 +195,13 @@ def test_all_tiles_of_the_monitor_are_of_one_window(open_page: Any) -> None:
     page.locator(".spark-cards:not(.waiting)").first.wait_for()
     assert "began on 2024-01-08" in page.locator("#monitor").inner_text()
     assert page.locator(".spark-value").all_inner_texts() == ["20", "–"]
+    kinds = "tile => [...tile.querySelectorAll('circle')].map(one => one.getAttribute('class'))"
+    points = page.locator(".spark").evaluate_all(f"tiles => tiles.map({kinds})")
+    assert points == [["", "open"], ["open"]]
+    (filled,) = page.locator(".spark circle:not(.open)").evaluate_all(
+        "all => all.map(one => one.cx.baseVal.value)"
+    )
+    assert filled == 90  # in the middle of three windows
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     table = page.locator(".wide")
     assert table.evaluate("one => getComputedStyle(one).overflowX") == "auto"

@@ -69,7 +69,8 @@ function drawn(found, again) {
   const parts = [verdict];
   const window = windows.findLast((one) => one.whole) ?? windows[windows.length - 1];
   parts.push(made("p", "soft", `The large values are those of one window, which began on ${named(window)}`
-    + `${window.whole === false ? " and is still open" : ""}; the lines go over all windows.`));
+    + `${window.whole === false ? " and is still open" : ""}: the filled points. The lines go over all windows; `
+    + "a hollow point is of one that is still open."));
   for (const [head, figures] of groups()) {
     const shown = figures.filter(([field]) => windows.some((window) => Number.isFinite(window[field])));
     if (!shown.length) continue;
@@ -87,14 +88,15 @@ function spark([field, name, write, meaning], windows, window) {
   const values = windows.map((window) => window[field]);
   const known = values.filter(Number.isFinite);
   const node = made("div", "spark", made("h3", "", name), made("p", "spark-value", write(window[field])),
-    line(values, windows.map((window) => window.whole !== false)));
+    line(values, windows.map((window) => window.whole !== false), windows.indexOf(window)));
   node.querySelector("svg").setAttribute("aria-label",
     `${name}: ${known.length} windows, from ${write(known[0])} to ${write(known[known.length - 1])}`);
   node.append(made("p", "spark-note", meaning || " "));
   return node;
 }
 
-function line(values, whole) {
+// The filled point is the value that is written above the line; a hollow one is of a window that is still open.
+function line(values, whole, written) {
   const [wide, high, pad] = [180, 40, 5];
   const known = values.filter(Number.isFinite);
   const [low, top] = [Math.min(...known), Math.max(...known)];
@@ -112,8 +114,11 @@ function line(values, whole) {
   const drawing = svg("svg", { viewBox: `0 0 ${wide} ${high}`, role: "img", class: "spark-line",
     preserveAspectRatio: "xMinYMid meet" },
     svg("path", { d: path.join("") }));
-  const end = values.findLastIndex(Number.isFinite);
-  drawing.append(svg("circle", { cx: x(end), cy: y(values[end]), r: 3.2, class: whole[end] ? "" : "open" }));
+  for (const at of new Set([written, values.length - 1])) {
+    if (Number.isFinite(values[at]) && (at === written || !whole[at])) {
+      drawing.append(svg("circle", { cx: x(at), cy: y(values[at]), r: 3.2, class: whole[at] ? "" : "open" }));
+    }
+  }
   return drawing;
 }
 
