@@ -62,6 +62,7 @@ SHOP, RETAIL = "shop", "Online Retail"
 TESTS = ("ordinary", "balanced")
 SIZE = {"users": 600, "items": 300, "days": 90}
 TRIALS = 12
+FEWEST = 3  # worlds that have an interval
 LIVE = 1000  # test positives that are ranked live
 
 # Of a view, a cart and a purchase.
@@ -325,7 +326,7 @@ class Results:
         return [self.lines[world, name][test][metric] for world in self.worlds]
 
     def cell(self, name: str, test: str, metric: str) -> str:
-        """The mean over the worlds, with half of its 95 % interval; the best of all models is bold."""
+        """The mean over the worlds, from FEWEST on with half of its 95 % interval; the best one is bold."""
         if test not in self.lines[self.worlds[0], name]:
             return "–"
         means = {
@@ -335,7 +336,7 @@ class Results:
         }
         text = f"{means[name]:.4f}"
         text = f"**{text}**" if means[name] == max(means.values()) else text
-        if len(self.worlds) < 2:
+        if len(self.worlds) < FEWEST:
             return text
         found = estimate_over_worlds(self.values(name, test, metric))
         return f"{text} ± {found.high - found.value:.4f}"
@@ -370,8 +371,10 @@ class Results:
             best = max(means, key=lambda name: means[name])
             pairs = zip(self.values("Pulse", test, "ndcg"), self.values(best, test, "ndcg"), strict=True)
             apart = [one - other for one, other in pairs]
-            text = f"{test}: {fmean(apart):+.4f}"
-            if len(apart) > 1:
+            text = (
+                f"{test}: {fmean(apart):+.4f} (world by world {', '.join(f'{each:+.4f}' for each in apart)})"
+            )
+            if len(apart) >= FEWEST:
                 found = estimate_over_worlds(apart)
                 text += f" (95 % interval over worlds {found.low:+.4f} to {found.high:+.4f})"
             said.append(f"{text} against {best}")

@@ -51,10 +51,11 @@ STORED, PAGE, WORK = (
 SETS = ("MovieLens-small", "MovieTweetings")
 WEEK = 7 * 86_400
 NO_FEED, FEED, CONTENT = "no feed", "feed", "feed and content"
-COUNTS = {"valid": 600, "test": 1000}  # ranked positives of each kind, the same for all variants
+COUNTS = {"valid": 600, "test": 800}  # ranked positives of each kind, the same for all variants
 THRESHOLDS = (1, 5)  # events from which on the model's own score counts
 BOOSTS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5)
 MOST_LOST = 0.01  # the fraction of the warm validation NDCG@10 that content scores may cost
+SETTINGS = {"sample": 10_000, "valid_examples": 500}  # of Pulse
 CUT = 50  # of the recall that chooses
 YEAR = re.compile(r"\((\d{4})\)\s*$")
 Setting = tuple[int, float]
@@ -229,7 +230,9 @@ def trained(name: str, seed: int, feed: bool) -> tuple[Split, unskew.Model]:
     if folder.exists():
         return split, unskew.load(folder)
     WORK.mkdir(parents=True, exist_ok=True)
-    return split, unskew.create_model("pulse", {"seed": seed}).fit(split, folder, show_progress=False)
+    return split, unskew.create_model("pulse", SETTINGS | {"seed": seed}).fit(
+        split, folder, show_progress=False
+    )
 
 
 def targets(split: Split, part: Part) -> dict[str, Ints]:
