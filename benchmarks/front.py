@@ -34,12 +34,12 @@ from unskew.report.table import Table
 FILE = CellFile(ROOT / "results" / "front.jsonl", ("set", "model", "seed"))
 REFRESHED = CellFile(ROOT / "results" / "front_refreshed.jsonl", ("set", "model", "seed"))
 WINDOWS, TEST = 10, 0.7  # of the test set, and the quantile at which it begins
-CHEAP = ("popularity", "personal", "ItemKNN", "EASE")
+CHEAP = ("ItemKNN", "EASE")  # popularity, UserKNN and others read the newest events anyway
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "four-logs.md"
 BEGIN, END = "<!-- made by benchmarks/front.py page -->", "<!-- end -->"
 LOGS = ("MovieTweetings", "Online Retail", "Beauty", "Sports")
 SEEDS = (0, 1, 2)
-UNFINISHED, NONE = "‡", "–"
+UNFINISHED, NONE, AGAIN = "‡", "–", "†"
 LONG = {"epochs": 300, "patience": 5}  # trained to the end
 # The settings of the networks were chosen by validation sets (docs/four-logs.md says of which logs).
 MODELS: dict[str, Setup] = {
@@ -176,14 +176,14 @@ class Page:
 
     def __call__(self) -> None:
         """Replace what stands between the marks."""
-        results = Results(FILE.lines())
+        results = Results(FILE.lines(), REFRESHED.lines())
         front = results.table([(log, column) for log in LOGS for column in (FROZEN, LIVE)], pairs=True)
         replace_between(README, BEGIN, END, f"{front.markdown()}\n\n{results.status()}\n")
         parts = [results.status()]
         for column in COLUMNS:
             table = results.table([(log, column) for log in LOGS])
             parts.append(f"### NDCG@10, {column.name}\n\n{table.markdown()}")
-        parts.append(f"### Live, trained again\n\n{results.refreshed(REFRESHED.lines()).markdown()}")
+        parts.append(f"### Live, trained again\n\n{results.trained_again().markdown()}")
         parts.append(f"### Training\n\n{results.training().markdown()}")
         replace_between(PAGE, BEGIN, END, "\n\n".join(parts) + "\n")
 
@@ -193,6 +193,7 @@ class Results:
     """The stored lines, by log, model and seed."""
 
     lines: Mapping[Key, Line]
+    refreshed: Mapping[Key, Line]  # of models that were trained again during the test
 
     def seeds(self, log: str, model: str) -> list[Line]:
         """The lines of a model on a log."""
@@ -244,10 +245,13 @@ class Results:
         return Table([head, *dict.fromkeys(log for log, _ in columns)], paired)
 
     def cell(self, log: str, model: str, column: Column, spread: bool) -> str:
-        """The mean over the seeds, in Markdown; the best one is bold."""
+        """The mean over the seeds, in Markdown; the best one is bold. Without the spread, a live metric is
+        that of the model that was trained again, if it was."""
         values = self.values(log, model, column)
         if not values:
             return NONE
+        if column == LIVE and not spread and (log, model, 0) in self.refreshed:
+            return f"{self.refreshed[log, model, 0]['live']:.4f} {AGAIN}"
         text = f"{fmean(values):.4f}"
         if model == self.best(log, column):
             text = f"**{text}**"
@@ -270,21 +274,23 @@ class Results:
         ]
         parts = [f"{whole - len(missing)} of {whole} cells are computed"]
         parts.append(f"not run yet: {listed(missing)}" if missing else "")
+        again = f"{AGAIN} trained again before each tenth of the test set, with all before it"
+        parts.append(again if self.refreshed else "")
         parts.append(f"{len(short)} have fewer than {len(SEEDS)} seeds" if short else "")
         parts.append(f"with settings of an older version: {listed(older)}" if older else "")
         parts.append(f"not finished ({UNFINISHED}, never bold): {listed(unfinished)}" if unfinished else "")
         return "; ".join(part for part in parts if part) + "."
 
-    def refreshed(self, lines: Mapping[Key, Line]) -> Table:
+    def trained_again(self) -> Table:
         """NDCG@10 of models that were trained once, and before each tenth of the test set."""
 
         def text(log: str, model: str) -> str:
-            once, again = self.seeds(log, model), lines.get((log, model, 0))
+            once, again = self.seeds(log, model), self.refreshed.get((log, model, 0))
             if again is None or not once:
                 return NONE
             return f"{once[0][LIVE.stored]['ndcg']:.4f} / {again['live']:.4f}"
 
-        models = [model for model in MODELS if any((log, model, 0) in lines for log in LOGS)]
+        models = [model for model in MODELS if any((log, model, 0) in self.refreshed for log in LOGS)]
         rows = [[model, *(text(log, model) for log in LOGS)] for model in models]
         return Table(["NDCG@10, live: trained once / ten times", *LOGS], rows)
 

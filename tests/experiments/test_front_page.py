@@ -99,7 +99,7 @@ def results_of(front: ModuleType, **changed: dict[str, Any]) -> Any:
                 line |= changed[model]
             if line:
                 lines[log, model, 0] = line
-    return front.Results(lines)
+    return front.Results(lines, {})
 
 
 def test_the_best_finished_model_is_bold(front: ModuleType) -> None:
@@ -117,7 +117,8 @@ def test_the_best_finished_model_is_bold(front: ModuleType) -> None:
 
 def test_nothing_is_bold_before_all_models_are_there(front: ModuleType) -> None:
     whole = results_of(front)
-    some = front.Results({key: line for key, line in whole.lines.items() if key[:2] != ("Beauty", "DEPS")})
+    lines = {key: line for key, line in whole.lines.items() if key[:2] != ("Beauty", "DEPS")}
+    some = front.Results(lines, {})
     table = some.table([(log, front.LIVE) for log in front.LOGS]).markdown()
     assert table.count("**") == 2 * (len(front.LOGS) - 1)
     assert "| DEPS | **0.1300** | **0.1300** | – | **0.1300** |" in table
@@ -137,3 +138,14 @@ def test_two_columns_stand_in_one(front: ModuleType) -> None:
     assert table.head[0] == "NDCG@10, frozen / live"
     assert len(table.head) == 1 + len(front.LOGS)
     assert table.rows[0][1] == "**0.5000** / 0.0100"
+
+
+def test_models_that_were_trained_again_stand_in_the_table_with_that_metric(front: ModuleType) -> None:
+    once = results_of(front)
+    both = front.Results(once.lines, {("Beauty", "EASE", 0): {"live": 0.4321}})
+    columns = [("Beauty", front.FROZEN), ("Beauty", front.LIVE)]
+    assert "| EASE | 0.0500 / 0.4321 † |" in both.table(columns, pairs=True).markdown()
+    assert "0.4321" not in both.table(columns).markdown()
+    assert "| EASE | – | – | 0.0500 / 0.4321 | – |" in both.trained_again().markdown()
+    assert "† trained again before each tenth" in both.status()
+    assert "†" not in once.status()
