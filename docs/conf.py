@@ -35,6 +35,7 @@ autodoc_typehints = "signature"
 autodoc_class_signature = "mixed"
 nitpicky = False
 
+highlight_language = "text"  # of blocks that name none: commands and output
 html_theme = "furo"
 html_title = f"unskew {release}"
 html_extra_path = ["report.html"]

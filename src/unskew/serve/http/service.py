@@ -13,10 +13,10 @@ store in the order of their commits, so a service that is started again gives th
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -65,6 +65,7 @@ from unskew.serve.store.tables import EventTypes
 from unskew.serve.variants.assignment import CONTROL, Assignment, Variant
 from unskew.training.erase import COPIES, DATA, OTHER_RUNS, WEIGHTS, erase_from_run
 
+Parsed = TypeVar("Parsed")
 LONGEST_NOUN = 40  # characters
 NEWEST = 50  # positives of a user that an answer has
 MONITOR_SECONDS = 60.0  # for which a monitor is kept
@@ -290,20 +291,18 @@ class Service:
         """
         self._check_ready()
         now = time.time_ns() // 1000
-        events, rejected = list[Event](), list[RejectedEvent]()
-        for index, document in enumerate(documents):
+
+        def parsed(document: Mapping[str, Any]) -> Event:
             if document.get("timestamp") is None:
-                document = {**document, "timestamp": in_iso(now)}  # noqa: PLW2901
-            try:
-                event = Event.of(document)
-                self._times.check(event.timestamp, now, self._first)
-                if event.timestamp <= self._erased_until(event.user_id):
-                    raise BadEvent("timestamp", "is before the erasure of this user")
-                _check_type(event.type, self._types)
-                events.append(event)
-            except BadEvent as error:
-                field, reason = encodable(error.field), encodable(error.reason)
-                rejected.append(RejectedEvent(index=index, field=field, reason=reason))
+                document = {**document, "timestamp": in_iso(now)}
+            event = Event.of(document)
+            self._times.check(event.timestamp, now, self._first)
+            if event.timestamp <= self._erased_until(event.user_id):
+                raise BadEvent("timestamp", "is before the erasure of this user")
+            _check_type(event.type, self._types)
+            return event
+
+        events, rejected = _parse_each(documents, parsed)
         accepted = duplicates = 0
         if events:
             accepted, duplicates, _ = self.store.append(events)
@@ -326,17 +325,16 @@ class Service:
         """
         self._check_ready()
         now = time.time_ns() // 1000
-        rows, rejected, named = list[ItemRow](), list[RejectedEvent](), set[str]()
+        named = set[str]()
         with self._using() as run:
-            for index, document in enumerate(documents):
-                try:
-                    row = ItemRow.of(document, now)
-                    self._times.check_ahead(row.timestamp, now)
-                    run.check_fits(row, named)
-                    rows.append(row)
-                except BadEvent as error:
-                    field, reason = encodable(error.field), encodable(error.reason)
-                    rejected.append(RejectedEvent(index=index, field=field, reason=reason))
+
+            def parsed(document: Mapping[str, Any]) -> ItemRow:
+                row = ItemRow.of(document, now)
+                self._times.check_ahead(row.timestamp, now)
+                run.check_fits(row, named)
+                return row
+
+            rows, rejected = _parse_each(documents, parsed)
         accepted = unchanged = 0
         if rows:
             accepted, unchanged, _ = self.store.put_items(rows)
@@ -581,6 +579,20 @@ class Service:
             fault = f"a fault of unskew: {type(error).__name__}"
             text = str(error) if isinstance(error, UnskewError) else fault
             self._reload = Reload(state="failed", error=text)
+
+
+def _parse_each(
+    documents: Sequence[Mapping[str, Any]], parse: Callable[[Mapping[str, Any]], Parsed]
+) -> tuple[list[Parsed], list[RejectedEvent]]:
+    """What documents say, and what is wrong with the others."""
+    kept, rejected = list[Parsed](), list[RejectedEvent]()
+    for index, document in enumerate(documents):
+        try:
+            kept.append(parse(document))
+        except BadEvent as error:
+            field, reason = encodable(error.field), encodable(error.reason)
+            rejected.append(RejectedEvent(index=index, field=field, reason=reason))
+    return kept, rejected
 
 
 def _milliseconds_since(begin: float) -> float:
