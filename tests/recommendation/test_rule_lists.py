@@ -56,6 +56,15 @@ def test_a_list_is_shorter_where_limits_leave_nothing(log: Log) -> None:
     assert sorted(map(category_of, found)) == ["books|gifts", "hats", "shoes"]
 
 
+def test_before_the_first_item_a_list_is_empty_and_the_rules_are_not_to_blame(log: Log) -> None:
+    assert listed(log, at=0) == listed(log, "at most 9 per category", at=0) == []
+    with refused("candidates"):
+        listed(log, candidates=["i1"], at=0)
+    with pytest.raises(unskew.BadInput, match="the rules and what is excluded leave no item") as caught:
+        listed(log, "item_id = i1", exclude=["i1"])
+    assert caught.value.field == "rules"
+
+
 @pytest.mark.parametrize("diverse", [0.0, 0.3, 1.0])
 def test_quotas_are_filled_with_the_best_that_fill_them(log: Log, diverse: float) -> None:
     everything = listed(log, k=ITEMS)

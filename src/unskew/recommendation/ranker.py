@@ -454,6 +454,7 @@ class Ranker:
         since, rules = self.log.audiences.since, self.item_rules(options)
         hidden = np.append(since >= at, np.ones(len(self.log.items) - len(since), bool))
         unknown: list[Any] = list(rules.unknown)
+        exists = not hidden.all()  # any item, at that moment
 
         def codes_of(ids: Sequence[Any]) -> Ints:
             codes = self.log.items.codes(ids)
@@ -470,15 +471,17 @@ class Ranker:
         hidden |= ~rules.admitted
         if len(options.exclude):
             hidden[codes_of(options.exclude)] = True
-        if hidden.all() and (options.candidates is not None or options.rules):
+        if hidden.all() and (options.candidates is not None or (options.rules and exists)):
             self._refuse_nothing(options, rules)
         return torch.from_numpy(hidden), tuple(unknown)
 
     def _refuse_nothing(self, options: RecommendOptions, rules: ItemRules) -> None:
         """Say why a request leaves no item to recommend."""
         if rules.admitted.any():
-            reason = "the candidates, the rules and what is excluded leave no item that exists at that moment"
-            raise BadInput(f"candidates: {reason}", field="candidates")
+            rest = "and what is excluded leave no item that exists at that moment"
+            if options.candidates is None:
+                raise BadInput(f"rules: the rules {rest}", field="rules")
+            raise BadInput(f"candidates: the candidates, the rules {rest}", field="candidates")
         hint = absent_values(options.parsed_rules, self.log.items, self._features(options))
         raise BadInput(f"rules: they admit no item{hint and f'; {hint}'}", field="rules")
 
