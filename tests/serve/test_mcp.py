@@ -2,6 +2,7 @@
 real client of the protocol, over HTTP (make test-integrations)."""
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 import unskew
+from tests.helpers.command import run
 from tests.helpers.processes import GUARD
 from tests.helpers.serving import click, client_of, dated_table, process, run_fixture, serving
 from unskew.serve import open_store
@@ -112,6 +114,16 @@ def test_a_token_that_reads_may_use_the_tools(served_run: Path, tmp_path: Path) 
         assert allowed.status_code == 404
         other_site = {"authorization": f"Bearer {READ}", "origin": "http://other.example"}
         assert client.post("/mcp", json={}, headers=other_site).status_code == 403
+
+
+def test_without_the_package_nothing_is_opened(
+    served_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    code, _, err = run(capsys, "serve", served_run, "--store", tmp_path / "e.db", "--mcp")
+    assert code == 2
+    assert "--mcp needs the extra" in err
+    assert not (tmp_path / "e.db").exists()
 
 
 # The real client

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from tyro.conf import Positional
 
-from unskew.cli.serve import is_loopback, open_listener
+from unskew.cli.serve import is_loopback, open_listener, require_packages
 from unskew.cli.shared import File, notify
 from unskew.core.config import AtLeast0
 from unskew.core.errors import BadInput
@@ -55,13 +55,7 @@ class Playground:
             raise BadInput(f"debias {self.debias:g}: expected from 0 to 1", field="debias")
         if self.day <= 0:
             raise BadInput(f"day {self.day:g}: expected more than 0 seconds", field="day")
-        try:
-            import uvicorn
-        except ImportError:
-            raise BadInput(
-                "the playground needs the extra: pip install '.[serve]' in a clone of unskew"
-            ) from None
-        del uvicorn
+        require_packages(mcp=False)
         from unskew.playground.run import Nights, client_of, service
         from unskew.playground.shop import Shop, ShopSettings
         from unskew.playground.shoppers import Client, Shoppers, ShopperSettings

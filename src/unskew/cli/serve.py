@@ -111,14 +111,7 @@ class Serve(OnDevice, Imports):
                 raise BadInput(f"{name} {seconds:g}: expected more than 0 seconds", field=name)
         if self.connections < 1:
             raise BadInput(f"connections {self.connections}: expected at least 1", field="connections")
-        try:
-            import fastapi
-            import uvicorn
-        except ImportError:
-            raise BadInput(
-                "to serve, install the extra: pip install '.[serve]' in a clone of unskew"
-            ) from None
-        del fastapi, uvicorn
+        require_packages(self.mcp)
         from unskew.serve.http.tokens import read_tokens
 
         tokens, warnings = (None, list[str]()) if self.token_file is None else read_tokens(self.token_file)
@@ -194,6 +187,20 @@ class Serve(OnDevice, Imports):
             else:
                 _serve_by_workers(serving, store, listener, self.workers)
         notify("unskew: stopped; every acknowledged event is in the store")
+
+
+def require_packages(mcp: bool) -> None:
+    """Refuse to go on without the packages of the extras that are used."""
+    try:
+        import fastapi
+        import uvicorn
+    except ImportError:
+        raise BadInput("to serve, install the extra: pip install '.[serve]' in a clone of unskew") from None
+    del fastapi, uvicorn
+    if mcp:
+        from unskew.serve.http.mcp import require_mcp
+
+        require_mcp()
 
 
 def check_run(run: str, data: Path | None) -> None:

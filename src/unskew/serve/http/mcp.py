@@ -84,6 +84,17 @@ class Tools:
         return self._service.recommend(RecommendationRequest(**options), may_record=False)
 
 
+def require_mcp() -> None:
+    """Refuse to go on without the package of the protocol."""
+    try:
+        import mcp
+    except ImportError:
+        raise BadInput(
+            "--mcp needs the extra: pip install '.[mcp]' in a clone of unskew", field="mcp"
+        ) from None
+    del mcp
+
+
 def mcp_routes(service: Service) -> tuple[list[BaseRoute], Lifespan]:
     """The endpoint of the tools, and what must run around the application that has it.
 
@@ -97,14 +108,11 @@ def mcp_routes(service: Service) -> tuple[list[BaseRoute], Lifespan]:
     tuple
         The routes, and the lifespan of the application.
     """
-    try:
-        from mcp.server.mcpserver import MCPServer
-        from mcp.server.transport_security import TransportSecuritySettings
-        from mcp.types import ToolAnnotations
-    except ImportError:
-        raise BadInput(
-            "--mcp needs the extra: pip install '.[mcp]' in a clone of unskew", field="mcp"
-        ) from None
+    require_mcp()
+    from mcp.server.mcpserver import MCPServer
+    from mcp.server.transport_security import TransportSecuritySettings
+    from mcp.types import ToolAnnotations
+
     server = MCPServer("unskew", instructions=ABOUT, version=version("unskew"), log_level="WARNING")
     tools = Tools(service)
     for tool in (tools.recommend, tools.similar, tools.explain, tools.inspect_bias):
