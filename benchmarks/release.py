@@ -1,7 +1,7 @@
 """The wheel in an empty environment: the README's examples run there, and its sizes are measured.
 
     python benchmarks/release.py             with the newest versions that pyproject.toml admits
-    python benchmarks/release.py --minimum   with the oldest ones: every lower bound, exactly
+    python benchmarks/release.py --minimum   with the oldest ones: every lower bound, in its newest patch
     python benchmarks/release.py --page      and write the sizes into docs/release.md
 
 The wheel is built of a copy of what git tracks, and installed with plain pip into an environment that is
