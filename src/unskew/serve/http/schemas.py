@@ -36,7 +36,8 @@ def _as_whole(value: Any) -> Any:
 
 
 ID_SCHEMA: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": LONGEST}
-ID_SCHEMA["pattern"] = r"^[^\u0000]*[^\s\u0000][^\u0000]*$"  # not blank
+# Not blank: str.isspace knows five more signs than the \s of a pattern in a schema.
+ID_SCHEMA["pattern"] = r"^[^\u0000]*[^\s\u0000\u001c-\u001f\u0085][^\u0000]*$"
 TIME_SCHEMA: dict[str, Any] = {
     "anyOf": [
         {"type": "string", "format": "date-time"},
