@@ -21,6 +21,7 @@ from unskew.data.log.views import PAD
 from unskew.models.base import MODELS, NextItem, build, model_named
 from unskew.models.with_context import WithContext
 from unskew.testing.models import builder, no_future_event_changes_a_score
+from unskew.training.extend import CodeMapping, extend_network
 
 TYPES = ("cart", "view")  # in the order of the names
 CART, VIEW = STRIDE, 2 * STRIDE
@@ -222,3 +223,15 @@ def test_a_finer_cut_of_a_typed_log(split: unskew.Split) -> None:
     then = cut_at(split, split.valid_end)
     assert all(views.histories.times.max() < split.valid_end for views in then.log.context.values())
     assert len(then.log.context) == len(TYPES)
+
+
+@torch.no_grad()
+def test_it_can_be_extended(split: unskew.Split) -> None:
+    """For the same users and items with the same vectors of types: the same scores."""
+    kind = model_named("context-sasrec")
+    before = builder(kind, tiny(kind))(split)
+    after = extend_network(before, split.known, CodeMapping.none(split.log)).network
+    asked = contexts(
+        split.log, np.arange(len(split.log.users)), np.full(len(split.log.users), split.log.now), 8
+    )
+    assert torch.equal(after.context(asked), before.context(asked))
