@@ -140,6 +140,8 @@ def test_the_page_shows_the_state_and_moves_the_slider(shop: Shop, service: Serv
     assert shoppers.debias == 0.5
     other = page.put("/v1/playground/debias", json={"debias": 1}, headers={"origin": "http://other.example"})
     assert other.status_code == 403
+    renamed = TestClient(create_app(shoppers, "http://localhost:1"), base_url="http://other.example")
+    assert renamed.get("/v1/playground").status_code == 421
 
 
 @pytest.mark.parametrize(
