@@ -104,24 +104,25 @@ def operations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
 
 
 def make_known(case: schemathesis.Case, draw: Any) -> None:
-    """Draw what the log decides, and not the schema."""
+    """Draw what the log decides, and not the schema. Parts of a case are exchanged and never changed, because
+    they may be drawn again."""
     body, path, method = case.body, case.operation.path, case.method
     if path == LISTS and method == "POST" and isinstance(body, dict):
         named = [name for name in LIST_FIELDS if name in body or draw(st.booleans())]
-        body |= {name: draw(LIST_FIELDS[name]) for name in named}
+        body = {**body, **{name: draw(LIST_FIELDS[name]) for name in named}}
         if body.get("candidates") is not None:  # excluding must leave one
-            body["candidates"], body["exclude"] = [*body["candidates"], "i1", "i2", "i3"], []
-            body["include_seen"] = True
+            ids = [*body["candidates"], "i1", "i2", "i3"]
+            body |= {"candidates": ids, "exclude": [], "include_seen": True}
+        case.body = body
     elif path == LISTS:
-        case.query["user_id"] = draw(users)
-        case.query.pop("rule_set", None)
-        case.query |= draw(st.sampled_from([{}, {"rule_set": "front"}]))
+        query = {name: value for name, value in case.query.items() if name != "rule_set"}
+        case.query = query | {"user_id": draw(users)} | draw(st.sampled_from([{}, {"rule_set": "front"}]))
     elif path == EVENTS and draw(st.booleans()):
         case.body = {"events": draw(st.lists(events, min_size=1, max_size=4))}
     elif path == FEED and method == "PUT" and draw(st.booleans()):
         case.body = {"items": draw(st.lists(rows, min_size=1, max_size=4))}
     elif case.path_parameters and draw(st.booleans()):
-        case.path_parameters |= {name: draw(KNOWN[name]) for name in case.path_parameters}
+        case.path_parameters = {name: draw(KNOWN[name]) for name in case.path_parameters}
 
 
 LIST_FIELDS = {
