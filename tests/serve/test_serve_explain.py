@@ -41,6 +41,8 @@ def test_the_parts_of_a_served_score_add_up_to_it(pulse_run: Path, tmp_path: Pat
         history = {"history": ["i2", "i5"], "k": 3, "explain": True, "explore": 0}
         answer = client.post("/v1/recommendations", json=history).json()
         assert {part["item_id"] for item in answer["items"] for part in item["because"]} <= {"i2", "i5", None}
+        empty = client.post("/v1/recommendations", json=history | {"at": 0})  # before the first item
+        assert (empty.status_code, empty.json()["items"]) == (200, [])
 
 
 def test_a_model_without_reasons_is_a_conflict(tmp_path: Path) -> None:

@@ -283,7 +283,7 @@ class Ranker:
             if not isinstance(catalog, Explains):
                 raise BadInput(f"explain: {model.name} gives no reasons; pulse does", field="explain")
             context = contexts.some(np.array([row])).batch(log, model)
-            found += catalog.reasons(context, [listed], options.debias)
+            found += catalog.reasons(context, [listed], options.debias) if len(listed) else [[]]
         return found
 
     @torch.no_grad()
