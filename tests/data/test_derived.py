@@ -135,6 +135,19 @@ def test_one_array_may_need_another(data: Path) -> None:
     assert shelf.array("x", np.int64, 4, outer).tolist() == [0, 2, 4, 6]
 
 
+def test_live_logs_share_the_files_until_they_change(data: Path) -> None:
+    log = Log.open(data).kept_in(data)
+    one, other = unskew.Live(log), unskew.Live(log)
+    user, item = (ids.ids[0].as_py() for ids in (log.users, log.items))
+    assert one.append([user, "new"], [item, "newer"], [log.now + 5, 0]) == 2
+    assert other.positives == log.positives
+    plain = unskew.Live(Log.open(data))
+    plain.append([user, "new"], [item, "newer"], [log.now + 5, 0])
+    for mine, theirs in ((one, plain), (unskew.Live(log), unskew.Live(Log.open(data)))):
+        assert unskew.read(mine).fingerprint() == unskew.read(theirs).fingerprint()
+        assert equal(everything(mine.frozen()), everything(theirs.frozen()))
+
+
 def test_processes_that_begin_together_derive_once(data: Path) -> None:
     script = f"""
 import numpy, pathlib, time

@@ -217,7 +217,7 @@ def test_a_live_log_ranks_as_one_made_from_nothing(kind: type[Recommender], spli
                     # What pulse-zero says depends on the log that a ranker began with.
                     mine, theirs = (
                         {
-                            (row["user_id"], row["item_id"]): row["score"]
+                            (row.get("user_id", row.get("history")), row["item_id"]): row["score"]
                             for row in one.table.to_pylist()
                             if sources == 2 or row["source"] == "model"
                         }

@@ -1,12 +1,24 @@
 """The verb evaluate, along the time line, too."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import numpy as np
 import tyro
 from tyro.conf import Positional
 
-from unskew.cli.shared import File, MovedData, OnDevice, RunArg, RunVerb, pairs, split_of_run, table, together
+from unskew.cli.shared import (
+    File,
+    MovedData,
+    OnDevice,
+    RunArg,
+    RunVerb,
+    notify,
+    pairs,
+    split_of_run,
+    table,
+    together,
+)
 from unskew.core.config import Document
 from unskew.core.errors import BadInput
 from unskew.core.formatting import plain
@@ -16,6 +28,8 @@ from unskew.data.log.split import Split
 
 if TYPE_CHECKING:
     from unskew.api.model import Model
+
+RANKED = 50_000  # test positives, unless --sample says otherwise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +47,9 @@ class Evaluate(OnDevice, RunVerb):
     (without a context event on the item within 24 hours before; untouched:2h says another time), authors (the
     paper's resampling), or one that the log names. By default ordinary, and authors with that protocol."""
     data: MovedData = None
-    sample: int | None = None
-    """Rank a fixed, seeded sample of so many positives; their weights come from the whole test."""
+    sample: int | Literal["auto", "all"] = "auto"
+    """Rank a fixed, seeded sample of so many positives, or all of them; their weights come from the whole
+    test. `auto` is all of them up to 50,000, and a sample of 50,000 where there are more."""
     seed: int = 0
     """Seed of the sample, of the drawn candidates and of the authors' resampling."""
     cutoffs: tuple[int, ...] = (5, 10, 20)
@@ -69,13 +84,15 @@ class Evaluate(OnDevice, RunVerb):
         trained, cut = load(self.folder), split_of_run(self.folder, self.data)
         if self.rolling is not None:
             return self._roll(trained, cut)
+        if self.sample == "auto":
+            _say_cost(cut)
         if self.refresh != "never" or self.windows is not None:
             raise BadInput("--refresh and --windows go with --rolling WINDOW")
         found = trained.evaluate(
             cut,
             self.protocol,
             self.test,
-            sample=self.sample,
+            sample=self._size(),
             seed=self.seed,
             cutoffs=self.cutoffs,
             select_by=self.select_by,
@@ -99,7 +116,7 @@ class Evaluate(OnDevice, RunVerb):
                 groups.append((segment, group, f"{of['units']:,}", f"{of['fraction']:.0%}", mean))
         about = found.about
         title = f"{trained.name}, {found.test} test, protocol {found.protocol}, {about['reads']}"
-        sampled = f" (a sample of {about['whole_test']:,})" if self.sample is not None else ""
+        sampled = f" (a sample of {about['whole_test']:,})" if about["sample"] is not None else ""
         left_out = [f"{count:,} {why.replace('_', ' ')}" for why, count in about["left_out"].items() if count]
         facts = {
             "units": f"{len(found.user):,}{sampled}",
@@ -121,6 +138,10 @@ class Evaluate(OnDevice, RunVerb):
         )
         return None
 
+    def _size(self) -> int | None:
+        """How many positives are ranked at most; None is all of them."""
+        return RANKED if self.sample == "auto" else None if self.sample == "all" else self.sample
+
     def _roll(self, trained: "Model", cut: Split) -> None:
         from unskew.evaluation.rolling import rolling
 
@@ -129,7 +150,7 @@ class Evaluate(OnDevice, RunVerb):
         if self.frozen:
             raise BadInput("--frozen makes all lists at one moment: it does not go with --rolling")
         assert self.rolling is not None
-        asked = self.rolling, self.refresh, self.protocol, self.test, self.sample, self.seed, self.windows
+        asked = self.rolling, self.refresh, self.protocol, self.test, self._size(), self.seed, self.windows
         found = rolling(trained, cut, *asked)
         metrics = [f"{name}@10" for name in ("ndcg", "hr", "mrr")]
         document = found.as_dict()
@@ -146,6 +167,16 @@ class Evaluate(OnDevice, RunVerb):
         )
         document |= {"run": str(self.folder), "metrics": mean}
         self.show(plain(document), table(title, ("from", "units", *metrics), rows))
+
+
+def _say_cost(cut: Split) -> None:
+    """Say so, if not all positives are ranked."""
+    positives = int(np.count_nonzero(cut.mask("test") & (cut.log.label == 1)))
+    if positives > RANKED:
+        notify(
+            f"ranks a sample of {RANKED:,} of {positives:,} test positives among {len(cut.log.items):,} "
+            f"items; --sample all ranks all of them and takes {positives / RANKED:.0f} times as long"
+        )
 
 
 def _touched(near: Document) -> str:

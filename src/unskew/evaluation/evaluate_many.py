@@ -59,7 +59,8 @@ def evaluations(
             for (debias, ranked), protocol in product(zip(strengths, each, strict=True), tests[test]):
                 made.append(evaluation(split, ranked, protocol, held[test], cutoffs, not made, frozen))
                 used = network.debias if debias is None else debias
-                made[-1].about.update(weights_chosen_by=chosen[test], seed=seed, sample=sample, debias=used)
+                kept = sample if len(held[test].rows) < held[test].whole else None
+                made[-1].about.update(weights_chosen_by=chosen[test], seed=seed, sample=kept, debias=used)
             found[test] = made
     return {test: found[test] for test in tests}
 

@@ -15,7 +15,7 @@ Codes = NDArray[np.int32]
 
 N = TypeVar("N", bound=np.generic)
 
-CHUNK = 1 << 21  # rows of a table that is larger than memory, of which so many are worked on at once
+CHUNK = 1 << 18  # rows of a table that is larger than memory, of which so many are worked on at once
 
 
 def chunks(length: int, size: int = CHUNK) -> Iterator[slice]:

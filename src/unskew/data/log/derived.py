@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import numpy as np
@@ -54,6 +54,13 @@ class Shelf:
             fill(made)
             self._kept[name] = made
         return self._kept[name]
+
+    def own_copy(self, name: str, dtype: DTypeLike, shape: int, fill: Fill) -> NDArray[Any]:
+        """The same array for a process that changes it. Of a mapped one, only the pages that are changed are
+        copied."""
+        made = np.empty(shape, dtype)
+        fill(made)
+        return made
 
     def part(self, name: str) -> "Shelf":
         """A shelf for what is derived of a part of the log, such as the histories."""
@@ -95,6 +102,13 @@ class FolderShelf(Shelf):
             raise UnskewError(f"{self._path(name)}: was written and cannot be read; is the disk healthy?")
         self._kept[name] = found
         return found
+
+    def own_copy(self, name: str, dtype: DTypeLike, shape: int, fill: Fill) -> NDArray[Any]:
+        """See `Shelf`."""
+        found = self.array(name, dtype, shape, fill)
+        if found.flags.writeable:  # the folder cannot be written, so it is in memory
+            return found.copy()
+        return np.asarray(np.load(self._path(name), mmap_mode="c", allow_pickle=False))
 
     def fingerprint(self, compute: Callable[[], str]) -> str:
         """The fingerprint of the log, computed once for all who open the folder."""
@@ -209,6 +223,17 @@ def places_type(length: int) -> DTypeLike:
     return np.int32 if length <= np.iinfo(np.int32).max else np.int64
 
 
+def with_room(column: NDArray[Any], value: int) -> Fill:
+    """Fill an array with a column, and with a value behind it."""
+
+    def fill(values: NDArray[Any]) -> None:
+        for part in chunks(len(column)):
+            values[part] = column[part]
+        values[len(column) :] = value
+
+    return fill
+
+
 def taken(column: NDArray[Any], places: NDArray[np.integer]) -> Fill:
     """Fill an array with the values of a column at some places."""
 
@@ -219,26 +244,38 @@ def taken(column: NDArray[Any], places: NDArray[np.integer]) -> Fill:
     return fill
 
 
-def places_by_id(offsets: Ints, ids: NDArray[np.integer]) -> Fill:
+class Blocks(Protocol):
+    """What has a block of events for each entity, such as a view."""
+
+    @property
+    def starts(self) -> Ints:
+        """Where the block of each entity begins."""
+
+    @property
+    def ends(self) -> Ints:
+        """Where it ends."""
+
+
+def places_by_id(view: Blocks, ids: NDArray[np.integer]) -> Fill:
     """Fill an array with the positions of each entity's events in the order of their ids; those of one id
     keep their order."""
 
     def fill(places: NDArray[Any]) -> None:
-        for block in entity_chunks(offsets):
-            own = slice(int(offsets[block.start]), int(offsets[block.stop]))
-            entity = np.repeat(
-                np.arange(block.stop - block.start), np.diff(offsets[block.start : block.stop + 1])
-            )
+        for block in entity_chunks(view):
+            own = slice(int(view.starts[block.start]), int(view.ends[block.stop - 1]))
+            sizes = view.ends[block] - view.starts[block]
+            entity = np.repeat(np.arange(len(sizes)), sizes)
             places[own] = own.start + np.lexsort((ids[own], entity))
 
     return fill
 
 
-def entity_chunks(offsets: Ints) -> Iterator[slice]:
+def entity_chunks(view: Blocks) -> Iterator[slice]:
     """Consecutive entities, with about as many events together as a chunk has; at least one at a time."""
-    first, entities = 0, len(offsets) - 1
+    events = np.concatenate([np.zeros(1, np.int64), np.cumsum(view.ends - view.starts)])
+    first, entities = 0, len(events) - 1
     while first < entities:
-        last = int(np.searchsorted(offsets, offsets[first] + CHUNK, "right")) - 1
+        last = int(np.searchsorted(events, events[first] + CHUNK, "right")) - 1
         last = min(max(last, first + 1), entities)
         yield slice(first, last)
         first = last

@@ -150,7 +150,7 @@ class _View(NamedTuple):
     def digest(self, owner: int) -> int:
         """A number that does not depend on the order of the events. `owner` is 0 if the owners of the
         sequences are users, and 1 if they are items."""
-        total = np.uint64(0)
+        total = 0
         for first in range(0, len(self.ids), CHUNK):
             some = slice(first, first + CHUNK)
             pair = _owners(self.offsets, first), self.ids[some]
@@ -160,8 +160,8 @@ class _View(NamedTuple):
             )
             mixed = user * _MIX[0] + item * _MIX[1] + time * _MIX[2]
             mixed ^= mixed >> np.uint64(29)
-            total += (mixed * _MIX[0]).sum(dtype=np.uint64)
-        return int(total)
+            total += int((mixed * _MIX[0]).sum(dtype=np.uint64))
+        return total % 2**64
 
 
 def _views(columns: dict[str, NDArray[Any]], metadata: Metadata) -> Iterator[tuple[_View, _View]]:

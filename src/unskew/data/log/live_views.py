@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from unskew.core.errors import BadInput
+from unskew.data.log.derived import Shelf, with_room
 from unskew.data.log.views import (
     PAD,
     Codes,
@@ -76,12 +77,14 @@ class LiveSequences(WindowMethods):
         self._listed = np.full(len(view), NEVER)
         earlier = view.since < view.first_times
         self._listed[earlier] = view.since[earlier]
-        self._fill(np.asarray(view.ids, np.int32), np.asarray(view.times, np.int64), view.starts, view.ends)
+        shelf = view.shelf if isinstance(view, Sequences) else Shelf()
+        self._fill(view.ids, view.times, view.starts, view.ends, shelf)
 
-    def _fill(self, ids: Codes, times: Ints, starts: Ints, ends: Ints) -> None:
-        room = len(ids) // 4 + ROOM  # so that the first events do not wait until the whole table is copied
-        self._ids = np.concatenate([ids, np.full(room, PAD, np.int32)])
-        self._times = np.concatenate([times, np.zeros(room, np.int64)])
+    def _fill(self, ids: Codes, times: Ints, starts: Ints, ends: Ints, shelf: Shelf) -> None:
+        # There is room, so that the first events do not wait until the whole table is copied.
+        size = len(ids) + len(ids) // 4 + ROOM
+        self._ids = shelf.own_copy("live_ids", np.int32, size, with_room(ids, PAD))
+        self._times = shelf.own_copy("live_times", np.int64, size, with_room(times, 0))
         self._starts, self._ends, self._rooms = np.array(starts), np.array(ends), np.array(ends)
         self._firsts = np.full(len(starts), NEVER)
         some = ends > starts
@@ -202,7 +205,7 @@ class LiveSequences(WindowMethods):
         """Replace all events by these, in any order: faster than one by one where there are many."""
         order = np.lexsort((ids, times, entity))
         offsets = offsets_of(entity, entities)
-        self._fill(ids[order], times[order], offsets[:-1], offsets[1:])
+        self._fill(ids[order], times[order], offsets[:-1], offsets[1:], Shelf())
         self.base, self.changed = None, {}
         self._listeners.notify(None, 0, None)
 

@@ -242,7 +242,7 @@ class Log:
         view, positives = self.histories, self.positives
 
         def fill(repeated: NDArray[Any]) -> None:
-            for block in entity_chunks(view.offsets):
+            for block in entity_chunks(view):
                 own = slice(int(view.offsets[block.start]), int(view.offsets[block.stop]))
                 place = view.by_id[own]
                 user, item, time = self.user[place], view.ids[place], view.times[place]

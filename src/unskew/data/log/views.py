@@ -307,7 +307,7 @@ class Sequences(WindowMethods):
         """The positions of the events of each entity in the order of their ids; those with one id are in the
         order of time."""
         length = len(self.times)
-        fill = places_by_id(self.offsets, self.ids)
+        fill = places_by_id(self, self.ids)
         return self.shelf.array("by_id", places_type(length), length, fill)
 
     def first_with(self, entity: Ints, id: Ints) -> Ints:

@@ -59,6 +59,7 @@ from unskew.models.pulse.neighbours import NeighbourSettings
 from unskew.models.pulse.repeats import DUE
 from unskew.models.pulse.scoring import ItemSide, LivePulseCatalog, PulseCatalog
 from unskew.models.pulse.signals import (
+    BLOCK,
     HALF_LIVES,
     ITEM_FEATURES,
     NEIGHBOUR_FEATURES,
@@ -240,20 +241,27 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         rows = training_rows(split, self.config.newest, MEASURED, random)
         log, _ = split.list_targets()
         user, time = split.log.user[rows].astype(np.int64), np.asarray(split.log.time[rows])
-        read = self.signals(log).of_requests(contexts(log, user, time, self.history))
-        exists = np.maximum(split.candidates(read.time), 1)
+        exists = np.maximum(split.candidates(time), 1)
         items = (random.random((len(rows), EACH)) * exists[:, None]).astype(np.int64)
-        a = self.signals(log).of_items(items, read.time[:, None])
+        a = self.signals(log).of_items(items, time[:, None])
         a, types = np.split(a.reshape(-1, a.shape[-1]), [ITEM_FEATURES], axis=1)
-        w = read.of_pairs(np.repeat(np.arange(len(rows)), EACH), items.ravel())[:, :NEIGHBOUR_FEATURES]
-        more = read.values[:, NEIGHBOUR_FEATURES:]  # mostly zero, so of those that are not
-        squares, some = (more**2).sum(0), np.maximum((more != 0).sum(0), 1)
-        scale_more = torch.from_numpy(np.maximum(np.sqrt(squares / some), 1e-2))
-        self.scale_more[: more.shape[1]].copy_(scale_more)
+        profiles, near, squares, some = [], [], np.zeros(1), np.zeros(1)
+        for first in range(0, len(rows), BLOCK):
+            part = slice(first, first + BLOCK)
+            read = self.signals(log).of_requests(contexts(log, user[part], time[part], self.history))
+            profiles.append(read.profile)
+            which = np.repeat(np.arange(len(read.time)), EACH)
+            near.append(read.of_pairs(which, items[part].ravel())[:, :NEIGHBOUR_FEATURES])
+            more = read.values[:, NEIGHBOUR_FEATURES:]  # mostly zero, so of those that are not
+            squares = squares + np.square(more, dtype=np.float64).sum(0)
+            some = some + (more != 0).sum(0)
+        w, profile = np.concatenate(near), np.concatenate(profiles)
+        scale_more = np.maximum(np.sqrt(squares / np.maximum(some, 1)), 1e-2)
+        self.scale_more[: more.shape[1]].copy_(torch.from_numpy(scale_more[: more.shape[1]]))
         for mean, scale, values in (
             (self.mean_types, self.scale_types, types),
             (self.mean_a, self.scale_a, a),
-            (self.mean_u, self.scale_u, read.profile),
+            (self.mean_u, self.scale_u, profile),
         ):
             mean.copy_(torch.from_numpy(values.mean(0)))
             scale.copy_(torch.from_numpy(np.maximum(values.std(0), 1e-3)))

@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from unskew.data.log.derived import entity_chunks
 from unskew.data.log.log import LogView
 from unskew.data.log.views import PAD, EventView, Ints, Sequences, offsets_of
 
@@ -35,16 +36,23 @@ class Intervals:
     @cached_property
     def ended(self) -> EventView:
         """For each item, when intervals ended, and as ids how long they were."""
-        view = self.log.histories
-        user, place = view.everything()
-        item, time = view.ids[place].astype(np.int64), view.times[place]
-        order = np.lexsort((time, item, user))
-        user, item, time = user[order], item[order], time[order]
-        again = np.flatnonzero((user[1:] == user[:-1]) & (item[1:] == item[:-1])) + 1
-        length, item, time = self._length(time[again] - time[again - 1]), item[again], time[again]
+        nothing = (np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int64))
+        found = [nothing, *(self._of_users(users) for users in entity_chunks(self.log.histories))]
+        length, item, time = map(np.concatenate, zip(*found, strict=True))
         order = np.lexsort((length, time, item))
         offsets = offsets_of(item[order], len(self.log.items))
         return self.log.following(Sequences(length[order], time[order], offsets))
+
+    def _of_users(self, users: slice) -> tuple[NDArray[np.int32], Ints, Ints]:
+        """The lengths, the items and the ends of the intervals of some users."""
+        view = self.log.histories
+        user, place = view.flat(view.starts[users], view.ends[users])
+        item, time = view.ids[place], view.times[place]
+        order = np.lexsort((time, item, user))
+        user, item, time = user[order], item[order], time[order]
+        again = np.flatnonzero((user[1:] == user[:-1]) & (item[1:] == item[:-1])) + 1
+        length = self._length(time[again] - time[again - 1])
+        return length, item[again].astype(np.int64), time[again]
 
     def _length(self, ticks: Ints) -> NDArray[np.int32]:
         return np.round(FINE * np.log1p(ticks / self.day)).astype(np.int32)

@@ -47,7 +47,7 @@ ITEM_FEATURES, USER_FEATURES, NEIGHBOUR_FEATURES = (
     len(HALF_LIVES) + 1 + 3,
     len(SCALES) + OWN,
 )
-BLOCK = 512  # requests that are read together
+BLOCK = 128  # requests that are read together
 
 OF_TYPE = len(SCALES) + OWN  # values of w for each context type
 OWN_CONTEXT = 50  # of a user's newest events of a context type, those that are read
@@ -211,8 +211,9 @@ class Signals:
             part = slice(first, first + BLOCK)
             reached = walk.reach(user[part], time[part], own[part])
             keys.append((first + reached.request) * items + reached.item)
-            values.append(np.log1p(reached.values / np.array(SCALES)))
-        return np.concatenate(keys), np.concatenate([*values, np.zeros((0, len(SCALES)))])
+            values.append(np.log1p(reached.values / np.array(SCALES)).astype(np.float32))
+        nothing = np.zeros((0, len(SCALES)), np.float32)
+        return np.concatenate(keys), np.concatenate([*values, nothing])
 
     def tags_of(self, read: Requests, row: int, items: Ints) -> list[tuple[tuple[str, ...], Floats]]:
         """The names of the tags of some items, and the tastes for each of them in one request."""
