@@ -110,7 +110,8 @@ def make_known(case: schemathesis.Case, draw: Any) -> None:
     if path == LISTS and method == "POST" and isinstance(body, dict):
         named = [name for name in LIST_FIELDS if name in body or draw(st.booleans())]
         body = {**body, **{name: draw(LIST_FIELDS[name]) for name in named}}
-        if body.get("candidates") is not None:  # excluding must leave one
+        if body.get("candidates") is not None:  # one of them must be left, and exist at that moment
+            body.pop("at", None)
             ids = [*body["candidates"], "i1", "i2", "i3"]
             body |= {"candidates": ids, "exclude": [], "include_seen": True}
         case.body = body
