@@ -36,9 +36,9 @@ from unskew.data.log.log import LogView
 from unskew.data.log.vocabulary import PAD, Feature
 from unskew.nn.scoring import Catalog, Scorer
 
-WARM = 1  # events from which on the model's own score counts
+WARM = 1  # events from which on the model's own score counts; chosen as BOOST was
 EXPLORED = 5  # events from which on an item has no share of exploration of its own
-BOOST = 1.0  # standard deviations; see docs/cold-items.md
+BOOST = 2.0  # standard deviations, chosen on validation sets by benchmarks/cold_items.py
 CORRELATION = 0.1
 DECAY = 0.9  # of an item of the history for each one that came after it
 DIMENSIONS = 64
