@@ -22,7 +22,7 @@ from unskew.models.bert4rec import BERT4Rec
 from unskew.models.deps import masked_prediction
 from unskew.models.deps_causal import CausalDEPS
 from unskew.models.sasrec import SASRec
-from unskew.nn import losses
+from unskew.nn import losses, vocabulary
 from unskew.nn.layers import Encoder, Table
 from unskew.nn.losses import bpr, cross_entropy, sampled_softmax, weighted_mean
 from unskew.propensity.estimators import SequenceGRU
@@ -92,7 +92,7 @@ def test_logits_of_any_size_are_finite() -> None:
 
 
 def test_a_large_catalogue_is_sampled_with_weights_and_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(losses, "FULL_SOFTMAX", 10)
+    monkeypatch.setattr(vocabulary, "FULL_SOFTMAX", 10)
     monkeypatch.setattr(losses, "SAMPLES", 300_000)
     states, vectors, offsets, targets, weight = (value.detach() for value in drawn(6, 11))
     torch.manual_seed(0)

@@ -11,6 +11,7 @@ from tests.helpers.by_hand import sequences
 from tests.helpers.estimators import dual, some
 from unskew.data.batches.batch import Prefixes
 from unskew.models.deps import DEPS
+from unskew.nn import vocabulary
 from unskew.nn.layers import Embeddings, Table
 from unskew.propensity import estimators
 from unskew.propensity.estimators import DualGRU, Needs, SequenceGRU, estimator, min_max
@@ -176,7 +177,7 @@ def test_only_contexts_that_may_reach_the_clip_are_read(
 @pytest.mark.parametrize("full", [True, False], ids=["all ids", "a sample of the ids"])
 def test_no_probability_is_above_its_bound(monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
     if not full:
-        monkeypatch.setattr(estimators, "FULL_SOFTMAX", 10)
+        monkeypatch.setattr(vocabulary, "FULL_SOFTMAX", 10)
         monkeypatch.setattr(estimators, "SAMPLES", 2)
     for seed in range(20):
         torch.manual_seed(seed)

@@ -169,6 +169,7 @@ class Search:
 # The ranges that most settings have. Where they are searched, it is as the DEPS paper does for all models.
 AtLeast0 = Annotated[int, Range(least=0)]
 AtLeast1 = Annotated[int, Range(least=1)]
+Softmax = Literal["auto", "full", "sampled"]  # whether all ids are scored (`unskew.nn.vocabulary`)
 Device = Literal["auto", "cpu", "cuda", "mps"]  # where networks compute
 NotNegative = Annotated[float, Range(least=0)]
 Positive = Annotated[float, Range(above=0)]

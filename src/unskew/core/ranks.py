@@ -100,7 +100,8 @@ class Ranks:
         import torch
         from torch import distributed
 
-        learned = list(parameters)
+        everything = list(parameters)
+        learned = [parameter for parameter in everything if not self._average_rows(parameter)]
         given = loss.new_tensor([parameter.grad is not None for parameter in learned])
         parts = [loss.detach().reshape(1), given]
         for parameter in learned:
@@ -115,6 +116,24 @@ class Ranks:
             if has_gradient:
                 parameter.grad = gradient.view_as(parameter) / self.size
         return float(total) / self.size
+
+    def _average_rows(self, parameter: "nn.Parameter") -> bool:
+        """The same for a gradient that has only some rows. Returns whether it is such a gradient."""
+        import torch
+
+        gradient = parameter.grad
+        if not self._sum([float(gradient is not None and gradient.is_sparse)])[0]:
+            return False
+        if gradient is None or not gradient.is_sparse:  # here the batch read nothing of the table
+            gradient = torch.zeros_like(parameter).to_sparse(1)
+        gradient = gradient.coalesce()
+        rows, values = (
+            self.gather(part.cpu().numpy()) for part in (gradient.indices()[0], gradient.values())
+        )
+        indices, scaled = torch.from_numpy(rows)[None], torch.from_numpy(values / self.size)
+        whole = torch.sparse_coo_tensor(indices, scaled, gradient.shape, device=parameter.device)
+        parameter.grad = whole.coalesce()
+        return True
 
     def gather(self, values: NDArray[Any]) -> NDArray[Any]:
         """The rows of all ranks, one rank after the other. They differ in their number alone."""

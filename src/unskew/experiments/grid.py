@@ -17,6 +17,7 @@ from unskew.data.log.split import Splitting
 from unskew.experiments.suite import Arm, Rolling, Suite
 from unskew.models.base import Training, model_named
 from unskew.models.pulse.model import ZERO, PulseZero
+from unskew.training.run_card import training_identity
 from unskew.world.equations import Simulation
 
 FORMAT = 1  # of a stored cell; a cell of another format is measured again
@@ -66,7 +67,8 @@ class PlannedCell:
         """The key under which the cell is stored: the same for runs that give the same result, wherever the
         data is."""
         parts: dict[str, Any] = {"format": FORMAT, "data": self.source.data, "model": self.model}
-        parts |= {"splitting": asdict(self.splitting), "config": self.config, "training": self.training}
+        parts |= {"splitting": asdict(self.splitting), "config": self.config}
+        parts |= {"training": training_identity(dict(self.training))}
         parts |= {"sample": self.sample, "rolling": self.rolling and asdict(self.rolling)}
         if issubclass(model_named(self.model), PulseZero):  # its weights are no setting
             parts["weights"] = hashlib.sha256(ZERO.read_bytes()).hexdigest()

@@ -20,6 +20,7 @@ from unskew.core.config import (
     Positive,
     Search,
     Settings,
+    Softmax,
     did_you_mean,
     register,
 )
@@ -90,6 +91,11 @@ class Training:
     `balanced` for models that debias and `ordinary` for the others. `frozen` is for lists that are made long
     before they are read, such as those of a weekly mail, and `frozen-balanced` for such lists where every
     item counts the same; models that read what other users do have them."""
+    softmax: Softmax = "auto"
+    """Whether a softmax over all ids of a vocabulary scores all of them (`full`), or the target and 2,048 ids
+    that are drawn uniformly and corrected by log Q (`sampled`), where gradients and Adam then have the rows
+    of the batch alone. `auto` samples vocabularies of more than 100,000 ids; the card of a run says what was
+    used."""
     seed: AtLeast0 = 0
     """The seed of everything random: initial weights, order of batches, negatives and dropout."""
 
@@ -431,7 +437,5 @@ class NextItem(DotProduct):
     ) -> Tensor:
         """The weighted mean loss of targets, given the state before each: cross-entropy among all items,
         unless it is overridden. The offset is added to the logits."""
-        vectors_VD = self.items.table()
-        if offset is not None:
-            states_ND, vectors_VD = offset.beside(states_ND, vectors_VD)
-        return cross_entropy(states_ND, vectors_VD, targets_N, weight_N) / divisor(len(targets_N))
+        total = cross_entropy(states_ND, self.items, targets_N, weight_N, offset=offset)
+        return total / divisor(len(targets_N))

@@ -144,11 +144,11 @@ class BERT4Rec(DotProduct, name="bert4rec", paper="Sun et al., BERT4Rec, CIKM 20
         weight_N = None
         if batch.weight_BL is not None:
             weight_N = batch.weight_BL[:, newest].gather(1, hidden.places_BW)[counted_BW]
-        targets_N, vectors_VD = ids_BL.gather(1, hidden.places_BW)[counted_BW], self.items.table()
-        if batch.offset is not None:
-            moment_N = batch.offset.moment_N[:, newest].gather(1, hidden.places_BW)[counted_BW]
-            g_ND, vectors_VD = batch.offset._replace(moment_N=moment_N).beside(g_ND, vectors_VD)
-        total = cross_entropy(g_ND, vectors_VD, targets_N, weight_N, self.bias.table()[:, 0])
+        targets_N, offset = ids_BL.gather(1, hidden.places_BW)[counted_BW], batch.offset
+        if offset is not None:
+            moment_N = offset.moment_N[:, newest].gather(1, hidden.places_BW)[counted_BW]
+            offset = offset._replace(moment_N=moment_N)
+        total = cross_entropy(g_ND, self.items, targets_N, weight_N, self.bias, offset)
         return total / divisor(len(targets_N))
 
 

@@ -315,7 +315,7 @@ class DEPS(
         """lambda_p (L_u^MLM + L_i^MLM): some positions are masked and predicted from all others, as in
         BERT4Rec."""
         # If a batch has no sequences to predict, the gradient is zero, but it must exist.
-        total, count = 0 * self.items.weight.sum(), 0
+        total, count = 0 * self.of_item.bias.sum(), 0
         for encoder, table, ids in (
             (self.history_encoder, self.items, batch.items_BL),
             (self.audience_encoder, self.users, batch.users_BM),
@@ -378,4 +378,4 @@ def masked_prediction(encoder: Encoder, table: Table, ids_BL: Tensor, fraction: 
     count_B1 = (fraction * real_BL.sum(1, keepdim=True)).round().clamp(min=1)
     masked = real_BL & (order < count_B1) & ~table.is_unknown(ids_BL)
     states = encoder(table(ids_BL, masked), real_BL)[masked]
-    return Masked(cross_entropy(states, table.table(), ids_BL[masked]), int(masked.sum()))
+    return Masked(cross_entropy(states, table, ids_BL[masked]), int(masked.sum()))

@@ -122,7 +122,7 @@ class CausalDEPS(
         """lambda_p times the mean cross-entropy of each id given those strictly before it, of all ids that
         have any."""
         # If a batch has nothing to predict, the gradient is zero, but it must exist.
-        total, count = 0 * self.items.weight.sum(), 0
+        total, count = 0 * self.of_item.bias.sum(), 0
         for encoder, table, ids, past in (
             (self.history_encoder, self.items, batch.items_BL, batch.past_BL),
             (self.audience_encoder, self.users, batch.users_BM, batch.users_past_BM),
@@ -132,5 +132,5 @@ class CausalDEPS(
                 continue
             row, before = is_target_BL.nonzero()[:, 0], past[is_target_BL]
             states = encoder(table(read_before(ids, before)))[row, before - 1]
-            total, count = total + cross_entropy(states, table.table(), ids[is_target_BL]), count + len(row)
+            total, count = total + cross_entropy(states, table, ids[is_target_BL]), count + len(row)
         return self.config.mlm_weight * total / divisor(count)

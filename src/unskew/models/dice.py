@@ -48,6 +48,7 @@ from unskew.models.base import ModelConfig
 from unskew.models.factors import MatrixFactors
 from unskew.nn.losses import bpr, weighted_mean
 from unskew.nn.phases import Phase
+from unskew.nn.vocabulary import RowAdam
 
 COMPARED = 1000  # how many ids the distance correlation compares at most; if there are more, a random sample
 SMALLEST = 1e-12  # the least number that a root is taken of: at zero its gradient is infinite
@@ -140,7 +141,7 @@ def forgetful_adam(
 ) -> torch.optim.Optimizer:
     """The authors' Adam. It forgets the past faster than usual, because the curriculum changes the objective
     from epoch to epoch."""
-    return torch.optim.Adam(
+    return RowAdam(
         parameters, lr=learning_rate, betas=(0.5, 0.99), weight_decay=weight_decay, amsgrad=True, fused=True
     )
 

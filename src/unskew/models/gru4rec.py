@@ -134,10 +134,8 @@ class GRU4Rec(NextItem, name="gru4rec", paper="Hidasi and Karatzoglou, CIKM 2018
     ) -> Tensor:
         count = divisor(len(targets_N))
         if self.config.loss == "cross-entropy":
-            bias_V, vectors_VD = self.bias.table()[:, 0], self.items.table()
-            if offset is not None:
-                states_ND, vectors_VD = offset.beside(states_ND, vectors_VD)
-            return cross_entropy(states_ND, vectors_VD, targets_N, weight_N, bias_V) / count
+            total = cross_entropy(states_ND, self.items, targets_N, weight_N, self.bias, offset)
+            return total / count
         if weight_N is None:
             weight_N = states_ND.new_ones(len(targets_N))
         states_ND = functional.pad(states_ND, (0, 1), value=1.0)

@@ -112,10 +112,8 @@ class LightSANs(DotProduct, name="lightsans", paper="Fan et al., LightSANs, SIGI
     def next_item_loss(self, batch: Batch) -> Tensor:
         """The mean cross-entropy of the clicked items among all items."""
         weight_B = None if batch.weight_BC is None else batch.weight_BC[:, 0]
-        target_B, states_BD, vectors_VD = batch.candidates_BC[:, 0], self.context(batch), self.items.table()
-        if batch.offset is not None:
-            states_BD, vectors_VD = batch.offset.beside(states_BD, vectors_VD)
-        total = cross_entropy(states_BD, vectors_VD, target_B, weight_B)
+        target_B, states_BD = batch.candidates_BC[:, 0], self.context(batch)
+        total = cross_entropy(states_BD, self.items, target_B, weight_B, offset=batch.offset)
         return total / divisor(len(batch.user_B))
 
 

@@ -92,8 +92,6 @@ class SASRec(
     ) -> Tensor:
         if self.config.samples is None:
             return super().loss_of(states_ND, targets_N, weight_N, offset)
-        vectors_VD = self.items.table()
-        if offset is not None:
-            states_ND, vectors_VD = offset.beside(states_ND, vectors_VD)
-        total = sampled_softmax(states_ND, targets_N, vectors_VD, self.config.samples, weight_N)
+        samples = self.config.samples
+        total = sampled_softmax(states_ND, targets_N, self.items, samples, weight_N, offset=offset)
         return total / divisor(len(targets_N))

@@ -15,6 +15,7 @@ from torch.nn import functional
 from unskew.data.batches.batch import Prefixes, as_prefixes
 from unskew.data.log.split import Ids
 from unskew.data.log.views import PAD
+from unskew.nn.vocabulary import has_row_gradient
 
 # One random stream per process, like torch's own. On a CPU, dropout with random bytes from numpy takes a
 # quarter of the time of torch's own dropout.
@@ -119,7 +120,7 @@ class Embeddings(nn.Module):
         if self.row_of is not None:
             rows = self.row_of[rows].clamp(max=max(len(self.weight) - 1, 0))
         if len(self.weight):
-            embedded = functional.embedding(rows, self.weight)
+            embedded = functional.embedding(rows, self.weight, sparse=has_row_gradient(len(self.weight)))
         else:  # all ids are rare, and none has a vector of its own
             embedded = self.weight.new_zeros(*ids.shape, self.weight.shape[1])
         if bool(unknown.any()):

@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from unskew.core.ranks import ranks
+from unskew.data.batches.batch import Offset
+from unskew.nn.layers import Embeddings
+from unskew.nn.vocabulary import SAMPLES, is_sampled
 
-FULL_SOFTMAX = 100_000  # the largest number of ids for which all of them are scored
-SAMPLES = 2048  # how many are scored where there are more; the whole batch shares them
 CHUNK = 1 << 19  # logits held at once: few enough to stay in the cache
 
 
@@ -39,24 +40,39 @@ def click_loss(logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> 
     return weighted_mean(terms, weight)
 
 
+Vectors = Tensor | Embeddings  # a vector for each id of a vocabulary
+
+
+def _rows_of(vectors: Vectors, ids: Tensor) -> Tensor:
+    return vectors(ids) if isinstance(vectors, Embeddings) else vectors[ids]
+
+
+def _table_of(vectors: Vectors) -> Tensor:
+    return vectors.table() if isinstance(vectors, Embeddings) else vectors
+
+
 def cross_entropy(
     states_ND: Tensor,
-    vectors_VD: Tensor,
+    vectors: Vectors,
     targets_N: Tensor,
     weight_N: Tensor | None = None,
-    offsets_V: Tensor | None = None,
+    bias: Vectors | None = None,
+    offset: Offset | None = None,
 ) -> Tensor:
-    """The sum over targets of their weight times -log softmax among all ids, whose logits are products of the
-    target's state and their vectors, plus their offsets. With more than FULL_SOFTMAX ids, the softmax is
-    estimated from SAMPLES of them."""
+    """The sum over targets of their weight times -log softmax among all ids, full or sampled as
+    `unskew.nn.vocabulary` says. The logits are products of the target's state and the vectors of the ids,
+    plus the bias of each id, plus the offset of each id at the moment of the target."""
+    size = vectors.known if isinstance(vectors, Embeddings) else len(vectors)
+    if is_sampled(size):
+        return sampled_softmax(states_ND, targets_N, vectors, SAMPLES, weight_N, bias, offset)
     if weight_N is None:
         weight_N = states_ND.new_ones(len(states_ND))
-    if len(vectors_VD) <= FULL_SOFTMAX:
-        return _FullSoftmax.apply(states_ND, vectors_VD, offsets_V, targets_N, weight_N)
-    if offsets_V is not None:
-        vectors_VD = torch.cat([vectors_VD, offsets_V[:, None]], dim=1)
-        states_ND = functional.pad(states_ND, (0, 1), value=1.0)
-    return sampled_softmax(states_ND, targets_N, vectors_VD, SAMPLES, weight_N)
+    vectors_VD, bias_V = _table_of(vectors), None if bias is None else _table_of(bias)
+    if bias_V is not None and bias_V.ndim == 2:
+        bias_V = bias_V[:, 0]
+    if offset is not None:
+        states_ND, vectors_VD = offset.beside(states_ND, vectors_VD)
+    return _FullSoftmax.apply(states_ND, vectors_VD, bias_V, targets_N, weight_N)
 
 
 class _FullSoftmax(torch.autograd.Function):
@@ -104,17 +120,29 @@ class _FullSoftmax(torch.autograd.Function):
 
 
 def sampled_softmax(
-    states_ND: Tensor, targets_N: Tensor, vectors_VD: Tensor, samples: int, weight_N: Tensor | None = None
+    states_ND: Tensor,
+    targets_N: Tensor,
+    vectors: Vectors,
+    samples: int,
+    weight_N: Tensor | None = None,
+    bias: Vectors | None = None,
+    offset: Offset | None = None,
 ) -> Tensor:
     """Cross-entropy whose normaliser is estimated from uniformly drawn ids, summed over the targets. The sum
     over all other ids is estimated by V / S times the sum over S draws with replacement from all V ids (the
     correction called log Q), which all targets share. A draw that happens to be the target does not count. As
     S grows, the result approaches the full softmax."""
-    size = len(vectors_VD)
+    size = vectors.known if isinstance(vectors, Embeddings) else len(vectors)
     drawn_S = torch.randint(size, (samples,), device=states_ND.device)
-    others_NS = states_ND @ vectors_VD[drawn_S].T
+    others_NS = states_ND @ _rows_of(vectors, drawn_S).T
+    target_N = (states_ND * _rows_of(vectors, targets_N)).sum(1)
+    if bias is not None:
+        others_NS = others_NS + _rows_of(bias, drawn_S).flatten()
+        target_N = target_N + _rows_of(bias, targets_N).flatten()
+    if offset is not None:
+        others_NS = others_NS + offset.table_MV[:, drawn_S][offset.moment_N]
+        target_N = target_N + offset.of(targets_N)
     others_NS = others_NS.masked_fill(drawn_S == targets_N[:, None], -torch.inf)
-    target_N = (states_ND * vectors_VD[targets_N]).sum(1)
     log_q = float(torch.log(torch.tensor(samples / size)))
     terms_N = torch.logsumexp(torch.cat([target_N[:, None], others_NS - log_q], dim=1), dim=1) - target_N
     return (terms_N if weight_N is None else terms_N * weight_N).sum()

@@ -14,13 +14,14 @@ from torch import Tensor, nn
 from unskew.data.batches.negatives import Drawing, uniform_negatives
 from unskew.data.batches.samplers import BatchSource
 from unskew.data.log.split import Split
+from unskew.nn.vocabulary import RowAdam
 
 
 def adam(
     parameters: Iterable[nn.Parameter], learning_rate: float, weight_decay: float
 ) -> torch.optim.Optimizer:
     """The Adam optimizer, which phases use if they name no other."""
-    return torch.optim.Adam(parameters, lr=learning_rate, weight_decay=weight_decay, fused=True)
+    return RowAdam(parameters, lr=learning_rate, weight_decay=weight_decay, fused=True)
 
 
 # What `Phase.batches` may be.

@@ -29,8 +29,9 @@ from unskew.data.batches.batch import Batch, Prefixes, SequenceBatch
 from unskew.data.log.log import Log
 from unskew.data.log.split import Known, Split
 from unskew.nn.layers import Embeddings, is_real, read_before, states_after
-from unskew.nn.losses import CHUNK, FULL_SOFTMAX, SAMPLES, cross_entropy, divisor
+from unskew.nn.losses import CHUNK, cross_entropy, divisor
 from unskew.nn.phases import Phase
+from unskew.nn.vocabulary import SAMPLES, is_sampled
 from unskew.propensity.base import (
     ESTIMATORS,
     Needs,
@@ -135,7 +136,7 @@ class SequenceGRU(nn.Module):
         wanted = is_real(ids_BL) & (ids_BL < table.known)
         row_N, past_N = wanted.nonzero()[:, 0], past_BL[wanted]
         states = self.outputs(read_before(ids_BL, past_N), table)[row_N, past_N]
-        vectors = table.table() if self.trains else table.table().detach()
+        vectors = table if self.trains else table.table().detach()
         return cross_entropy(states, vectors, ids_BL[wanted])
 
 
@@ -257,7 +258,8 @@ class DualGRU(Propensity, name="dual"):
         prefix."""
         # If a batch has no sequences of the estimated views, the gradient is zero, but it must exist.
         nothing = self._tables[0].weight.new_zeros(())
-        total, count = sum((0 * parameter.sum() for parameter in self.parameters()), nothing), 0
+        small = (p for view in (self.items, self.users) if view is not None for p in view.parameters())
+        total, count = sum((0 * parameter.sum() for parameter in small), nothing), 0
         histories, audiences = (batch.items_BL, batch.past_BL), (batch.users_BM, batch.users_past_BM)
         for view, table, (ids, past) in (
             (self.items, self._tables[0], histories),
@@ -316,7 +318,7 @@ def _normaliser(state_ND: Tensor, table: Embeddings) -> Tensor:
 def _normalised_ids(table: Embeddings) -> tuple[Tensor, float]:
     """The vectors over which the normaliser is summed, and how many ids each of them stands for."""
     weight = table.table().detach()
-    if table.known <= FULL_SOFTMAX:
+    if not is_sampled(table.known):
         return weight, 1.0
     # Estimated from evenly spaced ids, not from drawn ones: a weight must not depend on chance.
     spread = torch.arange(0, table.known, -(-table.known // (8 * SAMPLES)), device=weight.device)

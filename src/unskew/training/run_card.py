@@ -14,6 +14,7 @@ from unskew.core.config import Document, from_document
 from unskew.data.log.held_out import Criterion
 from unskew.data.log.split import Split, Splitting
 from unskew.models.base import ModelConfig, Recommender, Training
+from unskew.nn.vocabulary import softmax_in_words
 from unskew.training.epoch_record import EpochRecord
 from unskew.training.run_config import RunConfig
 from unskew.training.trainer import METRIC, State, Trainer
@@ -92,6 +93,7 @@ class RunCard:
     best: dict[str, dict[str, float]]  # the best epoch and its metric, by validation metric
     finished: bool  # whether training ended because no validation metric rose any more
     debias_curve: list[dict[str, float]] | None
+    softmax: str  # of which vocabularies all ids were scored, of which some, and why
     seed: int
     threads: int
     versions: dict[str, str]
@@ -116,6 +118,9 @@ class RunCard:
             best={name: {"epoch": at.best_epoch[name], METRIC: value} for name, value in at.best.items()},
             finished=is_finished(trainer.records, config.training),
             debias_curve=_debias_curve(trainer),
+            softmax=softmax_in_words(
+                trainer.settings.softmax, {"items": cut.known_items, "users": cut.known_users}
+            ),
             seed=trainer.settings.seed,
             threads=torch.get_num_threads(),
             versions={
@@ -175,7 +180,13 @@ def chosen_settings(model: Recommender, state: State) -> dict[str, float]:
     }
 
 
+def training_identity(training: dict[str, Any]) -> dict[str, Any]:
+    """The settings of training that tell two runs apart. What `softmax: auto` does was no setting once, and
+    runs from then are the same as runs with it."""
+    return {name: value for name, value in training.items() if (name, value) != ("softmax", "auto")}
+
+
 def settings_key(name: str, config: ModelConfig, training: Training) -> str:
     """Two models with the same key differ in nothing but the seed."""
-    rest = {name: value for name, value in asdict(training).items() if name != "seed"}
+    rest = {name: value for name, value in training_identity(asdict(training)).items() if name != "seed"}
     return json.dumps([name, asdict(config), rest], sort_keys=True, default=str)

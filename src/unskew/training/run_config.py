@@ -15,7 +15,7 @@ from unskew.data.log.log import Log
 from unskew.data.log.split import Ids, Known, Mask, Split, Splitting, split
 from unskew.models.base import ModelConfig, Training, model_named
 
-FORMAT = 6
+FORMAT = 7
 
 # Where a run keeps the events that it recommends from: `run` is a copy of its own, `folder` is the prepared
 # folder that it was trained on. `auto` is the folder for logs of LARGE rows and more that have one, and a

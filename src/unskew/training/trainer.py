@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from unskew.core.errors import BadInput, UnskewError
 from unskew.core.interrupts import Interrupts
@@ -43,6 +43,7 @@ from unskew.models.base import Recommender, Training
 from unskew.nn.device import device_of, on_device
 from unskew.nn.layers import is_real, reseed
 from unskew.nn.phases import Phase, Stage
+from unskew.nn.vocabulary import RowAdam, clip_gradients, softmax_of
 from unskew.training.epoch_record import EpochRecord, OnRecord
 
 PROBE = 512  # training pairs on which every epoch reports the model's statistics
@@ -328,15 +329,16 @@ class Trainer:
                 with self.interrupts.step():
                     reseed(self.settings.seed, at.step, *([ranks().rank] if ranks().size > 1 else []))
                     optimizer.zero_grad(set_to_none=True)
-                    loss = phase.loss(on_device(batch, device_of(self.model)))
-                    loss.backward()
+                    with softmax_of(self.settings.softmax, isinstance(optimizer, RowAdam)):
+                        loss = phase.loss(on_device(batch, device_of(self.model)))
+                        loss.backward()
                     value = ranks().average(loss, parameters)
                     if not math.isfinite(value):
                         raise UnskewError(
                             f"the loss of phase {phase.name} is {value} at step {at.step}: "
                             "try a smaller learning rate"
                         )
-                    nn.utils.clip_grad_norm_(parameters, self.settings.gradient_norm)
+                    clip_gradients(parameters, self.settings.gradient_norm)
                     optimizer.step()
                     at.loss_sum, at.batches = at.loss_sum + value, at.batches + 1
                     at.step, rows = at.step + 1, rows + rows_in(batch)
