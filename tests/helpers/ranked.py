@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors.numpy import save_file
 
 import unskew
@@ -15,7 +16,7 @@ from tests.conftest import random_table
 from tests.helpers.contract import tiny
 from unskew.core.ranks import joined, ranks
 from unskew.data.log.held_out import held_out
-from unskew.evaluation.evaluate import rank
+from unskew.evaluation.evaluate import rank as rank_rows
 from unskew.models.base import MODELS, Training
 from unskew.training.run import train
 from unskew.training.run_config import RunSettings
@@ -44,13 +45,22 @@ def numbers(trainer: Trainer) -> dict[str, np.ndarray]:
     rows = held_out(trainer.split, "test", "ordinary").rows
     found = {"losses": np.array([list(record.losses.values()) for record in trainer.records])}
     found |= {f"weight {name}": value.numpy() for name, value in trainer.model.state_dict().items()}
-    ranked = rank(trainer.model, trainer.split, rows)
+    ranked = rank_rows(trainer.model, trainer.split, rows)
     return found | {"rows": ranked.rows, "ranks": ranked.full, "shown": ranked.shown, "top": ranked.top}
+
+
+def averaged_rows() -> np.ndarray:
+    """The mean of two gradients, of which each has two rows."""
+    parameter, rank = torch.nn.Parameter(torch.zeros(6, 2)), ranks().rank
+    rows, values = torch.tensor([[rank, 5]]), torch.full((2, 2), rank + 1.0)
+    parameter.grad = torch.sparse_coo_tensor(rows, values, (6, 2), check_invariants=True)
+    ranks().average(torch.tensor(0.0), [parameter])
+    return parameter.grad.to_dense().numpy()
 
 
 def write(folder: Path) -> None:
     """Do it all, and write what came out."""
-    found = {}
+    found = {"rows": averaged_rows()}
     for name in MODELS_ALIKE:
         found |= {f"{name}: {part}": value for part, value in numbers(trained(name)).items()}
     for name in ("whole", "stopped"):

@@ -68,6 +68,7 @@ def test_two_ranks_train_evaluate_and_resume_as_one_process_does(tmp_path: Path)
     done = torchrun(2, HELPERS / "ranked.py", tmp_path)
     assert done.returncode == 0, done.stderr
     found = load_file(tmp_path / "found")
+    assert found["rows"][:, 0].tolist() == [0.5, 1.0, 0.0, 0.0, 0.0, 1.5]
     for model in MODELS_ALIKE:
         for part, value in numbers(trained(model)).items():
             if part == "losses":

@@ -257,9 +257,13 @@ class DualGRU(Propensity, name="dual"):
         """L^AR of both views over whole sequences, as a mean per id. One pass over a sequence gives every
         prefix."""
         # If a batch has no sequences of the estimated views, the gradient is zero, but it must exist.
+        first = torch.zeros_like(batch.user_B[:1])
+        own = [module for module in self.children() if isinstance(module, Embeddings)]
+        tables = {id(table.weight) for table in own}
+        parts = [parameter for parameter in self.parameters() if id(parameter) not in tables]
+        parts += [table(first) for table in own]  # of a large table, a gradient has only some rows
         nothing = self._tables[0].weight.new_zeros(())
-        small = (p for view in (self.items, self.users) if view is not None for p in view.parameters())
-        total, count = sum((0 * parameter.sum() for parameter in small), nothing), 0
+        total, count = sum((0 * part.sum() for part in parts), nothing), 0
         histories, audiences = (batch.items_BL, batch.past_BL), (batch.users_BM, batch.users_past_BM)
         for view, table, (ids, past) in (
             (self.items, self._tables[0], histories),
