@@ -1,4 +1,4 @@
-"""What several ranks and one process do alike: train some models, rank a test, continue runs.
+"""What several ranks and one process both do: train some models, rank a test, continue runs.
 
 torchrun --nproc-per-node 2 tests/helpers/ranked.py FOLDER
 """
@@ -23,7 +23,7 @@ from unskew.training.run_config import RunSettings
 from unskew.training.trainer import Trainer
 
 # Settings with which a loss draws nothing at random: what is drawn differs with the number of ranks.
-MODELS_ALIKE: dict[str, dict[str, Any]] = {
+SAME_LOSSES: dict[str, dict[str, Any]] = {
     "deps": {"hidden_ids": 0.0, "mlm_weight": 0.0},
     "gru4rec": {"loss": "cross-entropy"},
     "bst": {},
@@ -35,7 +35,7 @@ MODELS_ALIKE: dict[str, dict[str, Any]] = {
 def trained(name: str, folder: Path | None = None, epochs: int = 1, resume: bool = False) -> Trainer:
     """A small model, trained for some epochs."""
     split = unskew.split(unskew.read(random_table(rows=900, users=40, items=30)))
-    config = tiny(MODELS[name], dropout=0.0, state_dropout=0.0, **MODELS_ALIKE[name])
+    config = tiny(MODELS[name], dropout=0.0, state_dropout=0.0, **SAME_LOSSES[name])
     training = Training(epochs=epochs, batch_size=100, sequences=16, valid_examples=40)
     return train(split, RunSettings(model=name, config=config, training=training), folder, resume=resume)
 
@@ -61,7 +61,7 @@ def averaged_rows() -> np.ndarray:
 def write(folder: Path) -> None:
     """Do it all, and write what came out."""
     found = {"rows": averaged_rows()}
-    for name in MODELS_ALIKE:
+    for name in SAME_LOSSES:
         found |= {f"{name}: {part}": value for part, value in numbers(trained(name)).items()}
     for name in ("whole", "stopped"):
         trained("gru4rec", folder / name, epochs=2 if name == "whole" else 1)

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 import unskew
 from tests.conftest import random_table
 from tests.helpers.processes import run_python
-from tests.helpers.ranked import MODELS_ALIKE, numbers, trained
+from tests.helpers.ranked import SAME_LOSSES, numbers, trained
 
 pytestmark = pytest.mark.cluster
 HELPERS = Path(__file__).parents[1] / "helpers"
@@ -69,7 +69,7 @@ def test_two_ranks_train_evaluate_and_resume_as_one_process_does(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     found = load_file(tmp_path / "found")
     assert found["rows"][:, 0].tolist() == [0.5, 1.0, 0.0, 0.0, 0.0, 1.5]
-    for model in MODELS_ALIKE:
+    for model in SAME_LOSSES:
         for part, value in numbers(trained(model)).items():
             if part == "losses":
                 np.testing.assert_allclose(found[f"{model}: {part}"], value, rtol=1e-5)
