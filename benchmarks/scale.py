@@ -240,8 +240,9 @@ verb is a process of its own on one thread of torch; training is that of Pulse w
 one epoch, `evaluate` ranks 2,000 positives and `recommend` makes lists for 1,000 users. The columns are
 CPU-seconds, the private memory (`RssAnon`, which has no file behind it) and the peak of all resident
 memory, in GB. The peak also counts pages of mapped files, which all processes share and which the system
-drops where memory is short; so only the private memory must fit. *Before* is the code of 19 November, when
-every process had its own copies."""
+drops where memory is short; so only the private memory must fit. At 20 million events the folder had its
+`derived` files already, except for `prepare` and `inspect`. The peak of several workers is that of the
+process that starts them. *Before* is the code of 19 November, when every process had its own copies."""
 
 PATH = """## What is in the files
 

@@ -81,3 +81,31 @@ def test_a_long_history_of_short_half_lives_neither_overflows_nor_loses_anything
     found = Decay(log.audiences, (10.0, 1000.0)).at(0, times[-1] + 1)
     np.testing.assert_allclose(found[0], 2 ** (-1 / 10), rtol=1e-9)
     np.testing.assert_allclose(found[1], 2 ** (-1 / 1000) * 2, rtol=1e-6)
+
+
+def faded(events: list[tuple[int, int, int]], entity: int, when: int, life: float) -> float:
+    past = [time for who, _, time in events if who == entity and time < when]
+    return sum(2.0 ** (-(when - time) / life) for time in past)
+
+
+@pytest.mark.parametrize("late", [0.0, 0.3])
+def test_checkpoints_follow_long_sequences(late: float) -> None:
+    """Several checkpoints for each entity; late events come before checkpoints that were used already."""
+    random = np.random.default_rng(3)
+    times = np.sort(random.integers(0, 400, 300))
+    early = random.random(300) < late
+    times[early] = random.integers(0, 400, int(early.sum()))
+    events = [(int(n % 2), n, int(time)) for n, time in enumerate(times)]
+    view = LiveSequences(Sequences(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(3, np.int64)))
+    decay = Decay(view, HALF_LIVES)
+    for place, event in enumerate(events):
+        view.add(*event)
+        if place % 37 == 0 or place == 299:
+            now, so_far = random.integers(0, 420, 3), events[: place + 1]
+            expected = [
+                [[faded(so_far, entity, when, life) for life in HALF_LIVES] for when in now.tolist()]
+                for entity in (0, 1)
+            ]
+            np.testing.assert_allclose(decay.at([[0], [1]], now), expected, rtol=1e-9, atol=1e-12)
+    frozen = Decay(view.frozen(2), HALF_LIVES)
+    np.testing.assert_allclose(frozen.at([0, 1], 500), decay.at([0, 1], 500), rtol=1e-9)

@@ -13,6 +13,7 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 import unskew
+from tests.conftest import quick
 from tests.helpers.processes import start_python
 from unskew.data.log.arrays import smallest, sort_into, true_positions
 from unskew.data.log.decay import Decay
@@ -78,6 +79,17 @@ def test_a_naive_loop_agrees(data: Path) -> None:
     assert log.in_history(np.arange(log.positives), log.audiences.ids).tolist() == by_item
 
 
+def test_had_before_is_strictly_before() -> None:
+    log = quick([(0, 0, 1), (0, 1, 2), (0, 0, 5), (1, 1, 3)])
+    user, item, time = (
+        np.array([[0, 0, 0], [1, 1, 2]]),
+        np.array([0, 1, -1]),
+        np.array([[1, 2, 9], [2, 4, 9]]),
+    )
+    assert log.had_before(user, item, time).tolist() == [[False, False, False], [False, True, False]]
+    assert log.had_before(user[0], item, time[0] + 1).tolist() == [True, True, False]
+
+
 def test_columns_that_are_others_are_derived_again(data: Path, tmp_path: Path) -> None:
     calls: list[str] = []
     column = tmp_path / "column"
@@ -141,6 +153,8 @@ def test_live_logs_share_the_files_until_they_change(data: Path) -> None:
     user, item = (ids.ids[0].as_py() for ids in (log.users, log.items))
     assert one.append([user, "new"], [item, "newer"], [log.now + 5, 0]) == 2
     assert other.positives == log.positives
+    for live in (other, unskew.Live(log)):  # an event that comes first moves all others of the time line
+        assert np.array_equal(live.timeline.times[: log.positives], log.timeline.times)
     plain = unskew.Live(Log.open(data))
     plain.append([user, "new"], [item, "newer"], [log.now + 5, 0])
     for mine, theirs in ((one, plain), (unskew.Live(log), unskew.Live(Log.open(data)))):
