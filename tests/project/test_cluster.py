@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import runpy
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -146,3 +148,27 @@ def test_a_table_in_memory_and_bad_rows(tmp_path: Path) -> None:
     ):
         unskew.prepare(tmp_path / "bad.csv", tmp_path / "out", engine="spark", master="local[2]")
     assert not (tmp_path / "out").exists()
+
+
+def test_every_user_is_recommended_to_once_by_spark(tmp_path: Path, monkeypatch) -> None:
+    from pyspark.sql import SparkSession
+
+    log = unskew.prepare(random_table(rows=900, users=50), tmp_path / "data")
+    unskew.create_model("popularity").fit(unskew.split(log), show_progress=False).save(tmp_path / "run")
+    example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "spark_recommend.py"))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    try:
+        given = [str(tmp_path / name) for name in ("run", "data", "lists")]
+        assert example["recommend_everybody"](*given, 3, spark) == len(log.users)
+        assert example["recommend_everybody"](*given, 2, spark) == 0
+    finally:
+        spark.stop()
+    found = pq.read_table(list((tmp_path / "lists").glob("part-*.parquet")))
+    ids = log.users.ids.to_pylist()
+    expected = unskew.load(tmp_path / "run").recommend(users=ids, k=10, log=log).table
+    assert (
+        found.sort_by([("user_id", "ascending"), ("rank", "ascending")])
+        .drop(["score"])
+        .equals(expected.sort_by([("user_id", "ascending"), ("rank", "ascending")]).drop(["score"]))
+    )

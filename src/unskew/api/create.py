@@ -21,6 +21,7 @@ from unskew.core.config import (
     names_of,
 )
 from unskew.core.errors import BadInput
+from unskew.core.storage import check_on_disk
 from unskew.data.log.split import Split
 from unskew.models import deps
 from unskew.models.base import Recommender, Training, model_named
@@ -134,6 +135,7 @@ def load(folder: str | os.PathLike[str]) -> Model:
     """
     if os.fspath(folder) == "pulse-zero" and not Path(folder).exists():
         return ZeroShot()
+    check_on_disk(folder)
     trained = load_run(folder)
     settings = trained.settings
     return Model(settings.model, settings.config, settings.training, trained)

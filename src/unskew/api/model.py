@@ -31,6 +31,7 @@ from unskew.propensity.estimators import Propensity
 from unskew.propensity.export import PARTS, part_of, propensity_tables
 from unskew.recommendation.batch_requests import lists_of
 from unskew.recommendation.options import Cold, Explain, RecommendKeywords, RecommendOptions
+from unskew.recommendation.parts import SavedParts, parse_shard, save_parts, weights_digest
 from unskew.recommendation.ranker import Ranker, Recommendations, Saved
 from unskew.training.epoch_record import EpochRecord, OnRecord
 from unskew.training.erase import run_erasures
@@ -521,6 +522,45 @@ class Model:
         with shown(show_progress):
             save_frames(map(saved.count, lists), Path(file))
         return replace(saved, recall=ranker.recall(request))
+
+    def save_recommendation_parts(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        shard: str = "0/1",
+        log: LogView | None = None,
+        show_progress: bool = True,
+        **options: Unpack[RecommendKeywords],
+    ) -> SavedParts:
+        """Write the lists of all users as part files, of which other processes make others.
+
+        A part that is there is not made again, so a call that was stopped is simply repeated
+        (`unskew.recommendation.parts`).
+
+        Parameters
+        ----------
+        folder
+            Where the parts go, Parquet files of 20,000 users each.
+        shard
+            Which parts this process makes: `i/n` for shard i of n, from 0; `auto` for RANK and WORLD_SIZE of
+            the environment, as torchrun sets them; `auto/n` for RANK or JOB_COMPLETION_INDEX of n.
+        log
+            As for `recommend`.
+        show_progress
+            Whether progress is shown on standard error.
+        **options
+            The fields of `RecommendOptions`, as for `recommend`.
+
+        Returns
+        -------
+        SavedParts
+            How many parts the shard has, and how many of them and of their lists were made now.
+        """
+        ranker, request, place = self._ranker_of(log), RecommendOptions(**options), parse_shard(shard)
+        about = {"model": self.name, "weights": weights_digest(self.network), "now": ranker.log.now}
+        about |= {"data": ranker.log.fingerprint() if isinstance(ranker.log, Log) else None}
+        with shown(show_progress):
+            return save_parts(ranker, request, Path(folder), place, about)
 
     def make_ranker(self, log: LogView) -> Ranker:
         """A ranker of this model for a log, with pulse-zero for users whom the model does not know."""

@@ -57,7 +57,11 @@ class Recommend(OnDevice, RunVerb):
     is a JSON list. The file is read block by block, so it may be of any length."""
     out: File = None
     """Where the lists of --all-users and --input go: Parquet, or CSV or JSON lines if the name ends with .csv
-    or .jsonl."""
+    or .jsonl. With --shard, a folder."""
+    shard: Annotated[str | None, tyro.conf.arg(metavar="I/N")] = None
+    """With --all-users: write only the parts of shard I of N, from 0, to the folder --out. A part that is
+    there is not made again. `auto` takes I and N from RANK and WORLD_SIZE, as torchrun sets them; `auto/N`
+    takes I from RANK or from JOB_COMPLETION_INDEX, as an indexed Kubernetes job sets it."""
     k: int = 10
     """How many items are recommended."""
     include_seen: bool | None = None
@@ -108,6 +112,8 @@ class Recommend(OnDevice, RunVerb):
             raise BadInput("times: they are those of --history, so they go with it", field="times")
         if many != (self.out is not None):
             raise BadInput("--all-users and --input FILE write to a file, so they go with --out FILE")
+        if self.shard is not None and not self.all_users:
+            raise BadInput("--shard cuts the users of the log, so it goes with --all-users", field="shard")
         from unskew.api.create import load
 
         self.use_device()
@@ -135,6 +141,12 @@ class Recommend(OnDevice, RunVerb):
             "explain": Explain(self.explain),
             "approximate": self.approximate,
         }
+        if self.out is not None and self.shard is not None:
+            parts = trained.save_recommendation_parts(self.out, shard=self.shard, log=log, **options)
+            counted = {name: value for name, value in asdict(parts).items() if name != "recall"}
+            document = {"folder": str(self.out), "shard": self.shard, **counted, "k": self.k}
+            self.show(document, pairs(f"{self.folder} -> {self.out}", document))
+            return
         if self.out is not None:
             saved = trained.save_recommendations(self.out, self.input, log=log, **options)
             counted = {name: value for name, value in asdict(saved).items() if name != "recall"}

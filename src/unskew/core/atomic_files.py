@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from unskew.core.errors import BadInput, UnskewError
+from unskew.core.storage import address_of, exists, upload
 
 FRAMES = (".parquet", ".pq", ".csv", ".jsonl")
 
@@ -43,7 +45,16 @@ def write_text(file: Path, text: str) -> None:
 
 @contextmanager
 def new_file(target: Path) -> Iterator[Path]:
-    """The same for a new file: one that exists is never overwritten, and what fails is said."""
+    """The same for a new file: one that exists is never overwritten, and what fails is said. A file for an
+    object store is made in a temporary folder."""
+    if address := address_of(target):
+        check_free(target)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, target.name)
+            yield path
+            check_free(target)
+            upload(path, address)
+        return
     try:
         check_free(target)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -60,8 +71,8 @@ def new_file(target: Path) -> Iterator[Path]:
 
 def check_free(target: Path) -> None:
     """Refuse a path that exists already."""
-    if target.exists():
-        raise BadInput(f"{target}: exists already; nothing was written")
+    if exists(target):
+        raise BadInput(f"{address_of(target) or target}: exists already; nothing was written")
 
 
 def save_frames(frames: Iterator[pa.Table], file: Path) -> None:

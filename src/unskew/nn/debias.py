@@ -44,14 +44,19 @@ def scores_at(
     exposed = cast(HasExposure, scorer)
     values = [exposed.debias if debias is None else debias for debias in strengths]
     for debias in values:
-        if not 0 <= debias <= 1:
-            raise BadInput(f"debias {debias}: expected from 0 to 1", field="debias")
+        check_debias(debias)
     itself: Callable[[Batch, Sequence[float]], list[Tensor]] | None = getattr(
         catalog, "scores_at_strengths", None
     )
     if itself is not None:
         return [scores.cpu() for scores in itself(context, values)]
     return apply_debias(exposed, catalog.scores(context).cpu(), context, values)
+
+
+def check_debias(debias: float) -> None:
+    """Refuse what is no debiasing strength."""
+    if not 0 <= debias <= 1:
+        raise BadInput(f"debias {debias}: expected from 0 to 1", field="debias")
 
 
 def apply_debias(

@@ -17,6 +17,7 @@ from unskew.data.log.live import Live
 from unskew.data.log.log import Log, LogView
 from unskew.data.log.views import PAD, EventView, Ints
 from unskew.nn.device import device_of, on_device
+from unskew.nn.top_k import TopK, Wanted, best_of_products
 
 CONTEXTS = 64  # contexts that are scored together: from the first to the last, only a few audiences change
 PAIRS = 1 << 16  # pairs whose hidden layers are held at once: few enough to stay in the cache
@@ -87,12 +88,22 @@ class DotCatalog:
 
     def scores(self, context: Batch) -> Tensor:
         """The product of the contexts' vectors and all items' vectors."""
-        state, newer = self.model.context(context), len(self.items) - self.vectors.shape[1]
-        if not newer:
-            return state @ self.vectors
-        if newer != self.newer.shape[1]:
+        state = self.model.context(context)
+        products = [state @ table for table in self._tables()]
+        return products[0] if len(products) == 1 else torch.cat(products, dim=1)
+
+    def best(self, context: Batch, wanted: Wanted) -> TopK | None:
+        """See `FindsBest`. Another debiasing strength than that of the model changes all scores."""
+        if wanted.debias is not None:
+            return None
+        return best_of_products(self.model.context(context), self._tables(), wanted)
+
+    def _tables(self) -> list[Tensor]:
+        """The vectors of all items, those of newer ones apart."""
+        newer = len(self.items) - self.vectors.shape[1]
+        if newer and newer != self.newer.shape[1]:
             self._follow(newer)
-        return torch.cat([state @ self.vectors, state @ self.newer], dim=1)
+        return [self.vectors, self.newer] if self.newer.shape[1] else [self.vectors]
 
     def _follow(self, newer: int) -> None:
         """Items were added. Few of them are kept apart, because the large table is slow to copy."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from unskew.core.errors import BadInput
-from unskew.core.progress import progress
+from unskew.core.progress import Job, progress
 from unskew.data.batches.batch import Batch, contexts_of
 from unskew.data.log.log import LogView
 from unskew.data.log.split import split
@@ -29,6 +29,7 @@ from unskew.models.base import Recommender, build
 from unskew.nn.debias import scores_at
 from unskew.nn.reasons import Explains, Reason
 from unskew.nn.scoring import Catalog
+from unskew.nn.top_k import FindsBest, Wanted
 from unskew.recommendation.ann import Proposals, Recall
 from unskew.recommendation.cold_items import OWN, ColdItems
 from unskew.recommendation.diversity import Likeness, TagVectors, choose, likeness
@@ -201,10 +202,16 @@ class Ranker:
         """The best items for every user of the log, a block of users at a time."""
         ids = self.log.users.ids.drop_null()  # an erased user has none
         with progress("recommend", len(ids)) as job:
-            for first in range(0, len(ids), BLOCK):
-                block = ids.slice(first, BLOCK)
-                yield self.for_users(block, options)
-                job.advance(len(block))
+            yield from self.for_many_users(ids, options, job)
+
+    def for_many_users(
+        self, users: pa.Array, options: RecommendOptions, job: Job
+    ) -> Iterator[Recommendations]:
+        """The best items for some users, a block of users at a time, as a part of a job."""
+        for first in range(0, len(users), BLOCK):
+            block = users.slice(first, BLOCK)
+            yield self.for_users(block, options)
+            job.advance(len(block))
 
     def for_histories(self, histories: Sequence[Sequence[Any]], options: RecommendOptions) -> Recommendations:
         """The best items after each history of item ids, oldest first; the column `history` is the number of
@@ -318,6 +325,10 @@ class Ranker:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The best scores of some contexts, the codes of these items, and whether the model knows the
         context, of all items."""
+        if not (options.diverse or rules.shapes_lists or options.cold == "content"):
+            lists = self._best_only(contexts, hidden, options)
+            if lists is not None:
+                return lists
         log, catalog = self._catalog(self.model, contexts.at)
         context = contexts.batch(log, self.model)
         known = self._knows(context)
@@ -342,6 +353,32 @@ class Ranker:
         else:
             best = _top(scores, width)
         return best[0], best[1], known
+
+    def _best_only(
+        self, contexts: "_Contexts", hidden: Tensor, options: RecommendOptions
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        """The same without the scores of all items; None if a model needs them for its lists."""
+        log, catalog = self._catalog(self.model, contexts.at)
+        known = self._knows(contexts.batch(log, self.model))
+        width = min(options.k, len(log.items))
+        best, codes = torch.full((len(known), width), -torch.inf), torch.zeros(len(known), width).long()
+        for is_known in (True, False):
+            place = (known == is_known).nonzero()[:, 0]
+            if not len(place):
+                continue
+            model = self.model if is_known else self._fallback_network()
+            log, catalog = self._catalog(model, contexts.at)
+            if not isinstance(catalog, FindsBest):
+                return None
+            some = contexts.some(place.numpy())
+            nothing = np.zeros(0, np.int64)
+            row, item = (nothing, nothing) if self._includes_seen(options) else some.seen()
+            wanted = Wanted(width, hidden, row, item, options.debias)
+            lists = catalog.best(some.batch(log, model), wanted)
+            if lists is None:
+                return None
+            best[place], codes[place] = lists
+        return best, codes, known
 
     def _cold_items(self) -> ColdItems:
         """What scores items by their content."""

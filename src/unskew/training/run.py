@@ -33,6 +33,7 @@ from unskew.core.errors import BadInput, UnskewError
 from unskew.core.file_lock import lock_file
 from unskew.core.imports import MissingImport
 from unskew.core.ranks import LAUNCHER, ranks
+from unskew.core.storage import check_on_disk
 from unskew.data.batches.samplers import ReadsShards
 from unskew.data.log.erasures import IN_RUN, erased_rows, read_erasures
 from unskew.data.log.held_out import Criterion
@@ -235,6 +236,8 @@ def train(
     on_record: OnRecord | None = None,
 ) -> Trainer:
     """Train a registered model, from the start or from where a stopped run is."""
+    if folder is not None:
+        check_on_disk(folder)
     kind = model_named(settings.model)
     check(settings.config)
     check(settings.training)

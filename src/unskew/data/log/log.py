@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from unskew.core.errors import BadInput
+from unskew.core.storage import check_on_disk
 from unskew.data.log.arrays import chunks, expand_ranges, sort_into
 from unskew.data.log.clock import Clock
 from unskew.data.log.derived import LARGE, FolderShelf, Shelf, entity_chunks, taken
@@ -460,6 +461,7 @@ class Log:
             If the folder is missing, damaged, or not a prepared folder, or holds rows of users who were
             erased from it.
         """
+        check_on_disk(folder)
         shelf = _shelf_in(Path(folder).resolve())
         log = cls.of_columns(*read_folder(Path(folder), shelf.is_checked), str(Path(folder).resolve()))
         if len(log) >= LARGE:

@@ -4,18 +4,29 @@ Both run the same text. It is standard SQL with a few of Spark's function names,
 Whatever else the two dialects do not share is in this file.
 """
 
+import os
 import re
-from collections.abc import Iterator
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from unskew.core.errors import BadInput, UnskewError, first_line
+from unskew.core.storage import address_of, filesystem
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Arrays = dict[str, NDArray[Any]]
 
 FILE = "unskew_file"  # the column with the file that a row came from
 ROW = "unskew_row"  # the column with the number of the row in its file
@@ -81,11 +92,16 @@ class Engine(Protocol):
     def table(self, name: str, query: str) -> int:
         """Store the result of a query as a table, and return its number of rows."""
 
+    def number(self, name: str, query: str, order: str) -> int:
+        """Store the result of a query as a table, with a column `code` that numbers the rows in an order,
+        from 0, and return its number of rows."""
+
     def arrow(self, query: str) -> pa.Table:
         """The result of a query in memory."""
 
-    def batches(self, query: str) -> Iterator[pa.RecordBatch]:
-        """The result of a query of any size, batch by batch and in its order."""
+    def fill(self, query: str, arrays: Arrays) -> None:
+        """Copy the result of a query of any size into arrays, in its order. Its columns are in the order of
+        the arrays."""
 
     def numbered(self, scan: Scan, file: str | None) -> str | None:
         """The FROM clause that reads one file, with the column ROW, counted from 1. None where the engine
@@ -124,6 +140,7 @@ class DuckDB(Engine):
             return "source_table"
         if patterned := next((file for file in scan.files if set(file) & set("*?[")), None):
             raise BadInput(f"{patterned}: DuckDB would take this name for a pattern; rename the file")
+        register_stores(self.connection, scan.files)
         files = "[" + ", ".join(map(literal, scan.files)) + "]"
         reader = f"{files}, filename = '{FILE}', hive_partitioning = false"
         if scan.kind == "parquet":
@@ -149,13 +166,21 @@ class DuckDB(Engine):
             (count,) = self.connection.execute(f"SELECT count(*) FROM {name}").fetchall()[0]
         return int(count)
 
+    def number(self, name: str, query: str, order: str) -> int:
+        code = f"CAST(row_number() OVER (ORDER BY {order}) - 1 AS BIGINT) AS code"
+        return self.table(name, f"SELECT *, {code} FROM ({query})")
+
     def arrow(self, query: str) -> pa.Table:
         with _plain_errors():
             return self.connection.sql(query).to_arrow_table()
 
-    def batches(self, query: str) -> Iterator[pa.RecordBatch]:
+    def fill(self, query: str, arrays: Arrays) -> None:
+        place = 0
         with _plain_errors():
-            yield from self.connection.sql(query).to_arrow_reader(BATCH_ROWS)
+            for batch in self.connection.sql(query).to_arrow_reader(BATCH_ROWS):
+                copy_batch(batch, arrays, place)
+                place += batch.num_rows
+        _check_rows(place, arrays)
 
     def numbered(self, scan: Scan, file: str | None) -> str:
         one = scan if file is None else replace(scan, files=(file,))
@@ -181,7 +206,8 @@ class DuckDB(Engine):
 
 class Spark(Engine):
     """SQL on Spark 4. `master` is `local[*]` or the address of a cluster; `scratch` is a folder that the
-    driver and the workers share. The methods are explained in `Engine`."""
+    driver and the workers share, and unskew is installed on all of them. The methods are explained in
+    `Engine`."""
 
     def __init__(self, master: str, memory: str, scratch: Path) -> None:
         try:
@@ -204,6 +230,7 @@ class Spark(Engine):
         }
         if master.startswith("local"):
             settings |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # no setting of a session says it
         builder = SparkSession.builder.master(master).appName("unskew")
         for name, value in settings.items():
             builder = builder.config(name, value)
@@ -217,10 +244,13 @@ class Spark(Engine):
             self.session.sql(function)
         self._scratch = scratch
         self._written = 0
+        self._tables: dict[str, Path] = {}
 
     def scan(self, scan: Scan) -> str:
         from pyspark.sql import functions as sql
 
+        # Hadoop's client of S3 (the package hadoop-aws, which the cluster has) goes by s3a.
+        scan = replace(scan, files=tuple(re.sub("^s3:", "s3a:", file) for file in scan.files))
         if scan.table is not None:
             frame = self.session.createDataFrame(scan.table)
         elif scan.kind == "parquet":
@@ -251,25 +281,70 @@ class Spark(Engine):
         return "source_table"
 
     def table(self, name: str, query: str) -> int:
-        # Every epoch of the k-core replaces its own input. Without a checkpoint, the plan would double with
-        # each epoch.
         with _spark_errors():
-            frame = self.session.sql(query).localCheckpoint()
-            frame.createOrReplaceTempView(name)
-            return int(frame.count())
+            return self._store(name, self.session.sql(query))
+
+    def _store(self, name: str, frame: "DataFrame") -> int:
+        """Write a table to the folder that all workers share, as a new table of that name, and return its
+        number of rows. So the plan of a table begins at its file, however many tables came before, and
+        nothing is lost with a worker."""
+        folder = self._folder()
+        frame.write.parquet(str(folder))
+        self.session.read.parquet(str(folder)).createOrReplaceTempView(name)
+        if name in self._tables:  # other tables that were made from it are files themselves
+            shutil.rmtree(self._tables[name], ignore_errors=True)
+        self._tables[name] = folder
+        return sum(pq.read_metadata(part).num_rows for part in _parts(folder))
+
+    def _folder(self) -> Path:
+        self._written += 1
+        return self._scratch / f"written-{self._written}"
+
+    def number(self, name: str, query: str, order: str) -> int:
+        # A window over everything is computed by one single task. Here, the rows are sorted in ranges. A row
+        # is numbered within its range, and the ranges before it are counted.
+        from pyspark.sql import functions as sql
+
+        with _spark_errors():
+            frame = self.session.sql(f"SELECT * FROM ({query}) AS unnumbered ORDER BY {order}")
+            frame = frame.withColumn("unskew_range", sql.spark_partition_id())
+            frame = frame.withColumn("unskew_place", sql.monotonically_increasing_id())
+            rows = self._store(name, frame)
+            counts = self.session.sql(
+                f"SELECT unskew_range AS range, count(*) AS rows, min(unskew_place) AS first FROM {name} "
+                "GROUP BY unskew_range ORDER BY unskew_range"
+            ).toArrow()
+            ends = np.cumsum(counts["rows"].to_numpy())
+            start = ends - counts["rows"].to_numpy() - counts["first"].to_numpy()
+            starts = self.session.createDataFrame(pa.table({"unskew_range": counts["range"], "start": start}))
+            frame = self.session.table(name).join(sql.broadcast(starts), "unskew_range")
+            frame = frame.withColumn("code", sql.col("unskew_place") + sql.col("start"))
+            self._store(name, frame.drop("unskew_range", "unskew_place", "start"))
+        return rows
 
     def arrow(self, query: str) -> pa.Table:
         with _spark_errors():
             return self.session.sql(query).toArrow()
 
-    def batches(self, query: str) -> Iterator[pa.RecordBatch]:
-        # The sorted result is written to disk and read part by part, so the driver never holds all of it.
-        self._written += 1
-        folder = self._scratch / f"result-{self._written}"
+    def fill(self, query: str, arrays: Arrays) -> None:
+        # The workers sort, write the sorted parts, and then copy each part to its place in the files of the
+        # arrays. The driver reads no row.
+        files = {name: str(array.filename) for name, array in arrays.items() if isinstance(array, np.memmap)}
+        assert len(files) == len(arrays), "Spark fills arrays on disk"
+        folder = self._folder()
         with _spark_errors():
             self.session.sql(query).write.parquet(str(folder))
-        for part in sorted(folder.glob("part-*.parquet")):
-            yield from pq.ParquetFile(part).iter_batches(BATCH_ROWS)
+            parts = _parts(folder)
+            rows = [pq.read_metadata(part).num_rows for part in parts]
+            _check_rows(sum(rows), arrays)
+            for array in arrays.values():
+                array.flush()
+            places = np.cumsum([0, *rows[:-1]]).tolist()
+            jobs = [(str(part), place) for part, place, some in zip(parts, places, rows, strict=True) if some]
+            if jobs:
+                frame = self.session.createDataFrame(jobs, "part STRING, place LONG").repartition(len(jobs))
+                frame.mapInArrow(_part_writer(files), "rows LONG").collect()
+        shutil.rmtree(folder, ignore_errors=True)
 
     def numbered(self, scan: Scan, file: str | None) -> None:
         return None  # rows of a distributed read have no numbers
@@ -279,6 +354,61 @@ class Spark(Engine):
 
     def close(self) -> None:
         self.session.stop()
+
+
+def register_stores(connection: duckdb.DuckDBPyConnection, files: Iterable[str]) -> None:
+    """Let a connection read the files that are in object stores, through Arrow's clients of them."""
+    for scheme in {address.partition("://")[0] for address in map(address_of, files) if address}:
+        if not connection.filesystem_is_registered(scheme):
+            from fsspec.implementations.arrow import ArrowFSWrapper  # fsspec comes with torch
+
+            class Store(ArrowFSWrapper):  # type: ignore[misc]
+                protocol = scheme
+
+                @classmethod
+                def _strip_protocol(cls, path: str) -> str:
+                    return path.partition("://")[2] or path
+
+            connection.register_filesystem(Store(filesystem(scheme)))
+
+
+def copy_batch(batch: pa.RecordBatch, arrays: Arrays, place: int) -> None:
+    """Copy the columns of a batch into arrays, from a place on."""
+    for (name, array), column in zip(arrays.items(), batch.columns, strict=False):
+        if column.null_count:
+            raise UnskewError(
+                f"column {name}: {column.null_count} values were lost on the way; this is a fault of unskew"
+            )
+        array[place : place + len(column)] = column.to_numpy(zero_copy_only=False)
+
+
+def _check_rows(rows: int, arrays: Arrays) -> None:
+    expected = len(next(iter(arrays.values())))
+    if rows != expected:
+        raise UnskewError(f"{rows} rows came of {expected}; this is a fault of unskew")
+
+
+def _parts(folder: Path) -> list[Path]:
+    """The parts of a table that Spark wrote, in their order."""
+    return sorted(folder.glob("part-*.parquet"))
+
+
+def _part_writer(files: dict[str, str]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What a worker runs: it copies sorted parts to their places in the files of the arrays."""
+
+    def write(jobs: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for job in jobs:
+            for part, place in zip(*(column.to_pylist() for column in job.columns), strict=True):
+                arrays = {name: np.load(file, mmap_mode="r+") for name, file in files.items()}
+                done = 0
+                for batch in pq.ParquetFile(part).iter_batches(BATCH_ROWS):
+                    copy_batch(batch, arrays, place + done)
+                    done += batch.num_rows
+                for array in arrays.values():
+                    array.flush()
+                yield pa.record_batch({"rows": [done]})
+
+    return write
 
 
 def literal(text: str) -> str:

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from unskew.core.errors import BadInput
+from unskew.core.storage import address_of, objects, open_bytes
 from unskew.data.log.folder import is_prepared
-from unskew.data.reading.engines import identifier, literal
+from unskew.data.reading.engines import identifier, literal, register_stores
 
 KINDS = {".csv": "text", ".tsv": "text", ".txt": "text", ".dat": "text", ".inter": "text"} | dict.fromkeys(
     (".parquet", ".pq"), "parquet"
@@ -28,6 +29,11 @@ PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"PK": "a zip file", b"\x28\xb5\
 def files_of(name: str) -> list[str]:
     """The files that a name stands for, sorted: one file, all data files in a folder, or those that match a
     pattern."""
+    if address := address_of(name):
+        stored = [found for found in objects(address) if found == address or suffix(found) in KINDS]
+        if not stored:
+            raise BadInput(f"{address}: no object, and no csv, tsv, parquet, json or inter file below it")
+        return stored
     path = Path(name)
     if path.is_dir():
         try:
@@ -61,7 +67,8 @@ def suffix(file: str | Path) -> str:
 
 def opened(file: str) -> BinaryIO:
     """The bytes of a file, decompressed if its name ends in .gz."""
-    return cast(BinaryIO, gzip.open(file)) if file.lower().endswith(".gz") else Path(file).open("rb")
+    stream = open_bytes(file)
+    return cast(BinaryIO, gzip.open(stream)) if file.lower().endswith(".gz") else stream
 
 
 def first_lines(file: str, count: int) -> list[str]:
@@ -132,7 +139,8 @@ def header(file: str, delimiter: str) -> list[str]:
 def parquet_schema(file: str) -> pa.Schema:
     """The names and types of the columns of a Parquet file."""
     try:
-        return pq.read_schema(file)
+        with opened(file) as stream:
+            return pq.read_schema(stream)
     except (pa.ArrowInvalid, OSError) as error:
         raise BadInput(f"{file}: not a readable Parquet file ({str(error).splitlines()[0]})") from None
 
@@ -160,6 +168,7 @@ def json_schema(files: list[str]) -> pa.Schema:
         f"read_json([{listed}], format = 'newline_delimited', columns = {{{columns}}}, ignore_errors = true)"
     )
     with duckdb.connect() as connection:
+        register_stores(connection, files)
         try:
             found = connection.execute(f"SELECT {kinds} FROM {source}").fetchall()[0]
         except duckdb.Error as error:

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from unskew.core.errors import BadInput
+from unskew.core.storage import address_of
 from unskew.data.log.folder import is_prepared
 from unskew.data.log.live import Live
 from unskew.data.log.log import Log
@@ -45,7 +46,7 @@ def _recognise(source: Any, reading: Reading) -> Source:
     if not isinstance(source, str | os.PathLike):
         return columns_of(_table_scan(source), reading, "the table")
     name = os.fspath(source)
-    files = files_of(str(Path(name).expanduser()))
+    files = files_of(address_of(name) or str(Path(name).expanduser()))
     form = reading.format if reading.format != "auto" else _guess(files)
     files = _of_format(files, form)
     if form == "mind":

@@ -20,8 +20,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from unskew.core.config import configured
-from unskew.core.errors import BadInput, UnskewError
+from unskew.core.errors import BadInput
 from unskew.core.progress import Job, progress
+from unskew.core.storage import check_on_disk
 from unskew.data.log.arrays import Ints, offsets_of
 from unskew.data.log.erasures import list_beside, read_erasures
 from unskew.data.log.folder import (
@@ -46,7 +47,7 @@ from unskew.data.log.vocabulary import PAD, Vocabulary
 from unskew.data.reading.bad_rows import BadRow
 from unskew.data.reading.checks import Checked, check, labels_found
 from unskew.data.reading.columns import Source
-from unskew.data.reading.engines import DuckDB, Engine, Spark
+from unskew.data.reading.engines import Arrays, DuckDB, Engine, Spark
 from unskew.data.reading.features import plain, with_features
 from unskew.data.reading.formats import recognise
 from unskew.data.reading.items import add_items, read_items
@@ -55,8 +56,6 @@ from unskew.data.reading.leave_out import leave_out, lists_of
 _PARTS = [part.removeprefix("history_") for part in VIEW_PARTS if part.startswith("history_")]
 _NEVER = np.iinfo(np.int64).max  # the time of the first positive, where there is none
 EVERYTHING = Preparation(duplicates="keep")
-
-Arrays = dict[str, NDArray[Any]]
 
 
 @configured(Reading)
@@ -142,6 +141,7 @@ def prepare(source: Any, out: str | os.PathLike[str], settings: Preparation) -> 
             raise BadInput(f"{name} {getattr(settings, name)}: expected at least 1", field=name)
     if settings.ties == "file-order" and settings.engine != "duckdb":
         raise BadInput("ties file-order: only the engine duckdb knows the order of the file")
+    check_on_disk(out)
     target = Path(out).expanduser().resolve()
     source = recognise(source, settings)
     with new_folder(target) as folder, _engine(settings, folder) as engine, progress("prepare") as job:
@@ -312,19 +312,16 @@ class _Preparing:
             # are sorted as texts, numbers too, because a text file has no numbers.
             column = self.source.roles[table.removesuffix("s")]
             id_text = "CAST(id AS STRING)" if column.kind == "int" and column.ids is None else "id"
-            self.engine.table(
+            self.engine.number(
                 table,
-                f"""SELECT id, CAST(row_number() OVER (ORDER BY since, seen, {id_text}) - 1 AS INT) AS code,
-                    since{title}
-                FROM (
-                    SELECT {key} AS id, MIN(CASE WHEN y = 1 THEN t ELSE {_NEVER} END) AS since,
-                        MIN(t) AS seen{", MIN(title) AS title" if title else ""}
-                    FROM {events} GROUP BY {key}
-                ) AS firsts""",
+                f"""SELECT {key} AS id, MIN(CASE WHEN y = 1 THEN t ELSE {_NEVER} END) AS since,
+                    MIN(t) AS seen{", MIN(title) AS title" if title else ""}
+                FROM {events} GROUP BY {key}""",
+                f"since, seen, {id_text}",
             )
             times = self.engine.arrow(f"SELECT since FROM {table} ORDER BY code")["since"]
             since.append(times.to_numpy().astype(np.int64))
-            vocabulary = _vocabulary(self.engine, self.source, table, table.removesuffix("s"))
+            vocabulary = _vocabulary(self.engine, self.source, table, bool(title))
             if title and vocabulary["title"].null_count == len(vocabulary):
                 vocabulary = vocabulary.drop_columns("title")
             vocabularies.append(vocabulary)
@@ -342,13 +339,12 @@ class _Preparing:
         """Make the table `indexed`, in which users, items and impressions are numbers."""
         extras, impressions = self._extras, ""
         if "impression_id" in extras:
-            self.engine.table(
+            self.engine.number(
                 "impressions",
+                "SELECT DISTINCT impression_id AS id FROM core WHERE impression_id IS NOT NULL",
                 # Sorted by length first, numbers keep their order, and a log that is prepared again is the
                 # same.
-                """SELECT id, CAST(row_number() OVER (ORDER BY length(id), id) - 1 AS BIGINT) AS code
-                FROM (SELECT DISTINCT impression_id AS id FROM core WHERE impression_id IS NOT NULL)
-                AS seen""",
+                "length(id), id",
             )
             impressions = "LEFT JOIN impressions ON impression_id = impressions.id"
             extras[extras.index("impression_id")] = f"COALESCE(impressions.code, {PAD}) AS impression_id"
@@ -361,25 +357,25 @@ class _Preparing:
     def _sort_by_user(self, rows: int) -> Arrays:
         """The columns of all rows."""
         extras = "".join(f", {name}" for name in self._extras)
-        batches = self.engine.batches(
-            f"SELECT user_code, item_code, t, y{extras} FROM indexed "
-            f"ORDER BY y DESC, user_code, t, item_code{extras}"
-        )
         types = COLUMNS | {name: EXTRAS[name] for name in self.checked.extras}
         types |= dict.fromkeys(self.checked.marks, np.int8)
-        return _fill(batches, {name: self.new(name, dtype, rows) for name, dtype in types.items()})
+        arrays = {name: self.new(name, dtype, rows) for name, dtype in types.items()}
+        self.engine.fill(
+            f"SELECT user_code, item_code, t, y{extras} FROM indexed "
+            f"ORDER BY y DESC, user_code, t, item_code{extras}",
+            arrays,
+        )
+        return arrays
 
     def _sort_by_item(self, user: NDArray[np.int32], users: int, items: int) -> Arrays:
         """The audiences, and the offsets of both views."""
-        batches = self.engine.batches(
-            "SELECT user_code, t, item_code FROM indexed WHERE y = 1 ORDER BY item_code, t, user_code"
+        arrays = {name: self.new(name, dtype, len(user)) for name, dtype in AUDIENCE.items()}
+        self.engine.fill(
+            "SELECT user_code, t FROM indexed WHERE y = 1 ORDER BY item_code, t, user_code", arrays
         )
-        per_item = np.zeros(items, np.int64)
-        audience = {name: self.new(name, dtype, len(user)) for name, dtype in AUDIENCE.items()}
-        arrays = _fill(_counted(batches, per_item), audience)
         for name, offsets in (
             ("history_offsets", offsets_of(user, users)),
-            ("audience_offsets", np.concatenate([np.zeros(1, np.int64), np.cumsum(per_item)])),
+            ("audience_offsets", self._offsets("indexed WHERE y = 1", "item_code", items)),
         ):
             arrays[name] = self.new(name, np.int64, len(offsets))
             arrays[name][:] = offsets
@@ -401,17 +397,21 @@ class _Preparing:
                 ("audience", "item_code", "user_code", items),
             )
             for view, owner, other, entities in sides:
-                per_entity = np.zeros(entities, np.int64)
-                batches = self.engine.batches(
-                    f"SELECT {other}, t, {owner} FROM of_kind ORDER BY {owner}, t, {other}"
-                )
                 ids, times, offsets = (context_column(kind, f"{view}_{part}") for part in _PARTS)
                 columns = {ids: np.int32, times: np.int64}
                 new = {name: self.new(name, dtype, counts[kind]) for name, dtype in columns.items()}
-                arrays |= _fill(_counted(batches, per_entity), new)
+                self.engine.fill(f"SELECT {other}, t FROM of_kind ORDER BY {owner}, t, {other}", new)
+                arrays |= new
                 arrays[offsets] = self.new(offsets, np.int64, entities + 1)
-                arrays[offsets][:] = np.concatenate([np.zeros(1, np.int64), np.cumsum(per_entity)])
+                arrays[offsets][:] = self._offsets("of_kind", owner, entities)
         return counts, arrays
+
+    def _offsets(self, events: str, owner: str, entities: int) -> Ints:
+        """Where the events of each entity begin and end, if they are sorted by entity."""
+        found = self.engine.arrow(f"SELECT {owner} AS code, count(*) AS n FROM {events} GROUP BY {owner}")
+        offsets = np.zeros(entities + 1, np.int64)
+        offsets[found["code"].to_numpy() + 1] = found["n"].to_numpy()
+        return np.cumsum(offsets)
 
     def _since(self, since: list[Ints] | None) -> Arrays:
         """The times from which users and items exist."""
@@ -505,35 +505,12 @@ def _complain_if_empty(rows: int, before: int, settings: Preparation) -> None:
         )
 
 
-def _fill(batches: Iterator[pa.RecordBatch], arrays: Arrays) -> Arrays:
-    """Copy batches into arrays. The columns of a batch are in the order of the arrays."""
-    place = 0
-    for batch in batches:
-        for (name, array), column in zip(arrays.items(), batch.columns, strict=False):
-            if column.null_count:
-                raise UnskewError(
-                    f"column {name}: {column.null_count} values were lost on the way; this is a fault of "
-                    "unskew"
-                )
-            array[place : place + len(column)] = column.to_numpy(zero_copy_only=False)
-        place += batch.num_rows
-    if any(len(array) != place for array in arrays.values()):
-        expected = len(next(iter(arrays.values())))
-        raise UnskewError(f"{place} rows came of {expected}; this is a fault of unskew")
-    return arrays
-
-
-def _counted(batches: Iterator[pa.RecordBatch], per_item: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
-    """Pass the batches on, and add up in `per_item` how many rows each item has."""
-    for batch in batches:
-        per_item += np.bincount(batch.column(2).to_numpy(), minlength=len(per_item))
-        yield batch
-
-
-def _vocabulary(engine: Engine, source: Source, table: str, role: str) -> pa.Table:
+def _vocabulary(engine: Engine, source: Source, table: str, titled: bool) -> pa.Table:
     """The ids, and maybe titles, in the order of their codes. Ids get back the type that they had in the
     source."""
-    vocabulary = engine.arrow(f"SELECT * FROM {table} ORDER BY code").drop_columns(["code", "since"])
+    columns = ["id", *(["title"] if titled else [])]
+    vocabulary = engine.arrow(f"SELECT * FROM {table} ORDER BY code").select(columns)
+    role = table.removesuffix("s")
     column = source.roles[role]
     if len(vocabulary) == 1:
         raise BadInput(

@@ -380,6 +380,17 @@ class Pulse(Recommender, name="pulse", paper="no paper: audiences and neighbours
         clicks = self.last(hidden.relu_()).squeeze(-1) + skip
         return clicks if c is None or self.tag_skip is None else clicks + c @ self.tag_skip
 
+    def pair_bounds(self, width: int) -> tuple[Tensor, Tensor]:
+        """The least and the most that a unit of each of the first values of w can add to the head of clicks,
+        (width,), if the value is positive. relu(x + d) - relu(x) is between 0 and d."""
+        weights, skips = [self.of_neighbours.weight / self.scale_w], [self.neighbour_skip / self.scale_w]
+        if self.more_of_pair is not None and self.more_skip is not None:
+            weights.append((self.more_of_pair / self.scale_more[:, None]).T)
+            skips.append(self.more_skip / self.scale_more)
+        moved = self.last.weight[0][:, None] * torch.cat(weights, 1)[:, :width]
+        skip = torch.cat(skips)[:width]
+        return skip + moved.clamp(max=0).sum(0), skip + moved.clamp(min=0).sum(0)
+
     def forward(self, batch: Batch) -> Tensor:
         assert batch.log is not None, "pulse reads the log itself"
         signals, candidates = self.signals(batch.log), batch.candidates_BC.cpu().numpy()

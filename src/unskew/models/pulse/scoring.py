@@ -1,12 +1,13 @@
 """The catalogues of Pulse: all items at the times of some contexts, and all items of a live log."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from unskew.data.batches.batch import Batch
 from unskew.data.log.live import Live
@@ -14,9 +15,15 @@ from unskew.data.log.log import LogView
 from unskew.data.log.views import PAD, EventView, Ints
 from unskew.models.pulse.explain import ExplainedNetwork, Inputs, explain, known_of
 from unskew.models.pulse.signals import Requests, Signals
+from unskew.nn.debias import check_debias
 from unskew.nn.device import on_device
 from unskew.nn.reasons import Reason
+from unskew.nn.top_k import TopK, Wanted
 
+BLOCK = 64  # contexts whose best items are found together
+LEADING = 256  # items that are best for a block, of which each context takes its first ones
+ROUNDING = 1e-4  # by which bounds of scores are widened
+DENSE = 8  # if more than an n-th of all items may be listed, all are scored together
 PIECE = 8192  # items that are scored together, so that they stay in the cache
 MINUTES = 1440  # of a day
 ROOM = 1024  # new items that there is room for
@@ -55,6 +62,9 @@ class TwoHeads(ExplainedNetwork, Protocol):
     def clicks(self, items: ItemSide, users: Tensor, w: Tensor) -> Tensor:
         """The head of clicks, without tags."""
 
+    def pair_bounds(self, width: int) -> tuple[Tensor, Tensor]:
+        """The least and the most that a unit of each value of w adds to the head of clicks."""
+
 
 class PulseCatalog:
     """All items at the times of some contexts: a maximum and a product per item, and what is known of the
@@ -90,6 +100,34 @@ class PulseCatalog:
             for scores, debias in zip(found, strengths, strict=True):
                 torch.add(clicks, items.exposure, alpha=-debias, out=scores[row])
         return found
+
+    @torch.no_grad()
+    def best(self, context: Batch, wanted: Wanted) -> TopK:
+        """See `FindsBest`."""
+        lists = [TopK(torch.zeros(0, wanted.k), torch.zeros(0, wanted.k).long())]
+        for first in range(0, len(context.user_B), BLOCK):
+            some = (wanted.row >= first) & (wanted.row < first + BLOCK)
+            among = wanted._replace(row=wanted.row[some] - first, item=wanted.item[some])
+            lists += self._best_of_block(context.part(slice(first, first + BLOCK)), among)
+        return TopK(*map(torch.cat, zip(*lists, strict=True)))
+
+    def _best_of_block(self, context: Batch, wanted: Wanted) -> Iterator[TopK]:
+        read = self.model.requests(self.log, context)
+        users = self.model.user_side(torch.from_numpy(read.profile))
+        items = next(self._items(read.time[:1]))
+        debias = self.model.debias if wanted.debias is None else wanted.debias
+        check_debias(debias)
+        width = read.values.shape[1]
+        block = _Block(self.model, items, users, width, self._unknown, debias, wanted)
+        order = np.argsort(wanted.row, kind="stable")
+        excluded = np.split(wanted.item[order], np.searchsorted(wanted.row[order], range(1, len(users))))
+        for row, of_row in enumerate(excluded):
+            item, w = map(torch.from_numpy, read.of_request(row))
+            taste = None
+            if self.model.tag_skip is not None and read.tastes is not None:
+                weight = self.model.tag_skip.detach().numpy()
+                taste = torch.from_numpy(read.tastes.of_request(row, weight))
+            yield block.best(row, torch.from_numpy(of_row), item, w, taste)
 
     def reasons(
         self, context: Batch, items: Sequence[Ints], debias: float | None
@@ -134,6 +172,78 @@ class PulseCatalog:
             if self._at is None or self._at[0] != time:
                 self._at = time, self.model.item_side(self._tensor(next(read)))
             yield self._at[1]
+
+
+class _Block:
+    """Finds the best items of contexts of one moment, exactly, with few scores.
+
+    Of an item about which a context knows nothing, the score is f(u, i) = relu(x_i + u) . v + s_i. It is
+    computed for all items once, for a user c in the middle of the block, because
+
+        f(c, i) + sum_h min(0, v_h (u_h - c_h))  <=  f(u, i)  <=  f(c, i) + sum_h max(0, v_h (u_h - c_h))
+
+    What a context knows of an item adds at most a sum over its values (`pair_bounds`). Some promising items
+    of each context are scored first. Of the others, only those can be better whose bound is above the k-th
+    best of these.
+    """
+
+    def __init__(
+        self,
+        model: TwoHeads,
+        items: ItemSide,
+        users: Tensor,
+        width: int,
+        unknown: Callable[[ItemSide, Tensor], Tensor],
+        debias: float,
+        wanted: Wanted,
+    ) -> None:
+        self.model, self.items, self.users, self.debias, self.k = model, items, users, debias, wanted.k
+        self.unknown = unknown
+        self.least, self.most = model.pair_bounds(width)
+        middle = (users.min(0).values + users.max(0).values) / 2
+        self.more = ((users - middle) * model.last.weight[0]).clamp(min=0).sum(1) + ROUNDING
+        scores = unknown(items, middle).sub_(items.exposure, alpha=debias)
+        self.of_middle = scores.masked_fill_(wanted.hidden, -torch.inf)
+        self.leading = self.of_middle.topk(min(wanted.k + LEADING, len(scores))).indices
+
+    def best(self, row: int, excluded: Tensor, item: Tensor, w: Tensor, taste: Tensor | None) -> TopK:
+        """The list of one context: with items that it must not hold, the items that it knows something
+        about, with what it knows, and what its taste for tags adds to all items."""
+        bound = self.of_middle.clone() if taste is None else self.of_middle + taste
+        bound[excluded] = -torch.inf
+        of_known = bound[item] + w.clamp(min=0) @ self.most + w.clamp(max=0) @ self.least
+        bound[item] = -torch.inf  # now it is that of the items about which nothing is known
+        first = of_known.topk(min(2 * self.k, len(item))).indices
+        first = first[of_known[first].isfinite()]
+        leading = self.leading[bound[self.leading].isfinite()][: self.k]
+        found = self._scored(row, item[first], w[first], leading, taste)
+        kth = found.scores[-1] if len(found.scores) == self.k else torch.tensor(-torch.inf)
+        kth = kth.clamp(min=torch.finfo(kth.dtype).min) - self.more[row]
+        known, others = of_known >= kth, (bound >= kth).nonzero()[:, 0]
+        if len(others) > len(bound) // DENSE:
+            others = others[
+                self._of_others(row, slice(None), taste)[others] >= kth + self.more[row] - ROUNDING
+            ]
+        found = self._scored(row, item[known], w[known], others, taste)
+        missing = self.k - len(found.scores)
+        scores = pad(found.scores, (0, missing), value=-torch.inf)
+        return TopK(scores[None], pad(found.codes, (0, missing))[None])
+
+    def _of_others(self, row: int, codes: Tensor | slice, taste: Tensor | None) -> Tensor:
+        """The scores of items about which a context knows nothing."""
+        items = self.items.part(codes) if isinstance(codes, Tensor) else self.items
+        scores = self.unknown(items, self.users[row]).sub_(items.exposure, alpha=self.debias)
+        return scores if taste is None else scores.add_(taste[codes])
+
+    def _scored(self, row: int, item: Tensor, w: Tensor, others: Tensor, taste: Tensor | None) -> TopK:
+        """The best of some items of which something is known, and of others."""
+        items = self.items.part(item)
+        scores = self.model.clicks(items, self.users[row], w).sub_(items.exposure, alpha=self.debias)
+        if taste is not None:
+            scores += taste[item]
+        scores = torch.cat([scores, self._of_others(row, others, taste)])
+        best, places = scores.topk(min(self.k, len(scores)))
+        return TopK(best, torch.cat([item, others])[places])
 
 
 class LivePulseCatalog(PulseCatalog):

@@ -48,6 +48,7 @@ ITEM_FEATURES, USER_FEATURES, NEIGHBOUR_FEATURES = (
     len(SCALES) + OWN,
 )
 BLOCK = 128  # requests that are read together
+WALKS = 32  # neighbourhoods that are walked together: few enough to stay in the cache
 
 OF_TYPE = len(SCALES) + OWN  # values of w for each context type
 OWN_CONTEXT = 50  # of a user's newest events of a context type, those that are read
@@ -207,8 +208,8 @@ class Signals:
     def _reached(self, walk: Neighbourhood, user: Ints, time: Ints, own: Ints) -> "Pairs":
         """What neighbours of each request took."""
         items, keys, values = max(len(self.log.items), 1), [np.zeros(0, np.int64)], []
-        for first in range(0, len(time) if self.reads != "counts" else 0, BLOCK):
-            part = slice(first, first + BLOCK)
+        for first in range(0, len(time) if self.reads != "counts" else 0, WALKS):
+            part = slice(first, first + WALKS)
             reached = walk.reach(user[part], time[part], own[part])
             keys.append((first + reached.request) * items + reached.item)
             values.append(np.log1p(reached.values / np.array(SCALES)).astype(np.float32))
