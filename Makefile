@@ -22,7 +22,7 @@ test: .venv/ready ## all tests but those of the cluster
 test-fast: .venv/ready ## in a minute: all tests that neither train nor draw charts nor start a process or a browser
 	$(BIN)/python -m pytest -n 2 -m "not cluster and not integration" --fast
 
-test-cluster: .venv/ready-spark ## ranks of torchrun; the same SQL on Spark gives the same files (needs Java 17)
+test-cluster: .venv/ready-cluster ## torchrun, Spark, PostgreSQL, Redis (set up here with apt-get)
 	$(BIN)/python -m pytest -m cluster
 
 test-integrations: .venv/ready ## the real tools: MLflow, Weights & Biases, the Hub's client, scikit-learn, MCP, Node, notebooks
@@ -75,10 +75,14 @@ mutants: .venv/ready ## faults planted in a copy of the sources: would the tests
 	@$(INSTALL) --editable ".[demo,report,tune,postgres,serve,ann,onnx,test,check]"
 	@touch $@
 
-.venv/ready-spark: .venv/ready
-	@command -v java > /dev/null || { command -v apt-get > /dev/null && apt-get update -qq && apt-get install -y -qq openjdk-17-jre-headless; } \
-		|| { echo "Spark needs Java 17: install it and call make again"; exit 1; }
-	@$(INSTALL) --editable ".[spark]"
+.venv/ready-cluster: .venv/ready
+	@for need in java:openjdk-17-jre-headless initdb:postgresql redis-server:redis-server; do \
+		program=$${need%%:*}; package=$${need#*:}; \
+		command -v $$program > /dev/null || ls /usr/lib/postgresql/*/bin/$$program > /dev/null 2>&1 && continue; \
+		command -v apt-get > /dev/null && apt-get update -qq && apt-get install -y -qq $$package > /dev/null \
+			|| { echo "the tests of clusters need $$package: install it and call make again"; exit 1; }; \
+	done
+	@$(INSTALL) --editable ".[spark,stream]"
 	@touch $@
 
 .venv/ready-docs: .venv/ready
@@ -88,7 +92,7 @@ mutants: .venv/ready ## faults planted in a copy of the sources: would the tests
 lock: ## write requirements.lock again, from the newest versions that pyproject.toml admits
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install -qq torch==2.13.0
-	build/lock/bin/python -m pip install -qq --editable ".[demo,report,tune,postgres,serve,ann,onnx,test,check,spark,docs,mlflow,wandb,hub,sklearn,mcp,notebooks]"
+	build/lock/bin/python -m pip install -qq --editable ".[demo,report,tune,postgres,serve,ann,onnx,test,check,spark,stream,docs,mlflow,wandb,hub,sklearn,mcp,notebooks]"
 	build/lock/bin/python -m pip freeze --all --exclude-editable | grep -v '^pip==' | sed 's/^torch==.*/torch==2.13.0/' > requirements.lock
 
 clean:

@@ -3,6 +3,7 @@
 import gzip
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,6 +12,7 @@ import pytest
 import unskew
 from tests.conftest import random_table
 from tests.helpers.command import run
+from tests.helpers.processes import GUARD
 from unskew.core import storage
 from unskew.core.storage import address_of, filesystem, objects
 from unskew.data.reading.prepare import prepare
@@ -32,6 +34,7 @@ def bucket(monkeypatch) -> Iterator[str]:
     try:
         import boto3
 
+        urlopen(Request(f"http://{host}:{port}/moto-api/reset", method="POST"), timeout=GUARD).close()
         boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="shop")
         yield "s3://shop"
     finally:
@@ -40,7 +43,7 @@ def bucket(monkeypatch) -> Iterator[str]:
 
 
 def put(address: str, content: bytes) -> None:
-    with filesystem("s3").open_output_stream(address.removeprefix("s3://")) as stream:
+    with filesystem("s3").open_output_stream(address.removeprefix("s3://"), compression=None) as stream:
         stream.write(content)
 
 
@@ -108,9 +111,7 @@ def test_addresses() -> None:
     assert address_of("gs://a/b") == "gs://a/b"
     for path in ("a/b", "/a/b", "a:b/c", "c:/x", "s3", "s3:"):
         assert address_of(path) is None
-    with pytest.raises(
-        unskew.BadInput, match="hdfs://a/b: expected a path or an address"
-    ):
+    with pytest.raises(unskew.BadInput, match="hdfs://a/b: expected a path or an address"):
         unskew.read("hdfs://a/b")
 
 

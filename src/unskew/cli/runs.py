@@ -11,14 +11,16 @@ from tyro.conf import Positional
 from unskew.cli.shared import File, OnDevice, RunVerb, notify, pairs, table
 from unskew.core.config import Document
 from unskew.core.errors import BadInput
+from unskew.core.storage import address_of
 from unskew.data.log.held_out import Criterion
 from unskew.data.log.log import Log
 from unskew.recommendation.options import Cold, Explain, RecommendKeywords
 from unskew.recommendation.rules import read_rule_sets
 
 if TYPE_CHECKING:
+    from unskew.api.model import Model
     from unskew.recommendation.ann import Recall
-    from unskew.recommendation.ranker import Recommendations
+    from unskew.recommendation.ranker import Recommendations, Saved
 
 # A flag that takes several ids and may be given several times.
 Items = Annotated[
@@ -141,19 +143,8 @@ class Recommend(OnDevice, RunVerb):
             "explain": Explain(self.explain),
             "approximate": self.approximate,
         }
-        if self.out is not None and self.shard is not None:
-            parts = trained.save_recommendation_parts(self.out, shard=self.shard, log=log, **options)
-            counted = {name: value for name, value in asdict(parts).items() if name != "recall"}
-            document = {"folder": str(self.out), "shard": self.shard, **counted, "k": self.k}
-            self.show(document, pairs(f"{self.folder} -> {self.out}", document))
-            return
         if self.out is not None:
-            saved = trained.save_recommendations(self.out, self.input, log=log, **options)
-            counted = {name: value for name, value in asdict(saved).items() if name != "recall"}
-            document = {"file": str(self.out), **counted, "k": self.k} | _measured(saved.recall)
-            if self.all_users:
-                document["users"] = saved.lists
-            self.show(document, pairs(f"{self.folder} -> {self.out}", document))
+            self._save(self.out, trained, log, options)
             return
         if self.user is not None:
             lists = trained.recommend([self.user], log=log, **options)
@@ -170,6 +161,20 @@ class Recommend(OnDevice, RunVerb):
                 field="times",
             )
         return list(zip(items, times, strict=True)) if times else items
+
+    def _save(self, out: Path, trained: "Model", log: Log | None, options: RecommendKeywords) -> None:
+        """Write the lists of many."""
+        document: Document = {"file" if self.shard is None else "folder": str(address_of(out) or out)}
+        if self.shard is not None:
+            saved: Saved = trained.save_recommendation_parts(out, shard=self.shard, log=log, **options)
+            document["shard"] = self.shard
+        else:
+            saved = trained.save_recommendations(out, self.input, log=log, **options)
+        counted = {name: value for name, value in asdict(saved).items() if name != "recall"}
+        document |= counted | {"k": self.k} | _measured(saved.recall)
+        if self.all_users:
+            document["users"] = saved.lists
+        self.show(document, pairs(f"{self.folder} -> {address_of(out) or out}", document))
 
     def _candidates(self) -> list[Any] | None:
         ids = list(chain(*self.candidate))

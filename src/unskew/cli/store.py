@@ -1,6 +1,8 @@
 """The verbs of a store: look at it, export its log, and compact it."""
 
+import socket
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +11,7 @@ import tyro
 from tyro.conf import OmitSubcommandPrefixes, Positional
 
 from unskew.cli.shared import EventTypes, Segments, Verb, moment_of, notify, pairs, span_of, words_in
+from unskew.core.config import AtLeast1
 from unskew.core.errors import BadInput
 from unskew.serve.store.events import in_iso
 from unskew.serve.store.export import export_items, export_log
@@ -97,14 +100,50 @@ class StoreCompact(_OnStore):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StoreFollow(_OnStore):
+    """Read the events of a stream of Redis or Valkey into a store, until Ctrl-C. An event is acknowledged
+    when it is on the disk, so each is read at least once and, by its event_id, stored once. A service over
+    the same store in PostgreSQL uses it at once; a store in a file has one writer."""
+
+    source: Positional[Annotated[str, tyro.conf.arg(metavar="URL")]]
+    """Where the stream is, such as redis://127.0.0.1:6379/0."""
+    stream: Annotated[str, tyro.conf.arg(metavar="NAME")] = "events"
+    """The name of the stream. Entries that are no events go to NAME.rejected, with the reason."""
+    group: str = "unskew"
+    """The group of consumers that shares the stream. Each store has a group of its own."""
+    consumer: str | None = None
+    """The name of this process in the group; by default that of the machine. Give processes on one machine
+    different names."""
+    batch_size: AtLeast1 = 1000
+    """The largest number of events that are committed together."""
+    until_empty: bool = False
+    """End when there is nothing new."""
+
+    def run(self) -> None:
+        from unskew.serve.store.follow import Followed, RedisStream, follow
+
+        followed = Followed()
+        with open_store(self.store, "create", segments=self.segments) as store:
+            name = self.consumer or socket.gethostname()
+            stream = RedisStream(self.source, self.stream, self.group, name, self.batch_size)
+            with suppress(KeyboardInterrupt):
+                follow(stream, store, followed, until=lambda is_empty: self.until_empty and is_empty)
+        document = {"store": store.name, "stream": self.stream, **asdict(followed)}
+        self.show(document, pairs(f"{self.stream} -> {store.name}", asdict(followed)))
+        if followed.rejected:
+            notify(f"{followed.rejected:,} entries are no events; see the stream {self.stream}.rejected")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Store:
-    """Look at a store of events (info), take its log out (export), or make it small (compact); `unskew erase`
-    erases users from it."""
+    """Look at a store of events (info), take its log out (export), make it small (compact), or read a stream
+    into it (follow); `unskew erase` erases users from it."""
 
     verb: OmitSubcommandPrefixes[
         Annotated[StoreInfo, tyro.conf.subcommand("info")]
         | Annotated[StoreExport, tyro.conf.subcommand("export")]
         | Annotated[StoreCompact, tyro.conf.subcommand("compact")]
+        | Annotated[StoreFollow, tyro.conf.subcommand("follow")]
     ]
 
     def run(self) -> None:

@@ -10,8 +10,9 @@ that speak the protocol of S3.
 import io
 import os
 import re
+import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -118,10 +119,16 @@ def open_bytes(path: str) -> BinaryIO:
 
 
 def upload(file: Path, address: str) -> None:
-    """Store a file as an object. The object appears when it is whole."""
+    """Store a file as an object, which appears when it is whole: a stream of bytes that ends early would be
+    an object, too, so they go to another name first."""
     files, name = _opened(address)
+    scratch = f"{name}.{secrets.token_hex(8)}.unfinished"
     with _plain_errors(address, "written"), file.open("rb") as source:
-        # The stream is closed only after all bytes: closing is what makes the object appear.
-        target = files.open_output_stream(name)
-        copyfileobj(source, target, 1 << 20)
-        target.close()
+        try:
+            with files.open_output_stream(scratch, compression=None) as target:
+                copyfileobj(source, target, 1 << 20)
+            files.move(scratch, name)
+        except BaseException:
+            with suppress(OSError):
+                files.delete_file(scratch)
+            raise

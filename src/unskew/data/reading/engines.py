@@ -329,15 +329,16 @@ class Spark(Engine):
     def fill(self, query: str, arrays: Arrays) -> None:
         # The workers sort, write the sorted parts, and then copy each part to its place in the files of the
         # arrays. The driver reads no row.
-        files = {name: str(array.filename) for name, array in arrays.items() if isinstance(array, np.memmap)}
-        assert len(files) == len(arrays), "Spark fills arrays on disk"
+        mapped = {name: array for name, array in arrays.items() if isinstance(array, np.memmap)}
+        assert len(mapped) == len(arrays), "Spark fills arrays on disk"
+        files = {name: str(array.filename) for name, array in mapped.items()}
         folder = self._folder()
         with _spark_errors():
             self.session.sql(query).write.parquet(str(folder))
             parts = _parts(folder)
             rows = [pq.read_metadata(part).num_rows for part in parts]
             _check_rows(sum(rows), arrays)
-            for array in arrays.values():
+            for array in mapped.values():
                 array.flush()
             places = np.cumsum([0, *rows[:-1]]).tolist()
             jobs = [(str(part), place) for part, place, some in zip(parts, places, rows, strict=True) if some]
@@ -360,7 +361,7 @@ def register_stores(connection: duckdb.DuckDBPyConnection, files: Iterable[str])
     """Let a connection read the files that are in object stores, through Arrow's clients of them."""
     for scheme in {address.partition("://")[0] for address in map(address_of, files) if address}:
         if not connection.filesystem_is_registered(scheme):
-            from fsspec.implementations.arrow import ArrowFSWrapper  # fsspec comes with torch
+            from fsspec.implementations.arrow import ArrowFSWrapper  # it comes with torch
 
             class Store(ArrowFSWrapper):  # type: ignore[misc]
                 protocol = scheme
@@ -405,6 +406,7 @@ def _part_writer(files: dict[str, str]) -> Callable[[Iterator[pa.RecordBatch]], 
                     copy_batch(batch, arrays, place + done)
                     done += batch.num_rows
                 for array in arrays.values():
+                    assert isinstance(array, np.memmap)
                     array.flush()
                 yield pa.record_batch({"rows": [done]})
 

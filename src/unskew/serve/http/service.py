@@ -10,11 +10,13 @@ An event is first committed in the store and then added to the live log. The liv
 store in the order of their commits, so a service that is started again gives the same answers.
 """
 
+import os
+import socket
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -60,12 +62,14 @@ from unskew.serve.http.schemas import (
 from unskew.serve.monitor.monitor import Monitoring, monitor
 from unskew.serve.store.events import BadEvent, Event, Recommendation, Shown, check_id, in_iso
 from unskew.serve.store.items import ItemRow
+from unskew.serve.store.notices import CHANGED, Listening
 from unskew.serve.store.store import Store, StoreState
 from unskew.serve.store.tables import EventTypes
 from unskew.serve.variants.assignment import CONTROL, Assignment, Variant
 from unskew.training.erase import COPIES, DATA, OTHER_RUNS, WEIGHTS, erase_from_run
 
 Parsed = TypeVar("Parsed")
+RELOAD = "reload"  # announced, with what is reloaded already
 LONGEST_NOUN = 40  # characters
 NEWEST = 50  # positives of a user that an answer has
 MONITOR_SECONDS = 60.0  # for which a monitor is kept
@@ -145,6 +149,7 @@ class Service:
         self._closed = False
         self._reload = Reload(state="none", error=None)
         self._reloading: threading.Thread | None = None
+        self._listening: Listening | None = None
         self._erasures, self._erasing = 0, False
         self._listed = -1, Erasures()  # the number of erasures, and the list of that time
         self._types = store.types
@@ -163,10 +168,13 @@ class Service:
         """Load the run, and bring its log up to date."""
         with self._changing:
             self._swap()
+        self._listening = self.store.listen(self._heard)
 
     def close(self) -> None:
         """Answer nothing more. The store is the caller's to close."""
         self._closed = True
+        if self._listening is not None:
+            self._listening.close()
         if self._reloading is not None:
             self._reloading.join()
         for other in self._others.values():
@@ -484,6 +492,7 @@ class Service:
 
     def reload(self, wait: float = 0.0) -> Reload:
         """Load the run again in the background, and swap it in when it is ready; requests go on meanwhile.
+        Over a store on a server, all services of the store do.
 
         Parameters
         ----------
@@ -496,6 +505,11 @@ class Service:
             The state after that time.
         """
         self._check_ready()
+        self.store.announce(f"{RELOAD} {self.machine}")
+        return self.reload_here(wait)
+
+    def reload_here(self, wait: float = 0.0) -> Reload:
+        """The same in this process alone."""
         with self._lock:
             if self._reloading is None or not self._reloading.is_alive():
                 self._reload = Reload(state="loading", error=None)
@@ -521,6 +535,20 @@ class Service:
             return kept[1]
         finally:
             self._monitoring.release()
+
+    @property
+    def machine(self) -> str:
+        """Names the processes that a reload here reaches without the store."""
+        return f"{socket.gethostname()} {os.getpid()}"
+
+    def _heard(self, text: str) -> None:
+        """Another process wrote into the store, erased a user, or was asked to load the run again."""
+        if text == CHANGED:
+            for service in (self, *self._others.values()):
+                with suppress(Refused), service._using():  # which brings the live log up to date
+                    pass
+        elif text.startswith(f"{RELOAD} ") and text != f"{RELOAD} {self.machine}":
+            self.reload_here()
 
     # The loaded run
 

@@ -8,6 +8,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, ClassVar, Literal
 
 from unskew.core.errors import BadInput, UnskewError
+from unskew.serve.store.notices import Listening
 from unskew.serve.store.tables import SCHEMA, Dialect, definitions, initial_rows
 
 Mode = Literal["create", "write", "read"]
@@ -87,6 +88,7 @@ class Database(ABC):
             try:
                 writer.execute(self.begin_writing)
                 yield self._cursor(writer)
+                self._before_commit(self._cursor(writer))
                 writer.commit()
             except BaseException:
                 with suppress(Exception):  # some errors have rolled it back already
@@ -100,6 +102,14 @@ class Database(ABC):
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+    def listen(self, heard: Callable[[str], None]) -> Listening | None:
+        """Call a function, in a thread, with what other processes announce, and with `changed` after each
+        commit; None where no server passes it on."""
+        return None
+
+    def announce(self, text: str) -> None:  # noqa: B027 (a file has nobody to tell)
+        """Tell all processes that listen. Where no server passes it on, nobody does."""
 
     @abstractmethod
     def maintaining(self) -> AbstractContextManager[None]:
@@ -124,6 +134,9 @@ class Database(ABC):
         """The size of the database on disk, in bytes."""
 
     # Connections
+
+    def _before_commit(self, cursor: Cursor) -> None:  # noqa: B027 (in a file, nothing)
+        """What belongs to every transaction that writes."""
 
     @abstractmethod
     def _connect(self) -> Any:

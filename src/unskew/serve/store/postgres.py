@@ -5,7 +5,7 @@ number of processes may write; each takes its turn, so that sequence numbers fol
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from unskew.core.errors import BadInput, UnskewError
 from unskew.serve.store.database import Busy, Cursor, Database, Mode, Synchronous
+from unskew.serve.store.notices import CHANGED, Listening
 from unskew.serve.store.tables import KINDS, TABLES, Dialect
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 CREATING, WRITING, MAINTAINING = 0x756E73, 0x756E74, 0x756E75  # the kinds of our advisory locks
 CONNECT_SECONDS = 10
+LISTEN_SECONDS = 0.5  # after which a thread that listens looks whether it is closed
+CHANNEL = "'unskew_' || 'unskew_meta'::regclass::oid"  # one for each store of a database
+NOTIFY = f"SELECT pg_notify({CHANNEL}, ?)"
 
 
 # A user and a password, the hosts, the database and the options. The signs that separate them can be within
@@ -97,6 +101,26 @@ class Postgres(Database):
             finally:
                 with suppress(self._psycopg.Error):
                     cursor.rows(f"SELECT pg_advisory_unlock({key})")
+
+    def listen(self, heard: Callable[[str], None]) -> Listening:
+        return Listening(self._notices, heard)
+
+    def announce(self, text: str) -> None:
+        with self._translated(), self._connect() as connection:
+            self._cursor(connection).rows(NOTIFY, (text,))
+
+    def _before_commit(self, cursor: Cursor) -> None:
+        cursor.rows(NOTIFY, (CHANGED,))
+
+    def _notices(self) -> Iterator[str | None]:
+        with self._translated(), self._connect() as connection:
+            ((channel,),) = self._cursor(connection).rows(f"SELECT {CHANNEL}")
+            self._cursor(connection).run(f"LISTEN {channel}")
+            yield CHANGED
+            while True:
+                for notice in connection.notifies(timeout=LISTEN_SECONDS):
+                    yield notice.payload
+                yield None
 
     def check_can_forget(self) -> None:
         # PostgreSQL only warns a user who may not rewrite a table.

@@ -9,7 +9,7 @@ survives a killed process and, unless the store says `normal`, a power cut.
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple, Self, get_args
@@ -24,6 +24,7 @@ from unskew.serve.store.database import Database, Mode, Synchronous
 from unskew.serve.store.events import Event, Recommendation, check_id, in_iso
 from unskew.serve.store.items import ItemRow
 from unskew.serve.store.maintenance import Compacted, Erased, ListWatch, Maintenance
+from unskew.serve.store.notices import Listening
 from unskew.serve.store.reader import Reader
 from unskew.serve.store.segments import Segments
 from unskew.serve.store.sqlite import SQLite
@@ -286,6 +287,25 @@ class Store:
     def erasures(self) -> Erasures:
         """The list of erased users: salted hashes of their ids, with the moments of the erasures."""
         return self._reader.erasures()
+
+    def listen(self, heard: Callable[[str], None]) -> Listening | None:
+        """Hear of the commits and the announcements of all processes that share a store on a server.
+
+        Parameters
+        ----------
+        heard
+            Called in a thread with `changed` after each commit, and with what `announce` sends.
+
+        Returns
+        -------
+        Listening or None
+            What listens, to be closed before the store; None for a store in a file.
+        """
+        return self._database.listen(heard)
+
+    def announce(self, text: str) -> None:
+        """Tell all processes that listen. Nobody listens to a store in a file."""
+        self._database.announce(text)
 
     def counts(self) -> dict[str, int]:
         """How many events and recommendations there are, compacted or not."""

@@ -19,7 +19,7 @@ from unskew.core.errors import UnskewError
 from unskew.core.imports import import_file
 from unskew.serve.http.process import Serving, http_server
 from unskew.serve.http.schemas import Reload
-from unskew.serve.http.service import Service
+from unskew.serve.http.service import RELOAD, Service
 from unskew.serve.store.maintenance import Erased
 from unskew.serve.store.store import Store, open_parts
 from unskew.serve.store.tables import Kind
@@ -56,14 +56,15 @@ class WorkerService(Service):
 
     def reload(self, wait: float = 0.0) -> Reload:
         self._check_ready()
+        self.store.announce(f"{RELOAD} {self.machine}")
         answers: list[Reload] = self.channel.ask("reload", wait=wait).result()
         unfinished = [answer for answer in answers if answer["state"] != "done"]
         unfinished.sort(key=lambda answer: answer["state"])  # failed comes before loading
         return unfinished[0] if unfinished else Reload(state="done", error=None)
 
-    def reload_here(self, wait: float) -> Reload:
-        """Load the run again in this process."""
-        return super().reload(wait)
+    @property
+    def machine(self) -> str:
+        return f"{socket.gethostname()} {os.getppid()}"
 
 
 def run_worker(listener: socket.socket, connection: socket.socket) -> int:
