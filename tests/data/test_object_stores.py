@@ -65,7 +65,11 @@ def test_logs_are_read_from_a_bucket(bucket: str, tmp_path: Path) -> None:
     assert objects(f"{bucket}/day/[1-9].parquet") == [f"{bucket}/day/1.parquet"]
     for source in (f"{bucket}/day", f"{bucket}/day/*.parquet", f"{bucket}/log.csv.gz"):
         assert unskew.read(source).fingerprint() == expected
-    assert prepare(f"{bucket}/day", tmp_path / "data").fingerprint() == expected
+    prepared = [
+        prepare(source, tmp_path / name)
+        for name, source in (("a", f"{bucket}/day"), ("b", tmp_path / "log.parquet"))
+    ]
+    assert prepared[0].fingerprint() == prepared[1].fingerprint()
     put(f"{bucket}/bad.csv", b"user,item,time\na,x,1\nb,y,soon\n")
     with pytest.raises(unskew.BadInput, match=r"s3://shop/bad\.csv, line 3, column 'time'"):
         unskew.read(f"{bucket}/bad.csv")
