@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,12 +94,20 @@ def redis_server(tmp_path: Path) -> Iterator[str]:
     options = ["--port", "0", "--unixsocket", str(where), "--save", "", "--dir", str(tmp_path)]
     running = subprocess.Popen([binary, *options], stdout=subprocess.DEVNULL)
     try:
-        wait_until(where.exists)
+        wait_until(lambda: where.exists() and _answers(redis.Redis.from_url(f"unix://{where}")))
         yield f"unix://{where}"
     finally:
         running.kill()
         running.wait(GUARD)
-        del redis
+
+
+def _answers(client: Any) -> bool:
+    import redis
+
+    try:
+        return bool(client.ping())
+    except redis.ConnectionError:  # the socket is there before the server listens
+        return False
 
 
 @pytest.mark.cluster

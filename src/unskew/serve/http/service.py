@@ -149,6 +149,7 @@ class Service:
         self._closed = False
         self._reload = Reload(state="none", error=None)
         self._reloading: threading.Thread | None = None
+        self._reload_asked = False
         self._listening: Listening | None = None
         self._erasures, self._erasing = 0, False
         self._listed = -1, Erasures()  # the number of erasures, and the list of that time
@@ -175,8 +176,8 @@ class Service:
         self._closed = True
         if self._listening is not None:
             self._listening.close()
-        if self._reloading is not None:
-            self._reloading.join()
+        if (reloading := self._reloading) is not None:
+            reloading.join()
         for other in self._others.values():
             other.close()
 
@@ -511,8 +512,9 @@ class Service:
     def reload_here(self, wait: float = 0.0) -> Reload:
         """The same in this process alone."""
         with self._lock:
+            self._reload_asked = True  # also while one is under way, which may have begun with the run before
+            self._reload = Reload(state="loading", error=None)
             if self._reloading is None or not self._reloading.is_alive():
-                self._reload = Reload(state="loading", error=None)
                 self._reloading = threading.Thread(target=self._reload_now, name="unskew reload", daemon=True)
                 self._reloading.start()
             thread = self._reloading
@@ -599,14 +601,24 @@ class Service:
         self._monitor = None
 
     def _reload_now(self) -> None:
-        try:
-            with self._changing:
-                self._swap()
-            self._reload = Reload(state="done", error=None)
-        except Exception as error:
-            fault = f"a fault of unskew: {type(error).__name__}"
-            text = str(error) if isinstance(error, UnskewError) else fault
-            self._reload = Reload(state="failed", error=text)
+        state = Reload(state="done", error=None)
+        while self._take_reload(state):
+            try:
+                with self._changing:
+                    self._swap()
+                state = Reload(state="done", error=None)
+            except Exception as error:
+                fault = f"a fault of unskew: {type(error).__name__}"
+                text = str(error) if isinstance(error, UnskewError) else fault
+                state = Reload(state="failed", error=text)
+
+    def _take_reload(self, state: Reload) -> bool:
+        """Whether a reload was asked for since the one before began. If not, reloading ends with a state."""
+        with self._lock:
+            asked, self._reload_asked = self._reload_asked, False
+            if not asked:
+                self._reload, self._reloading = state, None
+            return asked
 
 
 def _parse_each(
