@@ -17,11 +17,14 @@ from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from shutil import copyfileobj
-from typing import BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
-from pyarrow import ArrowException, fs
+from pyarrow import ArrowException
 
 from unskew.core.errors import BadInput
+
+if TYPE_CHECKING:
+    from pyarrow import fs
 
 SCHEMES = ("s3", "gs", "abfs")
 # A path loses one of the slashes of an address.
@@ -51,8 +54,10 @@ def check_on_disk(path: str | os.PathLike[str]) -> None:
 
 
 @cache
-def filesystem(scheme: str) -> fs.FileSystem:
+def filesystem(scheme: str) -> "fs.FileSystem":
     """Arrow's file system for the addresses of a scheme."""
+    from pyarrow import fs  # it starts the clients of all stores
+
     if scheme == "s3":
         region = os.environ.get("AWS_REGION", os.environ.get("AWS_DEFAULT_REGION"))
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3", os.environ.get("AWS_ENDPOINT_URL"))
@@ -73,7 +78,7 @@ def filesystem(scheme: str) -> fs.FileSystem:
     return fs.AzureFileSystem(account)
 
 
-def _opened(address: str) -> tuple[fs.FileSystem, str]:
+def _opened(address: str) -> tuple["fs.FileSystem", str]:
     scheme, _, name = address.partition("://")
     return filesystem(scheme), name
 
@@ -89,6 +94,8 @@ def _plain_errors(address: str, doing: str) -> Iterator[None]:
 def objects(address: str) -> list[str]:
     """The addresses of the objects that an address stands for, sorted: one object, all objects below it, or
     those that match a pattern."""
+    from pyarrow import fs
+
     files, name = _opened(address)
     scheme, plain = address.partition("://")[0], re.split(r"[*?\[]", name, maxsplit=1)[0]
     with _plain_errors(address, "read"):
@@ -104,6 +111,8 @@ def exists(path: Path) -> bool:
     """Whether there is a file, or an object."""
     if (address := address_of(path)) is None:
         return path.exists()
+    from pyarrow import fs
+
     files, name = _opened(address)
     with _plain_errors(address, "read"):
         return bool(files.get_file_info(name).type == fs.FileType.File)

@@ -357,7 +357,7 @@ class Spark(Engine):
         self.session.stop()
 
 
-def register_stores(connection: duckdb.DuckDBPyConnection, files: Iterable[str]) -> None:
+def register_stores(connection: "duckdb.DuckDBPyConnection", files: Iterable[str]) -> None:
     """Let a connection read the files that are in object stores, through Arrow's clients of them."""
     for scheme in {address.partition("://")[0] for address in map(address_of, files) if address}:
         if not connection.filesystem_is_registered(scheme):

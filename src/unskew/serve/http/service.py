@@ -168,8 +168,14 @@ class Service:
     def load(self) -> None:
         """Load the run, and bring its log up to date."""
         with self._changing:
-            self._swap()
-        self._listening = self.store.listen(self._heard)
+            # First, so that nothing that happens while the run is loaded is missed.
+            self._listening = self.store.listen(self._heard)
+            try:
+                self._swap()
+            except BaseException:
+                if self._listening is not None:
+                    self._listening.close()
+                raise
 
     def close(self) -> None:
         """Answer nothing more. The store is the caller's to close."""

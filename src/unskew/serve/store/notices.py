@@ -25,9 +25,10 @@ class Listening:
 
     def __init__(self, notices: Callable[[], Iterator[str | None]], heard: Callable[[str], None]) -> None:
         self._notices, self._heard = notices, heard
-        self._closed = threading.Event()
+        self._closed, self._begun = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, name="unskew notices", daemon=True)
         self._thread.start()
+        self._begun.wait()  # what happens from now on is heard
 
     def close(self) -> None:
         """End the thread."""
@@ -39,9 +40,11 @@ class Listening:
         while not self._closed.is_set():
             with suppress(UnskewError):
                 for text in self._notices():
+                    self._begun.set()
                     if self._closed.is_set():
                         return
                     if text is not None:
                         with suppress(UnskewError):
                             self._heard(text)
+            self._begun.set()  # or it cannot be reached: then it is tried again
             self._closed.wait(RETRY_SECONDS)
