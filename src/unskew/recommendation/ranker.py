@@ -27,6 +27,7 @@ from unskew.data.log.views import PAD, EventView, Ints, Sequences, offsets_of
 from unskew.data.log.vocabulary import Feature
 from unskew.models.base import Recommender, build
 from unskew.nn.debias import scores_at
+from unskew.nn.device import device_of
 from unskew.nn.reasons import Explains, Reason
 from unskew.nn.scoring import Catalog
 from unskew.nn.top_k import FindsBest, Wanted
@@ -357,7 +358,10 @@ class Ranker:
     def _best_only(
         self, contexts: "_Contexts", hidden: Tensor, options: RecommendOptions
     ) -> tuple[Tensor, Tensor, Tensor] | None:
-        """The same without the scores of all items; None if a model needs them for its lists."""
+        """The same without the scores of all items; None if a model needs them for its lists, or computes on
+        a graphics card, where all scores cost little."""
+        if device_of(self.model).type != "cpu":
+            return None
         log, catalog = self._catalog(self.model, contexts.at)
         known = self._knows(contexts.batch(log, self.model))
         width = min(options.k, len(log.items))
