@@ -76,7 +76,7 @@ def test_a_lost_connection_is_made_again_and_nothing_is_missed(
     with services(served_run, in_server, "AB") as (first, other):
         for number in range(3):
             server.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
-            first.append([click(number, "ann", "i3")])
+            first.append([click(number, "ann", f"i{number}")])
             wait_until(lambda number=number: known(other, "ann") == number + 1)
 
 
