@@ -10,7 +10,7 @@ import unskew
 from tests.conftest import quick
 from unskew.data.log.decay import Decay
 from unskew.data.log.live_views import LiveSequences
-from unskew.data.log.views import Sequences
+from unskew.data.log.views import Sequences, views_of
 
 HALF_LIVES = (0.3, 4.0, 100.0)
 rows = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.integers(0, 12)), min_size=1, max_size=40)
@@ -88,17 +88,20 @@ def faded(events: list[tuple[int, int, int]], entity: int, when: int, life: floa
     return sum(2.0 ** (-(when - time) / life) for time in past)
 
 
+@pytest.mark.parametrize("known", [0, 120])
 @pytest.mark.parametrize("late", [0.0, 0.3])
-def test_checkpoints_follow_long_sequences(late: float) -> None:
+def test_checkpoints_follow_long_sequences(late: float, known: int) -> None:
     """Several checkpoints for each entity; late events come before checkpoints that were used already."""
     random = np.random.default_rng(3)
     times = np.sort(random.integers(0, 400, 300))
     early = random.random(300) < late
     times[early] = random.integers(0, 400, int(early.sum()))
     events = [(int(n % 2), n, int(time)) for n, time in enumerate(times)]
-    view = LiveSequences(Sequences(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(3, np.int64)))
+    owner, ids, when = np.array(events[:known], np.int64).reshape(-1, 3).T
+    view = LiveSequences(views_of(owner, ids, when, 2, 300).histories)
     decay = Decay(view, HALF_LIVES)
-    for place, event in enumerate(events):
+    decay.at([0, 1], 500)
+    for place, event in enumerate(events[known:], known):
         view.add(*event)
         if place % 37 == 0 or place == 299:
             now, so_far = random.integers(0, 420, 3), events[: place + 1]
