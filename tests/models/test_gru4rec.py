@@ -16,6 +16,7 @@ from unskew.models import gru4rec
 from unskew.models.base import Training, build
 from unskew.models.gru4rec import GRU4Rec, bpr_max, log_softmax_of_draws, top1_max
 from unskew.nn.layers import reseed
+from unskew.nn.vocabulary import RowAdam
 from unskew.training.trainer import Trainer
 
 POSITIVE, NEGATIVE, ONCE = torch.tensor([1.0]), torch.tensor([[0.0, 2.0]]), torch.ones(1, 2)
@@ -214,7 +215,7 @@ def test_what_has_no_count_is_not_drawn_at_the_very_edge(monkeypatch: pytest.Mon
     split = unskew.split(unskew.read(random_table(rows=600, users=20, items=15)))
     split.item_counts[0] = 0
     model = build(GRU4Rec, split, tiny(GRU4Rec))
-    monkeypatch.setattr(torch, "rand", lambda size, dtype: torch.zeros(size, dtype=dtype))
+    monkeypatch.setattr(torch, "rand", torch.zeros)
     assert model.draw(3).tolist() == [1, 1, 1]
 
 
@@ -240,7 +241,7 @@ def test_a_state_as_wide_as_the_items_is_not_mapped() -> None:
 
 def test_the_optimizer_is_the_authors() -> None:
     split = unskew.split(unskew.read(random_table(rows=600, users=20, items=15)))
-    for name, kind in (("adagrad", torch.optim.Adagrad), ("adam", torch.optim.Adam)):
+    for name, kind in (("adagrad", torch.optim.Adagrad), ("adam", RowAdam)):
         optimizer = Trainer(made(optimizer=name), split, Training(learning_rate=0.05)).optimizers["next item"]
         assert type(optimizer) is kind
         assert optimizer.defaults["lr"] == 0.05

@@ -213,7 +213,8 @@ def test_what_keeps_the_processes_from_starting_is_one_line(
 ) -> None:
     def failed(run: Path, *more: str) -> str:
         code, _, err = command(capfd, "serve", run, "--store", tmp_path / "e.db", "--port", 0, *more)
-        lines = [line for line in err.splitlines() if not line.startswith("unskew: loading")]
+        progress = "unskew: loading", "serve: under way"
+        lines = [line for line in err.splitlines() if not line.startswith(progress)]
         assert (code, len(lines)) == (2, 1), err
         return lines[0]
 

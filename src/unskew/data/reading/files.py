@@ -68,7 +68,20 @@ def suffix(file: str | Path) -> str:
 def opened(file: str) -> BinaryIO:
     """The bytes of a file, decompressed if its name ends in .gz."""
     stream = open_bytes(file)
-    return cast(BinaryIO, gzip.open(stream)) if file.lower().endswith(".gz") else stream
+    return cast(BinaryIO, Decompressed(stream)) if file.lower().endswith(".gz") else stream
+
+
+class Decompressed(gzip.GzipFile):
+    """A compressed stream that is closed with what it reads from."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        super().__init__(fileobj=stream, mode="rb")
+        self.stream = stream
+
+    def close(self) -> None:
+        """Close both."""
+        super().close()
+        self.stream.close()
 
 
 def first_lines(file: str, count: int) -> list[str]:
