@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unskew
-from tests.conftest import random_table
+from tests.conftest import quick, random_table
 from tests.helpers.contract import every_model, tiny
 from unskew.data.log.live import MANY, Live
 from unskew.data.log.log import Log
@@ -321,3 +321,13 @@ def test_scores_of_pulse_do_not_depend_on_who_asked_before() -> None:
             )
             assert mine == pytest.approx(same, abs=1e-5)
             assert mine == pytest.approx(near, abs=0.1)
+
+
+def test_the_log_that_a_live_one_began_with_forgets_as_well() -> None:
+    """In its columns and in its views, which belong together."""
+    live = Live(quick([(0, 0, 1), (0, 1, 2), (1, 0, 3), (1, 1, 4), (1, 0, 5)]))
+    live.forget(0)
+    origin = live.origin
+    assert len(origin.histories.ids) == len(origin.audiences.ids) == len(origin) == 3
+    assert origin.histories.offsets.tolist() == [0, 0, 3]
+    assert origin.repeated.tolist() == [False, False, True]

@@ -107,18 +107,19 @@ def test_each_process_sees_at_once_what_another_one_has_acknowledged(
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_serving_from_a_store_in_postgresql(served_run: Path, in_server: Place, workers: str) -> None:
     """Another service may write into the same store, and is seen at once."""
+    user_id = f"ann{workers}"  # the run remembers who was erased
     more = "--segments", str(in_server.segments), "--workers", workers
     with process(served_run, in_server.where, *more) as (server, base), in_server.open("write") as other:
-        assert ask(f"{base}/v1/events", {"events": [click(1, "ann", "i1")]})["accepted"] == 1
-        other.append([Event("e2", "ann", "i2", "click", parse_time("2026-01-31T12:00:00Z"))])
-        shown = ask(f"{base}/v1/recommendations", {"user_id": "ann", "k": 3})["recommendation_id"]
-        assert ask(f"{base}/v1/events", {"events": [click(2, "ann", "i2")]})["duplicates"] == 1
-        user = ask(f"{base}/v1/users/ann")
+        assert ask(f"{base}/v1/events", {"events": [click(1, user_id, "i1")]})["accepted"] == 1
+        other.append([Event("e2", user_id, "i2", "click", parse_time("2026-01-31T12:00:00Z"))])
+        shown = ask(f"{base}/v1/recommendations", {"user_id": user_id, "k": 3})["recommendation_id"]
+        assert ask(f"{base}/v1/events", {"events": [click(2, user_id, "i2")]})["duplicates"] == 1
+        user = ask(f"{base}/v1/users/{user_id}")
         assert (user["positives"], user["stored_recommendations"]) == (2, 1)
-        with urlopen(Request(f"{base}/v1/users/ann", method="DELETE"), timeout=GUARD) as answer:
+        with urlopen(Request(f"{base}/v1/users/{user_id}", method="DELETE"), timeout=GUARD) as answer:
             assert b'"events":2,"recommendations":1' in answer.read()
         with pytest.raises(HTTPError, match="404"):
-            ask(f"{base}/v1/users/ann")
+            ask(f"{base}/v1/users/{user_id}")
         assert other.counts() == {"events": 0, "recommendations": 0}
         assert other.recommendation(shown) is None
         server.send_signal(signal.SIGTERM)

@@ -22,6 +22,7 @@ from unskew.data.log.item_feed import ItemFeed, newest_titles, with_values
 from unskew.data.log.live_views import Listeners, LiveSequences, LiveViews, LiveVocabulary
 from unskew.data.log.log import UNKNOWN, Log
 from unskew.data.log.preparation import Metadata
+from unskew.data.log.split import with_views
 from unskew.data.log.views import PAD, Ints, Sequences, Views
 from unskew.data.log.vocabulary import Vocabulary
 
@@ -240,7 +241,8 @@ class Live:
             views.audiences.refill(item, user.astype(np.int32), when, len(self.items))
         self._context_listeners.notify("", PAD, PAD, 0)
         is_kept = np.asarray(self._base.time) > until[self._base.user]
-        self._base = _map_columns(self._base, lambda _, column: column[is_kept])
+        positives = int(is_kept[: self._base.positives].sum())
+        self._base = with_views(self._base, np.flatnonzero(is_kept), positives)
         added = []
         for users, items, times in self._added:
             still = times > until[users]

@@ -282,7 +282,7 @@ class LeaveOneOut(Split):
         rest = np.flatnonzero(~is_target)
         if not self.repeats:
             is_target &= ~log.repeated[:positives]
-        return _with_views(log, rest, len(rest)), is_target
+        return with_views(log, rest, len(rest)), is_target
 
     @cached_property
     def _with_held_out_events(self) -> Log:
@@ -291,11 +291,11 @@ class LeaveOneOut(Split):
         order = positive[
             np.lexsort((self.log.item[positive], self.log.time[positive], self.log.user[positive]))
         ]
-        return _with_views(self.log, order, len(order))
+        return with_views(self.log, order, len(order))
 
     def without_test(self) -> "LeaveOneOut":
         """The same split of a log that has no test rows."""
-        log = _with_views(self.log, np.flatnonzero(self.part != 2), self.log.positives)
+        log = with_views(self.log, np.flatnonzero(self.part != 2), self.log.positives)
         return replace(self, log=log, part=self.part[self.part != 2], whole=log, test_past=log.histories)
 
     def candidates(self, time: ArrayLike) -> Ints:
@@ -443,9 +443,9 @@ def leave_one_out(log: Log, settings: Splitting) -> LeaveOneOut:
     train, valid, test = (np.flatnonzero(part[:positives] == number) for number in range(3))
     order = np.concatenate([train, passed, valid, test])
     numbered = _numbered_by(_context_before(log, border), train)
-    hidden = _with_views(numbered, order, len(train))
+    hidden = with_views(numbered, order, len(train))
     before_test = np.sort(np.concatenate([train, valid]))
-    past = _with_views(numbered, before_test, len(before_test)).histories
+    past = with_views(numbered, before_test, len(before_test)).histories
     part = np.repeat(np.array([0, 1, 2], np.int8), [len(train) + len(passed), len(valid), len(test)])
     now = hidden.now
     counts = _counts(hidden, settings, np.ones(len(train), bool), now)
@@ -483,7 +483,7 @@ def _context_before(log: Log, moment: Ints) -> Log:
     return replace(log, context={kind: earlier(views) for kind, views in log.context.items()})
 
 
-def _with_views(log: Log, rows: Ints, positives: int) -> Log:
+def with_views(log: Log, rows: Ints, positives: int) -> Log:
     """A log of some rows, in this order; the first `positives` of them are its histories and audiences. They
     must be sorted by user and time."""
     columns = {name: getattr(log, name)[rows] for name in ROW_COLUMNS if getattr(log, name) is not None}
@@ -513,7 +513,7 @@ def cut_log(log: Log, time: int) -> Log:
         folder=None,
         end=None,
     )
-    return _with_views(known, np.flatnonzero(before), positives)
+    return with_views(known, np.flatnonzero(before), positives)
 
 
 def _listed_before(view: Sequences, time: int) -> Sequences:
