@@ -315,7 +315,7 @@ class DEPS(
         """lambda_p (L_u^MLM + L_i^MLM): some positions are masked and predicted from all others, as in
         BERT4Rec."""
         # If a batch has no sequences to predict, the gradient is zero, but it must exist.
-        total, count = 0 * self.of_item.bias.sum(), 0
+        total, count = 0 * self.items.unknown.sum(), 0
         for encoder, table, ids in (
             (self.history_encoder, self.items, batch.items_BL),
             (self.audience_encoder, self.users, batch.users_BM),

@@ -122,7 +122,7 @@ class CausalDEPS(
         """lambda_p times the mean cross-entropy of each id given those strictly before it, of all ids that
         have any."""
         # If a batch has nothing to predict, the gradient is zero, but it must exist.
-        total, count = 0 * self.of_item.bias.sum(), 0
+        total, count = 0 * self.items.unknown.sum(), 0
         for encoder, table, ids, past in (
             (self.history_encoder, self.items, batch.items_BL, batch.past_BL),
             (self.audience_encoder, self.users, batch.users_BM, batch.users_past_BM),
